@@ -8,12 +8,15 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from onward.settings import cache_folder
 
 from .processes import served
 
@@ -55,6 +58,32 @@ def test_the_python_of_a_page_runs(page: Path, storyteller: str) -> None:
             exec(compile(program.replace(DEFAULT_URL, storyteller), page.name, "exec"), names)
         if shown:
             assert written.getvalue() == shown
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("page", ["team"])
+def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
+    """Commands of `console` blocks run in one shell, in a folder of their own; a server that they start runs until the
+    end. What a page shows of their output is in it."""
+    shown = [line for block in blocks(ROOT / f"docs/how-to/{page}.md", "console") for line in block.splitlines()]
+    commands = [line.removeprefix("$ ") for line in shown if line.startswith("$ ")]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = "set -eu\n" + "\n".join(
+        f"{command} --port {port} > ready & trap 'kill $!' EXIT\nuntil grep -q ready ready; do sleep 0.1; done"
+        if command.startswith("onward serve")
+        else command.replace(DEFAULT_URL, f"http://127.0.0.1:{port}")
+        for command in commands
+    )
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {"PATH": path, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(cache_folder().parent)}
+    result = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    missing = [line for line in shown if not line.startswith("$ ") and line not in result.stdout + result.stderr]
+    assert not missing
 
 
 def programs_of(page: Path) -> list[tuple[str, str]]:
@@ -215,6 +244,8 @@ def test_every_citation_names_a_rule_of_the_page_of_behaviour() -> None:
     page = (ROOT / "docs/reference/behaviour.md").read_text(encoding="utf-8")
     rules = {f"§{number}" for number in re.findall(r"^#+ (\d[\d.]*?)\.? ", page, re.MULTILINE)}
     rules |= {f"§0.{number}" for number in re.findall(r"^(\d+)\. ", page.split("## 1.")[0], re.MULTILINE)}
+    numbered = re.findall(r"^(\d+)\. ", page.partition("## 16.")[2], re.MULTILINE)
+    rules |= {f"§16.{number}" for number in numbered}
     rules |= set(re.findall(r"^\| \*\*(W\d+)\*\*", page, re.MULTILINE))
     cited = {
         place.rstrip(".")

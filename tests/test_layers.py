@@ -41,6 +41,7 @@ LEVELS = {
     "engines.programs": 4,
     "engines.upstreams": 4,
     "backends": 4,
+    "service": 4,
     "compose": 5,
     "api": 5,
     "server": 6,

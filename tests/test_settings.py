@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,9 @@ def test_every_setting_can_be_set_by_each_source(option: Any, tmp_path: Path) ->
 
 
 EXAMPLES = {
+    "database": "postgresql://onward:secret@db/team",
+    "data_dir": "/var/lib/onward",
+    "price": "tiny=0.5/1.25/0.000001",
     "model": "tiny",
     "alias": "davinci-002=tiny",
     "lora": "tuned=/adapter@tiny",
@@ -319,7 +323,7 @@ def test_a_file_that_was_found_does_not_choose_folders_code_or_downloads() -> No
     found('cache_dir = "/elsewhere"\nalias = ["a=org/b"]\nmodel = ["org/c"]\nthreads = 3')
     full = resolve_settings().settings
     limited = resolve(environ={}, limits_found_file=True)
-    assert (full.cache_dir, full.threads) == (Path("/elsewhere"), 3)
+    assert (full.cache_dir, full.threads) == (Settings().cache_dir, 3)
     assert (limited.settings.cache_dir, limited.settings.threads) == (Settings().cache_dir, 3)
     assert limited.announcement is not None
     assert "(not for cache_dir: pass --config onward.toml" in limited.announcement
@@ -329,7 +333,7 @@ def test_a_file_that_was_found_does_not_choose_folders_code_or_downloads() -> No
     by_flag = resolve({"model": ["org/e"]}, environ={}, limits_found_file=True)
     assert by_flag.may_download()
     named = resolve(environ={}, config=Path("onward.toml"), limits_found_file=True)
-    assert named.settings == full
+    assert named.settings == replace(full, cache_dir=Path("/elsewhere"))
     assert named.may_download("a")
     found('[[content_filter]]\nname = "mine"\nentry_point = "mine"\n')
     assert resolve_settings().settings.content_filter
@@ -372,6 +376,33 @@ def test_engines_and_their_arguments(name: str, raw: str, value: tuple[str, obje
 def test_engines_that_cannot_be_are_refused(name: str, raw: str) -> None:
     with pytest.raises(SetupError, match=f"^Invalid value '{raw}' for --{name.replace('_', '-')}: must "):
         resolve_settings({name: [raw]})
+
+
+@pytest.mark.parametrize("line", ['database = "sqlite:///x.db"', 'data_dir = "x"'])
+def test_a_file_that_was_found_does_not_choose_the_database(line: str) -> None:
+    found(line)
+    with pytest.raises(SetupError, match="which only a settings file that was named may choose"):
+        resolve_settings()
+    name = line.partition(" ")[0]
+    assert getattr(resolve(environ={}, limits_found_file=True).settings, name) is None
+    assert getattr(resolve(environ={}, config=Path("onward.toml")).settings, name) is not None
+    other = {"database": "sqlite:///y.db", "data_dir": "y"}[name]
+    assert str(getattr(resolve_settings({name: other}).settings, name)) == other
+
+
+def test_prices_and_urls_of_databases_are_checked_and_urls_not_shown() -> None:
+    assert resolve_settings({"price": ["a=b=2/3", "c=0.000001/10/1"]}).settings.price == (
+        ("a=b", 2_000_000, 3_000_000, 2_000_000),
+        ("c", 1, 10_000_000, 1_000_000),
+    )
+    for wrong in ("a", "a=1", "a=1/2/3/4", "=1/2", "a=-1/2", "a=1/2.0000001", "a=x/y"):
+        with pytest.raises(SetupError, match="MODEL=PROMPT/COMPLETION"):
+            resolve_settings({"price": [wrong]})
+    assert resolve_settings({"database": "postgres://u@h/d"}).settings.database == "postgresql://u@h/d"
+    for wrong in ("mysql://u:hunter2@h/d", "sqlite://", "onward.db"):
+        with pytest.raises(SetupError, match="must be sqlite:///PATH or postgresql") as caught:
+            resolve_settings({"database": wrong})
+        assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows has no such owners")

@@ -82,7 +82,7 @@ class ApiError(OnwardError):
     """
 
     status: ClassVar[int] = 500
-    type: ClassVar[str] = "server_error"
+    type: str = "server_error"
     code: str | None = None
 
     def __init__(
@@ -186,14 +186,18 @@ class HeadTooLarge(ApiError):
 
 
 class RateLimited(ApiError):
-    """Too many wrong keys came from an address. `retry_after` is in seconds and is sent as the Retry-After header."""
+    """A limit was reached: of a key, or of wrong keys from an address. `headers` say when to retry, or not to."""
 
     status = 429
     type = "invalid_request_error"
     code = "rate_limit_exceeded"
 
-    def __init__(self, message: str, *, retry_after: int) -> None:
-        super().__init__(message, headers={"retry-after": str(retry_after)})
+    def __init__(
+        self, message: str, *, headers: dict[str, str], type: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, headers=headers)
+        if type is not None:
+            self.type = type
 
 
 class ServerError(ApiError):

@@ -141,6 +141,35 @@ def boolean(raw: str) -> bool:
     raise ValueError("must be true or false")
 
 
+def database_url(raw: str) -> str:
+    """Return the URL of a database: SQLite's or PostgreSQL's. Raises ValueError, which does not show it."""
+    text = raw.strip()
+    if re.fullmatch(r"sqlite:///[^?#]+", text) or re.fullmatch(r"postgres(ql)?(\+psycopg)?://\S+", text):
+        return re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql://", text)
+    raise ValueError("must be sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME")
+
+
+def price(raw: str) -> tuple[str, int, int, int]:
+    """Parse MODEL=PROMPT/COMPLETION[/CACHED]: amounts per million tokens, returned in micro-units. Cached prompt tokens
+    cost as much as others if nothing else is said. Raises ValueError."""
+    model, separator, amounts = raw.rpartition("=")
+    try:
+        parts = [micro_units(each) for each in amounts.split("/")]
+    except ValueError:
+        parts = []
+    if not (separator and model.strip() and len(parts) in (2, 3)):
+        raise ValueError("must have the form MODEL=PROMPT/COMPLETION or MODEL=PROMPT/COMPLETION/CACHED")
+    return model.strip(), parts[0], parts[1], parts[2] if len(parts) == 3 else parts[0]
+
+
+def micro_units(raw: str) -> int:
+    """Parse an amount of money with at most six decimals, as integer micro-units. Raises ValueError."""
+    match = re.fullmatch(r"(\d{1,9})(?:\.(\d{1,6}))?", raw.strip())
+    if match is None:
+        raise ValueError("must be an amount such as 20 or 0.15, with at most six decimals")
+    return int(match[1]) * 1_000_000 + int((match[2] or "").ljust(6, "0"))
+
+
 def seconds(raw: str) -> float:
     """Parse a duration in seconds, finite and not negative; a trailing `s` is allowed. Raises ValueError."""
     try:

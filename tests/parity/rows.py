@@ -14,6 +14,7 @@ from . import (
     rows_routes,
     rows_sampling,
     rows_stream,
+    rows_team,
     rows_tokens,
     rows_values,
 )
@@ -33,6 +34,7 @@ AREAS = (
     rows_stream.AREA,
     rows_filters.AREA,
     rows_errors.AREA,
+    rows_team.AREA,
     rows_routes.ROUTES,
     rows_values.AREA,
     rows_front_ends.FRONT_ENDS,

@@ -12,9 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import httpx
+from sqlalchemy import URL
+
+from onward.service.keys import create_key
+from onward.service.limits import Limits
+from onward.service.store import open_store
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-parity-0123456789abcdef"
@@ -30,10 +36,20 @@ PROFILES: dict[str, tuple[str, ...]] = {
         *("--content-filter", json.dumps({"name": "stops", "patterns": ["q.{0,3}u"]})),
         *("--content-filter", json.dumps({"name": "omits", "patterns": ["zz"], "action": "omit"})),
     ),
+    "team": (),
     "broken": ("--content-filter", json.dumps({"name": "breaks", "entry_point": "parity-broken"})),
 }
-"""The flags of each server. "guarded" has a key and small limits, "filtered" has content filters, and "broken" has a
-content filter that raises (from `PLUGIN`)."""
+"""The flags of each server. "guarded" has a key and small limits, "filtered" has content filters, "team" has a
+database of keys with limits (`TEAM_LIMITS`), and "broken" has a content filter that raises (from `PLUGIN`)."""
+TEAM_LIMITS = {
+    "fresh": Limits(requests_per_minute=500, tokens_per_minute=200_000),
+    "once": Limits(requests_per_minute=1),
+    "tokens": Limits(tokens_per_minute=100),
+    "small": Limits(tokens_per_minute=10),
+    "spent": Limits(cost_per_month=1),
+    "free": Limits(),
+}
+"""The keys of "team" by name; each is `sk-parity-NAME`. A million tokens cost a thousand."""
 PLUGIN = Path(__file__).parent / "plugin"
 BASE: dict[str, Any] = {"model": "toy", "prompt": "Say this is a test", "temperature": 0}
 """The fields of every request, which a row's fields override."""
@@ -176,12 +192,25 @@ class Servers:
 
     def __init__(self) -> None:
         self._running: dict[str, Server] = {}
+        self._folder = TemporaryDirectory()
 
     def __getitem__(self, name: str) -> Server:
         if name not in self._running:
-            self._running[name] = Server(*PROFILES[name])
+            team = self._team() if name == "team" else ()
+            self._running[name] = Server(*PROFILES[name], *team)
         return self._running[name]
+
+    def _team(self) -> tuple[str, ...]:
+        """Return flags that name a new database with the keys of TEAM_LIMITS."""
+        store = open_store(URL.create("sqlite", database=str(Path(self._folder.name) / "onward.db")))
+        with store.begin() as connection:
+            for name, limits in TEAM_LIMITS.items():
+                create_key(connection, f"sk-parity-{name}", name, limits, store.clock())
+        store.close()
+        return "--data-dir", self._folder.name, "--price", "toy=1000/1000"
 
     def close(self) -> dict[str, str]:
         """Stop all servers and return their standard errors by name."""
-        return {name: server.close() for name, server in self._running.items()}
+        logs = {name: server.close() for name, server in self._running.items()}
+        self._folder.cleanup()
+        return logs

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from onward.backends.base import Health, ModelHealth, TokenizerInfo
+from onward.backends.base import Admit, Health, ModelHealth, Needs, TokenizerInfo
 from onward.completions.delta import Delta, Finish, TokenCounts
 from onward.completions.rejections import TokenOutOfRange, UnknownModel
 from onward.completions.request import CompletionRequest
@@ -94,7 +94,7 @@ class FakeBackend:
     def models(self) -> list[ListedModel]:
         return [ListedModel(id=name, created=1, owned_by="onward") for name in ("storyteller", "org/tiny")]
 
-    async def complete(self, request: CompletionRequest, *, client: str = "") -> FakeAnswer:
+    async def complete(self, request: CompletionRequest, *, client: str = "", admit: Admit | None = None) -> FakeAnswer:
         self.requests.append(request)
         if self.state != "ready":
             raise EngineStopped
@@ -106,6 +106,8 @@ class FakeBackend:
             except asyncio.CancelledError:
                 self.admission_cancelled.set()
                 raise
+        if admit is not None:
+            await admit(Needs(self.answer_model, "fp_fake", 7, request.max_tokens, 0))
         answer = FakeAnswer(self.answer_model, self.script_of(request))
         self.answers.append(answer)
         return answer

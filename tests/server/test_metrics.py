@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import onward
+from onward.backends.base import Admit
 from onward.completions.request import CompletionRequest
 from onward.engine_load import ProcessUsage, RecoveryCounts
 from onward.errors import EngineStopped, Overloaded
@@ -134,8 +135,8 @@ async def test_recoveries_are_counted_by_reason_from_the_start() -> None:
 
 
 class WarningBackend(FakeBackend):
-    async def complete(self, request: CompletionRequest, *, client: str = "") -> FakeAnswer:
-        answer = await super().complete(request, client=client)
+    async def complete(self, request: CompletionRequest, *, client: str = "", admit: Admit | None = None) -> FakeAnswer:
+        answer = await super().complete(request, client=client, admit=admit)
         answer.warning = "" if request.prompts == ["fine"] else "Begin with 2."
         return answer
 

@@ -3,7 +3,7 @@ made from them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeVar
 
@@ -13,6 +13,7 @@ from onward.api.errors import OPENAI_ERRORS, ErrorWords
 from onward.api.parameter import FieldTable, Profile
 from onward.api.reply import Reply
 from onward.backends.base import Backend
+from onward.backends.restricted import RestrictedBackend
 from onward.completions.limits import RequestLimits
 from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
@@ -80,6 +81,10 @@ class Services:
         """Return services with the limits of the settings."""
         limits = RequestLimits.create(settings)
         return cls(backend, settings, BodyLimits(limits.max_prompts, limits.max_prompt_tokens), complete)
+
+    def restricted(self, allows: Callable[[Iterable[str]], bool]) -> Services:
+        """Return services for a key that may use only some models: those of which a name is allowed."""
+        return replace(self, backend=RestrictedBackend(self.backend, allows))
 
     @property
     def profile(self) -> Profile:

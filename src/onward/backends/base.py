@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from onward.completions.answer import Answer
 from onward.completions.request import CompletionRequest
@@ -47,6 +48,20 @@ class TokenizerInfo:
     extra: dict[str, object] = field(default_factory=dict)
 
 
+class Needs(NamedTuple):
+    """What a planned request is about to use: at most `completion_tokens` are generated, all candidates together."""
+
+    model: str
+    fingerprint: str
+    prompt_tokens: int
+    completion_tokens: int
+    seed: int
+
+
+Admit = Callable[[Needs], Awaitable[None]]
+"""Admits a planned request before anything of it is computed, or raises what refuses it."""
+
+
 class Backend(Protocol):
     """Answers completion requests for one or more models. Called on one asyncio event loop, which no method blocks.
 
@@ -58,9 +73,9 @@ class Backend(Protocol):
         """Return every model that can be requested, aliases included, in the order of the settings. A snapshot."""
         ...
 
-    async def complete(self, request: CompletionRequest, *, client: str = "") -> Answer:
+    async def complete(self, request: CompletionRequest, *, client: str = "", admit: Admit | None = None) -> Answer:
         """Check the request against the model, queue it, and return its running answer. `client` is a name for whoever
-        sent it: clients share the model.
+        sent it: clients share the model. `admit` is awaited before it is queued.
 
         If this call is cancelled, nothing keeps running. Raises RequestRejected (`completions.rejections`),
         Overloaded, EngineStopped.

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from onward.backends.answer import EmbeddedAnswer
 from onward.backends.backlog import Backlog
-from onward.backends.base import Health, ModelHealth, TokenizerInfo
+from onward.backends.base import Admit, Health, ModelHealth, Needs, TokenizerInfo
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.completions.constraints import constraint_check, identity
@@ -170,7 +170,9 @@ class EmbeddedBackend:
     def models(self) -> list[ListedModel]:
         return list(self.listed)
 
-    async def complete(self, request: CompletionRequest, *, client: str = "") -> EmbeddedAnswer:
+    async def complete(
+        self, request: CompletionRequest, *, client: str = "", admit: Admit | None = None
+    ) -> EmbeddedAnswer:
         if self._draining:
             raise EngineStopped()
         model = self._find(request.model)
@@ -183,6 +185,8 @@ class EmbeddedBackend:
             planned = planned.constrained(await self._grammar(planned.request, model, client))
         if (stands_in := self.stand_ins.get(request.model or "")) and not planned.warning:
             planned = replace(planned, warning=stands_in)
+        if admit is not None:
+            await admit(_needs(planned, model))
         return model.submit(planned, number, client, self.checker.refuse)
 
     async def _grammar(self, request: CompletionRequest, model: EmbeddedModel, client: str) -> str:
@@ -316,6 +320,17 @@ def _caused(error: ServerError, failed: Failed) -> ServerError:
     """Return the error with its cause, for logs and for whoever runs the model."""
     error.__cause__ = RuntimeError(failed.reason)
     return error
+
+
+def _needs(planned: Plan, model: EmbeddedModel) -> Needs:
+    request = planned.request
+    return Needs(
+        model.served.id,
+        model.fingerprint,
+        sum(prompt.num_prompt_tokens for prompt in planned.prompts),
+        sum(job.num_choices * job.max_tokens for job in planned.jobs),
+        request.random_seed if request.seed is None else request.seed,
+    )
 
 
 def _id(tokenizer: Tokenizer, literal: str | None) -> int | None:

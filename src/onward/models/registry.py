@@ -18,11 +18,13 @@ OWNER = "onward"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedModel:
-    """A name that requests may use. `created` is in Unix seconds."""
+    """A name that requests may use. `created` is in Unix seconds. `model` is the id of the model that answers, "" where
+    that is `id` itself."""
 
     id: str
     created: int
     owned_by: str
+    model: str = ""
 
 
 def listed_models(
@@ -32,10 +34,11 @@ def listed_models(
     which model answers. `created`: Unix times in seconds."""
     models = [ListedModel(id=name, created=time, owned_by=owner(name)) for name, time in created.items()]
     models += [
-        ListedModel(id=name, created=created[target], owned_by=owner(target)) for name, target in aliases.items()
+        ListedModel(id=name, created=created[target], owned_by=owner(target), model=target)
+        for name, target in aliases.items()
     ]
     return models + [
-        ListedModel(id=name, created=created[target], owned_by=f"alias of {target}")
+        ListedModel(id=name, created=created[target], owned_by=f"alias of {target}", model=target)
         for name, target in openai_names.items()
     ]
 

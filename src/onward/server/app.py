@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from onward.api import tokens
 from onward.api.dialects import DIALECTS, served_dialects
 from onward.api.ids import request_id
@@ -29,6 +31,9 @@ from onward.server.streams.kept import KeptStreams, StreamCollector
 from onward.server.streams.run import completing
 from onward.settings import Settings
 
+if TYPE_CHECKING:
+    from onward.service.team import Team
+
 ROUTES = (
     *openai.COMPLETIONS,
     *streams.ROUTES,
@@ -48,29 +53,33 @@ COMMON_HEADERS = [
 PREFLIGHT_MAX_AGE_SECONDS = b"86400"
 
 
-def make_app(backend: Backend, settings: Settings, keys: Keys | None = None) -> App:
+def make_app(backend: Backend, settings: Settings, keys: Keys | None = None, team: Team | None = None) -> App:
     """Return the application over a backend.
 
-    `keys` None reads them from the settings and the key file. Raises SetupError.
+    `keys` None reads them from the settings and the key file; `team` has those of a database. Raises SetupError.
     """
-    return App(backend, settings, collect_keys(settings) if keys is None else keys)
+    return App(backend, settings, collect_keys(settings) if keys is None else keys, team)
 
 
 class App:
     """An ASGI 3 application. All its state belongs to one event loop."""
 
-    def __init__(self, backend: Backend, settings: Settings, keys: Keys) -> None:
+    def __init__(self, backend: Backend, settings: Settings, keys: Keys, team: Team | None = None) -> None:
         self._backend = backend
-        self._authenticator = Authenticator(keys)
+        self._keys = keys
+        self._team = team
+        if team is not None:
+            team.use_models(backend.models())
+        self._authenticator = Authenticator(self._all_keys, None if team is None else self._refresh_keys)
         self._origins = OriginGuard(settings, requires_key=self._authenticator.requires_key)
         self._proxies = TrustedProxies(settings.trusted_proxy)
         self._metrics = Metrics(backend)
         self._running = Running()
         kept = KeptStreams(settings.resume_window, settings.resume_memory, self._running)
         self._metrics.registry.register(StreamCollector(kept))
-        runner = Runner(backend, self._metrics, self._running, settings.keep_alive)
+        runner = Runner(backend, self._metrics, self._running, settings.keep_alive, team)
         self._log_requests = settings.access_log
-        services = Services.create(backend, settings, completing(runner, kept))
+        self._services = services = Services.create(backend, settings, completing(runner, kept))
         served = served_dialects(settings.dialects)
         pages = Pages(
             backend,
@@ -79,7 +88,7 @@ class App:
             requires_key=self._authenticator.requires_key,
             dialects=served,
         )
-        monitoring = Monitoring(backend, self._metrics, self._authenticator.accepts)
+        monitoring = Monitoring(backend, self._metrics, self._authenticator.accepts, team)
         self._routes = Routes(
             [
                 (services, (*openai.COMPLETIONS, *openai.COMPLETIONS_OF_MODELS, *openai.CATALOGUE, *tokens.ROUTES)),
@@ -90,10 +99,21 @@ class App:
             ]
         )
 
-    def replace_keys(self, keys: Keys) -> None:
-        """Accept these keys from now on. `keys` is not empty, and the server had keys when it started."""
-        self._authenticator.replace(keys)
-        self._metrics.keys.keep(keys.names)
+    @property
+    def _all_keys(self) -> Keys:
+        return self._keys if self._team is None else self._keys.with_stored(self._team.keys)
+
+    async def _refresh_keys(self) -> None:
+        if self._team is not None and await self._team.refresh():
+            self.replace_keys()
+
+    def replace_keys(self, keys: Keys | None = None) -> None:
+        """Accept these keys of flags and file from now on, by default those of before, and those of the database as
+        they are now."""
+        self._keys = self._keys if keys is None else keys
+        accepted = self._all_keys
+        self._authenticator.replace(accepted)
+        self._metrics.keys.keep(accepted.names)
 
     @property
     def num_running(self) -> int:
@@ -143,6 +163,8 @@ class App:
         if not route.public:
             await self._authenticator.authenticate(exchange)
         owner.set(exchange.sender)
+        if part is self._services and exchange.key is not None and exchange.key.grant is not None:
+            part = self._services.restricted(exchange.key.grant.allows)
         await route.handler(part, exchange)
 
     async def _handle_preflight(self, exchange: Exchange) -> None:
@@ -161,6 +183,8 @@ class App:
         error = convert_error(exception, exchange.id, exchange.words)
         if exchange.response_started:
             raise exception  # part of a response was sent: the server must close the connection
+        if error.status == 400 and self._team is not None and exchange.key is not None and exchange.key.limited:
+            exchange.add_headers(self._team.headers(exchange.key.limited))  # behaviour §16.1
         try:
             await send_error(exchange, error)
         except ClientDisconnected:

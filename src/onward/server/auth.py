@@ -9,7 +9,7 @@ import base64
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from onward.errors import AuthenticationFailed, RateLimited, SetupError
 from onward.server.addresses import is_loopback, network
@@ -90,14 +90,16 @@ class WrongKeys:
 class Authenticator:
     """Accepts requests that carry one of the keys; all requests where there are none. Belongs to one event loop."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, refresh: Callable[[], Awaitable[None]] | None = None) -> None:
+        """`refresh` replaces the keys if there are newer ones; it is awaited for a key that may be new."""
         self._keys = keys
+        self._refresh = refresh
         self._wrong_keys = WrongKeys()
         self._num_waiting = 0
 
     @property
     def requires_key(self) -> bool:
-        return len(self._keys) > 0
+        return self._keys.are_required
 
     def replace(self, keys: Keys) -> None:
         """Accept these keys from now on. Running requests go on."""
@@ -108,11 +110,15 @@ class Authenticator:
 
         Sets `exchange.key`. The error for a wrong key may be delayed; raises RateLimited where too many are.
         """
-        if self._find(exchange) or not self._keys:
+        if self._find(exchange) or not self._keys.are_required:
             return
         provided = next(_provided_keys(exchange), None)
         if provided is None:
             raise AuthenticationFailed(NO_KEY)
+        if self._refresh is not None and is_generated(provided):
+            await self._refresh()
+            if self._find(exchange):
+                return
         await self._delay(exchange)
         raise AuthenticationFailed(
             f"Incorrect API key provided: {mask_key(provided)}. "
@@ -122,7 +128,7 @@ class Authenticator:
 
     def accepts(self, exchange: Exchange) -> bool:
         """Return whether the request carries a valid key, or needs none. A wrong one counts, but delays nothing."""
-        if self._find(exchange) or not self._keys:
+        if self._find(exchange) or not self._keys.are_required:
             return True
         if any(_provided_keys(exchange)):
             self._wrong_keys.delay(exchange.client)
@@ -147,7 +153,7 @@ class Authenticator:
         """Wait until a wrong key may be answered. Raises RateLimited where the address has sent too many."""
         refused_seconds = self._wrong_keys.seconds_until_accepted(exchange.client)
         if refused_seconds > 0 or self._num_waiting >= MAX_WAITING:
-            raise RateLimited(TOO_MANY, retry_after=math.ceil(refused_seconds) or 1)
+            raise RateLimited(TOO_MANY, headers={"retry-after": str(math.ceil(refused_seconds) or 1)})
         delay = self._wrong_keys.delay(exchange.client)
         if delay > 0:
             self._num_waiting += 1
@@ -186,7 +192,7 @@ def mask_key(key: str) -> str:
 
 def check_exposure(settings: Settings, keys: Keys) -> None:
     """Raise SetupError if other machines could use the server without a key, unless --no-auth allows it."""
-    if keys or settings.no_auth or is_loopback(settings.host):
+    if keys.are_required or settings.no_auth or is_loopback(settings.host):
         return
     raise SetupError(
         f"Listening on {settings.host} without a key would let anyone on the network use the model. "

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import urllib.parse
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +106,10 @@ class Exchange:
             if key == name:
                 return value.decode("latin-1")
         return None
+
+    def add_headers(self, headers: Mapping[str, str]) -> None:
+        """Add headers to the response, which has not begun."""
+        self.headers += [(name.encode(), value.encode()) for name, value in headers.items()]
 
     def headers_named(self, name: bytes) -> list[str]:
         """Return all request headers of this lower-case name."""

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from onward import values
 from onward.errors import SetupError
+from onward.service.grant import Grant, StoredKey
 from onward.settings import Settings
 
 log = logging.getLogger("onward.server")
@@ -27,7 +29,7 @@ MAX_FILE_BYTES = 4_000_000
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 """A pipe is not waited for; Windows converts no line ends."""
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
-_GENERATED = re.compile(r"sk-[A-Za-z0-9_-]{32}")
+_GENERATED = re.compile(r"sk-(admin-)?[A-Za-z0-9_-]{32}")
 """What `onward key new` prints: 24 random bytes in URL-safe base64."""
 _RULE = "write `KEY`, `NAME = KEY` or `NAME = sha256:DIGEST`, with spaces around the ="
 POLL_SECONDS = 1.0
@@ -37,28 +39,44 @@ Version = tuple[int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that clients may send. Only its digest is kept. `name` is "" for a key that has none."""
+    """A key that clients may send. Only its digest is kept. `name` is "" for a key that has none. `expires_ms`: when it
+    is refused, in Unix milliseconds."""
 
     digest: bytes = field(repr=False)
     name: str = ""
+    grant: Grant | None = field(default=None, repr=False)
+    """What a key of a database may do; None: one of a file or flag, without limits."""
+    expires_ms: int | None = field(default=None, repr=False)
 
     @property
     def id(self) -> str:
         """Who sends this key, as one word: the name, else the beginning of the digest."""
         return self.name or f"key-{self.digest.hex()[:12]}"
 
+    @property
+    def limited(self) -> Grant | None:
+        """The grant of a key that has limits per minute, day or month, else None."""
+        return self.grant if self.grant is not None and self.grant.limits else None
+
 
 class Keys:
-    """A set of keys, found by digest. Immutable: a changed file makes another."""
+    """A set of keys, found by digest. Immutable: a changed file makes another. `are_required`: whether clients must
+    send one, by default if there are any."""
 
-    def __init__(self, keys: Iterable[Key]) -> None:
+    def __init__(
+        self, keys: Iterable[Key], *, are_required: bool = False, clock: Callable[[], float] = time.time
+    ) -> None:
         self._by_digest = {key.digest: key for key in keys}
+        self.are_required = are_required or bool(self._by_digest)
+        self._clock = clock
 
     def __len__(self) -> int:
         return len(self._by_digest)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Keys) and self._by_digest == other._by_digest
+        if not isinstance(other, Keys):
+            return False
+        return self._by_digest == other._by_digest and self.are_required == other.are_required
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -72,7 +90,27 @@ class Keys:
 
         The time of a look-up depends on the digest of `text` only, from which a client learns nothing of a key.
         """
-        return self._by_digest.get(digest(text))
+        key = self._by_digest.get(digest(text))
+        if key is not None and key.expires_ms is not None and key.expires_ms <= self._clock() * 1000:
+            return None
+        return key
+
+    def with_stored(self, stored: Iterable[StoredKey]) -> Keys:
+        """Return these keys and those of a database. One that was ever made there requires keys from then on, also
+        when it is revoked."""
+        stored = list(stored)
+        keys = [
+            Key(digest, each.name, each.grant, min(ends) if (ends := _times(each.grant.expires_ms, expires)) else None)
+            for each in stored
+            for digest, expires in each.digests
+        ]
+        return Keys(
+            [*keys, *self._by_digest.values()], are_required=bool(stored) or self.are_required, clock=self._clock
+        )
+
+
+def _times(*times: int | None) -> list[int]:
+    return [each for each in times if each is not None]
 
 
 def is_generated(text: str) -> bool:

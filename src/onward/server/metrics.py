@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 import onward
 from onward.backends.base import Backend
 from onward.completions.answer import Answer
 from onward.completions.delta import Delta, TokenCounts
-from onward.completions.request import CompletionRequest
-from onward.errors import EngineStopped, Overloaded
+from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected
 from onward.server.collectors import LoadCollector
-from onward.server.exchange import Exchange, RequestRecord
+from onward.server.exchange import CLIENT_CLOSED_REQUEST, Exchange, RequestRecord
+from onward.service.grant import Grant
 
 log = logging.getLogger("onward.server")
 
@@ -178,28 +181,48 @@ class Metrics:
             return name
         return ""
 
-    def render(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
-        text: bytes = generate_latest(self.registry)
+    def render(self, grant: Grant | None = None) -> bytes:
+        """Return the metrics in Prometheus' text format. To a key with a grant that is not an admin's, only samples of
+        its own and of models that it may use."""
+        text: bytes = generate_latest(
+            self.registry if grant is None or grant.is_admin else _Visible(self.registry, grant, self._backend)
+        )
         return text
 
 
-async def accept(backend: Backend, request: CompletionRequest, exchange: Exchange, metrics: Metrics) -> MeasuredAnswer:
-    """Begin to complete a request and to measure it; count it if it is refused. Raises ApiError."""
-    try:
-        answer = await backend.complete(request, client=exchange.sender)
-    except Overloaded as error:
-        metrics.count_refused(exchange.record, error)
-        raise
-    if answer.warning:
-        warn(exchange, answer, metrics.warned)
-    return MeasuredAnswer(answer, metrics, exchange.record, exchange.started)
+class _Visible(Collector):
+    """What a key may see of a registry: not other keys, and not models that it may not use."""
+
+    def __init__(self, registry: CollectorRegistry, grant: Grant, backend: Backend) -> None:
+        self._registry = registry
+        self._grant = grant
+        listed = (model for model in backend.models() if grant.allows({model.id, model.model}))
+        self._models = {""}.union(*({model.id, model.model} for model in listed))
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            shown = copy.copy(metric)
+            shown.samples = [sample for sample in metric.samples if self._shows(sample.labels)]
+            yield shown
+
+    def _shows(self, labels: dict[str, str]) -> bool:
+        if labels.get("key", self._grant.name) != self._grant.name:
+            return False
+        return self._grant.models is None or labels.get("model", "") in self._models
 
 
 class MeasuredAnswer:
     """An Answer that observes its latencies, and when it is closed adds its token counts to record and counters."""
 
-    def __init__(self, answer: Answer, metrics: Metrics, record: RequestRecord, started: float) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        metrics: Metrics,
+        record: RequestRecord,
+        started: float,
+        bill: Callable[[TokenCounts], None] | None = None,
+    ) -> None:
+        """`bill` is called once, with what the client saw or would have seen as usage."""
         self._answer = answer
         self._metrics = metrics
         self._bound = metrics.of(answer.model)
@@ -207,6 +230,8 @@ class MeasuredAnswer:
         self._started = started
         self._left_at: TokenCounts | None = None
         self._is_settled = False
+        self._bill = bill
+        self._has_no_usage = False
         self.model = record.model = answer.model
         self.fingerprint = answer.fingerprint
         self.warning = answer.warning
@@ -216,6 +241,14 @@ class MeasuredAnswer:
         return self._answer.counts
 
     async def __aiter__(self) -> AsyncIterator[list[Delta]]:
+        try:
+            async for deltas in self._observed():
+                yield deltas
+        except (ApiError, RequestRejected):
+            self._has_no_usage = self._record.status == CLIENT_CLOSED_REQUEST  # nothing was sent: the error will be
+            raise
+
+    async def _observed(self) -> AsyncIterator[list[Delta]]:
         last = self._started
         observe = self._bound.first_token.observe
         async for deltas in self._answer:
@@ -245,6 +278,8 @@ class MeasuredAnswer:
     def _settle(self) -> None:
         """Count the tokens: the answer has ended or was cancelled."""
         counts = self._answer.counts
+        if self._bill is not None:
+            self._bill(TokenCounts() if self._has_no_usage else counts)
         self._fill_record()
         self._bound.prompt_tokens.inc(counts.prompt)
         self._bound.completion_tokens.inc(counts.completion)

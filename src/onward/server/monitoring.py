@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from onward.api.operations import get, health
 from onward.api.routes import JSON, Route
 from onward.backends.base import Backend, Health
+from onward.backends.restricted import RestrictedBackend
 from onward.server.exchange import Exchange
 from onward.server.metrics import Metrics
+
+if TYPE_CHECKING:
+    from onward.service.team import Team
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -19,10 +25,17 @@ class Monitoring:
     """What load balancers, orchestrators and Prometheus poll. `may_see_models`: whether a request may see the names of
     models, which are not public where there are keys."""
 
-    def __init__(self, backend: Backend, metrics: Metrics, may_see_models: Callable[[Exchange], bool]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        metrics: Metrics,
+        may_see_models: Callable[[Exchange], bool],
+        team: Team | None = None,
+    ) -> None:
         self._backend = backend
         self._metrics = metrics
         self._may_see_models = may_see_models
+        self._team = team
 
     async def health(self, exchange: Exchange) -> None:
         """Readiness: respond with 200 while every model is served at once, with 503 while one of them is not.
@@ -30,7 +43,12 @@ class Monitoring:
         While an engine is being started again, requests are accepted and wait, but other servers could take them.
         """
         health = self._backend.health()
-        body = _health_body(health, with_models=self._may_see_models(exchange))
+        may_see_models = self._may_see_models(exchange)
+        if exchange.key is not None and exchange.key.grant is not None:
+            health = RestrictedBackend(self._backend, exchange.key.grant.allows).health()
+        if health.state == "ready" and self._team is not None and self._team.detail:
+            health = replace(health, detail=self._team.detail)
+        body = _health_body(health, with_models=may_see_models)
         exchange.headers.append((b"cache-control", b"no-store"))
         await exchange.respond(200 if health.state == "ready" else 503, body, "application/json")
 
@@ -40,7 +58,9 @@ class Monitoring:
         await exchange.respond(200, b'{"status":"live"}', "application/json")
 
     async def metrics(self, exchange: Exchange) -> None:
-        await exchange.respond(200, self._metrics.render(), PROMETHEUS_TEXT)
+        """The metrics: of a key of a database only what concerns it, unless it is an admin's."""
+        grant = None if exchange.key is None else exchange.key.grant
+        await exchange.respond(200, self._metrics.render(grant), PROMETHEUS_TEXT)
 
 
 _METRICS = 'onward_requests_total{model="storyteller",status="200"} 1.0\n'

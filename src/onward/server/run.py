@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -39,6 +40,9 @@ from onward.server.process import (
 from onward.settings import Settings, served_names
 from onward.stdio import silence_stdout
 
+if TYPE_CHECKING:
+    from onward.service.team import Team
+
 Progress = Callable[[str], None]
 """Called with one sentence for each stage of loading."""
 
@@ -63,12 +67,14 @@ def serve(
     compose: Callable[[Settings, Progress], Backend],
     show_progress: Callable[[Progress], AbstractContextManager[Progress]] = nullcontext,
     announcement: str | None = None,
+    open_team: Callable[[Settings], Team | None] = lambda settings: None,
 ) -> int:
     """Serve until a signal stops the process; return the exit code. Raises SetupError before anything listens.
 
     `show_progress(log)` may show the stages of loading in another way than `log`, as long as its context is open.
     The port is bound before the model loads, so that a port in use is reported at once. It accepts connections only
-    when the model is ready. `announcement` is logged first.
+    when the model is ready. `announcement` is logged first. `open_team` opens the database that the settings
+    may name.
     """
     ignore_user_signals()
     configure_logging(settings)
@@ -80,22 +86,28 @@ def serve(
     key_version = file_version(settings.api_key_file)
     keys = collect_keys(settings)
     listener = bind(settings.host, settings.port)
+    team = None
     try:
-        check_exposure(settings, keys)
+        team = open_team(settings)
+        check_exposure(settings, keys if team is None else keys.with_stored(team.keys))
         with show_progress(log.info) as progress:
             backend = compose(settings, progress)
-        app = make_app(backend, settings, keys)
+        app = make_app(backend, settings, keys, team)
         gc.freeze()  # objects of libraries live as long as the process: no collection needs to traverse them
         delay_full_collections()
         if settings.engine_process == "on":
             sys.setswitchinterval(SWITCH_SECONDS)
     except BaseException:
         listener.close()
+        if team is not None:
+            team.close()
         raise
     # Never closed: that would restore the default actions of signals, and a further one would spoil the clean end.
     runner = asyncio.Runner(loop_factory=fast_event_loop)
     key_reload = KeyReload(settings, keys, key_version, app.replace_keys)
-    status = runner.run(Service(app, backend, settings, listener, key_reload).run())
+    status = runner.run(Service(app, backend, settings, listener, key_reload, team).run())
+    if team is not None:
+        team.close()
     logging.shutdown()
     return status
 
@@ -112,13 +124,20 @@ class Service:
     """One run of the server, from listening to exit. Owns the backend and the socket."""
 
     def __init__(
-        self, app: App, backend: Backend, settings: Settings, listener: socket.socket, key_reload: KeyReload
+        self,
+        app: App,
+        backend: Backend,
+        settings: Settings,
+        listener: socket.socket,
+        key_reload: KeyReload,
+        team: Team | None = None,
     ) -> None:
         self._app = app
         self._backend = backend
         self._settings = settings
         self._listener = listener
         self._key_reload = key_reload
+        self._team = team
         self._reloads_on_hangup = reload_on_hangup(settings)
         self._signal: int | None = None
         self._stop = asyncio.Event()
@@ -146,6 +165,7 @@ class Service:
                 self._stop.wait(),
                 wait_for_dead_engine(self._backend),
                 self._key_reload.run(),
+                *([] if self._team is None else [self._team.run(self._app.replace_keys)]),
                 collect_when_idle(lambda: self._app.num_running),
             )
             self._is_dead = self._backend.health().state == "dead"

@@ -6,13 +6,25 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from onward.api.reply import Reply, forward
-from onward.backends.base import Backend
+from onward.backends.base import Backend, Needs
+from onward.backends.restricted import RestrictedBackend
+from onward.completions.delta import TokenCounts
 from onward.completions.request import CompletionRequest
+from onward.errors import Forbidden, Overloaded
 from onward.server.exchange import ClientDisconnected, Exchange
-from onward.server.metrics import Metrics, accept
+from onward.server.metrics import MeasuredAnswer, Metrics, warn
 from onward.server.sink import ConnectionSink
+from onward.service.grant import Grant
+
+if TYPE_CHECKING:  # a server without a database does not import what needs one
+    from onward.service.team import Admitted, Team
+
+ADMIN_KEY = (
+    "This is an admin key, which sees usage and costs but completes nothing. Send one that was made without --admin."
+)
 
 
 class Running:
@@ -86,12 +98,44 @@ async def _cancel(*tasks: asyncio.Task[None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs completions: the only way from a request to an answer here. `running` counts what a drain waits for."""
+    """Runs completions: the only way from a request to an answer here. `running` counts what a drain waits for; `team`
+    knows the limits of keys."""
 
     backend: Backend
     metrics: Metrics
     running: Running
     keep_alive_seconds: float
+    team: Team | None = None
+
+    async def accept(self, exchange: Exchange, request: CompletionRequest) -> MeasuredAnswer:
+        """Begin to complete a request and to measure it; count it if it is refused.
+
+        Raises ApiError, RequestRejected.
+        """
+        grant = None if exchange.key is None else exchange.key.grant
+        admission = None if self.team is None or grant is None else _Admission(self.team, grant, exchange)
+        try:
+            answer = await self._backend_of(grant).complete(
+                request, client=exchange.sender, admit=None if admission is None else admission.admit
+            )
+        except BaseException as error:
+            if admission is not None:
+                admission.bill(TokenCounts())
+            if isinstance(error, Overloaded):
+                self.metrics.count_refused(exchange.record, error)
+            raise
+        if answer.warning:
+            warn(exchange, answer, self.metrics.warned)
+        bill = None if admission is None else admission.bill
+        return MeasuredAnswer(answer, self.metrics, exchange.record, exchange.started, bill)
+
+    def _backend_of(self, grant: Grant | None) -> Backend:
+        """Return the backend as a key sees it. Raises Forbidden."""
+        if grant is None:
+            return self.backend
+        if grant.is_admin:
+            raise Forbidden(ADMIN_KEY)
+        return self.backend if grant.models is None else RestrictedBackend(self.backend, grant.allows)
 
     async def complete(self, exchange: Exchange, request: CompletionRequest, reply: Reply) -> None:
         """Complete a request, and send what `reply` writes. Raises ApiError, RequestRejected, ClientDisconnected."""
@@ -99,6 +143,32 @@ class Runner:
         run = _CompletionRun(self, exchange, request, reply)
         with self.running.one():
             await run_while_connected(exchange, run.run(), self.keep_alive_seconds, run.send_keep_alive)
+
+
+class _Admission:
+    """What one request reserves of its key's limits, and what it is billed."""
+
+    def __init__(self, team: Team, grant: Grant, exchange: Exchange) -> None:
+        self._team = team
+        self._grant = grant
+        self._exchange = exchange
+        self._admitted: Admitted | None = None
+
+    async def admit(self, needs: Needs) -> None:
+        """Reserve what the request may use; say in the response's headers what is left. Raises RateLimited,
+        Overloaded."""
+        try:
+            self._admitted = await self._team.admit(
+                self._grant, needs.model, needs.prompt_tokens, needs.completion_tokens
+            )
+        finally:
+            self._exchange.add_headers(self._team.headers_after(self._grant))
+
+    def bill(self, counts: TokenCounts) -> None:
+        """Settle the reservation, if there is one."""
+        if self._admitted is not None:
+            self._team.settle(self._admitted, counts.prompt, counts.cached, counts.completion)
+            self._admitted = None
 
 
 class _CompletionRun:
@@ -113,7 +183,7 @@ class _CompletionRun:
     async def run(self) -> None:
         """Complete and send. Cancelling it cancels the completion, during prefill too."""
         runner = self._runner
-        answer = await accept(runner.backend, self._request, self._exchange, runner.metrics)
+        answer = await runner.accept(self._exchange, self._request)
         self._reply.begin(answer)
         self._is_accepted = True
         await forward(answer, self._reply, self._sink)

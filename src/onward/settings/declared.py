@@ -213,6 +213,25 @@ class Settings:
         "Text that must not leave the server, as a JSON object. Repeatable; in the settings file, [[content_filter]].",
         metavar="JSON", is_repeatable=True,
     )  # fmt: skip
+    database: str | None = option(
+        None, "Team", values.database_url,
+        "Database of keys with limits and of what they used: sqlite:///PATH, or postgresql://USER:PASSWORD@HOST/NAME "
+        "for several servers of one service. Other users of the machine can see flags: prefer the environment for a "
+        "URL with a password.", metavar="URL", is_secret=True,
+    )  # fmt: skip
+    data_dir: Path | None = option(  # noqa: RUF009
+        None,
+        "Team",
+        values.path,
+        "Folder of this server's data. Without --database, the database is onward.db in it.",
+        metavar="PATH",
+    )
+    price: tuple[tuple[str, int, int, int], ...] = option(
+        (), "Team", values.price,
+        "Price of a model's tokens: amounts per million tokens of prompts, of completions, and of the part of "
+        "prompts that was in the cache, which otherwise costs as much as the rest. Repeatable.",
+        metavar="MODEL=PROMPT/COMPLETION[/CACHED]", is_repeatable=True,
+    )  # fmt: skip
     max_rows: int = option(
         64,
         "Performance",

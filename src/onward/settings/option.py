@@ -10,8 +10,8 @@ from onward import values
 from onward.errors import SetupError
 
 T = TypeVar("T")
-Group = Literal["Model", "Network", "Security", "Limits", "Performance", "Logging"]
-GROUPS: tuple[Group, ...] = ("Model", "Network", "Security", "Limits", "Performance", "Logging")
+Group = Literal["Model", "Network", "Security", "Limits", "Team", "Performance", "Logging"]
+GROUPS: tuple[Group, ...] = ("Model", "Network", "Security", "Limits", "Team", "Performance", "Logging")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ def option(
     is_secret: bool = False,
     is_server_only: bool = False,
 ) -> T:
-    """Return a field of Settings. Those of the groups Network and Security are server-only without saying so."""
+    """Return a field of Settings. Those of the groups Network, Security and Team are server-only without saying so."""
     metadata: dict[str, object] = {"group": group, "parser": parser, "help": help, "metavar": metavar}
     metadata |= {"is_repeatable": is_repeatable, "is_secret": is_secret}
-    metadata["is_server_only"] = is_server_only or group in ("Network", "Security")
+    metadata["is_server_only"] = is_server_only or group in ("Network", "Security", "Team")
     declared: T = field(default=default, metadata=metadata)
     return declared
 

@@ -3,8 +3,8 @@
 Precedence: flags > environment > file > defaults. `resolve` also returns the origin of each value.
 
 onward.toml of the current folder may be another's, since nobody named it. It is read only if it belongs to the user or
-to the system. Commands that a person runs in any folder let it choose neither code, nor where files are written, nor
-what is downloaded; `onward serve`, which it is made for, does.
+to the system. It never chooses where files are written or which database is used. Commands that a person runs in any
+folder let it choose neither code nor what is downloaded; `onward serve`, which it is made for, does.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from onward.settings.option import Option
 log = logging.getLogger("onward.settings")
 
 FOUND_FILE = "onward.toml"
-LIMITED = frozenset({"cache_dir"})
-"""Settings that a file found in the current folder does not choose for commands other than `onward serve`."""
+LIMITED = frozenset({"cache_dir", "database", "data_dir"})
+"""Settings that a file found in the current folder does not choose."""
+NEEDED = frozenset({"database", "data_dir"})
+"""Those of them without which a server would be another one than was meant: without limits."""
 PROGRAMS = ("engine", "engine_path", "engine_arg")
 """Settings that such a file chooses for no command: they start programs."""
 REMEDY = f"pass --config {FOUND_FILE}, or set ONWARD_CONFIG={FOUND_FILE}, to use it"
@@ -69,6 +71,14 @@ def check_programs(names: Iterable[str]) -> None:
             )
 
 
+def check_needed(ignored: Iterable[str]) -> None:
+    """Raise SetupError if a file that was found, not named, chooses what a server must not ignore."""
+    for name in sorted(NEEDED.intersection(ignored)):
+        raise SetupError(
+            f"{FOUND_FILE} in this folder sets {name}, which only a settings file that was named may choose; {REMEDY}."
+        )
+
+
 def check_code(settings: Settings, origins: Mapping[str, str]) -> None:
     """Raise SetupError if a file that was found, not named, chooses code to run. It is not ignored: it may have been
     meant to keep text from being shown."""
@@ -91,7 +101,7 @@ class Resolved:
     uses_found_file: bool = False
     """Whether onward.toml of the current folder was read, which nobody named."""
     ignored: tuple[str, ...] = ()
-    """What that file sets in vain, because `limits_found_file` was passed to `resolve`."""
+    """What that file sets in vain: it does not choose folders or the database."""
 
     def may_download(self, *names: str) -> bool:
         """Return whether the models of these names (those of the settings, without any) may be downloaded: not if
@@ -130,7 +140,7 @@ def resolve(
     file named by --config. Reads the environment (`os.environ` if `environ` is None) and at most one file. Logs a
     warning for each unknown ONWARD_* variable. Raises SetupError.
 
-    `limits_found_file`: onward.toml of the current folder chooses neither code nor folders.
+    `limits_found_file`: onward.toml of the current folder chooses no code; folders and the database it never chooses.
     """
     environ = os.environ if environ is None else environ
     if config is None and environ.get(CONFIG_ENVIRONMENT):
@@ -140,9 +150,11 @@ def resolve(
     from_file = _from_file(path, is_found=is_found) if path is not None else {}
     if is_found:
         check_programs(from_file)
-    ignored = [name for name in from_file if name in LIMITED] if is_found and limits_found_file else []
+    ignored = [name for name in from_file if name in LIMITED] if is_found else []
     given = {name: value for name, value in from_file.items() if name not in ignored}
     given |= _from_environment(environ) | _from_flags(flags or {}) | _from_keywords(keywords or {})
+    if not limits_found_file:
+        check_needed(name for name in ignored if name not in given)
     by_name = {option.name: option for option in options()}
     parsed = {name: by_name[name].parse(raw, origin) for name, (raw, origin) in given.items()}
     settings = Settings(**parsed)

@@ -88,7 +88,7 @@ def test_the_keys_of_an_unknown_url_are_in_the_recorded_order() -> None:
         (HeadTooLarge("x"), GATEWAY),
         (UnsupportedEncoding("x"), GATEWAY),
         (BodyTimeout("x"), GATEWAY),
-        (RateLimited("x", retry_after=2), GATEWAY),
+        (RateLimited("x", headers={}), GATEWAY),
         (ServerError(), ENGINE),
         (Overloaded(), ENGINE),
         (EngineStopped(), ENGINE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from onward.server.keys import collect_keys, is_generated
@@ -37,3 +38,72 @@ def test_what_a_key_file_refuses_is_not_printed() -> None:
         assert result.exit_code == 2
         assert "must" in result.stderr
         assert result.stdout == ""
+
+
+def key_of(folder: Path, *words: str) -> str:
+    made = onward("key", "new", *words, "--data-dir", str(folder))
+    assert made.exit_code == 0, made.stderr
+    return made.stdout.strip()
+
+
+def test_a_key_of_a_database_is_made_shown_changed_rotated_and_revoked(tmp_path: Path) -> None:
+    where = ("--data-dir", str(tmp_path))
+    secret = key_of(tmp_path, "alice", "--tokens-per-day", "100", "--cost-per-month", "2.5", "--allow-model", "toy")
+    assert is_generated(secret)
+    (shown,) = json.loads(onward("key", "list", *where, "--format", "json").stdout)["data"]
+    assert (shown["name"], shown["tokens_per_day"], shown["cost_per_month"], shown["models"]) == (
+        *("alice", 100, 2.5, ["toy"]),
+    )
+    words = ("--tokens-per-day", "any", "--parallel-requests", "3", "--allow-model", "any", "--expires", "30d")
+    assert onward("key", "set", "alice", *words, *where).exit_code == 0
+    found = json.loads(onward("key", "show", "alice", *where, "--format", "json").stdout)
+    assert (found["tokens_per_day"], found["parallel_requests"], found["models"]) == (None, 3, None)
+    assert found["expires"] is not None and found["running"] == found["tokens_today"] == 0
+    assert "alice" in onward("key", "list", *where, "--format", "text").stdout
+    rotated = onward("key", "rotate", "alice", "--overlap", "0", *where)
+    assert is_generated(rotated.stdout.strip()) and rotated.stdout.strip() != secret
+    assert onward("key", "revoke", "alice", *where).exit_code == 0
+    assert json.loads(onward("key", "show", "alice", *where, "--format", "json").stdout)["state"] == "revoked"
+    assert onward("key", "forget", "alice", "--yes", *where).exit_code == 0
+    gone = onward("key", "show", "alice", *where)
+    assert gone.exit_code == 1 and "There is no key named alice" in gone.stderr
+
+
+def test_a_key_is_written_to_a_new_file_of_its_user(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    assert key_of(tmp_path, "alice", "--file", str(path)) == ""
+    assert is_generated(path.read_text().strip()) and path.stat().st_mode & 0o077 == 0
+    again = onward("key", "new", "bob", "--file", str(path), "--data-dir", str(tmp_path))
+    assert again.exit_code == 1 and "exists" in again.stderr
+    assert [key["name"] for key in json.loads(onward("key", "list", "--data-dir", str(tmp_path)).stdout)["data"]] == [
+        "alice"
+    ], "a key that could not be shown is not stored"
+
+
+def test_limits_need_a_database_and_sense(tmp_path: Path) -> None:
+    assert "need a database" in onward("key", "new", "alice", "--tokens-per-day", "5").stderr
+    assert "There is no database" in onward("key", "list").stderr
+    where = ("--data-dir", str(tmp_path))
+    for words in (
+        ("--tokens-per-day", "0"),
+        ("--tokens-per-day", "many"),
+        ("--cost-per-day", "1.0000001"),
+        ("--expires", "soon"),
+        ("--requests-per-minute", "-1"),
+    ):
+        refused = onward("key", "new", "alice", *words, *where)
+        assert refused.exit_code == 2 and "must be" in refused.stderr, words
+    assert "needs a name" in onward("key", "new", *where).stderr
+    assert not (tmp_path / "onward.db").exists()
+
+
+def test_a_database_is_backed_up_checked_and_restored(tmp_path: Path) -> None:
+    key_of(tmp_path / "a", "alice")
+    file, a, b = str(tmp_path / "copy.gz"), ("--data-dir", str(tmp_path / "a")), ("--data-dir", str(tmp_path / "b"))
+    assert onward("database", "backup", file, *a).exit_code == 0
+    assert onward("database", "restore", file, *b).exit_code == 0
+    checked = onward("database", "check", *b)
+    assert (checked.exit_code, checked.stderr) == (0, "0 problems found.\n")
+    lists = [onward("key", "list", *where, "--format", "json").stdout for where in (a, b)]
+    assert lists[0] == lists[1]
+    assert onward("database", "check", "--data-dir", str(tmp_path / "none")).exit_code == 1

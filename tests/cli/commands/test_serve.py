@@ -19,7 +19,8 @@ def served_settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings of each server that was to start."""
     started: list[Settings] = []
 
-    def serve(settings: Settings, _: Any, __: Any, announcement: str | None) -> int:
+    def serve(settings: Settings, _: Any, __: Any, announcement: str | None, open_team: Any) -> int:
+        assert open_team(settings) is None, "no database without its flags"
         started.append(settings)
         click.echo(announcement)
         return 0
@@ -72,9 +73,10 @@ def test_a_server_of_an_argument_starts() -> None:
         assert url.startswith("http://127.0.0.1:")
 
 
-def test_a_settings_file_of_the_folder_is_used_whole_and_announced(served_settings: list[Settings]) -> None:
+def test_a_settings_file_of_the_folder_is_used_but_for_folders_and_announced(served_settings: list[Settings]) -> None:
     Path("onward.toml").write_text('model = ["org/name"]\ncache_dir = "/elsewhere"\n')
     result = onward("serve", "--port", "0")
-    assert result.stdout == "Using onward.toml of this folder for model, cache_dir\n"
-    assert (served_settings[0].model, str(served_settings[0].cache_dir)) == (("org/name",), "/elsewhere")
+    assert "Using onward.toml of this folder for model (not for cache_dir: pass --config" in result.stdout
+    assert (served_settings[0].model, served_settings[0].cache_dir) == (("org/name",), Settings().cache_dir)
     assert onward("serve", "--config", "onward.toml").stdout == "\n"
+    assert str(served_settings[1].cache_dir) == "/elsewhere"

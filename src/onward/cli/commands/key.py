@@ -1,24 +1,197 @@
-"""`onward key new|digest`: keys for the file of --api-key-file."""
+"""`onward key`: keys for the file of --api-key-file, and keys with limits in a database."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from onward import values
-from onward.cli.command import CONTEXT, Argument, Group
+from onward.cli.command import CONTEXT, Argument, Group, session_command
+from onward.cli.database import database_flags, open_named, resolved_settings
+from onward.cli.output.formats import emit, table
+from onward.cli.session import Session
+from onward.compose.team import has_database
+from onward.errors import SetupError
+from onward.service.grant import StoredKey
+from onward.service.limits import Limits
+
+if TYPE_CHECKING:
+    from onward.service.store import Store
 
 NUM_RANDOM_BYTES = 24
+ANY = "any"
+"""The word for a limit that is none."""
+_COUNTS = {
+    "requests_per_minute": "Requests per minute.",
+    "tokens_per_minute": "Tokens of prompts and completions per minute.",
+    "parallel_requests": "Requests at a time.",
+    "tokens_per_day": "Tokens per day (UTC).",
+    "tokens_per_month": "Tokens per month (UTC).",
+}
+_COSTS = {
+    "cost_per_day": "Cost per day (UTC), in the currency of --price of the server.",
+    "cost_per_month": "Cost per month (UTC).",
+}
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-def new(name: str | None) -> None:
-    """Print a new key, and on standard error the line that accepts it."""
-    key = "sk-" + secrets.token_urlsafe(NUM_RANDOM_BYTES)
-    click.echo(key)
-    click.echo(f"# The line of --api-key-file that accepts this key:\n{_line(key, name)}", err=True)
+class _Limit(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
+    """A whole number or an amount of money, or `any`, which is -1."""
+
+    def __init__(self, parser: Callable[[str], int], name: str) -> None:
+        self.name = name
+        self._parser = parser
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int) or value == ANY:
+            return -1 if value == ANY else value
+        try:
+            return self._parser(value)
+        except ValueError as problem:
+            raise click.BadParameter(f"{value!r}: {problem}, or {ANY}.", ctx, param) from None
+
+
+class _Moment(click.ParamType):  # type: ignore[type-arg]
+    """A moment as Unix milliseconds: a date, a date and time (UTC), or a duration from now; `never` is -1."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int) or value == "never":
+            return -1 if value == "never" else value
+        if (seconds := _duration(value)) is not None:
+            return int((time.time() + seconds) * 1000)
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            raise click.BadParameter(
+                f"{value!r} must be a date such as 2027-01-31, a duration such as 30d or 12h, or never.", ctx, param
+            ) from None
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg]
+    """A duration in milliseconds, such as 30d, 12h, 90m or 0."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int):
+            return value
+        seconds = 0 if value == "0" else _duration(value)
+        if seconds is None:
+            raise click.BadParameter(f"{value!r} must be a duration such as 7d, 12h, 90m or 0.", ctx, param)
+        return seconds * 1000
+
+
+def _duration(text: str) -> int | None:
+    unit = _SECONDS.get(text[-1:])
+    return int(text[:-1]) * unit if unit and text[:-1].isdecimal() and len(text) < 8 else None
+
+
+def new(name: str | None, file: Path | None, admin: bool, **given: Any) -> None:
+    """Print a new key once. With a database, its digest and limits are stored there; otherwise the line of a key file
+    that accepts it comes on standard error."""
+    settings = resolved_settings(given)
+    limits, changes = _limits(given), _rights(given)
+    if not has_database(settings):
+        if limits or changes or admin:
+            raise SetupError("Limits, models, expiry and --admin need a database: pass --data-dir or --database.")
+        key = "sk-" + secrets.token_urlsafe(NUM_RANDOM_BYTES)
+        _show(key, file)
+        click.echo(f"# The line of --api-key-file that accepts this key:\n{_line(key, name)}", err=True)
+        return
+    from onward.service.keys import create_key, new_secret
+
+    if name is None:
+        raise click.UsageError("A key of a database needs a name: `onward key new NAME`.")
+    secret = new_secret(is_admin=admin)
+    with _store(given, creates=True) as store, store.begin() as connection:
+        create_key(connection, secret, name, limits, store.clock(), is_admin=admin, **changes)
+        _show(secret, file)  # within the transaction: a key that could not be shown is not stored
+
+
+def change(name: str, **given: Any) -> None:
+    """Change limits, models, expiry of a key."""
+    from onward.service.keys import change_key
+
+    changes = {each: None if given[each] == -1 else given[each] for each in _names() if given[each] is not None}
+    changes |= _rights(given)
+    if not changes:
+        raise click.UsageError("Nothing to change: name a limit, --allow-model or --expires.")
+    with _store(given) as store, store.begin() as connection:
+        change_key(connection, name, changes, store.clock())
+
+
+def rotate(name: str, overlap: int, file: Path | None, **given: Any) -> None:
+    """Print another secret of a key; the old one is accepted for a while longer."""
+    from onward.service.keys import new_secret, require_key, rotate_key
+
+    with _store(given) as store, store.begin() as connection:
+        secret = new_secret(is_admin=require_key(connection, name).grant.is_admin)
+        rotate_key(connection, name, secret, overlap, store.clock())
+        _show(secret, file)
+
+
+def revoke(name: str, **given: Any) -> None:
+    """Refuse a key within a second. What it has used stays known."""
+    from onward.service.keys import revoke_key
+
+    with _store(given) as store, store.begin() as connection:
+        revoke_key(connection, name, store.clock())
+
+
+def forget(name: str, yes: bool, **given: Any) -> None:
+    """Delete a key and everything that is known of it."""
+    from onward.service.keys import forget_key, require_key
+
+    with _store(given) as store:
+        with store.read() as connection:
+            require_key(connection, name)
+        if not yes:
+            click.confirm(f"Delete the key {name} and everything that it has used?", abort=True, err=True)
+        with store.begin() as connection:
+            forget_key(connection, name, store.clock())
+
+
+def list_keys(session: Session, **given: Any) -> None:
+    """Show all keys."""
+    from onward.service.keys import read_keys
+
+    with _store(given) as store, store.read() as connection:
+        found = [_shown(key, store.clock()) for key in read_keys(connection)]
+    emit(session.output, {"object": "list", "data": found}, lambda: _table(found))
+
+
+def show(session: Session, name: str, **given: Any) -> None:
+    """Show a key: its limits, and what it has used of them."""
+    from onward.service.keys import read_keys, require_key
+    from onward.service.limits import at
+    from onward.service.reservations import read_usage
+
+    with _store(given) as store, store.read() as connection:
+        grant = require_key(connection, name).grant
+        found = next(key for key in read_keys(connection) if key.grant.id == grant.id)
+        usage = at(grant.limits, read_usage(connection, grant.id), store.clock())
+        used = {
+            "running": usage.num_running,
+            "tokens_today": usage.day_tokens,
+            "tokens_this_month": usage.month_tokens,
+            "cost_today": usage.day_cost / 1_000_000,
+            "cost_this_month": usage.month_cost / 1_000_000,
+        }
+        document = _shown(found, store.clock()) | used
+    emit(session.output, document, lambda: "\n".join(f"{name}: {_cell(value)}" for name, value in document.items()))
 
 
 def digest(name: str | None) -> None:
@@ -29,6 +202,88 @@ def digest(name: str | None) -> None:
     except ValueError as problem:
         raise click.UsageError(f"The key {problem}.") from None
     click.echo(_line(key, name))
+
+
+def _shown(key: StoredKey, now_ms: int) -> dict[str, Any]:
+    grant = key.grant
+    limits = {name: getattr(grant.limits, name) for name in _COUNTS}
+    limits |= {name: None if (cost := getattr(grant.limits, name)) is None else cost / 1_000_000 for name in _COSTS}
+    state = "revoked" if key.revoked_ms is not None else "valid"
+    if state == "valid" and grant.expires_ms is not None and grant.expires_ms <= now_ms:
+        state = "expired"
+    return {
+        "name": grant.name,
+        "id": grant.id,
+        "state": state,
+        "admin": grant.is_admin,
+        "models": None if grant.models is None else sorted(grant.models),
+        "expires": _time(grant.expires_ms),
+        "created": _time(key.created_ms),
+        "secrets": sum(expires is None or expires > now_ms for _, expires in key.digests),
+        **limits,
+    }
+
+
+def _table(found: list[dict[str, Any]]) -> str:
+    """Return a table of keys, with those limits that any of them has."""
+    limits = [name for name in _names() if any(key[name] is not None for key in found)]
+    columns = ["name", "state", "admin", "models", "expires", *limits]
+    return table(
+        [name.replace("_", " ") for name in columns], [[_cell(key[name]) for name in columns] for key in found]
+    )
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return ", ".join(value)
+    return str(value)
+
+
+def _time(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _names() -> list[str]:
+    return [*_COUNTS, *_COSTS]
+
+
+def _limits(given: dict[str, Any]) -> Limits:
+    return Limits(**{name: given[name] for name in _names() if given[name] not in (None, -1)})
+
+
+def _rights(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the models and the expiry that flags set."""
+    found: dict[str, Any] = {}
+    if models := given["allow_model"]:
+        found["models"] = None if ANY in models else frozenset(models)
+    if given["expires"] is not None:
+        found["expires_ms"] = None if given["expires"] == -1 else given["expires"]
+    return found
+
+
+@contextmanager
+def _store(given: dict[str, Any], *, creates: bool = False) -> Iterator[Store]:
+    with open_named(given, creates=creates) as store:
+        yield store
+
+
+def _show(key: str, file: Path | None) -> None:
+    """Print a key, or write it to a new file that only this user can read. Raises SetupError."""
+    if file is None:
+        click.echo(key)
+        return
+    try:
+        with os.fdopen(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as target:
+            target.write(key + "\n")
+    except FileExistsError:
+        raise SetupError(f"The file {file} exists: remove it, or choose another name.") from None
+    except OSError as error:
+        raise SetupError(f"The key cannot be written to {file}: {error.strerror}.") from None
 
 
 def _line(key: str, name: str | None) -> str:
@@ -43,30 +298,76 @@ def _check_name(_: click.Context, __: click.Parameter, name: str | None) -> str 
         raise click.UsageError(f"The name {problem}.") from None
 
 
-def _named() -> list[click.Parameter]:
+def _named(*, required: bool = False) -> click.Parameter:
     words = "Who uses the key: the access log and the metrics show it."
-    return [Argument("name", words, required=False, metavar="[NAME]", callback=_check_name)]
+    metavar = "NAME" if required else "[NAME]"
+    return Argument("name", words, required=required, metavar=metavar, callback=_check_name)
+
+
+def _limit_flags() -> list[click.Parameter]:
+    count, cost = _Limit(values.integer(1), "number"), _Limit(values.micro_units, "amount")
+    flags: list[click.Parameter] = [
+        click.Option(["--" + name.replace("_", "-")], type=kind, metavar=f"{metavar}|{ANY}", help=help)
+        for names, kind, metavar in ((_COUNTS, count, "NUMBER"), (_COSTS, cost, "AMOUNT"))
+        for name, help in names.items()
+    ]
+    models = f"A model that the key may use, and no others. Repeatable. {ANY}: all models."
+    expires = "When the key expires: a date (UTC), a duration from now such as 30d, or never."
+    return [
+        *flags,
+        click.Option(["--allow-model"], multiple=True, metavar=f"NAME|{ANY}", help=models),
+        click.Option(["--expires"], type=_Moment(), metavar="TIME|never", help=expires),
+    ]
+
+
+_FILE = click.Option(
+    ["--file"], type=click.Path(path_type=Path), metavar="PATH", help="Write the key to a new file, not to the output."
+)
+
+
+def _command(name: str, callback: Callable[..., None], help: str, *params: click.Parameter) -> click.Command:
+    return click.Command(name, callback=callback, params=list(params), help=help, context_settings=CONTEXT)
+
+
+def _commands() -> dict[str, click.Command]:
+    admin = click.Option(
+        ["--admin"], is_flag=True, help="A key that sees everyone's usage and metrics, and completes nothing."
+    )
+    overlap = click.Option(
+        ["--overlap"], type=_Duration(), default=86_400_000, metavar="DURATION",
+        help="How long the old secret is accepted.  [default: 1d]",
+    )  # fmt: skip
+    yes = click.Option(["--yes"], is_flag=True, help="Do not ask.")
+    one = _named(required=True)
+    new_help = (
+        "Print a new random key. With a database it is stored there, with its limits. Without one, the line of a key "
+        "file that accepts it is printed on standard error: `onward key new alice 2>> keys.txt`."
+    )
+    where = database_flags()
+    return {
+        "new": _command("new", new, new_help, _named(), *_limit_flags(), admin, _FILE, *where),
+        "list": session_command("list", list_keys, "Show all keys of the database.", where, can_connect=False),
+        "show": session_command(
+            "show", show, "Show a key: its limits, and what it has used of them.", [one, *where], can_connect=False
+        ),
+        "set": _command("set", change, f"Change a key. `{ANY}` removes a limit.", one, *_limit_flags(), *where),
+        "rotate": _command(
+            "rotate", rotate, "Print another secret of a key; both work for a while.", one, overlap, _FILE, *where
+        ),
+        "revoke": _command("revoke", revoke, "Refuse a key from now on. What it used stays known.", one, *where),
+        "forget": _command("forget", forget, "Delete a key and everything that is known of it.", one, yes, *where),
+        "digest": _command(
+            "digest",
+            digest,
+            "Print the line of a key file that accepts the key on standard input, without the key itself.",
+            _named(),
+        ),
+    }
 
 
 command = Group(
     "key",
-    commands={
-        "new": click.Command(
-            "new",
-            callback=new,
-            params=_named(),
-            help="Print a new random key, and on standard error the line that makes a server accept it: "
-            "`onward key new alice 2>> keys.txt`.",
-            context_settings=CONTEXT,
-        ),
-        "digest": click.Command(
-            "digest",
-            callback=digest,
-            params=_named(),
-            help="Print the line of a key file that accepts the key on standard input, without the key itself.",
-            context_settings=CONTEXT,
-        ),
-    },
-    help="Make API keys for --api-key-file.",
+    commands=_commands(),
+    help="Make API keys: for --api-key-file, or with limits in a database.",
     context_settings=CONTEXT,
 )

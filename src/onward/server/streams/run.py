@@ -21,7 +21,6 @@ from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest, RequestCancelled
 from onward.offload import on_thread
 from onward.server.exchange import Exchange, convert_error
-from onward.server.metrics import accept
 from onward.server.running import Runner, run_while_connected
 from onward.server.sink import EventStream
 from onward.server.streams.kept import KeptStreams
@@ -189,7 +188,7 @@ class _ResumableRun:
         """Complete and send. Cancelling it cancels the completion, unless an event was sent, from which the client
         knows the stream's id."""
         exchange, reply = self._exchange, self._reply
-        answer = await accept(self._runner.backend, self._request, exchange, self._runner.metrics)
+        answer = await self._runner.accept(exchange, self._request)
         reply.begin(answer)
         log = StreamLog(reply.identity.id, owner(exchange), exchange.sender, answer.model)
         exchange.record.stream_id = log.id
@@ -215,7 +214,10 @@ class _ResumableRun:
 def owner(exchange: Exchange) -> str | None:
     """Return what identifies the key that a request was sent with; a name may belong to another key later. Without
     keys, the stream's id, 29 random characters, is enough."""
-    return None if exchange.key is None else exchange.key.digest.hex()
+    key = exchange.key
+    if key is None:
+        return None
+    return key.digest.hex() if key.grant is None else key.grant.id
 
 
 def is_resumable(exchange: Exchange, request: CompletionRequest, kept: KeptStreams) -> bool:

@@ -1,0 +1,45 @@
+"""From Settings to the team of a server: its database, keys and prices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onward.errors import SetupError
+from onward.settings import Settings
+
+if TYPE_CHECKING:
+    from onward.service.store import Store
+    from onward.service.team import Team
+
+
+def has_database(settings: Settings) -> bool:
+    return settings.database is not None or settings.data_dir is not None
+
+
+def open_database(settings: Settings, *, creates: bool = True) -> Store:
+    """Open the database of the settings. Raises SetupError, also where they name none."""
+    from sqlalchemy import URL, make_url
+
+    from onward.service.store import open_store
+
+    if settings.database is not None:
+        return open_store(make_url(settings.database), creates=creates)
+    if settings.data_dir is None:
+        raise SetupError(
+            "There is no database: name one with --database URL, or --data-dir PATH for a file in that folder "
+            "(ONWARD_DATABASE, ONWARD_DATA_DIR)."
+        )
+    return open_store(URL.create("sqlite", database=str(settings.data_dir / "onward.db")), creates=creates)
+
+
+def open_team(settings: Settings) -> Team | None:
+    """Return the team of a server, None without a database. Raises SetupError."""
+    if not has_database(settings):
+        if settings.price:
+            raise SetupError("--price needs a database: pass --data-dir PATH or --database URL.")
+        return None
+    from onward.service.prices import Price
+    from onward.service.team import Team
+
+    prices = {model: Price(prompt, completion, cached) for model, prompt, completion, cached in settings.price}
+    return Team(open_database(settings), prices)

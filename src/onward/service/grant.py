@@ -1,0 +1,40 @@
+"""What a key of a team may do. Known without a database, so that servers without one import nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from onward.service.limits import NO_LIMITS, Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A key's rights. `id` is `key_…`; `models` are the names that it may use, None: all. `expires_ms` is in Unix
+    milliseconds. An admin key sees everyone's usage and completes nothing (behaviour §16.10)."""
+
+    id: str
+    name: str
+    is_admin: bool = False
+    models: frozenset[str] | None = None
+    expires_ms: int | None = None
+    limits: Limits = NO_LIMITS
+
+    def allows(self, names: Iterable[str]) -> bool:
+        """Return whether a model with these names, its id and aliases, may be used."""
+        return self.models is None or not self.models.isdisjoint(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredKey:
+    """A key as the store has it. Times are Unix milliseconds; `digests` are those of its secrets, each with the time
+    when it expires. A revoked key has none."""
+
+    grant: Grant
+    created_ms: int
+    revoked_ms: int | None
+    digests: tuple[tuple[bytes, int | None], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.grant.name

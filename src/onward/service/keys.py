@@ -1,0 +1,152 @@
+"""The keys of a team in the store: made, changed, rotated, revoked; every change is audited."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import secrets
+import socket
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from onward.errors import SetupError
+from onward.service.grant import Grant, StoredKey
+from onward.service.limits import Limits
+from onward.service.tables import AUDIT, KEYS, LIMIT_NAMES, META, RESERVATIONS, SECRETS, USAGES
+
+NUM_RANDOM_BYTES = 24
+ADMIN_PREFIX = "sk-admin-"
+
+
+def new_secret(*, is_admin: bool) -> str:
+    """Return a random key. Clients sort keys by their prefix (behaviour §16.10)."""
+    return (ADMIN_PREFIX if is_admin else "sk-") + secrets.token_urlsafe(NUM_RANDOM_BYTES)
+
+
+def digest_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def create_key(
+    connection: Connection,
+    secret: str,
+    name: str,
+    limits: Limits,
+    now_ms: int,
+    *,
+    is_admin: bool = False,
+    models: frozenset[str] | None = None,
+    expires_ms: int | None = None,
+) -> str:
+    """Store a new key, and return its id. Raises SetupError if the name is taken."""
+    if connection.execute(select(KEYS.c.id).where(KEYS.c.name == name)).first() is not None:
+        raise SetupError(
+            f"There is a key named {name} already. Choose another name, or run `onward key rotate {name}` for a new "
+            "secret of the same key."
+        )
+    key_id = "key_" + secrets.token_hex(11)
+    values = {each.name: getattr(limits, each.name) for each in fields(limits)}
+    values |= {"id": key_id, "name": name, "is_admin": int(is_admin), "models": _models_text(models)}
+    connection.execute(insert(KEYS).values(**values, created_ms=now_ms, expires_ms=expires_ms))
+    connection.execute(insert(SECRETS).values(digest=digest_of(secret), key_id=key_id, created_ms=now_ms))
+    usage = dict.fromkeys((column.name for column in USAGES.columns if not column.nullable), 0)
+    connection.execute(insert(USAGES).values(**usage | {"key_id": key_id}))
+    _changed(connection, "new", key_id, name, now_ms)
+    return key_id
+
+
+def change_key(connection: Connection, name: str, changes: dict[str, Any], now_ms: int) -> None:
+    """Set columns of a key: limits, `models` (names or None), `expires_ms`, `is_admin`. Raises SetupError."""
+    found = require_key(connection, name)
+    values = dict(changes)
+    if "models" in values:
+        values["models"] = _models_text(values["models"])
+    if values:
+        connection.execute(update(KEYS).where(KEYS.c.id == found.grant.id).values(**values))
+    shown = ", ".join(f"{column}={value}" for column, value in values.items())
+    _changed(connection, "set", found.grant.id, shown, now_ms)
+
+
+def rotate_key(connection: Connection, name: str, secret: str, overlap_ms: int, now_ms: int) -> None:
+    """Accept another secret for a key; the old ones only for a while longer. Raises SetupError."""
+    found = require_key(connection, name)
+    if found.revoked_ms is not None:
+        raise SetupError(f"The key {name} is revoked: make a new one with `onward key new`.")
+    until = now_ms + overlap_ms
+    owned = SECRETS.c.key_id == found.grant.id
+    connection.execute(delete(SECRETS).where(owned, SECRETS.c.expires_ms <= now_ms))
+    sooner = (SECRETS.c.expires_ms.is_(None)) | (SECRETS.c.expires_ms > until)
+    connection.execute(update(SECRETS).where(owned, sooner).values(expires_ms=until))
+    connection.execute(insert(SECRETS).values(digest=digest_of(secret), key_id=found.grant.id, created_ms=now_ms))
+    _changed(connection, "rotate", found.grant.id, f"old secrets until {until}", now_ms)
+
+
+def revoke_key(connection: Connection, name: str, now_ms: int) -> None:
+    """Refuse a key from now on. What it has used stays known. Raises SetupError."""
+    found = require_key(connection, name)
+    connection.execute(update(KEYS).where(KEYS.c.id == found.grant.id).values(revoked_ms=now_ms))
+    connection.execute(delete(SECRETS).where(SECRETS.c.key_id == found.grant.id))
+    _changed(connection, "revoke", found.grant.id, "", now_ms)
+
+
+def forget_key(connection: Connection, name: str, now_ms: int) -> None:
+    """Delete a key and everything that is known of it; the audit keeps its id. Raises SetupError."""
+    found = require_key(connection, name)
+    key_id = found.grant.id
+    for table in (RESERVATIONS, SECRETS, USAGES):
+        connection.execute(delete(table).where(table.c.key_id == key_id))
+    connection.execute(delete(KEYS).where(KEYS.c.id == key_id))
+    connection.execute(update(AUDIT).where(AUDIT.c.key_id == key_id).values(detail=""))
+    _changed(connection, "forget", key_id, "", now_ms)
+
+
+def read_keys(connection: Connection) -> list[StoredKey]:
+    """Return all keys by name, with their digests."""
+    digests: dict[str, list[tuple[bytes, int | None]]] = {}
+    for row in connection.execute(select(SECRETS).order_by(SECRETS.c.created_ms)):
+        digests.setdefault(row.key_id, []).append((bytes.fromhex(row.digest), row.expires_ms))
+    rows = connection.execute(select(KEYS).order_by(KEYS.c.name))
+    return [_stored_key(row, tuple(digests.get(row.id, ()))) for row in rows]
+
+
+def require_key(connection: Connection, name: str) -> StoredKey:
+    """Return the key of a name, without digests. Raises SetupError where there is none."""
+    row = connection.execute(select(KEYS).where(KEYS.c.name == name)).first()
+    if row is None:
+        raise SetupError(f"There is no key named {name}. `onward key list` shows all of them.")
+    return _stored_key(row, ())
+
+
+def read_revision(connection: Connection) -> int:
+    """Return a number that rises with every change of a key."""
+    return int(connection.execute(select(META.c.value).where(META.c.name == "revision")).scalar_one())
+
+
+def _stored_key(row: Row[Any], digests: tuple[tuple[bytes, int | None], ...]) -> StoredKey:
+    limits = Limits(**{name: getattr(row, name) for name in LIMIT_NAMES})
+    models = None if row.models is None else frozenset(json.loads(row.models))
+    grant = Grant(row.id, row.name, bool(row.is_admin), models, row.expires_ms, limits)
+    return StoredKey(grant=grant, created_ms=row.created_ms, revoked_ms=row.revoked_ms, digests=digests)
+
+
+def _models_text(models: frozenset[str] | None) -> str | None:
+    return None if models is None else json.dumps(sorted(models), ensure_ascii=False)
+
+
+def _changed(connection: Connection, action: str, key_id: str, detail: str, now_ms: int) -> None:
+    """Record who did something to a key, and let servers notice."""
+    connection.execute(update(META).where(META.c.name == "revision").values(value=META.c.value + 1))
+    entry = {"id": secrets.token_hex(16), "at_ms": now_ms, "actor": _actor(), "action": action}
+    connection.execute(insert(AUDIT).values(**entry, key_id=key_id, detail=detail))
+
+
+def _actor() -> str:
+    """Return who runs this program, and where."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user id without a name
+        user = "?"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,81 @@
+"""Reservations in the store: what a running request may still use, over all servers of the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from onward.service.grant import Grant
+from onward.service.limits import Refusal, Reservation, Usage, bill, reserve, settle
+from onward.service.tables import FACES, RESERVATIONS, USAGE_NAMES, USAGES
+
+DEAD_FACE_MS = 20_000
+"""A server that was not seen for this long is dead, or cut off: what it has reserved is free again. What it has served
+nevertheless is billed as soon as it can say so."""
+
+
+def read_usage(connection: Connection, key_id: str, *, locks: bool = False) -> Usage:
+    """Return what a key has used; nothing for one that was forgotten meanwhile. `locks`: until the transaction ends."""
+    query = select(USAGES).where(USAGES.c.key_id == key_id)
+    row = connection.execute(query.with_for_update() if locks else query).mappings().first()
+    return Usage() if row is None else Usage(**{name: row[name] for name in USAGE_NAMES})
+
+
+def read_usages(connection: Connection) -> dict[str, Usage]:
+    rows = connection.execute(select(USAGES)).mappings()
+    return {row["key_id"]: Usage(**{name: row[name] for name in USAGE_NAMES}) for row in rows}
+
+
+def admit(
+    connection: Connection, request_id: str, grant: Grant, face: str, tokens: int, cost: int, now_ms: int
+) -> tuple[Usage, Reservation | Refusal]:
+    """Reserve what a request may use, or return why it is refused."""
+    before = read_usage(connection, grant.id, locks=True)
+    usage, outcome = reserve(grant.limits, before, tokens, cost, now_ms)
+    _write_usage(connection, grant.id, usage)
+    if isinstance(outcome, Reservation):
+        values: dict[str, Any] = {"tokens": outcome.tokens, "cost": outcome.cost}
+        values |= {"day": outcome.day, "month": outcome.month}
+        connection.execute(insert(RESERVATIONS).values(id=request_id, key_id=grant.id, face=face, **values))
+    return usage, outcome
+
+
+def settle_request(connection: Connection, request_id: str, grant: Grant, tokens: int, cost: int, now_ms: int) -> Usage:
+    """Replace a request's reservation by what was billed. Where it is gone (its server was taken for dead, or the
+    database was away when it began), what was billed is added."""
+    usage = read_usage(connection, grant.id, locks=True)
+    found = connection.execute(select(RESERVATIONS).where(RESERVATIONS.c.id == request_id)).first()
+    if found is None:
+        usage = bill(grant.limits, usage, tokens, cost, now_ms)
+    else:
+        connection.execute(delete(RESERVATIONS).where(RESERVATIONS.c.id == request_id))
+        reservation = Reservation(found.tokens, found.cost, found.day, found.month)
+        usage = settle(grant.limits, usage, reservation, tokens, cost, now_ms)
+    _write_usage(connection, grant.id, usage)
+    return usage
+
+
+def beat(connection: Connection, face: str, grants: dict[str, Grant], now_ms: int) -> int:
+    """State that a server lives, and free what dead ones have reserved. Returns the number of reservations freed."""
+    seen = connection.execute(update(FACES).where(FACES.c.id == face).values(seen_ms=now_ms))
+    if not seen.rowcount:
+        connection.execute(insert(FACES).values(id=face, seen_ms=now_ms))
+    dead = connection.execute(select(FACES.c.id).where(FACES.c.seen_ms < now_ms - DEAD_FACE_MS)).scalars().all()
+    return sum(leave(connection, each, grants, now_ms) for each in sorted(dead))
+
+
+def leave(connection: Connection, face: str, grants: dict[str, Grant], now_ms: int) -> int:
+    """Free what a server has reserved, and forget the server. Returns the number of reservations."""
+    query = select(RESERVATIONS).where(RESERVATIONS.c.face == face).order_by(RESERVATIONS.c.key_id)
+    rows = connection.execute(query).all()
+    for row in rows:
+        grant = grants.get(row.key_id) or Grant(row.key_id, "")
+        settle_request(connection, row.id, grant, 0, 0, now_ms)
+    connection.execute(delete(FACES).where(FACES.c.id == face))
+    return len(rows)
+
+
+def _write_usage(connection: Connection, key_id: str, usage: Usage) -> None:
+    values = {name: getattr(usage, name) for name in USAGE_NAMES}
+    connection.execute(update(USAGES).where(USAGES.c.key_id == key_id).values(**values))

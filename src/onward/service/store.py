@@ -1,0 +1,142 @@
+"""The database of a team: SQLite or PostgreSQL, over SQLAlchemy Core."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import URL, Connection, Engine, event, exc
+
+from onward.errors import OnwardError, SetupError
+from onward.service.tables import migrate
+
+LOCK_SECONDS = 2
+"""How long a transaction waits for one of another process."""
+STATEMENT_SECONDS = 30
+CONNECT_SECONDS = 3
+Clock = Callable[[], int]
+"""Unix time in milliseconds."""
+
+
+class DatabaseAway(OnwardError):
+    """The database cannot be reached, is locked, full or read-only. The argument is the reason, without secrets."""
+
+
+def unix_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Store:
+    """A database whose tables have the newest version. Used on any thread. `clock` is that of this machine."""
+
+    def __init__(self, engine: Engine, clock: Clock = unix_ms) -> None:
+        self._engine = engine
+        self.clock = clock
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self._engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """Open a transaction that writes, and commit it. Raises DatabaseAway."""
+        with _converted_errors(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Open a transaction that only reads, of one state of the database. Raises DatabaseAway."""
+        with _converted_errors(), self._engine.connect() as connection:
+            level = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
+            with connection.execution_options(reads=True, **level).begin():
+                yield connection
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def open_store(url: URL, clock: Clock = unix_ms, *, creates: bool = True) -> Store:
+    """Open the database at a URL, and bring its tables to the newest version.
+
+    `creates` False: a file of SQLite must exist. Raises SetupError, without the URL's password.
+    """
+    engine = _engine(url, creates=creates)
+    store = Store(engine, clock)
+    try:
+        with store.begin() as connection:
+            migrate(connection)
+    except DatabaseAway as problem:
+        engine.dispose()
+        raise SetupError(f"The database {url.render_as_string()} cannot be used: {problem}") from None
+    except BaseException:
+        engine.dispose()
+        raise
+    return store
+
+
+def _engine(url: URL, *, creates: bool) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        path = Path(url.database or "")
+        _prepare_file(path, creates=creates)
+        engine = sqlalchemy.create_engine(url, connect_args={"timeout": LOCK_SECONDS})
+        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    options = f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout={LOCK_SECONDS}s"
+    try:
+        return sqlalchemy.create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            connect_args={"connect_timeout": CONNECT_SECONDS, "options": options, "application_name": "onward"},
+            pool_pre_ping=True,
+        )
+    except ImportError:
+        raise SetupError("PostgreSQL needs another package: run pip install 'onward[postgres]'.") from None
+
+
+def _prepare_file(path: Path, *, creates: bool) -> None:
+    """Create the file of a new SQLite database so that only this user can read it. Raises SetupError."""
+    if path.exists():
+        return
+    if not creates:
+        raise SetupError(f"There is no database at {path}. `onward serve` and `onward key new` create it.")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    except OSError as error:
+        raise SetupError(f"The database {path} cannot be created: {error.strerror}.") from None
+
+
+def _configure_sqlite(connection: Any, _: object) -> None:
+    """Set up a connection of SQLite: transactions are begun by `_begin_sqlite`; readers do not wait for the writer. A
+    commit survives the end of the process, and with the disk's next flush the machine's."""
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    reads = connection.get_execution_options().get("reads", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+@contextmanager
+def _converted_errors() -> Iterator[None]:
+    """Raise DatabaseAway for what is the database's fault, with its reason as one sentence."""
+    try:
+        yield
+    except (exc.OperationalError, exc.InternalError, exc.InterfaceError, exc.TimeoutError) as error:
+        raise DatabaseAway(_reason(error)) from None
+    except exc.DatabaseError as error:
+        if isinstance(error, (exc.IntegrityError, exc.ProgrammingError, exc.DataError)):
+            raise
+        raise DatabaseAway(_reason(error)) from None
+
+
+def _reason(error: exc.SQLAlchemyError) -> str:
+    cause = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return (cause[0] if cause else "it does not answer").rstrip(".") + "."

@@ -1,0 +1,114 @@
+"""The tables of the store, and the numbered migrations that make them."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, Text, inspect, select, text, update
+
+from onward.errors import SetupError
+from onward.service.limits import Limits, Usage
+
+METADATA = MetaData()
+
+META = Table("meta", METADATA, Column("name", Text, primary_key=True), Column("value", BigInteger, nullable=False))
+"""`version` of the schema, and `revision`, which rises with every change of a key."""
+
+LIMIT_NAMES = tuple(Limits.__dataclass_fields__)
+USAGE_NAMES = tuple(Usage.__dataclass_fields__)
+
+KEYS = Table(
+    "keys",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("is_admin", Integer, nullable=False),
+    Column("models", Text),  # a JSON array of names; NULL: all
+    *(Column(name, BigInteger) for name in LIMIT_NAMES),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("expires_ms", BigInteger),
+    Column("revoked_ms", BigInteger),
+)
+SECRETS = Table(
+    "secrets",
+    METADATA,
+    Column("digest", Text, primary_key=True),
+    Column("key_id", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("expires_ms", BigInteger),
+)
+"""SHA-256 of what clients send, in hexadecimal: several per key while it is rotated."""
+USAGES = Table(
+    "usages",
+    METADATA,
+    Column("key_id", Text, primary_key=True),
+    *(Column(name, BigInteger, nullable=name in ("request_level", "token_level")) for name in USAGE_NAMES),
+)
+RESERVATIONS = Table(
+    "reservations",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("key_id", Text, nullable=False),
+    Column("face", Text, nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in ("tokens", "cost", "day", "month")),
+)
+FACES = Table("faces", METADATA, Column("id", Text, primary_key=True), Column("seen_ms", BigInteger, nullable=False))
+"""Servers that use the store, and when each was last seen."""
+AUDIT = Table(
+    "audit",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+)
+"""What was done to keys, and by whom."""
+
+_FIRST = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
+    "INSERT INTO meta VALUES ('version', 0), ('revision', 0)",
+    "CREATE TABLE keys (id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, is_admin INTEGER NOT NULL, models TEXT, "
+    "requests_per_minute BIGINT, tokens_per_minute BIGINT, parallel_requests BIGINT, tokens_per_day BIGINT, "
+    "tokens_per_month BIGINT, cost_per_day BIGINT, cost_per_month BIGINT, created_ms BIGINT NOT NULL, "
+    "expires_ms BIGINT, revoked_ms BIGINT)",
+    "CREATE TABLE secrets (digest TEXT PRIMARY KEY, key_id TEXT NOT NULL REFERENCES keys (id), "
+    "created_ms BIGINT NOT NULL, expires_ms BIGINT)",
+    "CREATE TABLE usages (key_id TEXT PRIMARY KEY REFERENCES keys (id), at_ms BIGINT NOT NULL, request_level BIGINT, "
+    "token_level BIGINT, num_running BIGINT NOT NULL, day BIGINT NOT NULL, day_tokens BIGINT NOT NULL, "
+    "day_cost BIGINT NOT NULL, month BIGINT NOT NULL, month_tokens BIGINT NOT NULL, month_cost BIGINT NOT NULL)",
+    "CREATE TABLE reservations (id TEXT PRIMARY KEY, key_id TEXT NOT NULL REFERENCES keys (id), face TEXT NOT NULL, "
+    "tokens BIGINT NOT NULL, cost BIGINT NOT NULL, day BIGINT NOT NULL, month BIGINT NOT NULL)",
+    "CREATE INDEX reservations_by_face ON reservations (face)",
+    "CREATE TABLE faces (id TEXT PRIMARY KEY, seen_ms BIGINT NOT NULL)",
+    "CREATE TABLE audit (id TEXT PRIMARY KEY, at_ms BIGINT NOT NULL, actor TEXT NOT NULL, action TEXT NOT NULL, "
+    "key_id TEXT NOT NULL, detail TEXT NOT NULL)",
+)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+"""Statements of SQL that both databases know. What was released is never changed: a change is another entry."""
+VERSION = len(MIGRATIONS)
+_MIGRATION_LOCK = 0x6F6E77617264
+"""PostgreSQL's advisory lock for migrations."""
+
+
+def migrate(connection: Connection) -> None:
+    """Bring the tables to the newest version, within the transaction. Raises SetupError for those of a newer Onward."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
+    found = schema_version(connection)
+    if found > VERSION:
+        raise SetupError(
+            f"The database has schema version {found}, but this version of Onward knows {VERSION} at most: "
+            "upgrade Onward, or name another database."
+        )
+    for statements in MIGRATIONS[found:]:
+        for statement in statements:
+            connection.execute(text(statement))
+    if found < VERSION:
+        connection.execute(update(META).where(META.c.name == "version").values(value=VERSION))
+
+
+def schema_version(connection: Connection) -> int:
+    """Return the version of the tables; 0 where there are none."""
+    if not inspect(connection).has_table("meta"):
+        return 0
+    return int(connection.execute(select(META.c.value).where(META.c.name == "version")).scalar_one())

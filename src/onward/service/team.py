@@ -1,0 +1,280 @@
+"""A server's part of a team: the keys that it knows, what they may use, and the store behind both."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import Connection
+
+from onward.errors import Overloaded, SetupError
+from onward.models.registry import ListedModel
+from onward.service.grant import Grant, StoredKey
+from onward.service.keys import read_keys, read_revision
+from onward.service.limits import Refusal, Reservation, Usage, headers, reserve, settle
+from onward.service.limits import at as usage_at
+from onward.service.prices import Price
+from onward.service.refusals import refused
+from onward.service.reservations import admit, beat, leave, read_usages, settle_request
+from onward.service.store import DatabaseAway, Store
+from onward.service.writer import Writer
+
+log = logging.getLogger("onward.service")
+
+POLL_SECONDS = 1.0
+"""How soon a server notices that keys were changed."""
+REFRESH_SECONDS = 0.1
+"""How often keys that are not known may have them read again."""
+ANSWER_SECONDS = 2.0
+"""A database that has not answered for so long is away."""
+GRACE_SECONDS = 60.0
+"""How long keys with limits are served while the database is away, by what was known last."""
+CLOSE_SECONDS = 5.0
+BEAT_MS = 5_000
+
+
+@dataclass(slots=True)
+class Admitted:
+    """A request of a key with limits that may be computed. `is_stored`: its reservation is in the store, not only in
+    this server's memory."""
+
+    request_id: str
+    grant: Grant
+    model: str
+    reservation: Reservation
+    is_stored: bool
+
+
+class Team:
+    """The keys of a store and their limits. Belongs to one event loop, but for the store behind it. `prices`: by model
+    id. `monotonic` is a clock in seconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        prices: Mapping[str, Price] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.face = secrets.token_hex(8)
+        self.prices = dict(prices or {})
+        self._store = store
+        self._monotonic = monotonic
+        self._writer = Writer(store)
+        self._revision = -1
+        self._refreshed = -REFRESH_SECONDS
+        self._beaten_ms = 0
+        self._usages: dict[str, Usage] = {}
+        self._away_since: float | None = None
+        self._unsettled: dict[str, tuple[Admitted, int, int]] = {}
+        self._polling: Future[tuple[int, list[StoredKey] | None]] | None = None
+        self.keys: list[StoredKey] = []
+        """Every key of the store, as it was when it was read last."""
+        with store.begin() as connection:
+            self._take(*_read(connection, self._revision))
+            self._usages = read_usages(connection)
+            beat(connection, self.face, self._grants, store.clock())
+
+    @property
+    def detail(self) -> str:
+        """What /health says of the database; "" while it answers."""
+        if self._away_since is None:
+            return ""
+        if self._is_in_grace:
+            return "The database does not answer; keys with limits are served by what was known last."
+        return "The database does not answer; requests of keys with limits are refused until it does."
+
+    @property
+    def _is_in_grace(self) -> bool:
+        return self._away_since is None or self._monotonic() - self._away_since < GRACE_SECONDS
+
+    @property
+    def _grants(self) -> dict[str, Grant]:
+        return {key.grant.id: key.grant for key in self.keys}
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Read the keys again when they were changed, and call `changed`; state that this server lives; settle what
+        could not be settled. Until the task is cancelled."""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                if await self._poll():
+                    changed()
+            except Exception:
+                log.exception("the keys of the database could not be read")
+
+    async def refresh(self) -> bool:
+        """Read the keys now if they were changed, unless that was just done. Returns whether they were."""
+        now = self._monotonic()
+        if self._away_since is not None or now - self._refreshed < REFRESH_SECONDS:
+            return False
+        self._refreshed = now
+        return await self._poll()
+
+    async def _poll(self) -> bool:
+        """Return whether there are other keys than before."""
+        future = self._polling = self._polling or self._writer.submit(self._look())
+        done, _ = await asyncio.wait([asyncio.wrap_future(future)], timeout=ANSWER_SECONDS)
+        if not done:
+            self._is_away("it does not answer")
+            return False
+        if self._polling is future:
+            self._polling = None
+        try:
+            revision, keys = future.result()
+        except DatabaseAway as problem:
+            self._is_away(str(problem))
+            return False
+        self._is_back()
+        return self._take(revision, keys)
+
+    def _look(self) -> Callable[[Connection], tuple[int, list[StoredKey] | None]]:
+        """Return an operation that reads the keys if they have changed. Now and then it says that this server lives."""
+        known, face, grants, now = self._revision, self.face, self._grants, self._store.clock()
+        beats = abs(now - self._beaten_ms) >= BEAT_MS
+        if beats:
+            self._beaten_ms = now
+
+        def look(connection: Connection) -> tuple[int, list[StoredKey] | None]:
+            if beats:
+                beat(connection, face, grants, now)
+            return _read(connection, known)
+
+        return look
+
+    def _take(self, revision: int, keys: list[StoredKey] | None) -> bool:
+        """Use these keys, if there are any; return whether."""
+        self._revision = revision
+        if keys is not None:
+            self.keys = keys
+        return keys is not None
+
+    async def admit(self, grant: Grant, model: str, prompt_tokens: int, completion_tokens: int) -> Admitted | None:
+        """Reserve what a request may use. None for a key without limits.
+
+        Raises RateLimited; Overloaded where the database is away for too long. If this call is cancelled, nothing stays
+        reserved.
+        """
+        if not grant.limits:
+            return None
+        tokens, cost = prompt_tokens + completion_tokens, self._cost(model, prompt_tokens, 0, completion_tokens)
+        request_id, now = secrets.token_hex(16), self._store.clock()
+        if self._away_since is not None:
+            return self._admit_alone(request_id, grant, model, tokens, cost)
+        future = self._writer.submit(
+            lambda connection: admit(connection, request_id, grant, self.face, tokens, cost, now), grant.id
+        )
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                usage, outcome = await asyncio.wrap_future(future)
+        except (DatabaseAway, TimeoutError) as problem:
+            future.add_done_callback(partial(self._release, request_id, grant))
+            self._is_away(str(problem) or "it does not answer")
+            return self._admit_alone(request_id, grant, model, tokens, cost)
+        except BaseException:
+            future.add_done_callback(partial(self._release, request_id, grant))
+            raise
+        self._usages[grant.id] = usage
+        if isinstance(outcome, Refusal):
+            raise refused(outcome, model)
+        return Admitted(request_id, grant, model, outcome, True)
+
+    def _admit_alone(self, request_id: str, grant: Grant, model: str, tokens: int, cost: int) -> Admitted:
+        """Decide by what this server knew last. Raises RateLimited, Overloaded."""
+        if not self._is_in_grace:
+            raise Overloaded(
+                "The limits of your key cannot be checked now: the server's database does not answer. Retry later.",
+                retry_after=5,
+            )
+        known = self._usage_of(grant)
+        usage, outcome = reserve(grant.limits, known, tokens, cost, self._store.clock())
+        self._usages[grant.id] = usage
+        if isinstance(outcome, Refusal):
+            raise refused(outcome, model)
+        return Admitted(request_id, grant, model, outcome, False)
+
+    def _release(self, request_id: str, grant: Grant, future: Future[tuple[Usage, Reservation | Refusal]]) -> None:
+        """Free a reservation that was made after all, when nobody waited for it any more. Called on any thread."""
+        if not future.cancelled() and future.exception() is None and isinstance(future.result()[1], Reservation):
+            now = self._store.clock()
+            self._writer.submit(lambda connection: settle_request(connection, request_id, grant, 0, 0, now), grant.id)
+
+    def settle(self, admitted: Admitted, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> None:
+        """State what was billed for an admitted request that has ended. Never raises or waits."""
+        tokens = prompt_tokens + completion_tokens
+        cost = self._cost(admitted.model, prompt_tokens, cached_tokens, completion_tokens)
+        grant = admitted.grant
+        known = self._usage_of(grant)
+        self._usages[grant.id] = settle(grant.limits, known, admitted.reservation, tokens, cost, self._store.clock())
+        self._unsettled[admitted.request_id] = (admitted, tokens, cost)
+        if self._away_since is None:
+            self._submit_settlement(admitted, tokens, cost)
+
+    def _submit_settlement(self, admitted: Admitted, tokens: int, cost: int) -> None:
+        grant, now = admitted.grant, self._store.clock()
+        future = self._writer.submit(
+            lambda connection: settle_request(connection, admitted.request_id, grant, tokens, cost, now), grant.id
+        )
+        loop = asyncio.get_running_loop()
+
+        def done(future: Future[Usage]) -> None:
+            problem = future.exception()
+            if problem is None:
+                loop.call_soon_threadsafe(self._unsettled.pop, admitted.request_id, None)
+            else:
+                loop.call_soon_threadsafe(self._is_away, str(problem))
+
+        future.add_done_callback(done)
+
+    def headers(self, grant: Grant) -> dict[str, str]:
+        """Return the `x-ratelimit-*` headers of a response to this key now, of which nothing was reserved."""
+        return headers(grant.limits, usage_at(grant.limits, self._usage_of(grant), self._store.clock()))
+
+    def headers_after(self, grant: Grant) -> dict[str, str]:
+        """Return the headers of a response right after `admit`: what it left."""
+        return headers(grant.limits, self._usage_of(grant))
+
+    def _usage_of(self, grant: Grant) -> Usage:
+        return self._usages.get(grant.id, Usage())
+
+    def use_models(self, listed: Iterable[ListedModel]) -> None:
+        """Resolve the names in the price table. Raises SetupError for a name that no model has."""
+        ids = {model.id: model.model or model.id for model in listed}
+        for name in self.prices.keys() - ids.keys() - set(ids.values()):
+            raise SetupError(f"--price names {name}, which is not served. The models are: {', '.join(ids)}.")
+        self.prices = {ids.get(name, name): price for name, price in self.prices.items()}
+
+    def _cost(self, model: str, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
+        price = self.prices.get(model)
+        return 0 if price is None else price.cost(prompt_tokens, cached_tokens, completion_tokens)
+
+    def _is_away(self, reason: str) -> None:
+        if self._away_since is None:
+            self._away_since = self._monotonic()
+            log.error("the database does not answer (%s); keys with limits are served for %g s", reason, GRACE_SECONDS)
+
+    def _is_back(self) -> None:
+        if self._away_since is None:
+            return
+        self._away_since = None
+        log.warning("the database answers again")
+        for admitted, tokens, cost in list(self._unsettled.values()):
+            self._submit_settlement(admitted, tokens, cost)
+
+    def close(self) -> None:
+        """Free what is reserved, and end. Blocks for some seconds at most."""
+        grants, now = self._grants, self._store.clock()
+        self._writer.submit(lambda connection: leave(connection, self.face, grants, now), "\uffff")
+        self._writer.close(CLOSE_SECONDS)
+        self._store.close()
+
+
+def _read(connection: Connection, known_revision: int) -> tuple[int, list[StoredKey] | None]:
+    """Return the revision of the keys, and the keys if it is not the known one."""
+    revision = read_revision(connection)
+    return revision, None if revision == known_revision else read_keys(connection)

@@ -1,0 +1,101 @@
+"""The one thread of a server that writes to the store: what waits is committed together."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from onward.service.store import DatabaseAway, Store
+
+log = logging.getLogger("onward.service")
+
+T = TypeVar("T")
+MAX_GROUP = 500
+"""Operations of one transaction."""
+
+
+@dataclass(slots=True)
+class _Operation:
+    run: Callable[[Connection], Any]
+    key: str
+    future: Future[Any] = field(default_factory=Future)
+
+
+class Writer:
+    """Runs operations in transactions, several in one where several wait. Called on any thread.
+
+    An operation is a function of a connection. It may be run again after its transaction was rolled back, so it changes
+    nothing but the database. Those of a transaction run in the order of their keys, so that two servers never wait for
+    each other's rows; operations of one key keep their order.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="onward-store", daemon=True)
+        self._thread.start()
+
+    def submit(self, run: Callable[[Connection], T], key: str = "") -> Future[T]:
+        """Run an operation soon. The future has its result once it is committed, or DatabaseAway."""
+        operation = _Operation(run, key)
+        self._waiting.put(operation)
+        return operation.future
+
+    def close(self, timeout: float | None = None) -> None:
+        """Run what waits, then end the thread; wait for that for at most `timeout` seconds."""
+        self._waiting.put(None)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            group, is_open = self._next_group()
+            if not group:
+                continue
+            group.sort(key=lambda operation: operation.key)
+            try:
+                self._commit(group)
+            except Exception as error:
+                if len(group) > 1 and not isinstance(error, DatabaseAway):
+                    self._commit_alone(group)
+                else:
+                    self._fail(group, error)
+
+    def _next_group(self) -> tuple[list[_Operation], bool]:
+        """Return what waits, at least one operation, and whether more may come."""
+        group: list[_Operation] = []
+        operation = self._waiting.get()
+        while operation is not None:
+            if operation.future.set_running_or_notify_cancel():
+                group.append(operation)
+            if len(group) >= MAX_GROUP or self._waiting.empty():
+                return group, True
+            operation = self._waiting.get()
+        return group, False
+
+    def _commit(self, group: list[_Operation]) -> None:
+        with self._store.begin() as connection:
+            results = [operation.run(connection) for operation in group]
+        for operation, result in zip(group, results, strict=True):
+            operation.future.set_result(result)
+
+    def _commit_alone(self, group: list[_Operation]) -> None:
+        """Run each operation in a transaction of its own: one of them failed, and not the database."""
+        for operation in group:
+            try:
+                self._commit([operation])
+            except Exception as error:
+                self._fail([operation], error)
+
+    def _fail(self, group: list[_Operation], error: Exception) -> None:
+        if not isinstance(error, DatabaseAway):
+            log.error("an operation of the database failed", exc_info=error)
+        for operation in group:
+            operation.future.set_exception(error)

@@ -1,0 +1,238 @@
+"""A server whose keys come from a database: limits and refusals in every dialect, and what a key may see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, func, select
+
+from onward.api.dialects import DIALECTS
+from onward.errors import ServerError
+from onward.server.app import App, make_app
+from onward.service.keys import create_key, new_secret
+from onward.service.limits import Limits
+from onward.service.reservations import read_usages
+from onward.service.store import Store, open_store
+from onward.service.tables import RESERVATIONS
+from onward.service.team import Team
+from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
+
+Test = Callable[["Served"], Coroutine[Any, Any, None]]
+
+
+class Served:
+    """An application over a scripted backend, with keys of a database."""
+
+    def __init__(self, store: Store, backend: FakeBackend, **given: Any) -> None:
+        self.store = store
+        self.backend = backend
+        self.team = Team(store)
+        self.app: App = make_app(backend, settings(**given), team=self.team)
+
+    def complete(self, key: str, **fields: Any) -> Call:
+        return completion(self.app, headers={"authorization": f"Bearer sk-{key}"}, **fields)
+
+    def get(self, path: str, key: str) -> Call:
+        return Call(self.app, "GET", path, authorization=f"Bearer sk-{key}")
+
+    async def settled(self) -> None:
+        while self.team._unsettled:
+            await asyncio.sleep(0.001)
+
+    def used(self, name: str) -> tuple[int, int]:
+        """Return a key's tokens today and its running requests, as the database has them."""
+        (grant,) = (key.grant for key in self.team.keys if key.name == name)
+        with self.store.read() as connection:
+            usage = read_usages(connection)[grant.id]
+            assert connection.execute(select(func.count()).select_from(RESERVATIONS)).scalar_one() == usage.num_running
+        return usage.day_tokens, usage.num_running
+
+
+@contextmanager
+def store_with(folder: Path, **keys: dict[str, Any]) -> Iterator[Store]:
+    store = open_store(URL.create("sqlite", database=str(folder / "onward.db")))
+    with store.begin() as connection:
+        for name, given in keys.items():
+            create_key(connection, f"sk-{name}", name, given.pop("limits", Limits()), store.clock(), **given)
+    yield store
+    store.close()
+
+
+def serving(folder: Path, test: Test, *script: Any, keys: dict[str, dict[str, Any]], **given: Any) -> None:
+    with store_with(folder, **keys) as store:
+
+        @in_loop
+        async def run() -> None:
+            served = Served(store, FakeBackend(*script), **given)
+            try:
+                await test(served)
+            finally:
+                served.team.close()
+
+        run()
+
+
+def test_limits_are_in_the_headers_and_billed_tokens_are_settled(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        call = await served.complete("a", max_tokens=20).done()
+        assert call.status == 200
+        limits = {name: value for name, value in call.headers.items() if name.startswith("x-ratelimit")}
+        assert limits == {
+            "x-ratelimit-limit-requests": "500",
+            "x-ratelimit-remaining-requests": "499",
+            "x-ratelimit-reset-requests": "120ms",
+            "x-ratelimit-limit-tokens": "1000",
+            "x-ratelimit-remaining-tokens": "973",
+            "x-ratelimit-reset-tokens": "1.62s",
+        }
+        await served.settled()
+        usage = call.json["usage"]
+        assert served.used("a") == (usage["total_tokens"], 0)
+        for path in ("/v1/models", "/metrics"):
+            assert not any(name.startswith("x-ratelimit") for name in (await served.get(path, "a").done()).headers)
+        plain = await served.complete("free").done()
+        assert plain.status == 200 and not any(name.startswith("x-ratelimit") for name in plain.headers)
+        invalid = await served.complete("a", max_tokens=-1).done()
+        assert invalid.status == 400 and invalid.headers["x-ratelimit-limit-requests"] == "500"
+        wrong = await served.complete("wrong").done()
+        assert wrong.status == 401 and not any(name.startswith("x-ratelimit") for name in wrong.headers)
+
+    limits = Limits(requests_per_minute=500, tokens_per_minute=1000)
+    serving(tmp_path, test, keys={"a": {"limits": limits}, "free": {}})
+
+
+def test_a_client_that_leaves_and_an_answer_that_fails_leave_nothing_reserved(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        call = served.complete("a", stream=True, max_tokens=50)
+        await call.until(2)
+        assert served.used("a") == (57, 1)
+        refused = await served.complete("a", stream=True).done()
+        assert (refused.status, refused.error["type"]) == (429, "requests")
+        assert "parallel requests: Limit 1, Used 1" in refused.error["message"]
+        call.leave()
+        await call.done()
+        await served.settled()
+        assert served.used("a") == (8, 0)
+        served.backend.script_of = lambda _: [ServerError()]
+        assert (await served.complete("a").done()).status == 500
+        await served.settled()
+        assert served.used("a") == (8, 0), "a request that got an error is not billed"
+        served.backend.error_to_raise = ServerError()
+        assert (await served.complete("a").done()).status == 500
+        assert served.used("a") == (8, 0)
+
+    script = [delta("a"), asyncio.Event()]
+    serving(tmp_path, test, *script, keys={"a": {"limits": Limits(parallel_requests=1)}})
+
+
+def test_a_refusal_comes_before_the_first_byte_of_a_stream(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        call = await served.complete("a", stream=True, max_tokens=4).done()
+        assert call.status == 429 and call.headers["x-should-retry"] == "false"
+        assert "Request too large" in call.error["message"] and call.error["type"] == "tokens"
+        assert call.headers["x-ratelimit-remaining-tokens"] == "10"
+        assert served.backend.answers == []
+
+    serving(tmp_path, test, keys={"a": {"limits": Limits(tokens_per_minute=10)}})
+
+
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-server": ("/completion", {"prompt": "a"}),
+    "ollama": ("/api/generate", {"model": "storyteller", "prompt": "a"}),
+    "mistral": ("/v1/fim/completions", {"model": "storyteller", "prompt": "a"}),
+    "tabby": ("/v1/completions/tabby", {}),
+    "tgi": ("/generate", {"inputs": "a"}),
+}
+
+
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+def test_every_dialect_refuses_with_429_and_its_headers(tmp_path: Path, dialect: str) -> None:
+    path, body = REQUESTS[dialect]
+    if dialect == "tabby":
+        path, body = "/v1/completions", {"language": "python", "segments": {"prefix": "a"}}
+        path = next(route.path for route in DIALECTS["tabby"] if route.method == "POST")
+
+    async def test(served: Served) -> None:
+        call = Call(served.app, "POST", path, json.dumps(body).encode(), authorization="Bearer sk-a")
+        assert (await call.done()).status == 429, call.body
+        assert call.headers["x-ratelimit-limit-requests"] == "1"
+        assert int(call.headers["retry-after"]) >= 59
+        assert b"requests per min (RPM)" in call.body
+
+    async def after_one(served: Served) -> None:
+        assert (await served.complete("a").done()).status == 200
+        await test(served)
+
+    serving(tmp_path, after_one, keys={"a": {"limits": Limits(requests_per_minute=1)}})
+
+
+def test_a_key_sees_and_uses_its_models_only(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        listed = await served.get("/v1/models", "a").done()
+        assert [model["id"] for model in listed.json["data"]] == ["org/tiny"]
+        assert (await served.get("/v1/models/storyteller", "a").done()).status == 404
+        refused = await served.complete("a", model="storyteller", stream=True).done()
+        assert (refused.status, refused.error["code"]) == (404, "model_not_found")
+        assert refused.error["message"] == ("The model `storyteller` does not exist or you do not have access to it.")
+        assert (await served.complete("a", model="org/tiny").done()).status == 200
+        call = Call(
+            served.app, "POST", "/tokenize", b'{"model": "storyteller", "prompt": "a"}', authorization="Bearer sk-a"
+        )
+        assert (await call.done()).status == 404
+        ollama = Call(served.app, "POST", "/api/generate", b'{"model": "storyteller"}', authorization="Bearer sk-a")
+        assert (await ollama.done()).status == 404
+        assert (await served.complete("b", model="storyteller").done()).status == 200
+
+    serving(tmp_path, test, keys={"a": {"models": frozenset({"org/tiny"})}, "b": {}})
+
+
+def test_metrics_show_a_key_itself_and_an_admin_everyone(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        for key in ("alice", "bob"):
+            assert (await served.complete(key).done()).status == 200
+        seen = {key: (await served.get("/metrics", key).done()).body.decode() for key in ("alice", "chief")}
+        assert 'key="alice"' in seen["alice"] and 'key="bob"' not in seen["alice"]
+        assert "fake-model:1" not in seen["alice"] and "onward_build_info" in seen["alice"]
+        assert 'key="alice"' in seen["chief"] and 'key="bob"' in seen["chief"] and "fake-model:1" in seen["chief"]
+
+    keys: dict[str, dict[str, Any]] = {
+        "alice": {"models": frozenset({"storyteller"})},
+        "bob": {},
+        "chief": {"is_admin": True},
+    }
+    serving(tmp_path, test, keys=keys)
+
+
+def test_an_admin_key_completes_nothing(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        call = await served.complete("chief").done()
+        assert call.status == 403 and "admin key" in call.error["message"]
+        assert served.backend.requests == []
+
+    serving(tmp_path, test, keys={"chief": {"is_admin": True}})
+
+
+def test_a_key_that_was_just_made_is_accepted_at_once(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        secret = new_secret(is_admin=False)
+        assert (await served.complete(secret.removeprefix("sk-")).done()).status == 401
+        with served.store.begin() as connection:
+            create_key(connection, secret, "new", Limits(), served.store.clock())
+        served.team._refreshed = -1.0
+        assert (await served.complete(secret.removeprefix("sk-")).done()).status == 200
+
+    serving(tmp_path, test, keys={"a": {}})
+
+
+def test_keys_of_a_file_work_beside_those_of_a_database(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        for key, status in (("file", 200), ("a", 200), ("none", 401)):
+            assert (await served.complete(key).done()).status == status
+
+    serving(tmp_path, test, keys={"a": {}}, api_key=("sk-file",))

@@ -1,0 +1,102 @@
+"""Databases for tests: files of SQLite, and a PostgreSQL server that runs as an unprivileged user."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, create_engine, text
+
+STARTING_SECONDS = 30
+
+
+class PostgreSQL:
+    """A server of its own in a temporary folder, reached by a Unix socket there."""
+
+    def __init__(self, folder: Path, bin: Path, user: str | None) -> None:
+        self.folder = folder
+        self._bin = bin
+        self._user = user
+        self._data = folder / "data"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._run("initdb", "-D", str(self._data), "-U", "onward", "--auth=trust", "--no-sync")
+        self.start()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [self._bin / program, *arguments], user=self._user, cwd=self.folder, check=True, capture_output=True
+        )
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [
+                *(self._bin / "postgres", "-D", self._data, "-k", self.folder),
+                *("-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=50"),
+            ],
+            user=self._user,
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + STARTING_SECONDS
+        while not self._answers():
+            assert time.monotonic() < deadline, "PostgreSQL did not start"
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        command = [str(self._bin / "pg_isready"), "-q", "-h", str(self.folder)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def kill(self) -> None:
+        """End the server as a power failure would."""
+        assert self.process is not None
+        subprocess.run(["pkill", "-KILL", "-P", str(self.process.pid)], check=False)
+        self.process.kill()
+        self.process.wait()
+        (self._data / "postmaster.pid").unlink(missing_ok=True)
+
+    def new_database(self) -> URL:
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        engine = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        engine.dispose()
+        return self.url(name)
+
+    def url(self, name: str) -> URL:
+        return URL.create("postgresql+psycopg", username="onward", database=name, query={"host": str(self.folder)})
+
+
+@contextmanager
+def postgresql() -> Iterator[PostgreSQL]:
+    """A running server. Skips the test, with the reason, where Debian's package is missing."""
+    pytest.importorskip("psycopg", reason="the extra onward[postgres] is not installed")
+    bins = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    if not bins or not (bins[-1] / "initdb").exists():
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    user = None
+    if os.geteuid() == 0:  # it refuses to run as root
+        user = "postgres"
+        try:
+            pwd.getpwnam(user)
+        except KeyError:
+            pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
+    folder = Path(tempfile.mkdtemp(prefix="onward-pg-"))  # a socket's path is short
+    shutil.chown(folder, user or getpass.getuser())
+    folder.chmod(0o755)
+    server = PostgreSQL(folder, bins[-1], user)
+    try:
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(folder, ignore_errors=True)

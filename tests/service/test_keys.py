@@ -1,0 +1,119 @@
+"""Keys in a database: made, found, changed, rotated, revoked, forgotten, and who did it."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import select
+
+from onward.errors import SetupError
+from onward.server.keys import Keys, is_generated
+from onward.service.grant import StoredKey
+from onward.service.keys import (
+    change_key,
+    create_key,
+    forget_key,
+    new_secret,
+    read_keys,
+    read_revision,
+    revoke_key,
+    rotate_key,
+)
+from onward.service.limits import NO_LIMITS, Limits
+from onward.service.store import Store
+from onward.service.tables import AUDIT, KEYS, METADATA
+
+from .conftest import Clock
+
+
+def keys_of(store: Store, clock: Clock) -> Keys:
+    return Keys([], clock=lambda: clock.now / 1000).with_stored(stored(store))
+
+
+def stored(store: Store) -> list[StoredKey]:
+    with store.read() as connection:
+        return read_keys(connection)
+
+
+def make(store: Store, name: str, limits: Limits = NO_LIMITS, **more: object) -> str:
+    secret = new_secret(is_admin=bool(more.get("is_admin")))
+    with store.begin() as connection:
+        create_key(connection, secret, name, limits, store.clock(), **more)  # type: ignore[arg-type]
+    return secret
+
+
+def test_a_new_key_is_found_with_its_rights_and_only_its_digest_is_stored(store: Store, clock: Clock) -> None:
+    secret = make(store, "alice", Limits(tokens_per_day=7), models=frozenset({"b", "a"}), is_admin=True)
+    assert secret.startswith("sk-admin-") and is_generated(secret) and is_generated(make(store, "bob"))
+    found = keys_of(store, clock).find(secret)
+    assert found is not None and found.grant is not None
+    assert (found.name, found.grant.limits, found.grant.is_admin) == ("alice", Limits(tokens_per_day=7), True)
+    assert found.grant.allows({"a"}) and not found.grant.allows({"c"})
+    with store.read() as connection:
+        everything = [str(connection.execute(select(table)).all()) for table in METADATA.sorted_tables]
+    assert not any(secret in text for text in everything)
+
+
+def test_a_name_belongs_to_one_key(store: Store) -> None:
+    make(store, "alice")
+    with pytest.raises(SetupError, match="already"):
+        make(store, "alice")
+
+
+def test_keys_are_required_as_soon_as_one_was_made_and_stay_so(store: Store, clock: Clock) -> None:
+    assert not keys_of(store, clock).are_required
+    secret = make(store, "alice")
+    with store.begin() as connection:
+        revoke_key(connection, "alice", clock.now)
+    keys = keys_of(store, clock)
+    assert keys.are_required and keys.find(secret) is None
+
+
+def test_a_rotated_key_has_two_secrets_for_a_while(store: Store, clock: Clock) -> None:
+    old, new = make(store, "alice"), new_secret(is_admin=False)
+    with store.begin() as connection:
+        rotate_key(connection, "alice", new, 1000, clock.now)
+    keys = keys_of(store, clock)
+    found = [keys.find(secret) for secret in (old, new)]
+    assert [key and key.grant for key in found] == [stored(store)[0].grant] * 2
+    clock.now += 1000
+    assert keys.find(old) is None and keys.find(new) is not None
+
+
+def test_an_expired_key_is_refused(store: Store, clock: Clock) -> None:
+    secret = make(store, "alice", expires_ms=clock.now + 10)
+    keys = keys_of(store, clock)
+    assert keys.find(secret) is not None
+    clock.now += 10
+    assert keys.find(secret) is None
+
+
+def test_changes_are_noticed_by_servers_and_audited(store: Store, clock: Clock) -> None:
+    make(store, "alice")
+    with store.begin() as connection:
+        before = read_revision(connection)
+        change_key(connection, "alice", {"tokens_per_minute": 9, "models": frozenset({"x"})}, clock.now)
+        assert read_revision(connection) == before + 1
+        revoke_key(connection, "alice", clock.now)
+    (key,) = stored(store)
+    assert (key.grant.limits.tokens_per_minute, key.grant.models) == (9, frozenset({"x"}))
+    with store.read() as connection:
+        rows = connection.execute(select(AUDIT.c.action, AUDIT.c.key_id, AUDIT.c.actor)).all()
+    assert sorted(row.action for row in rows) == ["new", "revoke", "set"]
+    assert {row.key_id for row in rows} == {key.grant.id} and all("@" in row.actor for row in rows)
+
+
+def test_nothing_but_an_id_in_the_audit_is_left_of_a_forgotten_key(store: Store, clock: Clock) -> None:
+    make(store, "alice")
+    make(store, "bob")
+    with store.begin() as connection:
+        forget_key(connection, "alice", clock.now)
+    with store.read() as connection:
+        everything = [str(connection.execute(select(table)).all()) for table in METADATA.sorted_tables]
+        assert connection.execute(select(KEYS.c.name)).scalars().all() == ["bob"]
+    assert not any("alice" in text for text in everything)
+
+
+@pytest.mark.parametrize("act", [revoke_key, forget_key, lambda c, name, now: rotate_key(c, name, "sk-x", 0, now)])
+def test_a_key_that_does_not_exist_is_named(store: Store, act: object) -> None:
+    with pytest.raises(SetupError, match="no key named carol"), store.begin() as connection:
+        act(connection, "carol", 0)  # type: ignore[operator]

@@ -1,0 +1,156 @@
+"""A server's part of a team: admission and settlement, the grace while the database is away, changes of keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL, Connection, func, select
+
+from onward.errors import Overloaded, RateLimited
+from onward.service.keys import change_key, create_key
+from onward.service.limits import Limits
+from onward.service.prices import Price
+from onward.service.reservations import read_usage
+from onward.service.store import DatabaseAway, Store, open_store
+from onward.service.tables import RESERVATIONS
+from onward.service.team import Team
+from tests.server.fakes import in_loop
+
+from .conftest import Clock
+
+
+class BreakingStore(Store):
+    """A store whose database can be away, which tests say."""
+
+    is_away = False
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        if self.is_away:
+            raise DatabaseAway("it was unplugged.")
+        with super().begin() as connection:
+            yield connection
+
+
+@pytest.fixture
+def breaking(tmp_path: Path, clock: Clock) -> Iterator[BreakingStore]:
+    opened = open_store(URL.create("sqlite", database=str(tmp_path / "onward.db")), clock)
+    store = BreakingStore(opened._engine, clock)
+    with store.begin() as connection:
+        create_key(connection, "sk-a", "alice", Limits(tokens_per_day=100, tokens_per_minute=1000), clock.now)
+    yield store
+    store.close()
+
+
+async def settled(team: Team) -> None:
+    while team._unsettled:
+        await asyncio.sleep(0.001)
+
+
+def test_what_is_billed_replaces_what_was_reserved_and_is_priced(breaking: BreakingStore) -> None:
+    @in_loop
+    async def test() -> None:
+        team = Team(breaking, {"m": Price(2_000_000, 4_000_000, 1_000_000)})
+        grant = team.keys[0].grant
+        admitted = await team.admit(grant, "m", 10, 50)
+        assert admitted is not None
+        assert team.headers_after(grant)["x-ratelimit-remaining-tokens"] == "940"
+        with pytest.raises(RateLimited):
+            await team.admit(grant, "m", 10, 50)
+        team.settle(admitted, 10, 4, 5)
+        await settled(team)
+        with breaking.read() as connection:
+            usage = read_usage(connection, grant.id)
+        assert (usage.day_tokens, usage.day_cost, usage.num_running) == (15, 6 * 2 + 4 + 5 * 4, 0)
+        team.close()
+
+    test()
+
+
+def test_a_key_without_limits_reserves_nothing(breaking: BreakingStore, clock: Clock) -> None:
+    with breaking.begin() as connection:
+        create_key(connection, "sk-b", "free", Limits(), clock.now)
+
+    @in_loop
+    async def test() -> None:
+        team = Team(breaking)
+        breaking.is_away = True
+        (grant,) = (key.grant for key in team.keys if key.name == "free")
+        assert await team.admit(grant, "m", 10, 10**9) is None
+        assert team.headers(grant) == {}
+        team.close()
+
+    test()
+
+
+def test_while_the_database_is_away_known_keys_are_served_for_a_grace_by_what_was_known(
+    breaking: BreakingStore, clock: Clock
+) -> None:
+    now = [0.0]
+
+    @in_loop
+    async def test() -> None:
+        team = Team(breaking, monotonic=lambda: now[0])
+        grant = team.keys[0].grant
+        first = await team.admit(grant, "m", 10, 30)
+        assert first is not None and first.is_stored and team.detail == ""
+        breaking.is_away = True
+        second = await team.admit(grant, "m", 10, 30)
+        assert second is not None and not second.is_stored
+        assert "served by what was known" in team.detail
+        with pytest.raises(RateLimited):  # 80 of 100 tokens are reserved, by this server's knowledge
+            await team.admit(grant, "m", 10, 30)
+        team.settle(first, 10, 0, 5)
+        team.settle(second, 10, 0, 7)
+        now[0] = 60.0
+        with pytest.raises(Overloaded) as refused:
+            await team.admit(grant, "m", 1, 1)
+        assert refused.value.headers["retry-after"] == "5"
+        assert "refused" in team.detail
+        breaking.is_away = False
+        await team._poll()
+        await settled(team)
+        assert team.detail == ""
+        with breaking.read() as connection:
+            usage = read_usage(connection, grant.id)
+        assert (usage.day_tokens, usage.num_running) == (32, 0)
+        assert await team.admit(grant, "m", 1, 1) is not None
+        team.close()
+
+    test()
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_nothing_reserved(breaking: BreakingStore) -> None:
+    @in_loop
+    async def test() -> None:
+        team = Team(breaking)
+        grant = team.keys[0].grant
+        for _ in range(5):
+            task = asyncio.create_task(team.admit(grant, "m", 10, 40))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        team.close()
+
+    test()
+    with breaking.read() as connection:
+        assert connection.execute(select(func.count()).select_from(RESERVATIONS)).scalar_one() == 0
+
+
+def test_changed_keys_are_noticed(breaking: BreakingStore, clock: Clock) -> None:
+    @in_loop
+    async def test() -> None:
+        team = Team(breaking)
+        assert not await team._poll()
+        with breaking.begin() as connection:
+            change_key(connection, "alice", {"tokens_per_day": 5}, clock.now)
+        assert await team._poll()
+        assert team.keys[0].grant.limits.tokens_per_day == 5
+        team.close()
+
+    test()
