@@ -11,10 +11,13 @@ USES = {
     "api/ollama.py": "the `created_at` of an answer",
     "api/openai/reply.py": "the `created` of an answer",
     "cli/source/transport.py": "a date in `retry-after`; the delay is bounded",
+    "cli/commands/key.py": "when a key expires, where a duration from now is given",
     "compose/replica.py": "which of several versions in a cluster started last",
     "kernels/__init__.py": "whether sources have changed since they were imported, by their times on disk",
     "kernels/object_cache.py": "how old a file on disk is that a killed process left",
     "runtimes/openvino/conversion_cache.py": "how old a file on disk is that a killed process left",
+    "server/keys.py": "whether a key has expired",
+    "service/store.py": "days, months and times in a database that several machines share; limits bound a jump",
     "sampling/__init__.py": "whether sources have changed since they were imported, by their times on disk",
 }
 """Modules that ask for the time of day, and what for. A jump of the clock must not matter there."""
