@@ -2,16 +2,15 @@
 import { render } from "preact";
 import "./style.css";
 import { loadModels } from "./state/access";
-import { openPermalink, recall } from "./state/actions";
-import { keepDocument } from "./state/document";
+import { openPermalink } from "./state/sharing";
+import { keepStories } from "./state/stories";
 import { start } from "./state/start";
 import { dialog, followKeyboard } from "./state/page";
 import { App } from "./views/App";
 
 async function main(): Promise<void> {
   const listed = loadModels();
-  await keepDocument(); // a few milliseconds; the editor begins with what was kept
-  recall();
+  await keepStories(); // a few milliseconds; the editor begins with what was kept
   followKeyboard();
   const root = document.getElementById("app");
   if (root) render(<App />, root);

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { add, change, childrenOf, commit, EMPTY_TREE, pathTo, prune, textAt, tokensAt, type Place, type Tree } from "../src/core/tree";
 import type { Token } from "../src/core/tokens";
-import { fromFile, toFile, withFile } from "../src/core/tree_file";
+import { fromFile, toFile } from "../src/core/tree_file";
 
 function token(from: number, to: number): Token {
   return { text: "x", from, to, ids: [1], logprob: -1, alternatives: [] };
@@ -119,13 +119,6 @@ describe("files", () => {
     const { tree, first } = story();
     const named = change(tree, first, { name: "good", isBookmarked: true });
     expect(fromFile(JSON.parse(JSON.stringify(toFile(named))))).toEqual(named);
-  });
-
-  it("are added to a tree under new ids", () => {
-    const { tree } = story();
-    const both = withFile(tree, toFile(tree));
-    expect(both.nodes.size).toBe(2 * tree.nodes.size);
-    expect(texts(both)).toEqual([...texts(tree), ...texts(tree)].sort());
   });
 
   it.each([

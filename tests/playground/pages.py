@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
 
 from tests.playground.browser import PATIENCE_MS
 
-IN_MENU = frozenset({"Same again", "Fill in", "Rewrite", "Score", "Side by side", "Share", "Copy as", "New"})
+IN_MENU = frozenset({"Same again", "Fill in", "Rewrite", "Score", "Side by side", "Share", "Copy as", "New story"})
 """What the toolbar's menu has."""
 PHONE = {"viewport": {"width": 400, "height": 800}, "has_touch": True, "is_mobile": True}
 
@@ -97,6 +98,17 @@ class Playground:
         self.page.locator(f"#write-{name}").fill(value)
         self.page.get_by_role("searchbox", name="Find a setting").fill("")
         return self.close_panels()
+
+    def stories(self) -> Locator:
+        """Open the library; return its rows."""
+        self.page.get_by_role("button", name="Stories:").click()
+        return self.page.locator(".stories li")
+
+    def import_file(self, file: Path | dict[str, Any]) -> Playground:
+        """Open a file, or one of this name and content, as a story."""
+        self.stories()
+        self.page.get_by_label("Import").set_input_files(file)  # type: ignore[arg-type]
+        return self
 
     def generate(self) -> Playground:
         self.editor.focus()

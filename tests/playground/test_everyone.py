@@ -49,6 +49,22 @@ def probabilities(playground: Playground) -> None:
     playground.generate().colour("Probability")
 
 
+def library(playground: Playground) -> None:
+    playground.generate().button("New story").click()
+    playground.write("Another story")
+    playground.page.wait_for_timeout(500)
+    expect(playground.stories()).to_have_count(2)
+
+
+def context(playground: Playground) -> None:
+    playground.write("The door was open.\n" * 400).tab("Context")
+    playground.page.get_by_label("Memory").fill("Lily is seven.")
+    playground.page.get_by_role("button", name="Add an entry").click()
+    playground.page.get_by_label("Keys").fill("door")
+    playground.page.get_by_label("Text", exact=True).fill("The door is blue.")
+    expect(playground.page.locator(".part-lore")).to_be_visible()
+
+
 def with_alternatives(playground: Playground) -> None:
     playground.generate()
     playground.page.keyboard.press("Control+End")
@@ -99,8 +115,8 @@ def reference(playground: Playground) -> None:
 
 
 VIEWS = [
-    generated, probabilities, menu, versions, with_tree, with_alternatives, surprised, compared, tokens, settings,
-    help_dialog, copy_dialog, failed, reference,
+    generated, library, context, probabilities, menu, versions, with_tree, with_alternatives, surprised, compared,
+    tokens, settings, help_dialog, copy_dialog, failed, reference,
 ]  # fmt: skip
 
 
@@ -171,7 +187,7 @@ def test_every_control_is_reached_by_tab(playground: Playground) -> None:
     assert {"Another", "Undo", "Redo", "Probabilities", "More", "Version after"} <= reached_by_tab(playground, 20)
     page.get_by_role("button", name="More", exact=True).focus()
     page.keyboard.press("Enter")
-    wanted = {"Same again", "Fill in", "Rewrite", "Score", "Share", "Copy as…", "New"}
+    wanted = {"Same again", "Fill in", "Rewrite", "Score", "Share", "Copy as…", "New story"}
     reached = reached_by_tab(playground, 12)
     assert all(any(name.startswith(each) for name in reached) for each in wanted), reached
     page.keyboard.press("Escape")

@@ -106,11 +106,11 @@ def test_a_tree_of_strange_nodes_is_shown_and_kept_without_an_error(
     node: dict[str, object] = {"id": 1, "parent": None, "origin": "generated", "text": "abcdef", **HOSTILE_NODES[name]}
     file = tmp_path / "tree.json"
     file.write_text(json.dumps({"format": "onward-tree", "version": 1, "nodes": [node]}), encoding="utf-8")
-    playground.tab("Tree")
-    playground.page.get_by_label("Import").set_input_files(file)
+    playground.import_file(file)
     expect(playground.notice).to_contain_text("imported")
+    playground.tab("Tree")
     playground.page.locator(".node").last.click()
-    for panel in ("Candidates", "Tree"):
+    for panel in ("Candidates", "Context", "Tree"):
         playground.tab(panel)
     playground.page.wait_for_timeout(1000)  # it is stored a moment later
     playground.page.reload()

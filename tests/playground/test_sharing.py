@@ -85,8 +85,10 @@ def test_the_document_that_was_open_is_kept_when_a_link_is_opened(playground: Pl
     playground.page.wait_for_timeout(500)
     playground.page.goto("about:blank")
     playground.open(link)
-    playground.tab("Tree")
-    expect(playground.page.locator(".node", has_text="Something of my own")).to_be_visible()
+    playground.page.get_by_role("button", name="Stories:").click()
+    expect(playground.page.locator(".stories li")).to_have_count(2)
+    playground.page.locator(".stories button.story", has_text="Something of my own").click()
+    assert playground.text == "Something of my own"
 
 
 def run_program(language: str, source: str, folder: Path) -> str:

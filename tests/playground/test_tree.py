@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -149,38 +147,3 @@ def test_the_tree_and_the_document_survive_a_reload(playground: Playground) -> N
     playground.open()
     assert playground.text == text
     assert tree(playground).count() == 2
-
-
-def test_the_tree_is_exported_and_imported(playground: Playground, tmp_path: Path) -> None:
-    playground.generate()
-    rows = tree(playground)
-    with playground.page.expect_download() as download:
-        playground.button("Export").click()
-    file = tmp_path / "tree.json"
-    download.value.save_as(file)
-    nodes = json.loads(file.read_text(encoding="utf-8"))["nodes"]
-    assert "".join(node["text"] for node in nodes) == playground.text
-    playground.page.get_by_label("Import").set_input_files(file)
-    expect(playground.notice).to_have_text("2 nodes were imported.")
-    expect(rows).to_have_count(4)
-
-
-@pytest.mark.parametrize(("content", "message"), [("{", "not JSON"), ("{}", "not a tree")])
-def test_a_wrong_file_is_refused(playground: Playground, tmp_path: Path, content: str, message: str) -> None:
-    file = tmp_path / "tree.json"
-    file.write_text(content)
-    tree(playground)
-    playground.page.get_by_label("Import").set_input_files(file)
-    expect(playground.page.get_by_role("alert")).to_contain_text(message)
-
-
-def test_a_new_document_leaves_the_old_one_in_the_tree(playground: Playground) -> None:
-    old = playground.text
-    playground.button("New").click()
-    assert playground.text == ""
-    playground.page.keyboard.type("Else")
-    playground.generate()
-    rows = tree(playground)
-    expect(rows).to_have_count(3)
-    rows.nth(0).locator(".node-text").click()
-    assert playground.text == old

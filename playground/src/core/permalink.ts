@@ -1,4 +1,5 @@
 /** A completion as an address: prompt, settings and what came out, compressed into the part behind the `#`. */
+import { asFrame, type Frame } from "./context";
 import type { Settings } from "./settings";
 import type { Until } from "./until";
 
@@ -10,6 +11,7 @@ export interface Shared {
   suffix?: string;
   prediction?: string;
   until?: Until;
+  frame?: Frame;
   /** The server's fingerprint and the digest of the texts, where the completion was generated. */
   fingerprint?: string;
   digest?: string;
@@ -36,8 +38,9 @@ export async function fromHash(hash: string): Promise<Shared | null> {
   if (found.v !== 1 || typeof found.prompt !== "string" || typeof found.model !== "string") {
     throw new Error("This link comes from another version of the playground.");
   }
-  const { v: _, ...shared } = found;
-  return { ...shared, model: found.model, prompt: found.prompt, settings: object(found.settings), seed: Number(found.seed) || 0 };
+  const { v: _, frame: around, ...shared } = found;
+  const frame = asFrame(around);
+  return { ...shared, ...(frame ? { frame } : {}), model: found.model, prompt: found.prompt, settings: object(found.settings), seed: Number(found.seed) || 0 };
 }
 
 function object(value: unknown): Settings {

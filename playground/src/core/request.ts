@@ -1,11 +1,15 @@
 /** Bodies of requests: only what differs from the API's defaults is sent. */
 import type { RequestBody } from "../api/types";
+import { framed, type Frame } from "./context";
 import type { Settings } from "./settings";
 import type { Until } from "./until";
 
 export interface Draft {
   model: string;
+  /** The document, up to where the text goes on. */
   prompt: string;
+  /** What is sent around it, where that is not just the document. */
+  frame?: Frame;
   settings: Settings;
   seed: number;
   suffix?: string;
@@ -18,13 +22,13 @@ export const MAX_SEED = 2 ** 31;
 const NUM_ALTERNATIVES = 5;
 
 /** Returns what reproduces a completion: the request without what only this page needs. */
-export function plainBody({ model, prompt, settings, seed, suffix, prediction }: Draft): RequestBody {
+export function plainBody({ model, prompt, frame, settings, seed, suffix, prediction }: Draft): RequestBody {
   return {
     model,
-    prompt,
+    prompt: framed(frame, prompt),
     ...settings,
     seed,
-    ...(suffix === undefined ? {} : { suffix }),
+    ...(suffix === undefined ? {} : { suffix: suffix.slice(0, frame?.follow) }),
     ...(prediction === undefined ? {} : { prediction: { type: "content", content: prediction } }),
   };
 }

@@ -3,6 +3,7 @@
  * the way from a root to a node. Trees are immutable: every function returns another.
  */
 import { tokensWithin, type Token } from "./tokens";
+import type { Frame } from "./context";
 import type { Until } from "./until";
 
 export type Origin = "written" | "generated";
@@ -16,6 +17,7 @@ export interface Run {
   finish: string;
   suffix?: string;
   until?: Until;
+  frame?: Frame;
 }
 
 export interface TreeNode {

@@ -1,5 +1,5 @@
 /** The tree as JSON: for files that are exported and imported, and for the browser's database. */
-import { EMPTY_TREE, type Tree, type TreeNode } from "./tree";
+import { type Tree, type TreeNode } from "./tree";
 import type { Token } from "./tokens";
 
 const FORMAT = "onward-tree";
@@ -15,25 +15,21 @@ export function toFile(tree: Tree): TreeFile {
   return { format: FORMAT, version: 1, nodes: [...tree.nodes.values()] };
 }
 
-/** Returns `tree` with all of a file's nodes added under new ids. Throws an Error that says what is wrong. */
-export function withFile(tree: Tree, file: unknown): Tree {
+/** Returns a file's tree: its nodes are numbered from 1 in their order. Throws an Error that says what is wrong. */
+export function fromFile(file: unknown): Tree {
   const found = checked(file);
-  const ids = new Map(found.map((node, index) => [node.id, tree.nextId + index]));
-  const nodes = new Map(tree.nodes);
+  const ids = new Map(found.map((node, index) => [node.id, index + 1]));
+  const nodes = new Map<number, TreeNode>();
   for (const node of found) {
     const id = ids.get(node.id) as number;
     const parent = node.parent === null ? null : ids.get(node.parent);
     if (parent === undefined || (parent !== null && parent === id)) throw new Error("This file's tree is broken: a node's parent is missing.");
     nodes.set(id, { ...node, id, parent });
   }
-  const merged = { nodes, nextId: tree.nextId + found.length };
+  const merged = { nodes, nextId: found.length + 1 };
   const rooted = new Set<number>();
   for (const node of nodes.values()) checkRoot(merged, node, rooted);
   return merged;
-}
-
-export function fromFile(file: unknown): Tree {
-  return withFile(EMPTY_TREE, file);
 }
 
 function checked(file: unknown): TreeNode[] {

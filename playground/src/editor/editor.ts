@@ -3,6 +3,7 @@ import { defaultKeymap, history, historyKeymap, isolateHistory, redo, undo } fro
 import { Annotation, Compartment, EditorState, Transaction, type Extension } from "@codemirror/state";
 import { EditorView, drawSelection, highlightSpecialChars, keymap, placeholder } from "@codemirror/view";
 import type { Token } from "../core/tokens";
+import { leftOut, setCut } from "./left_out";
 import { addTokens, allTokens, generated, setShading, tokenAt, tokenExtension, type PlacedToken, type Shading } from "./tokens";
 
 const UNDO_GROUP_MS = 500;
@@ -21,6 +22,8 @@ export interface EditorOptions {
 export class Editor {
   readonly view: EditorView;
   private readonly writable = new Compartment();
+  private readonly extensions: Extension;
+  private shading: Shading = "plain";
   private lastRun = 0;
   private lastChange = 0;
 
@@ -29,27 +32,24 @@ export class Editor {
       this.remember(update.transactions);
       if (update.docChanged) onChange(!update.transactions.some((each) => each.annotation(generation) !== undefined));
     });
-    this.view = new EditorView({
-      parent,
-      state: EditorState.create({
-        extensions: [
-          EditorView.cspNonce.of(nonce),
-          EditorState.lineSeparator.of("\n"), // every character counts, also a carriage return
-          EditorView.clipboardInputFilter.of((text) => text.replace(/\r\n?/g, "\n")),
-          EditorView.lineWrapping,
-          EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0", spellcheck: "true", autocapitalize: "sentences" }),
-          highlightSpecialChars(),
-          drawSelection(),
-          placeholder("Write a beginning…"),
-          history({ newGroupDelay: Infinity, joinToEvent: (transaction, isAdjacent) => this.joins(transaction, isAdjacent) }),
-          extensions,
-          keymap.of([...historyKeymap, ...defaultKeymap]),
-          tokenExtension,
-          this.writable.of(EditorState.readOnly.of(false)),
-          listener,
-        ],
-      }),
-    });
+    this.extensions = [
+      EditorView.cspNonce.of(nonce),
+      EditorState.lineSeparator.of("\n"), // every character counts, also a carriage return
+      EditorView.clipboardInputFilter.of((text) => text.replace(/\r\n?/g, "\n")),
+      EditorView.lineWrapping,
+      EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0", spellcheck: "true", autocapitalize: "sentences" }),
+      highlightSpecialChars(),
+      drawSelection(),
+      placeholder("Write a beginning…"),
+      history({ newGroupDelay: Infinity, joinToEvent: (transaction, isAdjacent) => this.joins(transaction, isAdjacent) }),
+      extensions,
+      keymap.of([...historyKeymap, ...defaultKeymap]),
+      tokenExtension,
+      leftOut,
+      this.writable.of(EditorState.readOnly.of(false)),
+      listener,
+    ];
+    this.view = new EditorView({ parent, state: EditorState.create({ extensions: this.extensions }) });
     this.resized.observe(this.view.scrollDOM);
   }
 
@@ -104,15 +104,22 @@ export class Editor {
     });
   }
 
-  /** Replaces the whole document; undo takes it back in one step, unless it is the `first` one. */
-  setDocument(text: string, tokens: readonly PlacedToken[], { isFirst = false } = {}): void {
+  /** Begins with another document: undo does not lead back to the one before. */
+  open(text: string, tokens: readonly PlacedToken[]): void {
+    const { view } = this;
+    view.setState(EditorState.create({ doc: text, selection: { anchor: text.length }, extensions: this.extensions }));
+    view.dispatch({ effects: [addTokens.of({ tokens: [...tokens], replace: true }), setShading.of(this.shading), EditorView.scrollIntoView(text.length)] });
+  }
+
+  /** Replaces the whole document; undo takes it back in one step. */
+  setDocument(text: string, tokens: readonly PlacedToken[]): void {
     const { view } = this;
     const start = commonPrefix(this.text, text);
     view.dispatch({
       changes: { from: start, to: view.state.doc.length, insert: text.slice(start) },
       selection: { anchor: text.length },
       effects: addTokens.of({ tokens: [...tokens], replace: true }),
-      annotations: [generation.of(0), isFirst ? Transaction.addToHistory.of(false) : isolateHistory.of("full")],
+      annotations: [generation.of(0), isolateHistory.of("full")],
       scrollIntoView: true,
     });
   }
@@ -122,7 +129,13 @@ export class Editor {
     this.view.dispatch({ effects: addTokens.of({ tokens: [...tokens], replace: true }) });
   }
 
+  /** Marks the text before a position as left out of what is sent. */
+  setCut(position: number): void {
+    this.view.dispatch({ effects: setCut.of(position) });
+  }
+
   setShading(shading: Shading): void {
+    this.shading = shading;
     this.view.dispatch({ effects: setShading.of(shading) });
   }
 

@@ -1,17 +1,16 @@
-/** What a person can do with the document: generate, branch, fill in, rewrite, score, share. */
+/** What a person can do with the document: generate, branch, turn versions over, fill in, rewrite. */
 import { batch, computed, signal } from "@preact/signals";
-import { streamCompletion } from "../api/client";
 import { savedMs, type Meter } from "../core/meter";
 import { childrenOf, textAt, type TreeNode } from "../core/tree";
-import { digest, fromHash, toHash, type Shared } from "../core/permalink";
-import { randomSeed, scoreBody, type Draft } from "../core/request";
+import { randomSeed, type Draft } from "../core/request";
 import { knownSettings, type Settings } from "../core/settings";
-import { score, type Score } from "../core/surprise";
-import { TokenAligner, type Token } from "../core/tokens";
-import { key, loadModels, model, models, selectModel } from "./access";
+import type { Token } from "../core/tokens";
+import { asFrame, NO_FRAME } from "../core/context";
+import { countTokens, frameFor, promptBudget } from "./context";
+import { key, loadModels, model } from "./access";
 import { addGenerated, commitDocument, current, path, select, text, theEditor, tree, write } from "./document";
 import { run, type LiveChoice, type Progress } from "./generation";
-import { announce, dialog, notice, notify, panel, problem, shading, showError } from "./page";
+import { announce, dialog, notice, notify, panel, problem, showError } from "./page";
 import { parameters, settings, until } from "./settings";
 import { isStrict, start } from "./start";
 
@@ -36,13 +35,30 @@ export const live = signal<readonly LiveChoice[]>([]);
 export const meter = signal<Meter | null>(null);
 export const done = signal<Done | null>(null);
 export const proposal = signal<Proposal | null>(null);
-export const scored = signal<Score | null>(null);
-/** A permalink that was opened and not run yet. */
-export const shared = signal<Shared | null>(null);
 export const canRun = computed(() => !isRunning.value && model.value !== "" && proposal.value === null);
 
 let abort = new AbortController();
+/** Whether the last request was stopped by the person. */
+export const wasStopped = () => abort.signal.aborted;
 let numRuns = 0;
+
+/** Begins a request that `stop` ends and that blocks the document meanwhile; returns its signal. */
+export function begin(): AbortSignal {
+  abort = new AbortController();
+  batch(() => {
+    isRunning.value = true;
+    problem.value = null;
+    notice.value = null;
+  });
+  theEditor().setReadOnly(true);
+  return abort.signal;
+}
+
+export function end(): void {
+  theEditor().setReadOnly(false);
+  isRunning.value = false;
+  isReconnecting.value = false;
+}
 
 /** Ends what is running; what has arrived stays. */
 export function stop(): void {
@@ -56,20 +72,38 @@ export function nextSeed(): number {
 /** Continues the document. `extra` settings hold this time only. */
 export async function generate(extra: Settings = {}): Promise<void> {
   if (!(await isReady())) return;
-  await complete({ ...drafted(text.value), settings: { ...withoutSeed(), ...extra } });
+  await attempt(async () => {
+    await complete({ ...(await drafted(text.value)), settings: { ...withoutSeed(), ...extra } });
+  });
 }
 
-/** Returns a draft that continues a prompt with the present settings. */
-function drafted(prompt: string): Draft {
-  return { model: model.value, prompt, settings: withoutSeed(), seed: nextSeed(), ...(until.value ? { until: until.value } : {}) };
+/** Shows what goes wrong before anything is generated, such as a memory that is too long. */
+async function attempt(act: () => Promise<void>): Promise<void> {
+  try {
+    await act();
+  } catch (error) {
+    showError(error);
+  }
+}
+
+/** Returns a draft that continues a prompt with the present settings and notes; `reserved` tokens are taken by a suffix. */
+export async function drafted(prompt: string, reserved = 0): Promise<Draft> {
+  return { model: model.value, prompt, ...(await frameFor(prompt, reserved)), settings: withoutSeed(), seed: nextSeed(), ...(until.value ? { until: until.value } : {}) };
 }
 
 /** Goes back to where the last completion began, and generates again: with its seed, or another. */
 export async function again(isSame: boolean): Promise<void> {
   const last = done.value;
   if (!last || !(await isReady())) return;
-  const { suffix } = last.draft;
-  await restart(isSame ? last.draft : { ...drafted(last.draft.prompt), ...(suffix === undefined ? {} : { suffix }), seed: randomSeed() });
+  if (isSame) {
+    await restart(last.draft);
+    return;
+  }
+  await attempt(async () => {
+    const { prompt, suffix } = last.draft;
+    const draft = suffix === undefined ? await drafted(prompt) : await draftedBetween(prompt, suffix);
+    await restart({ ...draft, seed: randomSeed() });
+  });
 }
 
 /** The texts that were generated for the place where the document's last generation is, and which of them is shown. */
@@ -95,12 +129,14 @@ export function recall(): void {
 }
 
 function draftOf(node: TreeNode): Draft {
-  const { model: name, seed, suffix, until: end, settings: values } = node.run as NonNullable<TreeNode["run"]>;
+  const { model: name, seed, suffix, until: end, frame: around, settings: values } = node.run as NonNullable<TreeNode["run"]>;
+  const frame = asFrame(around);
   return {
     model: name,
     prompt: textAt(tree.value, node.parent),
     settings: knownSettings(values, parameters),
     seed: Number(seed) || 0,
+    ...(frame ? { frame } : {}),
     ...(suffix === undefined ? {} : { suffix }),
     ...(end ? { until: end } : {}),
   };
@@ -117,13 +153,14 @@ function withoutSeed() {
   return others;
 }
 
-async function restart(draft: Draft): Promise<void> {
+/** Generates a draft again, from where it began. */
+export async function restart(draft: Draft): Promise<Progress | null> {
   if (draft.suffix !== undefined) {
     write(draft.prompt + draft.suffix);
     return fill(draft.prompt.length, draft);
   }
   write(draft.prompt);
-  await complete(draft);
+  return complete(draft);
 }
 
 /** Cuts the document where an alternative was possible, takes it, and goes on. */
@@ -141,18 +178,33 @@ export async function rewrite(from: number): Promise<void> {
   commitDocument();
   const prompt = text.value.slice(0, from);
   write(prompt);
-  const { until: _, ...whole } = drafted(prompt);
-  await complete({ ...whole, prediction });
+  await attempt(async () => {
+    const { until: _, ...whole } = await drafted(prompt);
+    await complete({ ...whole, prediction });
+  });
 }
 
 /** Generates text for the cursor's place. It is a proposal until it is accepted. */
 export async function fillIn(): Promise<void> {
   if (!(await isReady())) return;
   const at = theEditor().cursor;
-  await fill(at, { ...drafted(text.value.slice(0, at)), suffix: text.value.slice(at) });
+  await attempt(async () => {
+    await fill(at, await draftedBetween(text.value.slice(0, at), text.value.slice(at)));
+  });
 }
 
-async function fill(at: number, draft: Draft): Promise<void> {
+/** What follows takes at most a third of the context: it is cut at its end, where it matters least. */
+async function draftedBetween(prompt: string, suffix: string): Promise<Draft> {
+  const room = Math.floor((promptBudget() ?? Infinity) / 3);
+  let sent = suffix.slice(0, room * 8);
+  for (let size = room > 0 ? await countTokens(sent) : 0; size > room && sent; size = await countTokens(sent)) {
+    sent = sent.slice(0, Math.floor((sent.length * room * 0.95) / size));
+  }
+  const draft = await drafted(prompt, await countTokens(sent));
+  return { ...draft, suffix, ...(sent === suffix ? {} : { frame: { ...(draft.frame ?? NO_FRAME), follow: sent.length } }) };
+}
+
+async function fill(at: number, draft: Draft): Promise<Progress | null> {
   const base = commitDocument();
   const before = text.value;
   let to = at;
@@ -160,10 +212,11 @@ async function fill(at: number, draft: Draft): Promise<void> {
     theEditor().insert(to, fresh.text, placed(fresh.tokens, at), numRuns);
     to += fresh.text.length;
   });
-  if (!progress || to === at) return;
+  if (!progress || to === at) return progress;
   proposal.value = { from: at, to, before, after: text.value };
   theEditor().setReadOnly(true);
   announce("Text is proposed. Press Enter to accept it, Escape to reject it.");
+  return progress;
 }
 
 export function accept(): void {
@@ -201,10 +254,10 @@ function endProposal(): void {
   theEditor().focus();
 }
 
-async function complete(draft: Draft): Promise<void> {
+async function complete(draft: Draft): Promise<Progress | null> {
   const base = commitDocument();
   const start = text.value.length;
-  await during(draft, base, (fresh) => {
+  return during(draft, base, (fresh) => {
     theEditor().insert(text.value.length, fresh.text, placed(fresh.tokens, start), numRuns);
   });
 }
@@ -220,20 +273,12 @@ interface Fresh {
 
 /** Runs a completion; `insert` gets what is new of the first choice. Adds all choices below `base` at the end. */
 async function during(draft: Draft, base: number, insert: (fresh: Fresh) => void): Promise<Progress | null> {
-  abort = new AbortController();
+  const signal = begin();
   numRuns += 1;
   const shown = { length: 0, numTokens: 0 };
   let last: Progress | null = null;
-  batch(() => {
-    isRunning.value = true;
-    problem.value = null;
-    notice.value = null;
-    scored.value = null;
-    live.value = [];
-    shared.value = null;
-  });
+  live.value = [];
   announce("Generating.");
-  theEditor().setReadOnly(true);
   const onProgress = (progress: Progress) => {
     last = progress;
     if (progress.choices.length === 0) return;
@@ -246,7 +291,7 @@ async function during(draft: Draft, base: number, insert: (fresh: Fresh) => void
     shown.numTokens = first.tokens.length;
   };
   try {
-    await run(draft, { key: key.value, signal: abort.signal, onReconnect: (lost) => (isReconnecting.value = lost) }, onProgress);
+    await run(draft, { key: key.value, signal, onReconnect: (lost) => (isReconnecting.value = lost) }, onProgress);
   } catch (error) {
     showError(error);
   }
@@ -255,9 +300,7 @@ async function during(draft: Draft, base: number, insert: (fresh: Fresh) => void
 }
 
 function finish(draft: Draft, base: number, last: Progress | null): void {
-  theEditor().setReadOnly(false);
-  isRunning.value = false;
-  isReconnecting.value = false;
+  end();
   document.documentElement.dataset.completions = String(numRuns); // what drives the page can wait for this
   if (!last || last.choices.length === 0) return;
   batch(() => {
@@ -276,7 +319,6 @@ function finish(draft: Draft, base: number, last: Progress | null): void {
     );
   }
   if (!abort.signal.aborted && draft.suffix === undefined) explainEnd(draft, last);
-  checkShared(last);
 }
 
 /** A text that the model itself has ended can go on: Onward bans its end token. */
@@ -292,97 +334,12 @@ function nodeOf(choice: LiveChoice, draft: Draft, fingerprint: string) {
   return { origin: "generated" as const, text: choice.text, tokens: choice.tokens, run: runOf(draft, fingerprint, choice.finish) };
 }
 
-function runOf({ model: name, settings: values, seed, suffix, until: end }: Draft, fingerprint: string, finish: string) {
-  return { model: name, settings: values, seed, fingerprint, finish, ...(suffix === undefined ? {} : { suffix }), ...(end ? { until: end } : {}) };
-}
-
-/** Scores the document: every token of it gets its log-probability, in context. */
-export async function scoreDocument(): Promise<void> {
-  const written = text.value;
-  if (!written || !(await isReady())) return;
-  abort = new AbortController();
-  isRunning.value = true;
-  problem.value = null;
-  announce("Scoring.");
-  theEditor().setReadOnly(true);
-  try {
-    const tokens: Token[] = [];
-    const aligner = new TokenAligner();
-    for await (const chunk of streamCompletion(scoreBody(model.value, written), { key: key.value, signal: abort.signal })) {
-      for (const part of chunk.choices) tokens.push(...aligner.push(part.text, part.logprobs));
-    }
-    const wasGenerated = new Set(theEditor().tokens.filter((each) => each.isGenerated).map(({ token }) => token.from));
-    theEditor().setTokens(tokens.map((token) => ({ token, isGenerated: wasGenerated.has(token.from) })));
-    scored.value = score(tokens, written);
-    shading.value = "surprise";
-    announce(scored.value ? `${scored.value.bitsPerByte.toFixed(2)} bits per byte.` : "Nothing to score.");
-  } catch (error) {
-    showError(error);
-  } finally {
-    theEditor().setReadOnly(false);
-    isRunning.value = false;
-  }
-}
-
-/** Returns the address of the last completion, or of the document where it has been edited since. */
-export async function permalink(): Promise<string> {
-  const last = done.value;
-  const isLast = last !== null && last.texts.some((each) => resultOf(last.draft, each) === text.value);
-  const what: Shared = isLast
-    ? { ...last.draft, fingerprint: last.fingerprint, digest: digest(last.texts) }
-    : drafted(text.value);
-  return location.origin + location.pathname + (await toHash(what));
-}
-
-function resultOf(draft: Draft, generated: string): string {
-  return draft.prompt + generated + (draft.suffix ?? "");
-}
-
-let expected: Shared | null = null;
-
-/** Opens what the address holds, if anything. It is run when the person asks for it. */
-export async function openPermalink(): Promise<void> {
-  try {
-    const found = await fromHash(location.hash);
-    if (!found) return;
-    history.replaceState(null, "", location.pathname);
-    batch(() => {
-      shared.value = found;
-      settings.value = knownSettings(found.settings, parameters);
-    });
-    if (text.value.trim() !== "" && tree.value.nodes.size > 0) commitDocument();
-    current.value = null;
-    write(found.prompt + (found.suffix ?? ""));
-    if (models.value.includes(found.model)) await selectModel(found.model);
-  } catch (error) {
-    showError(error);
-  }
-}
-
-/** Runs an opened permalink, and says whether the result is the same. */
-export async function reproduce(): Promise<void> {
-  const found = shared.value;
-  if (!found || !(await isReady())) return;
-  if (!models.value.includes(found.model)) {
-    problem.value = { message: `This server has no model '${found.model}'. Choose one and press Continue; the text will differ.`, param: "model" };
-    return;
-  }
-  expected = found;
-  await restart({ ...found, settings: knownSettings(found.settings, parameters) });
-  expected = null;
-}
-
-function checkShared({ choices, fingerprint }: Progress): void {
-  if (!expected?.digest || abort.signal.aborted) return;
-  const isSame = digest(choices.map((choice) => choice.text)) === expected.digest;
-  if (isSame) notify("The same bytes as when this was shared.");
-  else if (fingerprint !== expected.fingerprint) {
-    notify(`The text differs: this server's fingerprint is ${fingerprint}, that of the link ${expected.fingerprint}.`);
-  } else notify("The text differs, although the fingerprint is the same. Please report this.");
+function runOf({ model: name, settings: values, seed, suffix, until: end, frame }: Draft, fingerprint: string, finish: string) {
+  return { model: name, settings: values, seed, fingerprint, finish, ...(suffix === undefined ? {} : { suffix }), ...(end ? { until: end } : {}), ...(frame ? { frame } : {}) };
 }
 
 /** Whether requests can be sent; opens the key field where a key is missing. */
-async function isReady(): Promise<boolean> {
+export async function isReady(): Promise<boolean> {
   if (isRunning.value || proposal.value) return false;
   if (model.value || (await loadModels())) return true;
   if (start.requiresKey) dialog.value = "key";

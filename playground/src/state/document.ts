@@ -1,13 +1,9 @@
 /** The document: the editor's text, and the tree that it is a path of. */
-import { batch, computed, effect, signal } from "@preact/signals";
-import { createStore, get, set } from "idb-keyval";
+import { batch, computed, signal } from "@preact/signals";
 import type { Editor } from "../editor/editor";
 import { add, change, commit, commonLength, EMPTY_TREE, pathTo, prune, textAt, tokensAt, type Tree } from "../core/tree";
-import { fromFile, toFile, withFile } from "../core/tree_file";
-import { announce, notify, showError } from "./page";
+import { announce } from "./page";
 
-const NAME = "tree";
-const SAVE_DELAY_MS = 300;
 export const FIRST_PROMPT = "One night, the moon came down to the garden. Lily opened the door and said,";
 
 export const tree = signal<Tree>(EMPTY_TREE);
@@ -22,7 +18,12 @@ let editor: Editor | null = null;
 /** The editor is created after this module: whoever needs it asks for it here. */
 export function useEditor(created: Editor): void {
   editor = created;
-  editor.setDocument(text.value, tokensAt(tree.value, isEdited.value ? null : current.value), { isFirst: true });
+  reopen();
+}
+
+/** Shows the document as one that was just opened: nothing of another one can be undone. */
+export function reopen(): void {
+  editor?.open(text.value, tokensAt(tree.value, isEdited.value ? null : current.value));
 }
 
 export function theEditor(): Editor {
@@ -59,16 +60,6 @@ export function write(written: string): void {
   theEditor().setDocument(written, kept);
 }
 
-/** Begins another document; the one that was open stays in the tree. */
-export function startNew(): void {
-  if (text.value.trim() !== "") commitDocument();
-  batch(() => {
-    current.value = null;
-    theEditor().setDocument("", []);
-  });
-  theEditor().focus();
-}
-
 export function rename(id: number, name: string): void {
   tree.value = change(tree.value, id, { name: name.trim().slice(0, 200) });
 }
@@ -90,78 +81,4 @@ export function addGenerated(parent: number, node: Parameters<typeof add>[2]): n
   const place = add(tree.value, parent, node);
   tree.value = place.tree;
   return place.id;
-}
-
-export function exportTree(): string {
-  if (text.value.trim() !== "") commitDocument();
-  return JSON.stringify(toFile(tree.value), null, 1);
-}
-
-/** Adds the nodes of an exported file. */
-export function importTree(json: string): void {
-  try {
-    const before = tree.value.nextId;
-    tree.value = withFile(tree.value, parsed(json));
-    notify(`${tree.value.nextId - before} nodes were imported.`);
-  } catch (error) {
-    showError(error);
-  }
-}
-
-function parsed(json: string): unknown {
-  try {
-    return JSON.parse(json);
-  } catch {
-    throw new Error("This file is not JSON.");
-  }
-}
-
-interface Kept {
-  file: unknown;
-  current: number | null;
-  text: string;
-}
-
-/** Restores what this browser has kept, then keeps every change, until the page is opened in another tab. */
-export async function keepDocument(): Promise<void> {
-  const database = createStore("onward", "values");
-  const channel = new BroadcastChannel(NAME);
-  channel.postMessage("opened");
-  try {
-    const kept = (await get(NAME, database)) as Kept | undefined;
-    if (kept) restore(kept);
-  } catch {
-    notify("This browser keeps nothing for this page: export the tree before you leave.");
-    return;
-  }
-  let timer: ReturnType<typeof setTimeout> | undefined;
-  const keep = () => {
-    clearTimeout(timer);
-    timer = undefined;
-    set(NAME, { file: toFile(tree.value), current: current.value, text: text.value } satisfies Kept, database).catch(() => {
-      notify("This browser has no room for the tree: export it before you leave.");
-    });
-  };
-  const stopKeeping = effect(() => {
-    void [tree.value, current.value, text.value];
-    clearTimeout(timer);
-    timer = setTimeout(keep, SAVE_DELAY_MS);
-  });
-  document.addEventListener("visibilitychange", () => timer !== undefined && keep());
-  channel.onmessage = () => {
-    if (timer !== undefined) keep();
-    stopKeeping();
-    notify("This page was opened in another tab, which now keeps the tree. Reload to go on in this one.");
-  };
-}
-
-/** Ids are those of the file plus an offset that `fromFile` chooses: the first node of a file is node 1. */
-function restore({ file, current: id, text: written }: Kept): void {
-  const ids = (file as { nodes: { id: number }[] }).nodes.map((node) => node.id);
-  const restored = fromFile(file);
-  batch(() => {
-    tree.value = restored;
-    current.value = id === null ? null : ids.indexOf(id) + 1 || null;
-    text.value = written;
-  });
 }

@@ -8,6 +8,7 @@ import { HelpDialog } from "./HelpDialog";
 import { KeyDialog } from "./KeyDialog";
 import { useShortcuts } from "./shortcuts";
 import { SidePanel } from "./SidePanel";
+import { StoriesDialog } from "./StoriesDialog";
 import { TokensView } from "./TokensView";
 import { TreePanel } from "./TreePanel";
 import { WriteView } from "./WriteView";
@@ -33,6 +34,7 @@ export function App() {
       {dialog.value === "help" && <HelpDialog />}
       {dialog.value === "copy" && <CopyDialog />}
       {dialog.value === "key" && <KeyDialog />}
+      {dialog.value === "stories" && <StoriesDialog />}
       {dialog.value === "candidates" && <CandidatesDialog />}
       <div class="visually-hidden" role="status" aria-live="polite">
         {announcement}

@@ -1,7 +1,10 @@
 /** The bar at the top: views, model, and a menu of what is seldom changed. */
+import { computed } from "@preact/signals";
 import { model, models, selectModel } from "../state/access";
+import { text } from "../state/document";
 import { dialog, problem, theme, view, type Theme, type View } from "../state/page";
 import { start } from "../state/start";
+import { shownTitle, startOf, title } from "../state/stories";
 import { Menu } from "./Menu";
 
 const VIEWS: [View, string][] = [
@@ -9,6 +12,8 @@ const VIEWS: [View, string][] = [
   ["compare", "Compare"],
   ["tokens", "Tokens"],
 ];
+
+const firstWords = computed(() => startOf(text.value.slice(0, 1000)));
 
 /** An error belongs to the view that it came from. */
 function show(name: View): void {
@@ -20,6 +25,10 @@ export function Bar() {
   return (
     <header class="bar">
       <h1 title={`Onward ${start.version}`}>Onward</h1>
+      <button type="button" class="quiet story-title" title="All stories" onClick={() => (dialog.value = "stories")}>
+        <span class="visually-hidden">Stories: </span>
+        <span class="title">{shownTitle({ title: title.value, start: firstWords.value })}</span> ▾
+      </button>
       <nav aria-label="Views">
         {VIEWS.map(([name, label]) => (
           <button key={name} type="button" aria-current={view.value === name ? "page" : undefined} onClick={() => show(name)}>
@@ -40,6 +49,11 @@ export function Bar() {
         </select>
       </label>
       <Menu label="Page" face="☰" class="quiet">
+        {VIEWS.map(([name, label]) => (
+          <button key={name} type="button" class="cramped" aria-current={view.value === name ? "page" : undefined} onClick={() => show(name)}>
+            {label}
+          </button>
+        ))}
         <label class="row">
           Theme
           <select value={theme.value} onChange={(event) => (theme.value = event.currentTarget.value as Theme)}>

@@ -1,13 +1,11 @@
 /** The last completion, or the document as a prompt, as a program. */
-import { signal } from "@preact/signals";
-import { useState } from "preact/hooks";
+import { signal, useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
 import { BASE } from "../api/base";
 import { LANGUAGES, program, type Language } from "../core/copy";
 import { plainBody, type Draft } from "../core/request";
-import { model } from "../state/access";
-import { done, nextSeed } from "../state/actions";
-import { text } from "../state/document";
-import { settings } from "../state/settings";
+import { showError } from "../state/page";
+import { draftToCopy } from "../state/sharing";
 import { start } from "../state/start";
 import { copyText } from "./clipboard";
 import { ModalDialog } from "./ModalDialog";
@@ -16,8 +14,11 @@ const language = signal<Language>("curl");
 const copied = signal("");
 
 export function CopyDialog() {
-  const [draft] = useState(draftToCopy);
-  const source = program(language.value, plainBody(draft), BASE, start.requiresKey);
+  const draft = useSignal<Draft | null>(null);
+  useEffect(() => {
+    draftToCopy().then((found) => (draft.value = found), showError);
+  }, []);
+  const source = draft.value ? program(language.value, plainBody(draft.value), BASE, start.requiresKey) : "";
   return (
     <ModalDialog title="Copy as">
       <fieldset class="segments">
@@ -39,13 +40,6 @@ export function CopyDialog() {
       <span role="status"> {copied.value}</span>
     </ModalDialog>
   );
-}
-
-function draftToCopy(): Draft {
-  const last = done.value;
-  if (last && last.texts.some((each) => last.draft.prompt + each + (last.draft.suffix ?? "") === text.value)) return last.draft;
-  const { seed: _, ...others } = settings.value;
-  return { model: model.value, prompt: text.value, settings: others, seed: nextSeed() };
 }
 
 function hint(name: Language): string {

@@ -1,11 +1,13 @@
-/** Settings, tree and candidates: beside the document, or on small screens a sheet over it. */
+/** Settings, context, tree and candidates: beside the document, or on small screens a sheet over it. */
 import { isSheetOpen, isWide, panel, type Panel } from "../state/page";
 import { CandidatesPanel } from "./CandidatesPanel";
+import { ContextPanel } from "./ContextPanel";
 import { SettingsPanel } from "./SettingsPanel";
 import { TreePanel } from "./TreePanel";
 
 const PANELS: [Panel, string][] = [
   ["settings", "Settings"],
+  ["context", "Context"],
   ["tree", "Tree"],
   ["candidates", "Candidates"],
 ];
@@ -38,6 +40,7 @@ export function SidePanel() {
       </div>
       <div role="tabpanel" id="side-panel" aria-labelledby={`tab-${selected}`} tabIndex={0}>
         {selected === "settings" && <SettingsPanel />}
+        {selected === "context" && <ContextPanel />}
         {selected === "tree" && <TreePanel />}
         {selected === "candidates" && <CandidatesPanel />}
       </div>

@@ -1,10 +1,13 @@
 /** What is done to the document: one primary action, the others by how often they are needed, the rest in a menu. */
 import { computed } from "@preact/signals";
 import { tokenizer } from "../state/access";
-import { accept, again, canRun, done, fillIn, generate, isRunning, permalink, proposal, reject, rewrite, scoreDocument, stop, versions } from "../state/actions";
-import { startNew, theEditor } from "../state/document";
+import { accept, again, canRun, done, fillIn, generate, isRunning, proposal, reject, rewrite, stop, versions } from "../state/actions";
+import { theEditor } from "../state/document";
 import { dialog, isSheetOpen, notify } from "../state/page";
+import { scoreDocument } from "../state/scoring";
+import { permalink } from "../state/sharing";
 import { isStrict } from "../state/start";
+import { newStory } from "../state/stories";
 import { swipe } from "../state/touch";
 import { copyText } from "./clipboard";
 import { Menu } from "./Menu";
@@ -23,7 +26,7 @@ export function Toolbar() {
         type="button"
         class="icon panels"
         aria-label="Panels"
-        title="Settings, tree and candidates"
+        title="Settings, context, tree and candidates"
         aria-expanded={isSheetOpen.value}
         onClick={() => (isSheetOpen.value = !isSheetOpen.value)}
       >
@@ -142,8 +145,8 @@ function More() {
         <small>curl, Python, JavaScript, shell</small>
       </button>
       <hr />
-      <button type="button" disabled={blocked.value} onClick={startNew}>
-        New
+      <button type="button" disabled={blocked.value} onClick={() => void newStory()}>
+        New story
       </button>
     </Menu>
   );

@@ -4,7 +4,7 @@ import { childIndex, type TreeNode } from "../core/tree";
 import { visible } from "../core/tokens";
 import { graphRows, type GraphRow } from "../core/tree_graph";
 import { canRun, recall, turnTo } from "../state/actions";
-import { current, exportTree, importTree, path, remove, rename, toggleBookmark, tree } from "../state/document";
+import { current, path, remove, rename, toggleBookmark, tree } from "../state/document";
 import { Menu } from "./Menu";
 import { TreeGraph } from "./TreeGraph";
 
@@ -22,14 +22,6 @@ export function TreePanel() {
         <label class="check">
           <input type="checkbox" checked={onlyBookmarks.value} onChange={(event) => (onlyBookmarks.value = event.currentTarget.checked)} />
           Bookmarks ({bookmarks.length})
-        </label>
-        <span class="spacer" />
-        <button type="button" class="quiet" onClick={download}>
-          Export
-        </button>
-        <label class="button quiet">
-          Import
-          <input class="visually-hidden" type="file" accept="application/json,.json" onChange={upload} />
         </label>
       </div>
       {tree.value.nodes.size === 0 && <p class="hint">Every text that you write or generate will be a node here.</p>}
@@ -128,20 +120,4 @@ function excerpt(text: string): string {
 
 function title(node: TreeNode): string {
   return node.run ? `${node.run.model}, seed ${node.run.seed}, ended by ${node.run.finish || "you"}` : "written";
-}
-
-function download(): void {
-  const url = URL.createObjectURL(new Blob([exportTree()], { type: "application/json" }));
-  const link = document.createElement("a");
-  link.href = url;
-  link.download = "onward-tree.json";
-  link.click();
-  URL.revokeObjectURL(url);
-}
-
-async function upload(event: Event): Promise<void> {
-  const input = event.currentTarget as HTMLInputElement;
-  const file = input.files?.[0];
-  if (file) importTree(await file.text());
-  input.value = "";
 }

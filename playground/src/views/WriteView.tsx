@@ -1,6 +1,8 @@
 /** The document, and the toolbar below it, which never moves. */
-import { canRun, isReconnecting, isRunning, reproduce, scored, shared } from "../state/actions";
+import { canRun, isReconnecting, isRunning } from "../state/actions";
 import { notice, problem } from "../state/page";
+import { scored } from "../state/scoring";
+import { reproduce, shared } from "../state/sharing";
 import { Alternatives } from "./Alternatives";
 import { DocumentEditor } from "./DocumentEditor";
 import { threeDigits } from "./format";

@@ -1,0 +1,253 @@
+/** The library: stories in the browser's database, each with its tree and notes; every change is kept. */
+import { batch, effect, signal } from "@preact/signals";
+import { createStore, del, get, set, setMany } from "idb-keyval";
+import { asNotes, NO_NOTES, type Notes } from "../core/context";
+import { markdown, readStory, storyFile } from "../core/story_file";
+import { EMPTY_TREE, textAt, type Tree } from "../core/tree";
+import { fromFile, toFile } from "../core/tree_file";
+import { countWords } from "../core/words";
+import { recall } from "./actions";
+import { notes, showCut } from "./context";
+import { commitDocument, current, FIRST_PROMPT, reopen, text, theEditor, tree } from "./document";
+import { announce, notify, showError } from "./page";
+
+export interface StoryInfo {
+  id: string;
+  /** Empty where the person has not named it: its first words stand for it. */
+  title: string;
+  start: string;
+  words: number;
+  changed: number;
+}
+
+const SAVE_DELAY_MS = 300;
+const START_CHARS = 80;
+const OLD_TREE = "tree";
+
+export const stories = signal<StoryInfo[]>([]);
+export const storyId = signal(newId());
+export const title = signal("");
+
+const database = createStore("onward", "values");
+/** What waits to be written; null where nothing does. */
+let timer: ReturnType<typeof setTimeout> | null = null;
+let isTreeChanged = false;
+let isPaused = false;
+
+export function shownTitle({ title: named, start }: Pick<StoryInfo, "title" | "start">): string {
+  return named || start || "Untitled";
+}
+
+export function startOf(written: string): string {
+  return written.trimStart().slice(0, START_CHARS).split("\n", 1)[0] ?? "";
+}
+
+interface KeptStory {
+  file: unknown;
+  notes: unknown;
+}
+
+interface KeptDraft {
+  current: number | null;
+  text: string;
+}
+
+/** Restores what this browser has kept, then keeps every change, until the story is opened in another tab. */
+export async function keepStories(): Promise<void> {
+  const channel = new BroadcastChannel("onward-story");
+  try {
+    await takeOldTree();
+    stories.value = ((await get<StoryInfo[]>("stories", database)) ?? []).toSorted((one, other) => other.changed - one.changed);
+    const [last] = stories.value;
+    if (last) await load(last.id);
+  } catch {
+    notify("This browser keeps nothing for this page: export your story before you leave.");
+    return;
+  }
+  channel.postMessage(storyId.value);
+  effect(() => {
+    void [tree.value, notes.value];
+    isTreeChanged = true;
+    later();
+  });
+  effect(() => {
+    void [current.value, text.value, title.value];
+    later();
+  });
+  effect(() => channel.postMessage(storyId.value));
+  document.addEventListener("visibilitychange", () => timer !== null && void keep());
+  channel.onmessage = ({ data }) => {
+    if (data !== storyId.value || isPaused) return;
+    if (timer !== null) void keep();
+    isPaused = true;
+    notify("This story was opened in another tab, which now keeps it. Reload to go on in this one.");
+  };
+}
+
+function later(): void {
+  if (isPaused) return;
+  if (timer !== null) clearTimeout(timer);
+  timer = setTimeout(() => void keep(), SAVE_DELAY_MS);
+}
+
+/** Writes what has changed. The tree, which is large, is written only where it did. */
+async function keep(): Promise<void> {
+  if (timer !== null) clearTimeout(timer);
+  timer = null;
+  const id = storyId.value;
+  const info: StoryInfo = { id, title: title.value, start: startOf(text.value), words: countWords(text.value), changed: Date.now() };
+  stories.value = [info, ...stories.value.filter((each) => each.id !== id)];
+  const values: [string, unknown][] = [
+    ["stories", stories.value],
+    [`draft-${id}`, { current: current.value, text: text.value } satisfies KeptDraft],
+  ];
+  if (isTreeChanged) values.push([`story-${id}`, { file: toFile(tree.value), notes: notes.value } satisfies KeptStory]);
+  isTreeChanged = false;
+  await setMany(values, database).catch(() => notify("This browser has no room for the story: export it before you leave."));
+}
+
+/** Makes the tree of this page's first edition a story. */
+async function takeOldTree(): Promise<void> {
+  const old = await get<{ file: unknown; current: number | null; text: string }>(OLD_TREE, database);
+  if (!old) return;
+  const info: StoryInfo = { id: newId(), title: "", start: startOf(old.text), words: countWords(old.text), changed: Date.now() };
+  const others = (await get<StoryInfo[]>("stories", database)) ?? [];
+  await setMany([["stories", [info, ...others]], [`story-${info.id}`, { file: old.file, notes: NO_NOTES }], [`draft-${info.id}`, old]], database);
+  await del(OLD_TREE, database);
+}
+
+async function read(id: string): Promise<{ tree: Tree; notes: Notes; current: number | null; text: string }> {
+  const [story, draft] = await Promise.all([get<KeptStory>(`story-${id}`, database), get<KeptDraft>(`draft-${id}`, database)]);
+  const found = story ? fromFile(story.file) : EMPTY_TREE;
+  const ids = story ? (story.file as { nodes: { id: number }[] }).nodes.map((node) => node.id) : [];
+  const at = draft?.current == null ? null : ids.indexOf(draft.current) + 1 || null; // the file's nodes are numbered anew
+  return { tree: found, notes: asNotes(story?.notes), current: at, text: draft?.text ?? textAt(found, at) };
+}
+
+async function load(id: string): Promise<void> {
+  const found = await read(id);
+  show(id, stories.value.find((each) => each.id === id)?.title ?? "", found);
+}
+
+function show(id: string, name: string, story: { tree: Tree; notes: Notes; current: number | null; text: string }): void {
+  isPaused = false;
+  batch(() => {
+    storyId.value = id;
+    title.value = name;
+    tree.value = story.tree;
+    notes.value = story.notes;
+    current.value = story.current;
+    text.value = story.text;
+  });
+  recall();
+  reopen();
+}
+
+/** Opens a story of the library; the one that was open is kept. */
+export async function openStory(id: string): Promise<void> {
+  if (id === storyId.value) return;
+  try {
+    await leave();
+    await load(id);
+    theEditor().focus();
+    announce(`${shownTitle({ title: title.value, start: startOf(text.value) })} is open.`);
+  } catch (error) {
+    showError(error);
+  }
+}
+
+export async function newStory(): Promise<void> {
+  await leave();
+  show(newId(), "", { tree: EMPTY_TREE, notes: NO_NOTES, current: null, text: "" });
+  showCut(0);
+  theEditor().focus();
+}
+
+/** Keeps the open story; one without any text is forgotten. */
+async function leave(): Promise<void> {
+  if (text.value.trim() !== "") commitDocument();
+  else if (tree.value.nodes.size === 0) return forget(storyId.value);
+  await keep();
+}
+
+export async function removeStory(id: string): Promise<void> {
+  await forget(id);
+  if (id !== storyId.value) return;
+  const [next] = stories.value;
+  if (next) await load(next.id);
+  else show(newId(), "", { tree: EMPTY_TREE, notes: NO_NOTES, current: null, text: FIRST_PROMPT });
+}
+
+async function forget(id: string): Promise<void> {
+  if (id === storyId.value && timer !== null) clearTimeout(timer);
+  timer = null;
+  stories.value = stories.value.filter((each) => each.id !== id);
+  await set("stories", stories.value, database);
+  await Promise.all([del(`story-${id}`, database), del(`draft-${id}`, database)]);
+}
+
+export async function renameStory(id: string, name: string): Promise<void> {
+  const named = name.trim().slice(0, 200);
+  if (id === storyId.value) title.value = named;
+  stories.value = stories.value.map((each) => (each.id === id ? { ...each, title: named } : each));
+  await set("stories", stories.value, database);
+}
+
+/** Returns the ids of the stories whose title or text contains what is searched for. */
+export async function searchStories(words: string): Promise<Set<string>> {
+  const wanted = words.trim().toLowerCase();
+  const found = await Promise.all(
+    stories.value.map(async ({ id, title: name }) => {
+      const written = id === storyId.value ? text.value : ((await get<KeptDraft>(`draft-${id}`, database))?.text ?? "");
+      return `${name}\n${written}`.toLowerCase().includes(wanted) ? id : null;
+    }),
+  );
+  return new Set(found.filter((id) => id !== null));
+}
+
+export type ExportKind = "txt" | "md" | "json";
+const KINDS: Record<ExportKind, string> = { txt: "text/plain", md: "text/markdown", json: "application/json" };
+
+/** Downloads a story: its text, or with tree and notes as JSON. */
+export async function exportStory(id: string, kind: ExportKind): Promise<void> {
+  try {
+    if (id === storyId.value && text.value.trim() !== "") commitDocument();
+    const story = id === storyId.value ? { tree: tree.value, notes: notes.value, current: current.value, text: text.value } : await read(id);
+    const name = shownTitle(stories.value.find((each) => each.id === id) ?? { title: title.value, start: startOf(text.value) });
+    const content = { txt: () => story.text, md: () => markdown(name, story.text), json: () => storyFile({ ...story, title: name }) }[kind]();
+    download(`${fileName(name)}.${kind}`, new Blob([content], { type: KINDS[kind] }));
+  } catch (error) {
+    showError(error);
+  }
+}
+
+export function download(name: string, content: Blob): void {
+  const url = URL.createObjectURL(content);
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(url);
+}
+
+export function fileName(name: string): string {
+  return name.replace(/[^\p{L}\p{N} -]/gu, "").trim().slice(0, 60) || "story";
+}
+
+/** Opens a file as a story of its own. Returns whether that worked. */
+export async function importStory(file: File): Promise<boolean> {
+  try {
+    const story = await readStory(file.name, new Uint8Array(await file.arrayBuffer()));
+    await leave();
+    show(newId(), story.title, { ...story, text: textAt(story.tree, story.current) });
+    notify(`“${story.title}” was imported.`);
+    return true;
+  } catch (error) {
+    showError(error);
+    return false;
+  }
+}
+
+function newId(): string {
+  return `${Date.now().toString(36)}-${Math.floor(Math.random() * 2 ** 32).toString(36)}`;
+}

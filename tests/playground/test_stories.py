@@ -1,0 +1,152 @@
+"""The library: many stories, found, named, exported and read from files of other programs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
+
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Locator
+
+    from tests.playground.pages import Playground
+
+pytestmark = pytest.mark.slow
+
+
+def change(row: Locator, action: str) -> None:
+    """Choose from the menu of a story."""
+    row.get_by_role("button", name="Change").click()
+    row.get_by_role("button", name=action).click()
+
+
+def file_of(name: str, content: object) -> dict[str, Any]:
+    text = content if isinstance(content, str) else json.dumps(content)
+    return {"name": name, "mimeType": "application/octet-stream", "buffer": text.encode()}
+
+
+def test_stories_are_opened_named_found_and_removed(playground: Playground) -> None:
+    page = playground.page
+    playground.write("The fox sleeps").generate()
+    fox = playground.text
+    playground.button("New story").click()
+    assert playground.text == ""
+    page.keyboard.press("Control+z")
+    assert playground.text == "", "undo does not lead into another story"
+    playground.write("A hen walks")
+    rows = playground.stories()
+    expect(rows).to_have_count(2)
+    change(rows.nth(0), "Rename")
+    page.get_by_label("Title").fill("About a hen")
+    page.keyboard.press("Enter")
+    expect(rows.nth(0)).to_contain_text("About a hen")
+    page.get_by_label("Find in all stories").fill("fox sl")
+    expect(rows).to_have_count(1)
+    rows.nth(0).locator(".story").click()
+    assert playground.text == fox
+    expect(playground.button("Another")).to_be_enabled()
+    playground.tab("Tree")
+    expect(page.locator(".node")).to_have_count(2)
+    rows = playground.stories()
+    change(rows.filter(has_text="About a hen"), "Remove")
+    expect(rows).to_have_count(1)
+    change(rows.nth(0), "Remove")
+    expect(rows).to_have_count(0)
+
+
+def test_the_open_story_its_name_and_notes_survive_a_reload(playground: Playground) -> None:
+    playground.write("The fox sleeps").tab("Context")
+    playground.page.get_by_label("Memory").fill("Foxes are red.")
+    change(playground.stories().first, "Rename")
+    playground.page.get_by_label("Title").fill("Fox")
+    playground.page.keyboard.press("Enter")
+    playground.page.wait_for_timeout(500)
+    playground.open()
+    assert playground.text == "The fox sleeps"
+    expect(playground.page.get_by_role("button", name="Stories:")).to_contain_text("Fox")
+    playground.tab("Context")
+    expect(playground.page.get_by_label("Memory")).to_have_value("Foxes are red.")
+
+
+def test_a_story_is_exported_as_text_markdown_and_json_and_read_again(playground: Playground, tmp_path: Path) -> None:
+    playground.write("# The fox\n*sleeps*").generate()
+    text = playground.text
+    contents = {}
+    for kind, label in (("txt", "plain text"), ("md", "Markdown"), ("json", "with its tree")):
+        with playground.page.expect_download() as download:
+            change(playground.stories().first, label)
+        download.value.save_as(tmp_path / f"fox.{kind}")
+        contents[kind] = (tmp_path / f"fox.{kind}").read_text(encoding="utf-8")
+        playground.page.get_by_role("button", name="Close", exact=True).click()
+    assert contents["txt"] == text
+    assert "\\# The fox" in contents["md"] and "\\*sleeps" in contents["md"]
+    assert "".join(node["text"] for node in json.loads(contents["json"])["nodes"]) == text
+    playground.import_file(tmp_path / "fox.json")
+    expect(playground.notice).to_contain_text("was imported")
+    assert playground.text == text
+    assert playground.page.locator(".editor .generated").count() > 0, "with its tokens"
+    playground.tab("Tree")
+    expect(playground.page.locator(".node")).to_have_count(2)
+
+
+KOBOLD = {
+    "gamestarted": True,
+    "prompt": "Begin.",
+    "actions": [" <b>One</b>."],
+    "memory": "Of old",
+    "authorsnote": "dark",
+}
+MIKUPAD = {
+    "prompt": [{"type": "user", "content": "Begin. <b>One</b>."}],
+    "memoryTokens": {"prefix": "", "text": "Of old", "suffix": ""},
+    "authorNoteTokens": {"prefix": "", "text": "dark", "suffix": ""},
+}
+FILES = {"kobold.json": KOBOLD, "mikupad.json": MIKUPAD, "story.txt": "Begin. <b>One</b>."}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_stories_of_other_programs_are_read(playground: Playground, name: str) -> None:
+    playground.import_file(file_of(name, FILES[name]))
+    expect(playground.notice).to_contain_text("was imported")
+    assert playground.text == "Begin. <b>One</b>."
+    playground.tab("Context")
+    has_notes = name.endswith(".json")
+    expect(playground.page.get_by_label("Memory")).to_have_value("Of old" if has_notes else "")
+    expect(playground.page.get_by_label("Author's note")).to_have_value("dark" if has_notes else "")
+
+
+@pytest.mark.parametrize(("content", "message"), [("{", "not JSON"), ("{}", "not a story that this page can read")])
+def test_a_wrong_file_is_refused_and_nothing_is_lost(playground: Playground, content: str, message: str) -> None:
+    before = playground.text
+    playground.import_file(file_of("tree.json", content))
+    expect(playground.page.get_by_role("dialog").get_by_role("alert")).to_contain_text(message)
+    assert playground.text == before
+
+
+def test_the_tree_of_the_first_edition_becomes_a_story(playground: Playground) -> None:
+    playground.page.goto(f"{playground.url}/docs")
+    playground.page.evaluate("indexedDB.deleteDatabase('onward')")
+    playground.page.evaluate(
+        """() => new Promise(done => {
+            const request = indexedDB.open("onward", 1);
+            request.onupgradeneeded = () => request.result.createObjectStore("values");
+            request.onsuccess = () => {
+                const nodes = [{id: 5, parent: null, origin: "written", text: "Of old"}];
+                const kept = {file: {format: "onward-tree", version: 1, nodes}, current: 5, text: "Of old times"};
+                const transaction = request.result.transaction("values", "readwrite");
+                transaction.objectStore("values").put(kept, "tree");
+                transaction.oncomplete = () => { request.result.close(); done(); };
+            };
+        })"""
+    )
+    playground.open()
+    assert playground.text == "Of old times"
+    playground.tab("Tree")
+    expect(playground.page.locator(".node")).to_have_count(1)
