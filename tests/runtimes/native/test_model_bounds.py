@@ -1,0 +1,179 @@
+"""Every load and store of a step lies within what its tape was given, for models and for tapes of random sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onward.engine.model import Row
+from onward.kernels.activations import ACTIVATIONS, ActivationName
+from onward.kernels.attention_shape import AttentionShape
+from onward.kernels.code import Code, compile_object, link
+from onward.kernels.interpreter import Kernels
+from onward.kernels.machine import Machine
+from onward.kernels.memory import Rows, Vector
+from onward.kernels.panels import panel_count
+from onward.kernels.products import ProductKind
+from onward.kernels.recipe import Recipe
+from onward.kernels.tape import Matrix, Norm, Table, TapeBuilder
+from onward.kernels.targets import host
+from onward.kernels.weight_types import WEIGHT_TYPES
+from onward.runtimes.native import load as native_load
+from tests.checkpoints.test_architectures import OF_FOLDERS
+from tests.checkpoints.tiny import ARCHITECTURES
+from tests.kernels.checked import Checker
+from tests.runtimes.native.test_model import load, tokens_of, write
+
+MODELS = [name for name in ARCHITECTURES if name not in OF_FOLDERS]
+ROWS = 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_stays_within_its_memory(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checker = Checker()
+
+    def compiled(recipe: Recipe, notify: Callable[[], None]) -> Code:
+        with checker.writing():
+            return link(compile_object(recipe.text(), host()), host())
+
+    monkeypatch.setattr(native_load, "load_code", compiled)
+    model = load(write(tmp_path, name), threads=2, precision="exact" if len(name) % 2 else "fast").model
+    try:
+        checker.watch([model])
+        tokens, blocks = tokens_of(model), [model.blocks - 1, 0, 1]
+        model.evaluate([Row(0, tokens, 0, blocks, 5)])
+        model.evaluate([Row(0, [1], 70, blocks, 1), *(Row(i, [2], 0, [i + 1], 1) for i in range(1, 4))])
+        accesses, outside = checker.result()
+    finally:
+        model.close()
+    assert accesses > 10_000 and outside == 0
+
+
+KINDS = (ProductKind("Q4_0", "int8"), ProductKind("Q6_K", "int16"), ProductKind("F16", "float32"))
+
+
+@cache
+def kernels() -> tuple[Kernels, Checker, Code]:
+    made = Kernels(KINDS, ("F32", "Q4_0"), AttentionShape(4, 2, 16, 16))
+    checker = Checker()
+    with checker.writing():
+        text = made.module_text(host().isa)
+    return made, checker, link(compile_object(text, host()), host())
+
+
+class RandomTape:
+    """Asks the builder for records of any size; what it refuses is left out."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data, self.tape = data, TapeBuilder(kernels()[0], ROWS, 1)
+        self.num_accepted = 0
+
+    def number(self, *usual: int) -> int:
+        return self.data.draw(st.sampled_from(usual) | st.integers(1, 600))
+
+    def rows(self) -> Rows:
+        return Rows.exactly(self.data.draw(st.sampled_from([ROWS, ROWS, ROWS, 1])), 4 * self.number(32, 64, 256, 512))
+
+    def form(self) -> ActivationName:
+        return self.data.draw(st.sampled_from(sorted(ACTIVATIONS)))
+
+    def norm(self) -> Norm:
+        sizes = [self.number(16, 32, 64, 256) for _ in range(2)]
+        bias = self.data.draw(st.sampled_from([None, Vector.of(np.ones(sizes[1], np.float32))]))
+        return Norm(Vector.of(np.ones(sizes[0], np.float32)), 1e-5, bias, self.data.draw(st.booleans()))
+
+    def matrix(self, kind: ProductKind) -> Matrix:
+        rows, inputs = self.number(16, 32, 40), self.number(32, 64, 256, 512)
+        whole = Matrix(kind.weights, rows, inputs, np.empty(0, np.uint8))
+        size = panel_count(rows) * whole.panel_bytes - self.data.draw(st.sampled_from([0, 0, 0, 1]))
+        return Matrix(kind.weights, rows, inputs, np.zeros(size, np.uint8))
+
+    def table(self) -> Table:
+        name, rows, inputs = self.data.draw(st.sampled_from(["F32", "Q4_0"])), 7, self.number(32, 64, 256)
+        kind = WEIGHT_TYPES[name]
+        blocks = -(-inputs // kind.block_weights)
+        return Table(name, rows, inputs, np.zeros(rows * blocks * kind.block_bytes + self.number(1) - 1, np.uint8))
+
+    def append(self) -> None:
+        tape, form = self.tape, self.form()
+        kind = self.data.draw(st.sampled_from(KINDS))
+        size = self.number(32, 64, 256)
+        vector = self.data.draw(st.sampled_from([None, Vector.of(np.ones(size, np.float32))]))
+        records: list[Callable[[], None]] = [
+            lambda: tape.embed(self.table(), self.rows(), of_positions=True),
+            lambda: tape.norm(self.rows(), self.norm(), self.rows(), form, added_scale=None),
+            lambda: tape.norm(self.rows(), self.norm(), self.rows(), form, added_scale=0.5),
+            lambda: tape.norm_heads(self.rows(), self.number(1, 2, 4), self.norm()),
+            lambda: tape.quantise(self.rows(), size, self.rows(), form),
+            lambda: tape.unit(self.rows(), self.rows(), size, self.rows(), form, "gelu"),
+            lambda: tape.unit(None, self.rows(), size, self.rows(), form, "silu"),
+            lambda: tape.products(
+                [(self.matrix(kind), self.rows(), vector)], {kind.activations: self.rows()}, [kind.activations],
+                is_added=True,
+            ),
+            lambda: tape.attend(self.rows(), Rows.exactly(3, self.number(8192, 4096)), self.rows()),
+        ]  # fmt: skip
+        try:
+            self.data.draw(st.sampled_from(records))()
+        except ValueError:
+            return
+        self.num_accepted += 1
+
+
+@given(st.data())
+def test_what_a_tape_accepts_stays_within_its_memory(data: st.DataObject) -> None:
+    _, checker, code = kernels()
+    random = RandomTape(data)
+    while random.num_accepted < 3:
+        random.append()
+    shape = AttentionShape(4, 2, 16, 16)
+    parts = random.tape.finish()
+    machine = Machine(
+        code, parts, NoWeights(), shape, rows=ROWS, positions=64, threads=1,
+        scratch_bytes=kernels()[0].scratch_bytes(host().isa, 1024),
+    )  # fmt: skip
+    blocks = np.array([2, 0], np.int32)
+    machine.positions[:] = range(ROWS)
+    machine.tables[:] = blocks.ctypes.data
+    machine.logit_rows[:] = range(ROWS)
+    machine.plan(ROWS)
+    checker.watch([machine, random.tape, parts, blocks])
+    machine.step(ROWS, ROWS)
+    accesses, outside = checker.result()
+    assert accesses > 0 and outside == 0
+
+
+class NoWeights:
+    def acquire(self, index: int) -> None: ...
+    def release(self, index: int) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _off() -> Iterator[None]:
+    yield
+    kernels()[1].result()
+
+
+def test_what_is_outside_is_found() -> None:
+    """A record whose rows are said to be longer than their memory."""
+    _, checker, code = kernels()
+    tape = TapeBuilder(kernels()[0], ROWS, 1)
+    source, target = Rows.allocate(ROWS, 256), Rows.allocate(ROWS, 256)
+    tape.quantise(source, 64, target, "float32")
+    parts = tape.finish()
+    machine = Machine(
+        code, parts, NoWeights(), AttentionShape(4, 2, 16, 16), rows=ROWS, positions=64, threads=1,
+        scratch_bytes=kernels()[0].scratch_bytes(host().isa, 1024),
+    )  # fmt: skip
+    machine.plan(ROWS)
+    short = Rows(target.memory, ROWS - 1, target.stride)
+    checker.watch([machine, parts, source, short])
+    machine.step(ROWS, ROWS)
+    assert checker.result()[1] == 4  # vectors of the last row
