@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
+from benchmarks.products import products_section
 from benchmarks.render_abuse import abuse_section
 from benchmarks.render_reach import compare_section, reach_section
 from benchmarks.render_scale import engine_process_section, queueing_section, soak_section, sweep_section
@@ -49,6 +50,7 @@ DEFAULT_COMMANDS = {
     "abuse-constraints": "python -m benchmarks.abuse --constraints --before .peers/before-constraints/src "
     "--json benchmarks/figures/abuse-constraints.json",
     "startup": "python -m benchmarks.startup --json benchmarks/figures/startup.json",
+    "products": "python -m benchmarks.products --json benchmarks/figures/products.json --plot docs/images/products.svg",
 }
 
 
@@ -133,6 +135,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "abuse": ("Abusive requests", abuse_section),
     "abuse-constraints": ("Hostile constraints", abuse_section),
     "startup": ("Start", startup_section),
+    "products": ("Products of weights beside the machine's limits", products_section),
 }
 
 

@@ -1,0 +1,27 @@
+"""Products are measured beside the machine's limits: what is counted, and how it is shown."""
+
+from __future__ import annotations
+
+from benchmarks.products import ROWS, kinds, plot, products_section, run
+
+
+def test_every_product_is_beside_the_limits() -> None:
+    wanted = kinds(["Q4_0", "Q4_K", "F16"], ["int8", "float32"])
+    assert [kind.name for kind in wanted] == [
+        "Q4_0_int8", "Q4_0_float32", "Q4_K_int8", "Q4_K_float32", "F16_float32",
+    ]  # fmt: skip
+    figures = run(wanted, threads=2, rounds=1, outputs=64, inputs=256, turns=50)
+    assert set(figures["products"]) == {kind.name for kind in wanted}
+    assert all(value > 0 for value in figures["limits"].values())
+    for by_rows in figures["products"].values():
+        assert list(by_rows) == [str(rows) for rows in ROWS]
+        assert all(value > 0 for rates in by_rows.values() for value in rates.values())
+    text = products_section(figures)
+    assert len(text) == 4 + len(wanted) and text[-1].startswith("| F16, float32 |")
+    assert plot(figures).count('<path class="line') == 2 * 2 * 3  # two panels of two types and a limit, and legends
+
+
+def test_rates_follow_from_sizes_and_seconds() -> None:
+    """One row of Q4_0: 18 bytes and 32 products per block, in the same time."""
+    rates = run(kinds(["Q4_0"], ["int8"]), 1, 1, 64, 256, 50)["products"]["Q4_0_int8"]["1"]
+    assert abs(rates["gb_s"] / rates["gmac_s"] - 18 / 32) < 1e-9
