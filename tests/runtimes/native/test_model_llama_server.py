@@ -1,0 +1,52 @@
+"""The same tiny files in llama-server: log-probabilities of the native runtime are llama.cpp's, but for its precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.checkpoints.test_architectures import OF_FOLDERS
+from tests.checkpoints.tiny import ARCHITECTURES
+from tests.engines.upstreams.byte_model import llama_server
+from tests.runtimes.native.test_model import NUM_TOKENS, load, log_softmax, tokens_of, whole, write
+
+pytestmark = pytest.mark.slow
+
+LENGTHS = (1, 2, 17, 33, 70)
+"""Of prompts: within and behind windows and blocks."""
+PRECISE = ("-fa", "off", "-ctk", "f32", "-ctv", "f32", "-c", "512", "-np", "1", "--no-warmup")
+TOLERANCE = 5e-3
+"""llama.cpp reads gelu from a table of float16, which makes the largest difference: 0.0033, with gemma3."""
+REFUSED = ("llama, partial rope",)
+"""llama.cpp rotates all dimensions of a llama's heads or none."""
+LONGEST = {"phi3": 24}
+"""llama.cpp computes Phi 3 without the window that its file states, and says so: prompts within it are compared."""
+
+
+def next_token(url: str, prompt: list[int], count: int) -> NDArray[np.float64]:
+    """Log-probabilities of all tokens behind a prompt, by id."""
+    body = {"prompt": prompt, "n_predict": 1, "n_probs": count, "temperature": 0.0, "cache_prompt": False}
+    answer = httpx.post(f"{url}/completion", json=body, timeout=60).raise_for_status().json()
+    found = np.full(count, -np.inf)
+    for each in answer["completion_probabilities"][0]["top_logprobs"]:
+        found[each["id"]] = each["logprob"]
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in (*OF_FOLDERS, *REFUSED)])
+def test_log_probabilities_are_those_of_llama_server(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path, name)
+    model = load(path, precision="exact").model
+    try:
+        tokens, size = tokens_of(model), model.vocab_size
+        own = log_softmax(whole(model, tokens))
+    finally:
+        model.close()
+    with llama_server(path, *PRECISE) as url:
+        for length in (n for n in LENGTHS if n <= LONGEST.get(name, NUM_TOKENS)):
+            theirs = next_token(url, tokens[:length], size)
+            assert np.abs(theirs - own[length - 1]).max() < TOLERANCE, length
