@@ -1,7 +1,11 @@
-"""The same requests through an engine in a process of its own and through one in a thread: the same bytes."""
+"""The same requests through an engine in a process of its own and through one in a thread, on any number of threads,
+and while engines are killed: the same bytes."""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +14,7 @@ import pytest
 from tests.chaos.workload import complete
 from tests.folded import Folded
 from tests.laws.test_stress import make_request
-from tests.processes import served
+from tests.processes import ServerProcess, served, server_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
@@ -34,3 +38,42 @@ def test_a_process_and_a_thread_answer_100_requests_alike() -> None:
     different = [number for number in range(NUM_REQUESTS) if in_process[number] != in_thread[number]]
     assert not different, f"{len(different)} differ, the first: {make_request(different[0])}"
     assert not [answer.error for answer in in_process if answer.error]
+
+
+def answers_of(server: ServerProcess) -> list[Folded]:
+    with ThreadPoolExecutor(NUM_CLIENTS) as pool:
+        return list(
+            pool.map(lambda number: complete(server.url, "storyteller", fields_of(number)), range(NUM_REQUESTS))
+        )
+
+
+def test_neither_threads_nor_restarts_nor_crashes_change_100_answers() -> None:
+    """On one to four threads, each in a server of its own; in the last one the engine is killed, and asked again."""
+    found, killed = [], list[int]()
+    for threads in ("1", "2", "3", "4"):
+        with server_process("--threads", threads, "--engine-process", "on", model="storyteller") as server:
+            found.append(answers_of(server))
+            if threads != "4":
+                continue
+            done = threading.Event()
+            killer = threading.Thread(target=kill_engines, args=(server, done, killed))
+            killer.start()
+            try:
+                found.append(answers_of(server))
+            finally:
+                done.set()
+                killer.join()
+            found.append(answers_of(server))
+    for again in found[1:]:
+        assert again == found[0]
+    assert killed and not [answer.error for answer in found[0] if answer.error]
+
+
+def kill_engines(server: ServerProcess, done: threading.Event, killed: list[int]) -> None:
+    """Kill the engine twice while it computes."""
+    for _ in range(2):
+        if done.wait(0.5):
+            return
+        for pid in server.engines():
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)

@@ -1,4 +1,4 @@
-"""The same tiny files in llama-server: log-probabilities of the native runtime are llama.cpp's, but for its precision."""
+"""The same tiny files in llama-server: log-probabilities of the native runtime are those, but for its precision."""
 
 from __future__ import annotations
 
