@@ -1,12 +1,26 @@
-"""How many examples a property test draws: a quarter of them in the fast suite."""
+"""How many examples a property test draws, and which cases of a table: a part of them in the fast suite."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
-__all__ = ["examples"]
+__all__ = ["examples", "slow_but"]
 
 
 def examples(num: int) -> int:
-    """Return how many of `num` examples to draw: all of them under the profiles "thorough" and "random"."""
+    """Return how many of `num` examples to draw: a quarter in the fast suite, all of them under the profiles "thorough"
+    and "random"."""
     return max(1, num * settings().max_examples // 100)
+
+
+def slow_but(fast: Collection[Any], values: Iterable[Any]) -> list[Any]:
+    """Return parameters of a test: all but the representatives `fast` are slow. Raises ValueError for a representative
+    that is none of the values."""
+    found = [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]
+    if sum(value in fast for value in found) != len(fast):
+        raise ValueError(f"not all of {fast} are among the values")
+    return found

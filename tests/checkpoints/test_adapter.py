@@ -23,6 +23,7 @@ from tests.checkpoints.hugging_face import hugging_face_name, hugging_face_rows,
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.test_architectures import check_logits
 from tests.checkpoints.tiny import tiny
+from tests.examples import slow_but
 from tests.models.story_folder import write_story_folder
 
 RUNTIMES: tuple[RuntimeName, ...] = ("openvino", "native")
@@ -62,7 +63,7 @@ def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
     return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "phi3", "gpt2", "gptneox", "cohere2"])
+@pytest.mark.parametrize("name", slow_but(["phi3", "gpt2"], ["llama", "qwen2", "phi3", "gpt2", "gptneox", "cohere2"]))
 @pytest.mark.parametrize("is_file", [True, False])
 def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, tmp_path: Path) -> None:
     metadata, tensors = tiny(name) if is_file else write_folder(tmp_path / "m", name)

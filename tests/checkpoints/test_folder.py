@@ -23,9 +23,10 @@ from onward.runtimes.safetensors_format import SafetensorsFormat
 from tests.checkpoints.hugging_face import CONFIGS, safetensors_bytes, write_folder
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_architectures import check_logits
+from tests.examples import slow_but
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", slow_but(["qwen2", "gemma3", "phi3", "cohere2", "gpt2"], CONFIGS))
 def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     check_logits(SafetensorsFormat(), tmp_path / "m", *write_folder(tmp_path / "m", name), cache=tmp_path)
 

@@ -39,13 +39,13 @@ def test_the_difference_is_that_of_the_sums() -> None:
 def test_the_interval_covers_the_true_difference_as_often_as_it_says() -> None:
     random = np.random.default_rng(5)
     covered = 0
-    for _ in range(60):
+    for _ in range(30):
         ours = random.normal(-2.0, 0.5, 40)
         theirs = ours - random.normal(0.1, 0.2, 40)
         found = comparison(("a", "b"), [record([each]) for each in ours], [record([each]) for each in theirs])
         low, high = found["interval"]
         covered += low <= 0.1 / 4 / math.log(2) <= high
-    assert 50 <= covered <= 60  # 57 expected
+    assert 25 <= covered <= 30  # 28.5 expected
 
 
 def test_the_same_scores_have_the_same_interval() -> None:

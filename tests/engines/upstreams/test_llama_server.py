@@ -145,8 +145,11 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("pattern", CONSTRAINTS)
-@pytest.mark.parametrize("more", [{}, {"logprobs": 1}, {"presence_penalty": 1.0}, {"n": 2}])
+EVERY_PATTERN: list[tuple[str, dict[str, Any]]] = [(pattern, {}) for pattern in CONSTRAINTS]
+ONE_PATTERN = [("[ab]{3}c", more) for more in ({"logprobs": 1}, {"presence_penalty": 1.0}, {"n": 2})]
+
+
+@pytest.mark.parametrize(("pattern", "more"), [*EVERY_PATTERN, *ONE_PATTERN])
 def test_constraints_are_masks_for_one_token_at_a_time(server: StandIn, pattern: str, more: dict[str, Any]) -> None:
     server.faults = ["busy"]
     for choice in ask(server, max_tokens=60, **CONSTRAINTS[pattern], **more).choices:
