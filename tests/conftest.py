@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from onward.machine import cpu_quota
+from onward.settings import CONFIG_ENVIRONMENT, options
 
 # A busy machine is no failure: no property test looks at the clock.
 settings.register_profile("random", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -17,8 +18,12 @@ settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:
-    """Where tests run in the background (`make test &`, some build machines) interrupts are ignored, and hangups under
-    `nohup`; programs that tests start would inherit that, and their tests need these signals heard."""
+    """Settings of whoever runs the tests are not theirs, nor those of servers that they start. Where tests run in the
+    background (`make test &`, some build machines) interrupts are ignored, and hangups under `nohup`; programs that
+    tests start would inherit that, and their tests need these signals heard."""
+    openai = {name for name in os.environ if name.startswith("OPENAI_")}
+    for name in {option.environment for option in options()} | {CONFIG_ENVIRONMENT} | openai:
+        os.environ.pop(name, None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)

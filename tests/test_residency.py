@@ -110,7 +110,7 @@ def drops(monkeypatch: pytest.MonkeyPatch, start: Callable[[], Closable]) -> lis
     before = threads.running()
 
     def called(*names: str) -> int:
-        alone = not any(thread.name == "onward-toy" for thread in threading.enumerate())
+        alone = not any(thread.name == "onward-toy" for thread in threads.running() - before)
         calls.append(alone and threading.current_thread() is threading.main_thread())
         return 0
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.parity.servers import Server
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture(scope="session")
