@@ -20,7 +20,7 @@ from benchmarks import measure
 from benchmarks.interleave import Stepwise, run_to_end
 from benchmarks.measure import BenchmarkError
 from benchmarks.models import load
-from onward.engine.model import Model, Row
+from onward.engine.model import ModelRunner, Row
 
 TOKEN = 300
 """The input of every decode step."""
@@ -52,7 +52,7 @@ class BareRun:
 class BareLoop:
     """A model's steps without an engine, each sequence in blocks of its own. Single-threaded."""
 
-    def __init__(self, model: Model, max_tokens: int) -> None:
+    def __init__(self, model: ModelRunner, max_tokens: int) -> None:
         """`max_tokens`: of a sequence, prompt and output together."""
         self._model = model
         self._table_blocks = model.shape.blocks_for(max_tokens)
@@ -103,7 +103,7 @@ def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[
     return ids
 
 
-def figures_of(loop: BareLoop, model: Model, rows: int, options: argparse.Namespace) -> dict[str, Any]:
+def figures_of(loop: BareLoop, model: ModelRunner, rows: int, options: argparse.Namespace) -> dict[str, Any]:
     runs = []
     for round_number in range(options.rounds + 1):
         prompts = random_prompts(model.vocab_size, rows, options.prompt, 1000 * rows + round_number)

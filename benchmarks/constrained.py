@@ -28,7 +28,7 @@ from onward.constraints.matcher import MaskBuffer, TokenTrie
 from onward.constraints.tokens import LibraryTokens
 from onward.engine.events import Decoded
 from onward.engine.job import Job
-from onward.engine.model import Model, Tokenizer
+from onward.engine.model import ModelRunner, Tokenizer
 from onward.engine.step import Engine
 from onward.sampling.masks import pack_mask, unpack_mask
 from onward.sampling.params import SamplingParams
@@ -71,7 +71,7 @@ STEPS_PER_TURN = 5
 class Arms:
     """One engine, for jobs of every kind: it has measured what steps cost, as in a server."""
 
-    def __init__(self, model: Model, vocabulary: Tokenizer) -> None:
+    def __init__(self, model: ModelRunner, vocabulary: Tokenizer) -> None:
         sampler = Sampler(model.vocab_size)
         self.engine = Engine(model, vocabulary, sampler, share_prefixes=False, load_tokenizer=lambda: vocabulary)
         self._vocab_size = min(model.vocab_size, vocabulary.size)

@@ -11,7 +11,7 @@ from benchmarks.interleave import Stepwise, run_to_end
 from benchmarks.outcome import Outcome
 from onward.engine.events import Decoded
 from onward.engine.job import Job
-from onward.engine.model import Model, Vocabulary
+from onward.engine.model import ModelRunner, Vocabulary
 from onward.engine.step import Engine
 from onward.sampling.params import SamplingParams
 from onward.sampling.sampler import Sampler
@@ -42,7 +42,7 @@ class InProcess:
 
     def __init__(
         self,
-        model: Model,
+        model: ModelRunner,
         vocabulary: Vocabulary,
         *,
         temperature: float = 0.8,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.engine.model import Model
+from onward.engine.model import ModelRunner
 from onward.errors import OnwardError
 from onward.models.resolve import ResolvedModel, resolve
 from onward.runtimes.options import RuntimeOptions
@@ -21,7 +21,7 @@ def find_model(name: str) -> ResolvedModel:
         raise SystemExit(f"error: {error}") from None
 
 
-def load(name: str) -> tuple[Model, ResolvedModel]:
+def load(name: str) -> tuple[ModelRunner, ResolvedModel]:
     """Load a model as `onward serve` does by default, except that nothing is kept in the cache. Exits as `find_model`
     does."""
     found = find_model(name)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from benchmarks.accuracy import CLOZE, DATA, Pair, Scored, Scorer, cloze_hits, encoded, read_items
 from benchmarks.measure import run_main, warn_if_busy
 from benchmarks.models import find_model
-from onward.engine.model import Model, Row, Tokenizer
+from onward.engine.model import ModelRunner, Row, Tokenizer
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.options import RuntimeOptions, WeightForm
 
@@ -67,13 +67,13 @@ def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
     return shifted
 
 
-def last_logprobs(model: Model, tokens: Sequence[int], count: int) -> NDArray[np.float64]:
+def last_logprobs(model: ModelRunner, tokens: Sequence[int], count: int) -> NDArray[np.float64]:
     """Return log-probabilities [count, vocabulary] of what may follow each of the last tokens of one prompt."""
     blocks = range(model.shape.blocks_for(len(tokens)))
     return log_softmax(model.evaluate([Row(0, tokens, 0, blocks, count)]))
 
 
-def token_logprobs(model: Model, pieces: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+def token_logprobs(model: ModelRunner, pieces: Sequence[Sequence[int]]) -> NDArray[np.float64]:
     """Return the log-probability of each token but the first of each piece."""
     found = [last_logprobs(model, piece, len(piece))[np.arange(len(piece) - 1), piece[1:]] for piece in pieces]
     return np.concatenate(found)
@@ -89,7 +89,7 @@ def pieces_of_text(tokenizer: Tokenizer, count: int) -> list[list[int]]:
     return [[*start, *tokens[begin : begin + step]] for begin in range(0, len(tokens), step)]
 
 
-def model_scorer(model: Model, tokenizer: Tokenizer) -> Scorer:
+def model_scorer(model: ModelRunner, tokenizer: Tokenizer) -> Scorer:
     """Return what scores continuations by the model alone."""
 
     def score(pairs: Sequence[Pair]) -> list[Scored]:
@@ -98,13 +98,13 @@ def model_scorer(model: Model, tokenizer: Tokenizer) -> Scorer:
     return score
 
 
-def _scored(model: Model, tokens: list[int], count: int) -> Scored:
+def _scored(model: ModelRunner, tokens: list[int], count: int) -> Scored:
     behind = last_logprobs(model, tokens[:-1], count)
     own = behind[np.arange(count), tokens[-count:]]
     return Scored(float(own.sum()), bool((own >= behind.max(axis=1)).all()))
 
 
-def prepare(model: Model, per_sequence: int) -> None:
+def prepare(model: ModelRunner, per_sequence: int) -> None:
     """Prefill the sequences that are decoded later, `per_sequence` blocks each, and compile all kernels."""
     prompt = list(range(300, 300 + CONTEXT))
     for row in range(max(ROWS)):
@@ -114,7 +114,7 @@ def prepare(model: Model, per_sequence: int) -> None:
     prefill_seconds(model)
 
 
-def decode_seconds(model: Model, rows: int, per_sequence: int, token: int) -> float:
+def decode_seconds(model: ModelRunner, rows: int, per_sequence: int, token: int) -> float:
     """Return the seconds of a step that decodes one token of each of `rows` sequences."""
     batch = [Row(row, [token], CONTEXT, range(row * per_sequence, (row + 1) * per_sequence), 1) for row in range(rows)]
     begin = time.perf_counter()
@@ -122,7 +122,7 @@ def decode_seconds(model: Model, rows: int, per_sequence: int, token: int) -> fl
     return time.perf_counter() - begin
 
 
-def prefill_seconds(model: Model) -> float:
+def prefill_seconds(model: ModelRunner) -> float:
     """Return the seconds of a step that prefills a prompt. Overwrites nothing that decode steps read."""
     first = max(ROWS) * model.shape.blocks_for(CONTEXT + 1)
     tokens = list(range(400, 400 + PIECE))
@@ -131,7 +131,7 @@ def prefill_seconds(model: Model) -> float:
     return time.perf_counter() - begin
 
 
-def time_in_turns(models: Sequence[tuple[Variant, Model]], rounds: int) -> None:
+def time_in_turns(models: Sequence[tuple[Variant, ModelRunner]], rounds: int) -> None:
     """Time decode and prefill steps of all models in turns."""
     per_sequence = models[0][1].shape.blocks_for(CONTEXT + 1)
     for _, model in models:

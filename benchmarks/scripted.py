@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.engine.job import Job
-from onward.engine.model import Hook, Model, Row, nothing
+from onward.engine.model import Hook, ModelRunner, Row, nothing
 from onward.engine.step import Engine
 
 SCRIPT_BIAS = 60.0
@@ -34,7 +34,7 @@ class ScriptedModel:
     `seconds` is the time that forcing took. A sequence without a script samples from the model's logits.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: ModelRunner) -> None:
         self._model = model
         self._scripts: dict[int, Script] = {}
         self.vocab_size = model.vocab_size

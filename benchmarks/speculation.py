@@ -26,7 +26,7 @@ from benchmarks.scripted import ScriptedModel
 from benchmarks.speculation_cases import KINDS, Case, Task, Workloads
 from onward.engine.events import Decoded
 from onward.engine.job import Job
-from onward.engine.model import Model, Vocabulary
+from onward.engine.model import ModelRunner, Vocabulary
 from onward.engine.step import Engine
 from onward.sampling.params import SamplingParams
 from onward.sampling.sampler import Sampler
@@ -68,7 +68,7 @@ class Arm:
     Prefixes are not shared, because every round has the same prompts.
     """
 
-    def __init__(self, model: Model, vocabulary: Vocabulary, *, speculate: bool) -> None:
+    def __init__(self, model: ModelRunner, vocabulary: Vocabulary, *, speculate: bool) -> None:
         self._model = ScriptedModel(model)
         self._engine = Engine(
             self._model, vocabulary, Sampler(model.vocab_size), share_prefixes=False, speculate=speculate

@@ -8,7 +8,7 @@ import numpy as np
 
 from onward.engine.events import Prefilled
 from onward.engine.job import Job
-from onward.engine.model import Model, Tokenizer
+from onward.engine.model import ModelRunner, Tokenizer
 from onward.engine.step import Engine
 from onward.models.resolve import resolve
 from onward.runtimes.openvino.load import load_model
@@ -64,7 +64,7 @@ def expected_scores(model: str) -> list[Row]:
     return rows
 
 
-def _load(name: str) -> tuple[Model, Tokenizer]:
+def _load(name: str) -> tuple[ModelRunner, Tokenizer]:
     if name == "toy":
         return ToyModel(), ToyTokenizer()
     folder, settings = resolve(name), Settings()

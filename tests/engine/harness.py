@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onward.completions.text_deltas import ChoiceText
 from onward.engine.events import Decoded, EngineFinishReason, Event, Prefilled
 from onward.engine.job import Job
-from onward.engine.model import Hook, Model, Row, nothing
+from onward.engine.model import Hook, ModelRunner, Row, nothing
 from onward.engine.step import Engine
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import END, ToyTokenizer
@@ -133,9 +133,9 @@ def make_engine(
 
 
 class SlowModel:
-    """A model whose steps take `seconds` longer. Implements engine.model.Model."""
+    """A model whose steps take `seconds` longer. Implements engine.model.ModelRunner."""
 
-    def __init__(self, model: Model, seconds: float) -> None:
+    def __init__(self, model: ModelRunner, seconds: float) -> None:
         self.vocab_size = model.vocab_size
         self.context_length = model.context_length
         self.blocks = model.blocks

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.engine.drafter import MAX_DRAFT_TOKENS, Draft, Drafter, Index, Prediction, Track
+from onward.engine.drafter import MAX_DRAFT_TOKENS, Draft, Drafter, Index, PredictedText, Track
 from onward.engine.pacing import StepCost
 from onward.engine.scheduler import SchedulerOutput
 from onward.engine.sequence import Sequence as EngineSequence
@@ -407,7 +407,7 @@ def test_following_token_by_token_or_many_at_once_makes_no_difference(
 def test_whatever_is_generated_only_tokens_of_the_prediction_are_drafted(
     tokens: list[int], predicted: list[int]
 ) -> None:
-    prediction = Prediction(predicted, Index({}))
+    prediction = PredictedText(predicted, Index({}))
     for token in tokens:
         prediction.follow(token)
         proposal = prediction.propose(MAX_DRAFT_TOKENS, 0.0)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 import onward
-from onward.engine.model import Model, Row
+from onward.engine.model import ModelRunner, Row
 from onward.models.resolve import built_in_folder
 from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
@@ -55,12 +55,12 @@ def storyteller_hash(precision: Precision) -> str:
     return _hash_of(_load(built_in_folder("storyteller"), precision))
 
 
-def _load(path: Path, precision: Precision) -> Model:
+def _load(path: Path, precision: Precision) -> ModelRunner:
     options = RuntimeOptions(runtime="native", threads=1, precision=precision, kv_memory=4_000_000)
     return GGUFFormat().load(path, options, lambda line: None).model
 
 
-def _hash_of(model: Model) -> str:
+def _hash_of(model: ModelRunner) -> str:
     try:
         tokens = [(7 * index + index * index) % model.vocab_size for index in range(NUM_TOKENS)]
         logits = model.evaluate([Row(0, tokens, 0, range(3), NUM_TOKENS)])

@@ -14,7 +14,7 @@ from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.engine.events import Decoded, Event
 from onward.engine.journal import Journal
-from onward.engine.model import Model, Tokenizer
+from onward.engine.model import ModelRunner, Tokenizer
 from onward.engine.step import Engine
 from onward.models.resolve import resolve
 from onward.runtimes.options import RuntimeOptions
@@ -35,7 +35,7 @@ REQUESTS = (
 class Loaded(NamedTuple):
     """A model and its tokenizer."""
 
-    model: Model
+    model: ModelRunner
     tokenizer: Tokenizer
 
 

@@ -10,7 +10,7 @@ from onward.errors import MemoryTooSmall
 from onward.runtimes.kv_plan import MAX_DEFAULT_SEQUENCES, MIN_CONTEXT_TOKENS
 from onward.runtimes.openvino.kv_cache import (
     SCRATCH_BLOCKS,
-    KVCache,
+    KVTensors,
     Layer,
     plan,
 )
@@ -64,7 +64,7 @@ def test_a_model_with_a_context_below_the_minimum_loads_if_it_fits() -> None:
 
 
 def test_copying_a_block_copies_every_layer_and_nothing_else() -> None:
-    cache = KVCache(LAYERS, 4)
+    cache = KVTensors(LAYERS, 4)
     for number, (_, tensor) in enumerate(cache.tensors):
         tensor.data[...] = 1
         tensor.data[2] = 7 + number

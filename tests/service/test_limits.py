@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from onward.service.limits import (
     DAY_MS,
+    KeyUsage,
     Limits,
     Refusal,
     Reservation,
-    Usage,
     at,
     bill,
     duration,
@@ -81,7 +81,7 @@ steps = st.lists(st.tuples(st.integers(0, 40_000), st.integers(1, 30), st.intege
 def test_what_is_admitted_is_what_an_oracle_in_fractions_admits(
     limits: Limits, plan: list[tuple[int, int, int, bool]]
 ) -> None:
-    usage, oracle = Usage(), Oracle(limits)
+    usage, oracle = KeyUsage(), Oracle(limits)
     running: dict[int, Reservation] = {}
     for number, (elapsed, tokens, share, ends) in enumerate(plan):
         oracle.advance(elapsed)
@@ -104,7 +104,7 @@ def test_after_the_advised_wait_a_request_is_admitted_and_a_millisecond_before_i
     per_minute: int, limit: int, before: list[int]
 ) -> None:
     limits = Limits(requests_per_minute=per_minute, tokens_per_minute=limit)
-    usage, now = Usage(), NOON
+    usage, now = KeyUsage(), NOON
     outcome: Reservation | Refusal = Reservation(0, 0, 0, 0)
     for tokens in [*before, *[1] * 2000]:
         usage, outcome = reserve(limits, usage, min(tokens, limit), 0, now)
@@ -131,14 +131,14 @@ def test_after_the_advised_wait_a_request_is_admitted_and_a_millisecond_before_i
     ],
 )
 def test_each_limit_refuses_what_exceeds_it(limits: Limits, tokens: int, cause: str, waits: bool) -> None:
-    _, outcome = reserve(limits, Usage(), tokens, tokens, NOON)
+    _, outcome = reserve(limits, KeyUsage(), tokens, tokens, NOON)
     assert isinstance(outcome, Refusal)
     assert (outcome.cause, outcome.wait_ms is not None) == (cause, waits)
 
 
 def test_a_used_up_day_ends_at_midnight_utc() -> None:
     limits = Limits(tokens_per_day=10)
-    usage, _ = reserve(limits, Usage(), 10, 0, NOON)
+    usage, _ = reserve(limits, KeyUsage(), 10, 0, NOON)
     usage, refused = reserve(limits, usage, 1, 0, NOON)
     assert isinstance(refused, Refusal) and refused.wait_ms == 12 * 3_600_000
     _, outcome = reserve(limits, usage, 10, 0, NOON + 12 * 3_600_000)
@@ -147,7 +147,7 @@ def test_a_used_up_day_ends_at_midnight_utc() -> None:
 
 def test_what_was_reserved_yesterday_does_not_change_today() -> None:
     limits = Limits(tokens_per_day=100)
-    usage, reservation = reserve(limits, Usage(), 80, 0, NOON)
+    usage, reservation = reserve(limits, KeyUsage(), 80, 0, NOON)
     assert isinstance(reservation, Reservation)
     usage, _ = reserve(limits, usage, 10, 0, NOON + DAY_MS)
     usage = settle(limits, usage, reservation, 5, 0, NOON + DAY_MS)
@@ -155,7 +155,7 @@ def test_what_was_reserved_yesterday_does_not_change_today() -> None:
 
 
 def test_what_was_not_reserved_is_added() -> None:
-    usage = bill(Limits(tokens_per_minute=100), Usage(), 30, 7, NOON)
+    usage = bill(Limits(tokens_per_minute=100), KeyUsage(), 30, 7, NOON)
     assert (usage.day_tokens, usage.day_cost, usage.num_running) == (30, 7, 0)
     assert headers(Limits(tokens_per_minute=100), usage)["x-ratelimit-remaining-tokens"] == "70"
 
@@ -163,7 +163,7 @@ def test_what_was_not_reserved_is_added() -> None:
 @pytest.mark.parametrize(("jump", "level"), [(-30_000, 0), (-90_000, 0), (30_000, 30), (10**12, 60)])
 def test_clocks_that_jump_neither_free_nor_lock_for_long(jump: int, level: int) -> None:
     limits = Limits(tokens_per_minute=60)
-    usage, _ = reserve(limits, Usage(), 60, 0, NOON)
+    usage, _ = reserve(limits, KeyUsage(), 60, 0, NOON)
     usage = at(limits, usage, NOON + jump)
     assert headers(limits, usage)["x-ratelimit-remaining-tokens"] == str(level)
     if jump == -90_000:  # set back for longer than the slack: it refills from the new time on
@@ -183,7 +183,7 @@ def test_durations_are_written_as_go_writes_them(ms: int, text: str) -> None:
 
 
 def test_the_headers_of_the_first_request_at_500_a_minute() -> None:
-    usage, _ = reserve(Limits(requests_per_minute=500), Usage(), 5, 0, NOON)
+    usage, _ = reserve(Limits(requests_per_minute=500), KeyUsage(), 5, 0, NOON)
     assert headers(Limits(requests_per_minute=500), usage) == {
         "x-ratelimit-limit-requests": "500",
         "x-ratelimit-remaining-requests": "499",

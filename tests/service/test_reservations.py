@@ -10,7 +10,7 @@ from sqlalchemy import URL, func, select
 
 from onward.service.grant import Grant
 from onward.service.keys import create_key
-from onward.service.limits import Limits, Refusal, Reservation, Usage
+from onward.service.limits import KeyUsage, Limits, Refusal, Reservation
 from onward.service.reservations import admit, beat, leave, read_usage, settle_request
 from onward.service.store import Store, open_store
 from onward.service.tables import RESERVATIONS
@@ -30,7 +30,7 @@ def begin(store: Store, request: str, grant: Grant, tokens: int, face: str = "f"
         return admit(connection, request, grant, face, tokens, tokens * 2, store.clock())[1]
 
 
-def usage_of(store: Store, grant: Grant) -> Usage:
+def usage_of(store: Store, grant: Grant) -> KeyUsage:
     with store.read() as connection:
         return read_usage(connection, grant.id)
 
@@ -122,4 +122,4 @@ def test_a_forgotten_key_ends_without_an_error(store: Store) -> None:
     grant = Grant("key_gone", "gone")
     with store.begin() as connection:
         assert settle_request(connection, "r", grant, 5, 0, store.clock()).day_tokens == 5
-    assert usage_of(store, grant) == Usage()
+    assert usage_of(store, grant) == KeyUsage()

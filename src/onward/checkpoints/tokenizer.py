@@ -11,7 +11,7 @@ import numpy as np
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.pretokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from onward.checkpoints.types import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
-from onward.checkpoints.vocabulary import BYTE_LEVEL, SENTENCE_PIECE, Vocabulary
+from onward.checkpoints.vocabulary import BYTE_LEVEL, SENTENCE_PIECE, VocabularyLists
 from onward.errors import CheckpointError
 
 _USABLE = frozenset({NORMAL, USER_DEFINED, UNUSED})
@@ -75,7 +75,7 @@ def tokenizer_files(parameters: Parameters, *, has_model: bool = True, is_gguf: 
     has the vocabulary only. `is_gguf`: what a GGUF file leaves open is as in llama.cpp; a folder's own files say it.
     Raises CheckpointError for one that cannot be built.
     """
-    vocabulary = Vocabulary(parameters, is_gguf=is_gguf)
+    vocabulary = VocabularyLists(parameters, is_gguf=is_gguf)
     _require_known(vocabulary)
     if vocabulary.model == BYTE_LEVEL:
         pipeline = _byte_level(vocabulary)
@@ -105,7 +105,7 @@ def tokenizer_files(parameters: Parameters, *, has_model: bool = True, is_gguf: 
 def tokenizer_notes(parameters: Parameters) -> list[str]:
     """Return what the operator should know about the tokenizer of a file. Raises CheckpointError for one that cannot be
     built, as far as that is found without building it."""
-    vocabulary = Vocabulary(parameters)
+    vocabulary = VocabularyLists(parameters)
     _require_known(vocabulary)
     if vocabulary.model == BYTE_LEVEL:
         _rule(vocabulary)
@@ -127,14 +127,14 @@ def tokenizer_notes(parameters: Parameters) -> list[str]:
     return notes
 
 
-def adds_start(vocabulary: Vocabulary) -> bool:
+def adds_start(vocabulary: VocabularyLists) -> bool:
     """Return whether the start token is put before every text. Raises CheckpointError."""
     if vocabulary.model == SENTENCE_PIECE:
         return vocabulary.flag("add_bos_token", True)
     return vocabulary.flag("add_bos_token", _rule(vocabulary).adds_start)
 
 
-def _require_known(vocabulary: Vocabulary) -> None:
+def _require_known(vocabulary: VocabularyLists) -> None:
     """Raise CheckpointError for what changes a completion and is not computed."""
     suppressed = vocabulary.parameters.whole("tokenizer.ggml.suppress_tokens")
     if isinstance(suppressed, np.ndarray) and len(suppressed):
@@ -144,7 +144,7 @@ def _require_known(vocabulary: Vocabulary) -> None:
         )
 
 
-def _rule(vocabulary: Vocabulary) -> PreTokenizer:
+def _rule(vocabulary: VocabularyLists) -> PreTokenizer:
     """Return how a byte-level tokenizer cuts a text. Raises CheckpointError."""
     name = vocabulary.parameters.whole("tokenizer.ggml.pre") or DEFAULT
     rule = PRE_TOKENIZERS.get(str(name))
@@ -156,7 +156,7 @@ def _rule(vocabulary: Vocabulary) -> PreTokenizer:
     return rule
 
 
-def _other_tokens(vocabulary: Vocabulary) -> dict[str, int | str]:
+def _other_tokens(vocabulary: VocabularyLists) -> dict[str, int | str]:
     """Return what the tokens stand for that the vocabulary of texts does not have, or writes in another way."""
     found: dict[str, int | str] = {}
     for token, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
@@ -168,7 +168,7 @@ def _other_tokens(vocabulary: Vocabulary) -> dict[str, int | str]:
     return found
 
 
-def _byte_level(vocabulary: Vocabulary) -> dict[str, Any]:
+def _byte_level(vocabulary: VocabularyLists) -> dict[str, Any]:
     rule = _rule(vocabulary)
     steps: list[dict[str, Any]] = [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
@@ -183,7 +183,7 @@ def _byte_level(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _lines_of_merges(vocabulary: Vocabulary) -> list[Any]:
+def _lines_of_merges(vocabulary: VocabularyLists) -> list[Any]:
     """Return the merges as they are stated. Raises CheckpointError where there should be some."""
     lines: list[Any] = vocabulary.parameters.list_of(str, "tokenizer.ggml.merges") or []
     pieces = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
@@ -195,7 +195,7 @@ def _lines_of_merges(vocabulary: Vocabulary) -> list[Any]:
     return lines
 
 
-def _stated_merges(vocabulary: Vocabulary) -> list[list[str]]:
+def _stated_merges(vocabulary: VocabularyLists) -> list[list[str]]:
     """Return the merges as pairs: a line has a space between two tokens, the first of which may begin with one."""
     lines, pairs = _lines_of_merges(vocabulary), []
     for line in lines:
@@ -210,14 +210,14 @@ def _stated_merges(vocabulary: Vocabulary) -> list[list[str]]:
     return pairs
 
 
-def _words(vocabulary: Vocabulary) -> dict[str, Any]:
+def _words(vocabulary: VocabularyLists) -> dict[str, Any]:
     """SentencePiece's tokens as a list of words."""
     unknown = vocabulary.special("unknown_token_id")
     model = {"type": "WordLevel", "vocab": vocabulary.ids, "unk_token": vocabulary.tokens[unknown or 0]}
     return {"normalizer": None, "pre_tokenizer": None, "decoder": _SENTENCE_PIECE_DECODER, "model": model}
 
 
-def _sentence_piece(vocabulary: Vocabulary) -> dict[str, Any]:
+def _sentence_piece(vocabulary: VocabularyLists) -> dict[str, Any]:
     """SentencePiece's BPE: what its scores prefer is merged first, and what has no token becomes bytes."""
     steps: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}]
     if vocabulary.flag("add_space_prefix", True):
@@ -236,7 +236,7 @@ def _sentence_piece(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _bpe(vocabulary: Vocabulary, merges: list[list[str]]) -> dict[str, Any]:
+def _bpe(vocabulary: VocabularyLists, merges: list[list[str]]) -> dict[str, Any]:
     return {
         "type": "BPE",
         "dropout": None,
@@ -257,7 +257,7 @@ def strips_space(parameters: Parameters) -> bool:
     return "phi-3" in name or "phi3" in name
 
 
-def _added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
+def _added_tokens(vocabulary: VocabularyLists) -> list[dict[str, Any]]:
     """Return the tokens that are recognised in a text as a whole: control tokens, the unknown one, and those that the
     makers added. Phi 3's take the white space behind them, which a file cannot state (as in llama.cpp)."""
     strips = strips_space(vocabulary.parameters)

@@ -58,7 +58,7 @@ _HARMONY = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"
 """Texts of tokens that are text, whatever else a file says about them."""
 
 
-class Vocabulary:
+class VocabularyLists:
     """The lists that a file has one entry per token in, checked against each other. `notes` are for the operator."""
 
     def __init__(self, parameters: Parameters, *, is_gguf: bool = True) -> None:

@@ -42,7 +42,7 @@ class Argument(click.Argument):
         return " ".join(self.get_usage_pieces(ctx)), self.help or ""
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group of commands that passes global flags on to its commands."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

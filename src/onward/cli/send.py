@@ -187,14 +187,14 @@ def _write(text: str) -> None:
 
 async def _suggest_model(source: Source, problem: RemoteError, fields: dict[str, Any]) -> None:
     """Add "Did you mean …?" to the error for a model that the server does not serve, if its list is available."""
-    from onward.cli.source.http import ModelList
+    from onward.cli.source.http import ListedModels
 
     request = getattr(source, "request", None)
     model = fields.get("model")
     if problem.status != 404 or request is None or not isinstance(model, str):
         return
     try:
-        listed = await asyncio.wait_for(request("GET", "/models", ModelList), timeout=5)
+        listed = await asyncio.wait_for(request("GET", "/models", ListedModels), timeout=5)
         known = [str(each["id"]) for each in listed["data"]]
     except Exception:  # a failed suggestion must not replace the error itself
         return

@@ -16,7 +16,7 @@ _ANNOUNCED = "onward.cli.session"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class ServerConnection:
     """Where requests go. `base_url` None: a model in this process. `origin`: the flag or variable that set it."""
 
     base_url: str | None = None
@@ -43,7 +43,7 @@ class Output:
 class Session:
     """What the global flags and the environment say about one run of a command."""
 
-    connection: Connection
+    connection: ServerConnection
     output: Output
 
 
@@ -52,7 +52,7 @@ def session_of(params: Mapping[str, Any], environ: Mapping[str, str] | None = No
     credentials that a header cannot carry."""
     environ = os.environ if environ is None else environ
     base_url, origin = _base_url(params, environ)
-    connection = Connection(
+    connection = ServerConnection(
         base_url=base_url,
         origin=origin,
         api_key=_header_value("API key", params.get("api_key") or _key(origin, environ)),

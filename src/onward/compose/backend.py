@@ -22,6 +22,7 @@ from onward.models.resolve import ResolvedModel, resolve
 from onward.residency import trim_heap
 from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.files import rows_problem
+from onward.runtimes.vocabulary import PackedVocabulary
 from onward.settings import (
     OPENAI_NAMES,
     Settings,
@@ -234,8 +235,6 @@ def _start_processes(
 
 def _describe(found: ResolvedModel, settings: Settings, described: Future[bytes]) -> Tokenizer:
     """Load the tokenizer of a model, and set `described` to its vocabulary for the engine's process."""
-    from onward.runtimes.vocabulary import PackedVocabulary
-
     try:
         tokenizer = found.format.load_tokenizer(found.path, settings.cache_dir)
         described.set_result(PackedVocabulary.create(tokenizer).encode())

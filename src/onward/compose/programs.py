@@ -25,7 +25,7 @@ from onward.settings import Settings, adapted_models, served_names, upstreams_of
 if TYPE_CHECKING:
     from onward.engine.model import Tokenizer
     from onward.engines.programs.engine import ProgramEngine
-    from onward.engines.programs.kinds import Plan, ProgramKind
+    from onward.engines.programs.kinds import LaunchPlan, ProgramKind
     from onward.engines.programs.process import ProgramProcess
     from onward.engines.upstreams.base import Upstream
 
@@ -183,8 +183,8 @@ class _Shown:
         self._progress(f"Loading {self._name} in {self._kind.title}: {percentage} %")
 
 
-def _plan(kind: ProgramKind, found: ResolvedModel, settings: Settings) -> Plan:
-    from onward.engines.programs.kinds import Plan
+def _plan(kind: ProgramKind, found: ResolvedModel, settings: Settings) -> LaunchPlan:
+    from onward.engines.programs.kinds import LaunchPlan
 
     length = settings.context_length
     if not length and kind.word == "llama.cpp":
@@ -198,7 +198,7 @@ def _plan(kind: ProgramKind, found: ResolvedModel, settings: Settings) -> Plan:
                 length,
                 own,
             )
-    return Plan(
+    return LaunchPlan(
         found.id,
         found.format.files(found.path)[0] if kind.word == "llama.cpp" else found.path,
         _private_folder(),

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
 from onward.engines.child.worker import Description, run_worker
 from onward.residency import share_heap, trim_heap
 from onward.runtimes.base import Progress
+from onward.runtimes.formats import import_usual_runtimes
+from onward.runtimes.vocabulary import PackedVocabulary
 
 if TYPE_CHECKING:
     from onward.engine.client import EngineInfo
@@ -20,10 +23,6 @@ if TYPE_CHECKING:
 
 def load(description: Description, progress: Progress) -> tuple[Engine, EngineInfo]:
     """Load the engine of an encoded EngineConfig and PackedVocabulary. Raises SetupError."""
-    from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
-    from onward.runtimes.formats import import_usual_runtimes
-    from onward.runtimes.vocabulary import PackedVocabulary
-
     with kernels_loading(progress) as kernels_loaded:
         import_usual_runtimes()  # while the server finds out which model it is
         config = msgspec.json.decode(description.configuration(), type=EngineConfig)

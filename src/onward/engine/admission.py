@@ -28,7 +28,7 @@ MAX_PREFILLING = 4
 is not used up, or if their client has none among those."""
 
 
-class Admitted(NamedTuple):
+class AdmittedSequence(NamedTuple):
     """A sequence that has joined the batch, and the block copy to make before it is evaluated, if any."""
 
     sequence: Sequence
@@ -125,7 +125,7 @@ class Admission:
         """Remove a waiting sequence that has run before."""
         self._returning.cancel(lambda sequence: (sequence.job.id, sequence.choice) == (job, choice))
 
-    def admit_beside(self, prefilling: list[Sequence]) -> tuple[list[Admitted], list[WaitingQueue]]:
+    def admit_beside(self, prefilling: list[Sequence]) -> tuple[list[AdmittedSequence], list[WaitingQueue]]:
         """Begin a step: admit one sequence, short or long, of each kind of which fewer than MAX_PREFILLING prefill, or
         none of the client whose turn it is.
 
@@ -133,7 +133,7 @@ class Admission:
         more may be admitted while the step's budget lasts.
         """
         self._out_of_memory = False
-        admitted: list[Admitted] = []
+        admitted: list[AdmittedSequence] = []
         open_queues: list[WaitingQueue] = []
         for queue in sorted(self._queues, key=_turn):
             now_prefilling = [*prefilling, *(each.sequence for each in admitted)]
@@ -166,7 +166,7 @@ class Admission:
             self._rows.take(sequence.job)
         return returned
 
-    def admit_next(self, queues: list[WaitingQueue]) -> Admitted | None:
+    def admit_next(self, queues: list[WaitingQueue]) -> AdmittedSequence | None:
         """Admit the next sequence if there are a row and enough blocks for it: a preempted one, unless a client that
         holds fewer rows waits in `queues`.
 
@@ -190,7 +190,7 @@ class Admission:
                 return admitted
         return None
 
-    def _admit_from(self, queue: WaitingQueue) -> Admitted | None:
+    def _admit_from(self, queue: WaitingQueue) -> AdmittedSequence | None:
         """Admit the first sequence of a queue that does not wait for a prefix. Sets `_out_of_memory` if it does not fit
         and it is this queue's turn."""
         if self._rows.is_full and not self._can_reclaim(queue):
@@ -212,7 +212,7 @@ class Admission:
             return admitted
         return None
 
-    def _try_admit(self, sequence: Sequence, nodes: list[Node]) -> Admitted | None:
+    def _try_admit(self, sequence: Sequence, nodes: list[Node]) -> AdmittedSequence | None:
         """Take a free row and blocks for the sequence if there are enough, or can be taken back. `nodes` are its cached
         blocks."""
         reserve = self._rows.num_taken + len(self._returning.suspended)
@@ -223,7 +223,7 @@ class Admission:
         copy = self._cache.admit(sequence, nodes)
         self._rows.take(sequence.job)
         self._prefilling.begin(sequence, len(nodes))
-        return Admitted(sequence, copy)
+        return AdmittedSequence(sequence, copy)
 
     def _can_reclaim(self, queue: WaitingQueue) -> bool:
         """Whether a client holds so many more rows than the one whose turn it is that one can be taken back."""

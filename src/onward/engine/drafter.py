@@ -165,7 +165,7 @@ class Lookup:
         return Proposal(found, probabilities, "lookup")
 
 
-class Prediction:
+class PredictedText:
     """Drafts from the text that the caller expects, and finds the position again after the generated text differed."""
 
     __slots__ = ("_index", "_last", "_left", "_num_stray", "_tokens", "track")
@@ -238,7 +238,7 @@ class Drafter:
         another choice of the same job, if there is one."""
         self.index = index or Index(_index_triples(tokens[:prompt_length]))
         self._lookup = Lookup(tokens, prompt_length, self.index.triples)
-        self._prediction = Prediction(prediction, self.index) if prediction else None
+        self._prediction = PredictedText(prediction, self.index) if prediction else None
         self._followed = prompt_length
 
     def follow(self) -> bool:

@@ -1,7 +1,8 @@
 """The interface of a runtime: token ids in, logits out.
 
-A runtime implements `Model`. The engine decides which tokens are in which KV block. A runtime with paged attention uses
-the block tables as they are; one that manages its own cells maps block ids to them, and copies them in `copy_block`.
+A runtime implements `ModelRunner`. The engine decides which tokens are in which KV block. A runtime with paged
+attention uses the block tables as they are; one that manages its own cells maps block ids to them, and copies them in
+`copy_block`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Row:
     repeatable: bool = True
 
 
-class Model(Protocol):
+class ModelRunner(Protocol):
     """A decoder with a KV cache of `blocks` blocks of `shape.block_tokens` tokens. Used by the engine thread only."""
 
     vocab_size: int

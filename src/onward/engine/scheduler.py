@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count, zip_longest
 
 from onward.constraints.choice import Compiled
-from onward.engine.admission import Admission, Admitted, PrefillingBlocks
+from onward.engine.admission import Admission, AdmittedSequence, PrefillingBlocks
 from onward.engine.cache import Copy, KVCache
 from onward.engine.drafter import Draft
 from onward.engine.job import Job
@@ -244,7 +244,7 @@ def _share(
     return max(min(budget, max_tokens), min(left, shape.tile_tokens), shape.min_prefill_tokens)
 
 
-def _start(admitted: Admitted, running: list[Sequence], output: SchedulerOutput) -> Sequence:
+def _start(admitted: AdmittedSequence, running: list[Sequence], output: SchedulerOutput) -> Sequence:
     """Add an admitted sequence to those that run, and its block copy to the output. Modifies both."""
     if admitted.copy is not None:
         output.copies.append(admitted.copy)

@@ -18,7 +18,7 @@ from onward.engine.constraints import Constraints, LoadTokenizer
 from onward.engine.drafter import Draft, Drafter
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
-from onward.engine.model import Hook, Model, Row, Vocabulary, nothing
+from onward.engine.model import Hook, ModelRunner, Row, Vocabulary, nothing
 from onward.engine.pacing import PrefillPacer, StepCost
 from onward.engine.scheduler import ScheduledSequence, Scheduler
 from onward.engine.sequence import Sequence
@@ -48,7 +48,7 @@ class Engine:
 
     def __init__(
         self,
-        model: Model,
+        model: ModelRunner,
         vocabulary: Vocabulary,
         sampler: Sampler,
         *,

@@ -27,6 +27,10 @@ class BrokenFrame(Exception):
     """What was read is not a frame. The message says why."""
 
 
+class BrokenMessage(Exception):
+    """The payload of a frame is not a message of this version."""
+
+
 def frame(payload: bytes) -> bytes:
     """Return a frame with this payload. Raises BrokenFrame over MAX_FRAME_BYTES."""
     if len(payload) > MAX_FRAME_BYTES:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from onward.engine.model import Model, Tokenizer
+    from onward.engine.model import ModelRunner, Tokenizer
     from onward.runtimes.options import RuntimeOptions
 
 Progress = Callable[[str], None]
@@ -22,7 +22,7 @@ class LoadedModel:
     The step shape is the model's own (`model.shape`).
     """
 
-    model: Model
+    model: ModelRunner
     fingerprint: str
     """Changes with whatever may change results: weights, runtime, processor, precision."""
     notes: tuple[str, ...] = ()

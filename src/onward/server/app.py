@@ -15,7 +15,7 @@ from onward.offload import owner
 from onward.server import monitoring as monitoring_routes
 from onward.server.addresses import TrustedProxies
 from onward.server.auth import Authenticator
-from onward.server.exchange import ClientDisconnected, Exchange, Receive, Scope, Send, convert_error, send_error
+from onward.server.exchange import ClientDisconnected, HttpExchange, Receive, Scope, Send, convert_error, send_error
 from onward.server.keys import Keys, collect_keys
 from onward.server.logs import log_request
 from onward.server.metrics import Metrics
@@ -127,13 +127,13 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                await self._handle(Exchange(scope, receive, send, request_id()))
+                await self._handle(HttpExchange(scope, receive, send, request_id()))
             case "lifespan":
                 await _handle_lifespan(receive, send)
             case _:
                 await send({"type": "websocket.close", "code": 1000})
 
-    async def _handle(self, exchange: Exchange) -> None:
+    async def _handle(self, exchange: HttpExchange) -> None:
         """Handle one request, whatever happens; count it and log it."""
         exchange.client = self._proxies.client(exchange.client, exchange.headers_named(b"x-forwarded-for"))
         exchange.headers += [*COMMON_HEADERS, (b"x-request-id", exchange.id.encode())]
@@ -152,7 +152,7 @@ class App:
             if self._log_requests:
                 log_request(exchange)
 
-    async def _dispatch(self, exchange: Exchange) -> None:
+    async def _dispatch(self, exchange: HttpExchange) -> None:
         """Check origin and host, method and URL, then the key; then call the handler."""
         self._origins.check(exchange)
         if exchange.method == "OPTIONS":
@@ -167,7 +167,7 @@ class App:
             part = self._services.restricted(exchange.key.grant.allows)
         await route.handler(part, exchange)
 
-    async def _handle_preflight(self, exchange: Exchange) -> None:
+    async def _handle_preflight(self, exchange: HttpExchange) -> None:
         """Allow what the page asks for: OriginGuard has refused pages that may not send requests."""
         allowed = self._routes.allowed_methods(exchange.path)
         requested = exchange.header(b"access-control-request-headers") or "*"
@@ -179,7 +179,7 @@ class App:
         ]
         await exchange.respond(204, b"", "")
 
-    async def _handle_error(self, exchange: Exchange, exception: Exception) -> None:
+    async def _handle_error(self, exchange: HttpExchange, exception: Exception) -> None:
         error = convert_error(exception, exchange.id, exchange.words)
         if exchange.response_started:
             raise exception  # part of a response was sent: the server must close the connection

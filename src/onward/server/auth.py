@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from onward.errors import AuthenticationFailed, RateLimited, SetupError
 from onward.server.addresses import is_loopback, network
-from onward.server.exchange import Exchange
+from onward.server.exchange import HttpExchange
 from onward.server.keys import Key, Keys, digest, is_generated
 from onward.settings import Settings
 
@@ -105,7 +105,7 @@ class Authenticator:
         """Accept these keys from now on. Running requests go on."""
         self._keys = keys
 
-    async def authenticate(self, exchange: Exchange) -> None:
+    async def authenticate(self, exchange: HttpExchange) -> None:
         """Raise AuthenticationFailed unless the request carries a valid key, in any place where clients put one.
 
         Sets `exchange.key`. The error for a wrong key may be delayed; raises RateLimited where too many are.
@@ -126,7 +126,7 @@ class Authenticator:
             code="invalid_api_key",
         )
 
-    def accepts(self, exchange: Exchange) -> bool:
+    def accepts(self, exchange: HttpExchange) -> bool:
         """Return whether the request carries a valid key, or needs none. A wrong one counts, but delays nothing."""
         if self._find(exchange) or not self._keys.are_required:
             return True
@@ -134,7 +134,7 @@ class Authenticator:
             self._wrong_keys.delay(exchange.client)
         return False
 
-    def _find(self, exchange: Exchange) -> Key | None:
+    def _find(self, exchange: HttpExchange) -> Key | None:
         """Return the key of a request, and record it there."""
         if not self._keys:
             return None
@@ -149,7 +149,7 @@ class Authenticator:
                 return key
         return None
 
-    async def _delay(self, exchange: Exchange) -> None:
+    async def _delay(self, exchange: HttpExchange) -> None:
         """Wait until a wrong key may be answered. Raises RateLimited where the address has sent too many."""
         refused_seconds = self._wrong_keys.seconds_until_accepted(exchange.client)
         if refused_seconds > 0 or self._num_waiting >= MAX_WAITING:
@@ -163,7 +163,7 @@ class Authenticator:
                 self._num_waiting -= 1
 
 
-def _provided_keys(exchange: Exchange) -> Iterator[str]:
+def _provided_keys(exchange: HttpExchange) -> Iterator[str]:
     scheme, _, credentials = (exchange.header(b"authorization") or "").partition(" ")
     match scheme.lower():
         case "bearer" if credentials.strip():

@@ -62,7 +62,7 @@ class ClientDisconnected(SinkClosed):
     """The client closed the connection before its response was complete."""
 
 
-class Exchange:
+class HttpExchange:
     """A request and its response: first the request body is read, then the response is sent.
 
     Every response carries `headers`; handlers may append to them until the response starts. Handlers fill `record`,
@@ -252,7 +252,7 @@ def convert_error(exception: Exception, request_id: str, words: ErrorWords = OPE
     return error
 
 
-async def send_error(exchange: Exchange, error: ApiError) -> None:
+async def send_error(exchange: HttpExchange, error: ApiError) -> None:
     """Send the error as a whole response, with its headers."""
     status, body, content_type = exchange.words.body(error)
     exchange.headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from onward.server.exchange import Exchange
+from onward.server.exchange import HttpExchange
 from onward.settings import Settings
 
 access_log = logging.getLogger("onward.access")
@@ -73,7 +73,7 @@ def one_line(text: str) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
-def log_request(exchange: Exchange) -> None:
+def log_request(exchange: HttpExchange) -> None:
     """Log a finished exchange."""
     record = exchange.record
     level = logging.DEBUG if record.route in DEBUG_ROUTES else logging.INFO
@@ -82,7 +82,7 @@ def log_request(exchange: Exchange) -> None:
         access_log.log(level, "%s", key_value_line(values), extra={FIELDS: {"message": "request", **values}})
 
 
-def request_fields(exchange: Exchange) -> dict[str, object]:
+def request_fields(exchange: HttpExchange) -> dict[str, object]:
     """Return what is logged of an exchange, by key. Values that clients choose are words (`clean`)."""
     record = exchange.record
     found: dict[str, object] = {

@@ -19,7 +19,7 @@ from onward.completions.answer import Answer
 from onward.completions.delta import Delta, TokenCounts
 from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected
 from onward.server.collectors import LoadCollector
-from onward.server.exchange import CLIENT_CLOSED_REQUEST, Exchange, RequestRecord
+from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange, RequestRecord
 from onward.service.grant import Grant
 
 log = logging.getLogger("onward.server")
@@ -67,7 +67,7 @@ class KeyMetrics:
         self._names &= names
 
 
-def warn(exchange: Exchange, answer: Answer, warned: set[str]) -> None:
+def warn(exchange: HttpExchange, answer: Answer, warned: set[str]) -> None:
     """Add an answer's warning to the response, which has not begun. `warned` are the models that the log names."""
     exchange.headers.append((WARNING_HEADER, answer.warning.encode("latin-1", "replace")))
     if answer.model not in warned:

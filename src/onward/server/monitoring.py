@@ -12,7 +12,7 @@ from onward.api.operations import get, health
 from onward.api.routes import JSON, Route
 from onward.backends.base import Backend, Health
 from onward.backends.restricted import RestrictedBackend
-from onward.server.exchange import Exchange
+from onward.server.exchange import HttpExchange
 from onward.server.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Monitoring:
         self,
         backend: Backend,
         metrics: Metrics,
-        may_see_models: Callable[[Exchange], bool],
+        may_see_models: Callable[[HttpExchange], bool],
         team: Team | None = None,
     ) -> None:
         self._backend = backend
@@ -37,7 +37,7 @@ class Monitoring:
         self._may_see_models = may_see_models
         self._team = team
 
-    async def health(self, exchange: Exchange) -> None:
+    async def health(self, exchange: HttpExchange) -> None:
         """Readiness: respond with 200 while every model is served at once, with 503 while one of them is not.
 
         While an engine is being started again, requests are accepted and wait, but other servers could take them.
@@ -52,12 +52,12 @@ class Monitoring:
         exchange.headers.append((b"cache-control", b"no-store"))
         await exchange.respond(200 if health.state == "ready" else 503, body, "application/json")
 
-    async def live(self, exchange: Exchange) -> None:
+    async def live(self, exchange: HttpExchange) -> None:
         """Liveness: respond with 200 as long as the event loop runs. A server whose engine is dead ends by itself."""
         exchange.headers.append((b"cache-control", b"no-store"))
         await exchange.respond(200, b'{"status":"live"}', "application/json")
 
-    async def metrics(self, exchange: Exchange) -> None:
+    async def metrics(self, exchange: HttpExchange) -> None:
         """The metrics: of a key of a database only what concerns it, unless it is an admin's."""
         grant = None if exchange.key is None else exchange.key.grant
         await exchange.respond(200, self._metrics.render(grant), PROMETHEUS_TEXT)

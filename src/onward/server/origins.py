@@ -12,7 +12,7 @@ import re
 
 from onward.errors import Forbidden
 from onward.server.addresses import is_loopback
-from onward.server.exchange import Exchange
+from onward.server.exchange import HttpExchange
 from onward.settings import Settings
 
 _AUTHORITY = re.compile(r"(?P<name>[a-z0-9_.-]*|\[(?P<ipv6>[0-9a-f:.]+)\])(:[0-9]{1,5})?")
@@ -34,7 +34,7 @@ class OriginGuard:
         self._hosts = frozenset({settings.host.strip("[]").lower(), *map(_name_in, settings.allowed_host)})
         self._origins = frozenset(settings.allowed_origin)
 
-    def check(self, exchange: Exchange) -> None:
+    def check(self, exchange: HttpExchange) -> None:
         """Add the CORS headers of the response. Raises Forbidden."""
         hosts = exchange.headers_named(b"host")
         if self._guards_hosts:
@@ -45,7 +45,7 @@ class OriginGuard:
             readable_by = self._check_page(exchange, hosts) or "*"
         exchange.headers.append((b"access-control-allow-origin", readable_by.encode("latin-1")))
 
-    def _check_page(self, exchange: Exchange, hosts: list[str]) -> str | None:
+    def _check_page(self, exchange: HttpExchange, hosts: list[str]) -> str | None:
         """Return the origin of the page that sent a request, None if it was not a page. Raises Forbidden."""
         origins = exchange.headers_named(b"origin")
         for origin in origins:
@@ -102,7 +102,7 @@ def _name_in(authority: str) -> str | None:
         return None
 
 
-def _is_hidden_request_of_a_page(exchange: Exchange) -> bool:
+def _is_hidden_request_of_a_page(exchange: HttpExchange) -> bool:
     """Return whether a page of another site sent this without an Origin, as images and scripts are requested.
 
     Links that a person follows are no such requests.

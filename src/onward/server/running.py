@@ -14,7 +14,7 @@ from onward.backends.restricted import RestrictedBackend
 from onward.completions.delta import TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import Forbidden, Overloaded
-from onward.server.exchange import ClientDisconnected, Exchange
+from onward.server.exchange import ClientDisconnected, HttpExchange
 from onward.server.metrics import MeasuredAnswer, Metrics, warn
 from onward.server.sink import ConnectionSink
 from onward.service.grant import Grant
@@ -61,7 +61,7 @@ class Running:
 
 
 async def run_while_connected(
-    exchange: Exchange,
+    exchange: HttpExchange,
     work: Coroutine[object, object, None],
     keep_alive_seconds: float,
     send_keep_alive: Callable[[], Awaitable[None]],
@@ -107,7 +107,7 @@ class Runner:
     keep_alive_seconds: float
     team: Team | None = None
 
-    async def accept(self, exchange: Exchange, request: CompletionRequest) -> MeasuredAnswer:
+    async def accept(self, exchange: HttpExchange, request: CompletionRequest) -> MeasuredAnswer:
         """Begin to complete a request and to measure it; count it if it is refused.
 
         Raises ApiError, RequestRejected.
@@ -137,7 +137,7 @@ class Runner:
             raise Forbidden(ADMIN_KEY)
         return self.backend if grant.models is None else RestrictedBackend(self.backend, grant.allows)
 
-    async def complete(self, exchange: Exchange, request: CompletionRequest, reply: Reply) -> None:
+    async def complete(self, exchange: HttpExchange, request: CompletionRequest, reply: Reply) -> None:
         """Complete a request, and send what `reply` writes. Raises ApiError, RequestRejected, ClientDisconnected."""
         exchange.record.stream = request.stream
         run = _CompletionRun(self, exchange, request, reply)
@@ -148,7 +148,7 @@ class Runner:
 class _Admission:
     """What one request reserves of its key's limits, and what it is billed."""
 
-    def __init__(self, team: Team, grant: Grant, exchange: Exchange) -> None:
+    def __init__(self, team: Team, grant: Grant, exchange: HttpExchange) -> None:
         self._team = team
         self._grant = grant
         self._exchange = exchange
@@ -172,7 +172,7 @@ class _Admission:
 
 
 class _CompletionRun:
-    def __init__(self, runner: Runner, exchange: Exchange, request: CompletionRequest, reply: Reply) -> None:
+    def __init__(self, runner: Runner, exchange: HttpExchange, request: CompletionRequest, reply: Reply) -> None:
         self._runner = runner
         self._exchange = exchange
         self._request = request

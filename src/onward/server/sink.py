@@ -11,7 +11,7 @@ from onward.api.openai.routes import LINK
 from onward.api.reply import Event, Reply
 from onward.api.sse import KEEP_ALIVE
 from onward.offload import on_thread
-from onward.server.exchange import Exchange, convert_error
+from onward.server.exchange import HttpExchange, convert_error
 
 EVENT_STREAM = "text/event-stream"
 """Without a charset (behaviour §1)."""
@@ -23,7 +23,9 @@ class EventStream:
     `keep_alive` is what an idle stream is sent, nothing where the format has no comments.
     """
 
-    def __init__(self, exchange: Exchange, content_type: str = EVENT_STREAM, keep_alive: bytes = KEEP_ALIVE) -> None:
+    def __init__(
+        self, exchange: HttpExchange, content_type: str = EVENT_STREAM, keep_alive: bytes = KEEP_ALIVE
+    ) -> None:
         self.has_events = False
         """Whether an event was sent, by which a client knows the completion's id."""
         self._exchange = exchange
@@ -66,7 +68,7 @@ class ConnectionSink:
     """Takes what a reply writes and sends it: the small events of a step at once, large ones in parts. Methods raise
     ClientDisconnected."""
 
-    def __init__(self, exchange: Exchange, reply: Reply) -> None:
+    def __init__(self, exchange: HttpExchange, reply: Reply) -> None:
         self._exchange = exchange
         self._is_stream = reply.is_stream
         self.events = EventStream(exchange, reply.content_type, reply.keep_alive)
@@ -108,7 +110,7 @@ class ConnectionSink:
         await exchange.end_response(exchange.words.event(error))
 
 
-async def send_whole(exchange: Exchange, body: Event) -> None:
+async def send_whole(exchange: HttpExchange, body: Event) -> None:
     """Send a whole answer as one JSON response. Raises ClientDisconnected."""
     if exchange.with_schema:
         exchange.headers.append(LINK)
@@ -121,13 +123,13 @@ async def send_whole(exchange: Exchange, body: Event) -> None:
     await exchange.end_response()
 
 
-async def send_parts(exchange: Exchange, parts: Iterator[bytes]) -> None:
+async def send_parts(exchange: HttpExchange, parts: Iterator[bytes]) -> None:
     """Send a large body as chunks, each encoded on a thread when the client has taken the one before."""
     while part := await on_thread(partial(next, parts, b"")):
         await exchange.send_chunk(part)
 
 
-def add_completion_headers(exchange: Exchange, model: str) -> None:
+def add_completion_headers(exchange: HttpExchange, model: str) -> None:
     """Add the headers of a 200 (behaviour §1.1)."""
     name = urllib.parse.quote(model, safe="/:@+ ,()").encode()
     exchange.headers += [(b"openai-model", name), (b"cache-control", b"no-cache, must-revalidate")]

@@ -48,7 +48,7 @@ NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class KeyUsage:
     """What a key has used of its limits, with what is reserved. A level of None is a full bucket. `day` counts days
     since 1970, `month` months since year 0; what was used belongs to them."""
 
@@ -86,7 +86,9 @@ class Refusal:
     wait_ms: int | None
 
 
-def reserve(limits: Limits, usage: Usage, tokens: int, cost: int, now_ms: int) -> tuple[Usage, Reservation | Refusal]:
+def reserve(
+    limits: Limits, usage: KeyUsage, tokens: int, cost: int, now_ms: int
+) -> tuple[KeyUsage, Reservation | Refusal]:
     """Return the usage with a request that may use `tokens` and `cost`, and its reservation; or why it is refused.
 
     A refused request counts against the requests per minute all the same (behaviour §16.3).
@@ -113,7 +115,7 @@ def reserve(limits: Limits, usage: Usage, tokens: int, cost: int, now_ms: int) -
     return usage, Reservation(tokens, cost, usage.day, usage.month)
 
 
-def settle(limits: Limits, usage: Usage, reservation: Reservation, tokens: int, cost: int, now_ms: int) -> Usage:
+def settle(limits: Limits, usage: KeyUsage, reservation: Reservation, tokens: int, cost: int, now_ms: int) -> KeyUsage:
     """Return the usage after a reserved request has ended, for which `tokens` and `cost` were billed."""
     usage = at(limits, usage, now_ms)
     more_tokens, more_cost = tokens - reservation.tokens, cost - reservation.cost
@@ -127,13 +129,13 @@ def settle(limits: Limits, usage: Usage, reservation: Reservation, tokens: int, 
     return replace(usage, num_running=max(0, usage.num_running - 1))
 
 
-def bill(limits: Limits, usage: Usage, tokens: int, cost: int, now_ms: int) -> Usage:
+def bill(limits: Limits, usage: KeyUsage, tokens: int, cost: int, now_ms: int) -> KeyUsage:
     """Return the usage after a request that was not reserved has ended."""
     usage = replace(at(limits, usage, now_ms), num_running=usage.num_running + 1)
     return settle(limits, usage, Reservation(0, 0, usage.day, usage.month), tokens, cost, now_ms)
 
 
-def at(limits: Limits, usage: Usage, now_ms: int) -> Usage:
+def at(limits: Limits, usage: KeyUsage, now_ms: int) -> KeyUsage:
     """Return the usage at a later time: buckets are refilled, and a new day or month begins with nothing used.
 
     Clocks jump: one that was set back refills nothing until it has caught up, unless it was wrong by more than a minute
@@ -168,7 +170,7 @@ def _refilled(level: int | None, limit: int | None, elapsed_ms: int) -> int | No
     return capacity if level is None else min(capacity, level + limit * elapsed_ms)
 
 
-def _refusal(limits: Limits, usage: Usage, tokens: int, cost: int, now_ms: int) -> Refusal | None:
+def _refusal(limits: Limits, usage: KeyUsage, tokens: int, cost: int, now_ms: int) -> Refusal | None:
     """Return why a request is refused: first what waiting does not cure, then requests, then tokens."""
     budgets: tuple[tuple[Cause, int | None, int, int, int | None], ...] = (
         ("cost_per_month", limits.cost_per_month, usage.month_cost, cost, None),
@@ -201,7 +203,7 @@ def _wait(level: int, needed: int, limit: int) -> int:
     return max(1, -(-(needed - level) // limit)) if needed > level else 1
 
 
-def headers(limits: Limits, usage: Usage) -> dict[str, str]:
+def headers(limits: Limits, usage: KeyUsage) -> dict[str, str]:
     """Return the `x-ratelimit-*` headers of a response: none without a limit per minute (behaviour §16.1)."""
     found: dict[str, str] = {}
     buckets = (

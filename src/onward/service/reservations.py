@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, update
 
 from onward.service.grant import Grant
-from onward.service.limits import Refusal, Reservation, Usage, bill, reserve, settle
+from onward.service.limits import KeyUsage, Refusal, Reservation, bill, reserve, settle
 from onward.service.tables import FACES, RESERVATIONS, USAGE_NAMES, USAGES
 
 DEAD_FACE_MS = 20_000
@@ -15,21 +15,21 @@ DEAD_FACE_MS = 20_000
 nevertheless is billed as soon as it can say so."""
 
 
-def read_usage(connection: Connection, key_id: str, *, locks: bool = False) -> Usage:
+def read_usage(connection: Connection, key_id: str, *, locks: bool = False) -> KeyUsage:
     """Return what a key has used; nothing for one that was forgotten meanwhile. `locks`: until the transaction ends."""
     query = select(USAGES).where(USAGES.c.key_id == key_id)
     row = connection.execute(query.with_for_update() if locks else query).mappings().first()
-    return Usage() if row is None else Usage(**{name: row[name] for name in USAGE_NAMES})
+    return KeyUsage() if row is None else KeyUsage(**{name: row[name] for name in USAGE_NAMES})
 
 
-def read_usages(connection: Connection) -> dict[str, Usage]:
+def read_usages(connection: Connection) -> dict[str, KeyUsage]:
     rows = connection.execute(select(USAGES)).mappings()
-    return {row["key_id"]: Usage(**{name: row[name] for name in USAGE_NAMES}) for row in rows}
+    return {row["key_id"]: KeyUsage(**{name: row[name] for name in USAGE_NAMES}) for row in rows}
 
 
 def admit(
     connection: Connection, request_id: str, grant: Grant, face: str, tokens: int, cost: int, now_ms: int
-) -> tuple[Usage, Reservation | Refusal]:
+) -> tuple[KeyUsage, Reservation | Refusal]:
     """Reserve what a request may use, or return why it is refused."""
     before = read_usage(connection, grant.id, locks=True)
     usage, outcome = reserve(grant.limits, before, tokens, cost, now_ms)
@@ -41,7 +41,9 @@ def admit(
     return usage, outcome
 
 
-def settle_request(connection: Connection, request_id: str, grant: Grant, tokens: int, cost: int, now_ms: int) -> Usage:
+def settle_request(
+    connection: Connection, request_id: str, grant: Grant, tokens: int, cost: int, now_ms: int
+) -> KeyUsage:
     """Replace a request's reservation by what was billed. Where it is gone (its server was taken for dead, or the
     database was away when it began), what was billed is added."""
     usage = read_usage(connection, grant.id, locks=True)
@@ -76,6 +78,6 @@ def leave(connection: Connection, face: str, grants: dict[str, Grant], now_ms: i
     return len(rows)
 
 
-def _write_usage(connection: Connection, key_id: str, usage: Usage) -> None:
+def _write_usage(connection: Connection, key_id: str, usage: KeyUsage) -> None:
     values = {name: getattr(usage, name) for name in USAGE_NAMES}
     connection.execute(update(USAGES).where(USAGES.c.key_id == key_id).values(**values))

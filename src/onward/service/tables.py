@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, Text, inspect, select, text, update
 
 from onward.errors import SetupError
-from onward.service.limits import Limits, Usage
+from onward.service.limits import KeyUsage, Limits
 
 METADATA = MetaData()
 
@@ -13,7 +13,7 @@ META = Table("meta", METADATA, Column("name", Text, primary_key=True), Column("v
 """`version` of the schema, and `revision`, which rises with every change of a key."""
 
 LIMIT_NAMES = tuple(Limits.__dataclass_fields__)
-USAGE_NAMES = tuple(Usage.__dataclass_fields__)
+USAGE_NAMES = tuple(KeyUsage.__dataclass_fields__)
 
 KEYS = Table(
     "keys",

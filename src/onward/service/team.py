@@ -17,7 +17,7 @@ from onward.errors import Overloaded, SetupError
 from onward.models.registry import ListedModel
 from onward.service.grant import Grant, StoredKey
 from onward.service.keys import read_keys, read_revision
-from onward.service.limits import Refusal, Reservation, Usage, headers, reserve, settle
+from onward.service.limits import KeyUsage, Refusal, Reservation, headers, reserve, settle
 from onward.service.limits import at as usage_at
 from onward.service.prices import Price
 from onward.service.refusals import refused
@@ -69,7 +69,7 @@ class Team:
         self._revision = -1
         self._refreshed = -REFRESH_SECONDS
         self._beaten_ms = 0
-        self._usages: dict[str, Usage] = {}
+        self._usages: dict[str, KeyUsage] = {}
         self._away_since: float | None = None
         self._unsettled: dict[str, tuple[Admitted, int, int]] = {}
         self._polling: Future[tuple[int, list[StoredKey] | None]] | None = None
@@ -198,7 +198,7 @@ class Team:
             raise refused(outcome, model)
         return Admitted(request_id, grant, model, outcome, False)
 
-    def _release(self, request_id: str, grant: Grant, future: Future[tuple[Usage, Reservation | Refusal]]) -> None:
+    def _release(self, request_id: str, grant: Grant, future: Future[tuple[KeyUsage, Reservation | Refusal]]) -> None:
         """Free a reservation that was made after all, when nobody waited for it any more. Called on any thread."""
         if not future.cancelled() and future.exception() is None and isinstance(future.result()[1], Reservation):
             now = self._store.clock()
@@ -222,7 +222,7 @@ class Team:
         )
         loop = asyncio.get_running_loop()
 
-        def done(future: Future[Usage]) -> None:
+        def done(future: Future[KeyUsage]) -> None:
             problem = future.exception()
             if problem is None:
                 loop.call_soon_threadsafe(self._unsettled.pop, admitted.request_id, None)
@@ -239,8 +239,8 @@ class Team:
         """Return the headers of a response right after `admit`: what it left."""
         return headers(grant.limits, self._usage_of(grant))
 
-    def _usage_of(self, grant: Grant) -> Usage:
-        return self._usages.get(grant.id, Usage())
+    def _usage_of(self, grant: Grant) -> KeyUsage:
+        return self._usages.get(grant.id, KeyUsage())
 
     def use_models(self, listed: Iterable[ListedModel]) -> None:
         """Resolve the names in the price table. Raises SetupError for a name that no model has."""

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from onward.cli.session import Connection
+from onward.cli.session import ServerConnection
 from onward.cli.source.http import HttpSource
 from onward.cli.source.transport import retry_delay
 from onward.runtimes.toy.model import ToyModel
@@ -266,7 +266,7 @@ def test_a_refused_connection_is_retried_after_the_delays() -> None:
         waits.append(seconds)
 
     async def ask() -> None:
-        source = HttpSource(Connection(base_url="http://127.0.0.1:1/v1"), sleep=sleep)
+        source = HttpSource(ServerConnection(base_url="http://127.0.0.1:1/v1"), sleep=sleep)
         with pytest.raises(Exception, match="Cannot connect"):
             await source.complete({})
         await source.aclose()

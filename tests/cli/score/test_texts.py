@@ -7,28 +7,28 @@ from typing import Any
 
 import pytest
 
-from onward.cli.score.texts import Text, read_texts
+from onward.cli.score.texts import InputText, read_texts
 from onward.errors import SetupError
 
 
-def texts(tmp_path: Path, content: str | bytes, form: Any = "auto", name: str = "in.txt") -> list[Text]:
+def texts(tmp_path: Path, content: str | bytes, form: Any = "auto", name: str = "in.txt") -> list[InputText]:
     path = tmp_path / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return read_texts(path, form)
 
 
 def test_a_file_is_one_text_with_its_line_breaks(tmp_path: Path) -> None:
-    assert texts(tmp_path, "a\r\n\nb\n") == [Text("1", "a\r\n\nb\n")]
+    assert texts(tmp_path, "a\r\n\nb\n") == [InputText("1", "a\r\n\nb\n")]
 
 
 def test_lines_are_numbered_as_in_the_file_and_blank_ones_are_skipped(tmp_path: Path) -> None:
-    assert texts(tmp_path, "\ufeffa \r\n\n b", "lines") == [Text("1", "a "), Text("3", " b")]
+    assert texts(tmp_path, "\ufeffa \r\n\n b", "lines") == [InputText("1", "a "), InputText("3", " b")]
 
 
 def test_json_lines_are_strings_or_objects(tmp_path: Path) -> None:
     pair, other = '{"id": "x", "context": "c", "continuation": "d"}', '{"id": 7, "prompt": "", "completion": "e"}'
     lines = f'"a"\n\n{{"text": "b", "other": 1}}\n{pair}\n{other}\n'
-    expected = [Text("1", "a"), Text("3", "b"), Text("x", "d", "c"), Text("7", "e", "")]
+    expected = [InputText("1", "a"), InputText("3", "b"), InputText("x", "d", "c"), InputText("7", "e", "")]
     assert texts(tmp_path, lines, name="in.jsonl") == texts(tmp_path, lines, "jsonl") == expected
 
 
@@ -61,5 +61,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_digest_tells_a_context_from_none_and_from_the_text() -> None:
-    several = {Text("1", "ab").digest, Text("1", "b", "a").digest, Text("1", "ab", "").digest, Text("1", "a").digest}
-    assert len(several) == 4 and Text("1", "ab").digest == Text("2", "ab").digest
+    several = {
+        InputText("1", "ab").digest,
+        InputText("1", "b", "a").digest,
+        InputText("1", "ab", "").digest,
+        InputText("1", "a").digest,
+    }
+    assert len(several) == 4 and InputText("1", "ab").digest == InputText("2", "ab").digest

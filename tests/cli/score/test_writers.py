@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from onward.cli.score.texts import Text
+from onward.cli.score.texts import InputText
 from onward.cli.score.writers import FORMULA_STARTS, Results, check_fingerprint, csv_rows, pending, text_cell
 from onward.errors import SetupError
 
 
-def record(text: Text, **more: Any) -> dict[str, Any]:
+def record(text: InputText, **more: Any) -> dict[str, Any]:
     return {
         "id": text.id,
         "digest": text.digest,
@@ -32,14 +32,14 @@ def record(text: Text, **more: Any) -> dict[str, Any]:
 
 
 def test_text_cells_get_an_apostrophe_and_numbers_do_not() -> None:
-    rows = list(csv.reader(io.StringIO(csv_rows(record(Text("-1", "x"))))))
+    rows = list(csv.reader(io.StringIO(csv_rows(record(InputText("-1", "x"))))))
     assert rows == [["'-1", "0", "5", "'=a", "3d61", "-1.0", "1"], ["'-1", "1", "6", "bytes:\\xf0", "f0", "-0.5", "2"]]
     assert all(text_cell(start + "1").startswith("'") for start in FORMULA_STARTS)
     assert text_cell(" =1") == " =1" and text_cell(None) == ""
 
 
 def test_a_later_run_finds_what_is_left(tmp_path: Path) -> None:
-    texts = [Text(str(number), f"text {number}") for number in range(3)]
+    texts = [InputText(str(number), f"text {number}") for number in range(3)]
     with Results(tmp_path / "out.jsonl") as results:
         results.append(record(texts[1]))
     with (tmp_path / "out.jsonl").open("ab") as file:
@@ -52,13 +52,13 @@ def test_a_later_run_finds_what_is_left(tmp_path: Path) -> None:
 def test_scores_of_another_text_or_model_are_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     with Results(path) as results:
-        results.append(record(Text("1", "a")))
+        results.append(record(InputText("1", "a")))
     with Results(path) as results:
         with pytest.raises(SetupError, match="of another text with the id 1"):
-            pending([Text("1", "b")], results)
-        check_fingerprint(record(Text("2", "b")), results)
+            pending([InputText("1", "b")], results)
+        check_fingerprint(record(InputText("2", "b")), results)
         with pytest.raises(SetupError, match="use another file"):
-            check_fingerprint(record(Text("2", "b"), system_fingerprint="other"), results)
+            check_fingerprint(record(InputText("2", "b"), system_fingerprint="other"), results)
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:

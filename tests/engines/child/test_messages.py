@@ -12,7 +12,6 @@ from onward.engine_load import EngineLoad
 from onward.engines.child import messages
 from onward.engines.child.link import StepReport
 from onward.engines.child.messages import (
-    BrokenMessage,
     Configure,
     CouldNotStart,
     Crashed,
@@ -28,6 +27,7 @@ from onward.engines.child.messages import (
     split_command,
     split_report,
 )
+from onward.ipc.frames import BrokenMessage
 from onward.sampling.outputs import Sampled
 from tests.engine.harness import make_job
 

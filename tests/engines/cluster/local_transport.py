@@ -15,7 +15,7 @@ from onward.engine.thread import EngineThread
 from onward.engine_load import EngineLoad
 from onward.engines.cluster.channels import Channels
 from onward.engines.cluster.members import Member
-from onward.engines.cluster.messages import PROTOCOL, Calls, ReplicaInfo, Route, decode_frame
+from onward.engines.cluster.messages import PROTOCOL, Calls, ReplicaInfo, ReplicaRoute, decode_frame
 from onward.engines.cluster.replica import EngineReplica
 from onward.engines.cluster.transport import OnMembers, ReplicaLost
 from onward.runtimes.toy.model import ToyModel
@@ -112,7 +112,7 @@ class LocalTransport:
 
     async def cancel_choice(self, call: int, replica: str, job: int, choice: int) -> None:
         self.cancelled_choices.append((job, choice))
-        await self.named(replica).replica.cancel_choice(call, job, choice, Route(replica, ""))
+        await self.named(replica).replica.cancel_choice(call, job, choice, ReplicaRoute(replica, ""))
 
     def named(self, name: str) -> LocalReplica:
         """Return a replica. Raises ReplicaLost."""
@@ -132,15 +132,15 @@ class _Listener:
     def __init__(self, transport: LocalTransport) -> None:
         self._transport = transport
 
-    async def run(self, calls: Calls, route: Route) -> None:
+    async def run(self, calls: Calls, route: ReplicaRoute) -> None:
         self._transport.batches.append((route.replica, len(calls)))
         replica = self._transport.named(route.replica)
         await _unless_lost(replica, replica.replica.run(list(calls), route))
 
-    async def cancel(self, calls: list[int], route: Route) -> None:
+    async def cancel(self, calls: list[int], route: ReplicaRoute) -> None:
         await self._transport.named(route.replica).replica.cancel(calls, route)
 
-    async def listen(self, route: Route) -> AsyncGenerator[bytes]:
+    async def listen(self, route: ReplicaRoute) -> AsyncGenerator[bytes]:
         replica = self._transport.named(route.replica)
         async with aclosing(replica.replica.listen(route)) as frames:
             while True:

@@ -8,7 +8,7 @@ import pytest
 
 from onward.engines.cluster import channels
 from onward.engines.cluster.channels import Batches
-from onward.engines.cluster.messages import Calls, Route
+from onward.engines.cluster.messages import Calls, ReplicaRoute
 from onward.engines.cluster.transport import ReplicaLost
 
 
@@ -22,7 +22,7 @@ class Replica:
         self.ended = asyncio.Event()
         self.failure: ReplicaLost | None = None
 
-    async def run(self, calls: Calls, route: Route) -> None:
+    async def run(self, calls: Calls, route: ReplicaRoute) -> None:
         self.begun.append([call for call, _ in calls])
         try:
             await self.ended.wait()
@@ -32,14 +32,18 @@ class Replica:
         if self.failure is not None:
             raise self.failure
 
-    async def cancel(self, calls: list[int], route: Route) -> None:
+    async def cancel(self, calls: list[int], route: ReplicaRoute) -> None:
         self.cancelled.append(calls)
 
 
 def begin(monkeypatch: pytest.MonkeyPatch) -> tuple[Replica, Batches, list[tuple[int, str]]]:
     monkeypatch.setattr(channels, "BATCH_SECONDS", 0.02)
     replica, failures = Replica(), list[tuple[int, str]]()
-    return replica, Batches(replica, Route("a", "face"), lambda call, why: failures.append((call, str(why)))), failures
+    return (
+        replica,
+        Batches(replica, ReplicaRoute("a", "face"), lambda call, why: failures.append((call, str(why)))),
+        failures,
+    )
 
 
 async def until(replica: Replica, num_batches: int) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from onward.engine.job import Job
 from onward.engines.cluster.deployment import CALLS
-from onward.engines.cluster.messages import LoadReport, Route, encode_jobs
+from onward.engines.cluster.messages import LoadReport, ReplicaRoute, encode_jobs
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
 from tests.engines.cluster.local_transport import LocalReplica
 
-ROUTE = Route("a", "face")
+ROUTE = ReplicaRoute("a", "face")
 
 
 def call_of(tokens: int) -> bytes:
@@ -74,7 +74,7 @@ def test_a_batch_that_is_torn_ends_its_calls() -> None:
 
 def test_what_is_for_another_replica_is_not_accepted() -> None:
     async def run() -> None:
-        replica, elsewhere = LocalReplica("a").replica, Route("b", "face")
+        replica, elsewhere = LocalReplica("a").replica, ReplicaRoute("b", "face")
         with pytest.raises(LookupError):
             await replica.run([(1, call_of(3))], elsewhere)
         with pytest.raises(LookupError):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from onward.engines.programs.kinds import KINDS, Plan
+from onward.engines.programs.kinds import KINDS, LaunchPlan
 from onward.errors import SetupError
 
 
-def plan(folder: Path, **changes: object) -> Plan:
+def plan(folder: Path, **changes: object) -> LaunchPlan:
     fields: dict[str, object] = {
         "name": "m",
         "model": Path("/models/m"),
@@ -23,7 +23,7 @@ def plan(folder: Path, **changes: object) -> Plan:
         "port": 4321,
         "arguments": ("--mine",),
     }
-    return Plan(**{**fields, **changes})  # type: ignore[arg-type]
+    return LaunchPlan(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 COMMANDS = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.engines.upstreams.answers import Answer
+from onward.engines.upstreams.answers import UpstreamAnswer
 from onward.engines.upstreams.base import UpstreamError
 from onward.engines.upstreams.connection import Connection
 from onward.engines.upstreams.http import HTTPClient
@@ -244,7 +244,7 @@ def test_a_status_without_a_body_is_reported(head: bytes, words: str) -> None:
         async with serving(Scripted([b"HTTP/1.1 " + head + b"\r\ncontent-length: 0\r\n\r\n"])) as client:
             connection = Connection(client._url, None, 0.0)
             with pytest.raises(UpstreamError, match=re.escape(words)):
-                await connection.get("/props", Answer)
+                await connection.get("/props", UpstreamAnswer)
             await connection.close()
 
     run(test())

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import onward
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import TENSOR_TYPES
-from onward.engine.model import Model, Row
+from onward.engine.model import ModelRunner, Row
 from onward.errors import MemoryTooSmall, SetupError
 from onward.kernels import self_test
 from onward.machine import AvailableMemory
@@ -61,11 +61,11 @@ def load(path: Path, **changes: Any) -> LoadedModel:
 
 
 @pytest.fixture
-def models(tmp_path: Path) -> Iterator[Callable[..., Model]]:
+def models(tmp_path: Path) -> Iterator[Callable[..., ModelRunner]]:
     """Loads tiny models; closes them."""
-    made: list[Model] = []
+    made: list[ModelRunner] = []
 
-    def make(name: str = "llama", **changes: Any) -> Model:
+    def make(name: str = "llama", **changes: Any) -> ModelRunner:
         path = tmp_path / "m.gguf"
         made.append(load(path if path.exists() else write(tmp_path, name), **changes).model)
         return made[-1]
@@ -75,18 +75,18 @@ def models(tmp_path: Path) -> Iterator[Callable[..., Model]]:
         model.close()
 
 
-def tokens_of(model: Model, count: int = NUM_TOKENS, seed: int = 3) -> list[int]:
+def tokens_of(model: ModelRunner, count: int = NUM_TOKENS, seed: int = 3) -> list[int]:
     return [int(token) for token in np.random.default_rng(seed).integers(0, model.vocab_size, count)]
 
 
-def whole(model: Model, tokens: list[int]) -> NDArray[np.float32]:
+def whole(model: ModelRunner, tokens: list[int]) -> NDArray[np.float32]:
     """All logits of a sequence, evaluated at once in the first blocks."""
     row = Row(0, tokens, 0, range(model.shape.blocks_for(len(tokens))), len(tokens))
     return model.evaluate([row]).copy()
 
 
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in OF_FOLDERS])
-def test_log_probabilities_are_those_of_the_reference(name: str, models: Callable[..., Model]) -> None:
+def test_log_probabilities_are_those_of_the_reference(name: str, models: Callable[..., ModelRunner]) -> None:
     metadata, tensors = tiny(name)
     model = models(name, precision="exact")
     tokens = tokens_of(model)
@@ -141,7 +141,7 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2"])
-def test_fast_is_near_exact_and_no_cut_of_a_step_changes_a_bit(name: str, models: Callable[..., Model]) -> None:
+def test_fast_is_near_exact_and_no_cut_of_a_step_changes_a_bit(name: str, models: Callable[..., ModelRunner]) -> None:
     fast, exact = models(name), models(name, precision="exact")
     tokens = tokens_of(fast)
     difference = np.abs(log_softmax(whole(fast, tokens)) - log_softmax(whole(exact, tokens)))
@@ -153,7 +153,7 @@ def test_fast_is_near_exact_and_no_cut_of_a_step_changes_a_bit(name: str, models
 
 
 @pytest.mark.parametrize("precision", ["fast", "exact"])
-def test_no_cut_of_a_step_changes_a_bit(precision: str, models: Callable[..., Model]) -> None:
+def test_no_cut_of_a_step_changes_a_bit(precision: str, models: Callable[..., ModelRunner]) -> None:
     model = models("qwen2", precision=precision)
     tokens = tokens_of(model)
     expected = whole(model, tokens).tobytes()
@@ -170,7 +170,7 @@ def test_no_cut_of_a_step_changes_a_bit(precision: str, models: Callable[..., Mo
     assert pieces([3, 32, 1, 34]) == expected
 
 
-def test_rows_of_other_sequences_change_no_bit(models: Callable[..., Model]) -> None:
+def test_rows_of_other_sequences_change_no_bit(models: Callable[..., ModelRunner]) -> None:
     model = models()
     tokens = tokens_of(model, 40)
     expected = whole(model, tokens)
@@ -183,7 +183,7 @@ def test_rows_of_other_sequences_change_no_bit(models: Callable[..., Model]) -> 
     assert among[-1:].tobytes() == alone.tobytes()
 
 
-def test_drafts_have_the_bits_of_one_step_per_token(models: Callable[..., Model]) -> None:
+def test_drafts_have_the_bits_of_one_step_per_token(models: Callable[..., ModelRunner]) -> None:
     model = models()
     tokens = tokens_of(model, 10)
     expected = whole(model, tokens)
@@ -193,7 +193,7 @@ def test_drafts_have_the_bits_of_one_step_per_token(models: Callable[..., Model]
     assert model.evaluate(drafts).tobytes() == expected[6:].tobytes()
 
 
-def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(models: Callable[..., Model]) -> None:
+def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(models: Callable[..., ModelRunner]) -> None:
     model = models()
     tokens = tokens_of(model, 400)
     expected = whole(model, tokens)
@@ -204,7 +204,7 @@ def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(models: C
 
 
 @pytest.mark.parametrize("threads", [2, 3, 4])
-def test_the_number_of_threads_changes_no_bit(threads: int, models: Callable[..., Model]) -> None:
+def test_the_number_of_threads_changes_no_bit(threads: int, models: Callable[..., ModelRunner]) -> None:
     one, several = models(), models(threads=threads)
     tokens = tokens_of(one, 100)
     for _ in range(3):
@@ -235,7 +235,7 @@ def test_a_long_sequence_has_the_same_bits_on_any_number_of_threads(name: str, t
     assert found == [found[0]] * 4
 
 
-def test_threads_that_come_late_change_no_bit(models: Callable[..., Model]) -> None:
+def test_threads_that_come_late_change_no_bit(models: Callable[..., ModelRunner]) -> None:
     """Many more threads than processors, and steps of changing sizes: some threads still walk the step before."""
     alone, many = models(threads=1), models(threads=12)
     random = np.random.default_rng(8)
@@ -246,7 +246,7 @@ def test_threads_that_come_late_change_no_bit(models: Callable[..., Model]) -> N
         assert alone.evaluate([row]).tobytes() == many.evaluate([row]).tobytes()
 
 
-def test_a_copied_block_is_the_block(models: Callable[..., Model]) -> None:
+def test_a_copied_block_is_the_block(models: Callable[..., ModelRunner]) -> None:
     model = models()
     tokens = tokens_of(model, 33)
     expected = whole(model, tokens)
@@ -254,7 +254,7 @@ def test_a_copied_block_is_the_block(models: Callable[..., Model]) -> None:
     assert model.evaluate([Row(1, tokens[32:], 32, [9, 12], 1)]).tobytes() == expected[32:].tobytes()
 
 
-def test_only_wanted_rows_have_logits(models: Callable[..., Model]) -> None:
+def test_only_wanted_rows_have_logits(models: Callable[..., ModelRunner]) -> None:
     model = models()
     tokens = tokens_of(model, 20)
     expected = whole(model, tokens)
@@ -262,7 +262,7 @@ def test_only_wanted_rows_have_logits(models: Callable[..., Model]) -> None:
     assert found.tobytes() == np.concatenate((expected[-2:], expected[-1:])).tobytes()
 
 
-def test_what_is_outside_of_the_memory_is_refused(models: Callable[..., Model]) -> None:
+def test_what_is_outside_of_the_memory_is_refused(models: Callable[..., ModelRunner]) -> None:
     model = models()
     size, context = model.vocab_size, model.context_length
     blocks = list(range(context // 32))
@@ -305,7 +305,7 @@ def test_the_fingerprint_is_of_weights_and_precision_alone(tmp_path: Path) -> No
     assert found["one"] == found["threads"] != found["exact"]
 
 
-def test_float_weights_are_rounded_as_asked(models: Callable[..., Model]) -> None:
+def test_float_weights_are_rounded_as_asked(models: Callable[..., ModelRunner]) -> None:
     usual, in_8_bits, in_4_bits = models(), models(weights="int8"), models(weights="int4")
     tokens = tokens_of(usual)
     assert whole(in_8_bits, tokens).tobytes() == whole(usual, tokens).tobytes()

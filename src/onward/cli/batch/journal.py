@@ -26,7 +26,7 @@ def record_id(digest: str) -> str:
     return _ID + digest
 
 
-class Journal:
+class BatchJournal:
     """One file of results, locked while open. `digests` has the key of every line in it (see `key_of`), and the digest
     of its request, "" where it states none.
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from onward.api.ids import request_id
-from onward.cli.batch.journal import Journal, record_id
-from onward.cli.batch.lines import Checked, InvalidLine, Line, check_lines, opened_input, read_lines
+from onward.cli.batch.journal import BatchJournal, record_id
+from onward.cli.batch.lines import CheckedLine, InvalidLine, Line, check_lines, opened_input, read_lines
 from onward.cli.batch.progress import Counts, Progress, print_summary
 from onward.cli.interrupt import run
 from onward.cli.output.errors import error_object
@@ -43,7 +43,7 @@ class _LineLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchRun:
     """A batch to run: the requests in `source`, one per line, with at most `concurrency` of them running at a time.
 
     Results are appended to `output`, rejected and invalid lines to `errors`.
@@ -58,7 +58,7 @@ class Batch:
     """Overrides the model of every line; None: no override."""
 
 
-def run_batch(batch: Batch, counts: Counts) -> None:
+def run_batch(batch: BatchRun, counts: Counts) -> None:
     """Run the requests that have no result yet; updates `counts`.
 
     Raises SetupError, and errors that end the run: no connection, an invalid key, a server that stays busy or lost.
@@ -69,9 +69,9 @@ def run_batch(batch: Batch, counts: Counts) -> None:
         _run_file(batch, file, counts)
 
 
-def _run_file(batch: Batch, file: BinaryIO, counts: Counts) -> None:
+def _run_file(batch: BatchRun, file: BinaryIO, counts: Counts) -> None:
     checked, started = check_lines(file, batch.source, batch.model), time.monotonic()
-    with Journal(batch.output) as results, Journal(batch.errors) as rejections:
+    with BatchJournal(batch.output) as results, BatchJournal(batch.errors) as rejections:
         _check_unchanged(batch, checked.requests, results, "use another file for the results, or move this one away")
         _check_unchanged(batch, checked.requests, rejections, "delete it to run its lines again")
         pending = _count(checked, results.keys, rejections.keys, counts)
@@ -84,7 +84,7 @@ def _run_file(batch: Batch, file: BinaryIO, counts: Counts) -> None:
     print_summary(counts, time.monotonic() - started, batch.errors)
 
 
-def _check_unchanged(batch: Batch, requests: list[Line], journal: Journal, advice: str) -> None:
+def _check_unchanged(batch: BatchRun, requests: list[Line], journal: BatchJournal, advice: str) -> None:
     """Raise SetupError if a line is not the request that the result under its custom_id belongs to."""
     for line in requests:
         if journal.digests.get(line.custom_id, "") not in ("", line.digest):
@@ -94,7 +94,7 @@ def _check_unchanged(batch: Batch, requests: list[Line], journal: Journal, advic
             )
 
 
-def _count(checked: Checked, answered: Keys, rejected: Keys, counts: Counts) -> list[Line]:
+def _count(checked: CheckedLine, answered: Keys, rejected: Keys, counts: Counts) -> list[Line]:
     """Return the requests that earlier runs left; count all lines in `counts`."""
     counts.total = len(checked.requests) + len(checked.invalid)
     counts.answered = sum(line.custom_id in answered for line in checked.requests)
@@ -105,7 +105,7 @@ def _count(checked: Checked, answered: Keys, rejected: Keys, counts: Counts) -> 
     return pending
 
 
-def _check_apart(batch: Batch) -> None:
+def _check_apart(batch: BatchRun) -> None:
     source, output, errors = (path.resolve() for path in (batch.source, batch.output, batch.errors))
     if source in (output, errors):
         raise SetupError(f"{batch.source} is the input: use another file for the results.")
@@ -114,7 +114,12 @@ def _check_apart(batch: Batch) -> None:
 
 
 def _run_pending(
-    batch: Batch, file: BinaryIO, pending: list[Line], results: Journal, rejections: Journal, counts: Counts
+    batch: BatchRun,
+    file: BinaryIO,
+    pending: list[Line],
+    results: BatchJournal,
+    rejections: BatchJournal,
+    counts: Counts,
 ) -> None:
     named = {line.body["model"] for line in pending if isinstance(line.body["model"], str) and line.body["model"]}
     models = [batch.model] if batch.model else sorted(named)
@@ -148,9 +153,9 @@ class _Run:
     def __init__(
         self,
         source: Source,
-        batch: Batch,
-        results: Journal,
-        rejections: Journal,
+        batch: BatchRun,
+        results: BatchJournal,
+        rejections: BatchJournal,
         counts: Counts,
     ) -> None:
         self._source = source

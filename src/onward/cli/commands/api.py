@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onward.cli.command import CONTEXT, Group
+from onward.cli.command import CONTEXT, CommandGroup
 from onward.cli.commands.completions import RequestCommand, create
 
 HELP = """The old spelling of `onward completions create`; prints only the text.
@@ -20,7 +20,7 @@ def create_text(**params: Any) -> None:
     create(**params)
 
 
-command = Group(
+command = CommandGroup(
     "api",
     commands={
         "completions.create": RequestCommand(

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
-from onward.cli.command import CONTEXT, Argument, Group, session_command
+from onward.cli.batch.progress import Counts, print_unfinished
+from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.completers import model_names
+from onward.cli.interrupt import raise_on_interrupt
 from onward.cli.output.errors import REQUEST, report_errors
 from onward.cli.session import Session
 
@@ -30,16 +32,14 @@ number, and its custom_id is null if it could not be read.
 
 
 def run(session: Session, source: Path, output: Path, errors: Path | None, concurrency: int, model: str | None) -> None:
-    from onward.cli.batch.progress import Counts, print_unfinished
-    from onward.cli.batch.run import Batch, run_batch
-    from onward.cli.interrupt import raise_on_interrupt
+    from onward.cli.batch.run import BatchRun, run_batch
 
     errors = errors or output.with_suffix(".errors" + (output.suffix or ".jsonl"))
     counts = Counts()
     try:
         with report_errors(session):
             raise_on_interrupt()
-            run_batch(Batch(source, output, errors, session, concurrency, model), counts)
+            run_batch(BatchRun(source, output, errors, session, concurrency, model), counts)
     except click.exceptions.Exit as end:
         if counts.total and (end.exit_code != REQUEST or counts.unanswered):
             print_unfinished(counts)
@@ -48,7 +48,7 @@ def run(session: Session, source: Path, output: Path, errors: Path | None, concu
         raise click.exceptions.Exit(1)
 
 
-command = Group(
+command = CommandGroup(
     "batch",
     commands={
         "run": session_command(

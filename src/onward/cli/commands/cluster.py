@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onward.cli.command import CONTEXT, Argument, Group, session_command
+from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.output.formats import emit, table
 from onward.cli.session import Session
 from onward.errors import SetupError
@@ -209,7 +209,7 @@ _COMMANDS = [
     ),
 ]  # fmt: skip
 
-command = Group(
+command = CommandGroup(
     "cluster",
     commands=_COMMANDS,
     help="Engines on several machines, by Ray Serve (pip install 'onward[cluster]').",

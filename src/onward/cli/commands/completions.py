@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
-from onward.cli.command import CONTEXT, Group
+from onward.cli.command import CONTEXT, CommandGroup
 from onward.cli.global_flags import connection_options, output_options
 from onward.cli.output.errors import list_models_command, report_errors
+from onward.cli.output.formats import render
+from onward.cli.request.body import request_body, unknown_keys
 from onward.cli.request.flags import click_options, complete_bare_booleans, request_flags
 from onward.cli.session import Session, session_of
 from onward.cli.settings_command import setting, setting_flag
@@ -93,8 +95,6 @@ def _local_options() -> list[click.Parameter]:
 def create(positional: str | None, **params: Any) -> None:
     session = session_of(params)
     with report_errors(session):
-        from onward.cli.request.body import request_body
-
         fields = request_body({flag.variable: params[flag.variable] for flag in request_flags()}, positional)
         if params["max_items"] is not None:
             _require_stream(fields)
@@ -126,8 +126,6 @@ def _check_required(fields: dict[str, Any], list_models: str | None) -> None:
 
     `list_models` is the command that lists the server's models; None: a model is not required.
     """
-    from onward.cli.request.body import unknown_keys
-
     advice: dict[str, str] = {}
     if list_models is not None and "model" not in fields:
         advice["model"] = f"`{list_models}` shows the models of the server."
@@ -147,14 +145,12 @@ def _require_stream(fields: dict[str, Any]) -> None:
 
 
 def _print_body(fields: dict[str, Any], session: Session) -> None:
-    from onward.cli.output.formats import render
-
     shown = "json" if session.output.format in ("auto", "text") else session.output.format
     body = render(fields, format=shown, terminal=sys.stdout.isatty())
     click.echo(body.encode("utf-8", "backslashreplace").decode())  # lone surrogates, escaped as in JSON
 
 
-command = Group(
+command = CommandGroup(
     "completions",
     commands={"create": RequestCommand("create", callback=create, help=HELP, context_settings=CONTEXT)},
     help="Create completions.",

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from onward import values
-from onward.cli.command import CONTEXT, Group, session_command
+from onward.cli.command import CONTEXT, CommandGroup, session_command
 from onward.cli.output.formats import emit, table
 from onward.cli.session import Session
 from onward.settings import Option, options, resolve
@@ -59,7 +59,7 @@ def _words(option: Option, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-command = Group(
+command = CommandGroup(
     "config",
     commands={
         "show": session_command(

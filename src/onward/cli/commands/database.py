@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from onward.cli.command import CONTEXT, Argument, Group
+from onward.cli.command import CONTEXT, Argument, CommandGroup
 from onward.cli.database import database_flags, open_named
 
 
@@ -40,7 +40,7 @@ def _file(words: str) -> Argument:
     return Argument("file", words, metavar="FILE", type=click.Path(path_type=Path))
 
 
-command = Group(
+command = CommandGroup(
     "database",
     commands={
         "backup": click.Command(

@@ -21,6 +21,7 @@ from onward.cli.output.terminal import Style, pluralize, style_of
 from onward.cli.session import Session
 from onward.errors import SetupError
 from onward.machine import available_memory, cpu_quota
+from onward.models.registry import BUILT_IN
 from onward.network import without_secrets
 
 State = Literal["good", "note", "bad"]
@@ -156,7 +157,6 @@ def _settings() -> Iterator[Finding]:
 
 def _models() -> Iterator[Finding]:
     from onward.models.check import problems
-    from onward.models.registry import BUILT_IN
     from onward.models.resolve import built_in_folder
 
     for name in BUILT_IN:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onward import values
-from onward.cli.command import CONTEXT, Argument, Group, session_command
+from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.database import database_flags, open_named, resolved_settings
 from onward.cli.output.formats import emit, table
 from onward.cli.session import Session
@@ -365,7 +365,7 @@ def _commands() -> dict[str, click.Command]:
     }
 
 
-command = Group(
+command = CommandGroup(
     "key",
     commands=_commands(),
     help="Make API keys: for --api-key-file, or with limits in a database.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onward.cli.command import CONTEXT, Argument, Group, session_command
+from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.commands import models_cache, pull
 from onward.cli.commands.pull import described, entry_of, rm, search
 from onward.cli.completers import model_names
@@ -111,12 +111,12 @@ def _described(shown: dict[str, Any]) -> str:
 
 
 def _remote(session: Session, path: str) -> dict[str, Any]:
-    from onward.cli.source.http import HttpSource, ModelList, ShownModel
+    from onward.cli.source.http import HttpSource, ListedModels, ShownModel
 
     async def fetch() -> dict[str, Any]:
         source = HttpSource(session.connection)
         try:
-            return await source.request("GET", path, ModelList if path == "/models" else ShownModel)
+            return await source.request("GET", path, ListedModels if path == "/models" else ShownModel)
         finally:
             await source.aclose()
 
@@ -127,7 +127,7 @@ def _named(words: str) -> list[click.Parameter]:
     return [Argument("name", words, metavar="NAME_OR_PATH", shell_complete=model_names)]
 
 
-command = Group(
+command = CommandGroup(
     "models",
     commands={
         "list": session_command(

@@ -13,6 +13,7 @@ from onward.cli.output.formats import bytes_in_words, emit, table
 from onward.cli.output.terminal import pluralize
 from onward.cli.session import Session
 from onward.errors import ModelNameError
+from onward.models.registry import did_you_mean
 
 HELP = (
     "List the converted models: GGUF and safetensors files are converted at their first start, so that later ones only "
@@ -22,7 +23,6 @@ HELP = (
 
 def show_cache(session: Session, remove: tuple[str, ...], limit: str | None, everything: bool) -> None:
     from onward.models import cache
-    from onward.models.registry import did_you_mean
     from onward.settings import resolve
 
     folder = resolve(limits_found_file=True).settings.cache_dir

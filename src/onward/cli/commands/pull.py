@@ -11,6 +11,7 @@ from onward.cli.command import Argument, session_command
 from onward.cli.completers import catalogue_names
 from onward.cli.output.formats import bytes_in_words, emit, table
 from onward.cli.session import Session
+from onward.models.registry import OWNER, did_you_mean, owner
 
 if TYPE_CHECKING:
     from onward.models.catalogue import Entry
@@ -57,7 +58,6 @@ def described(entry: Entry) -> dict[str, Any]:
 def remove_model(session: Session, name: str) -> None:
     from onward.models.catalogue import catalogue
     from onward.models.pull import remove
-    from onward.models.registry import did_you_mean
     from onward.settings import resolve
 
     entry = catalogue().get(name)
@@ -123,8 +123,6 @@ def pull_model(session: Session, name: str, accept_licence: bool) -> None:
 
 def entry_of(model: ResolvedModel) -> dict[str, Any]:
     """Return what is listed of a model on this machine."""
-    from onward.models.registry import OWNER, owner
-
     owned_by = owner(model.id) if model.source == "hub" else OWNER
     common = {"id": model.id, "object": "model", "created": model.created, "owned_by": owned_by}
     return {**common, "source": model.source, "bytes": model.size_bytes, "path": str(model.path)}

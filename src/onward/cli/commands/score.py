@@ -11,11 +11,14 @@ from typing import Any
 
 import click
 
+from onward.cli.batch.progress import Counts, Progress
 from onward.cli.command import Argument, session_command
 from onward.cli.completers import model_names
+from onward.cli.interrupt import raise_on_interrupt, run
 from onward.cli.output.formats import emit, table
 from onward.cli.output.terminal import pluralize, style_of, visible, warn
 from onward.cli.session import Session
+from onward.cli.source.open import open_source
 
 HELP = """Score texts: how likely a model finds each of their tokens.
 
@@ -46,7 +49,6 @@ def score(
     window: int | None,
     overlap: int,
 ) -> None:
-    from onward.cli.interrupt import raise_on_interrupt
     from onward.cli.score.texts import read_texts
 
     raise_on_interrupt()
@@ -75,10 +77,7 @@ class _Asked:
         self, texts: Sequence[Any], model: str | None, write: Callable[[dict[str, Any]], None], *, before: int = 0
     ) -> None:
         """Score `texts` and pass each record to `write`, in order. `before`: texts that earlier runs have scored."""
-        from onward.cli.batch.progress import Counts, Progress
-        from onward.cli.interrupt import run
         from onward.cli.score.scoring import Options, score_texts
-        from onward.cli.source.open import open_source
 
         name, settings = self._model(model)
         options = Options(model=name, top=self.top, window=self.window, overlap=self.overlap)

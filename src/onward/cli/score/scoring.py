@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onward.cli.score.texts import Text
+from onward.cli.score.texts import InputText
 from onward.cli.source.base import Source, TokenizerFacts
 from onward.errors import SetupError
 from onward.text.rendering import render_token
@@ -30,7 +30,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ScoringWindow:
     """One request: tokens `start` to `end` of the sequence, of which those from `first` on are scored."""
 
     start: int
@@ -55,16 +55,16 @@ class Score:
     fingerprint: str | None = None
 
 
-def windows(num_tokens: int, first: int, size: int, overlap: int) -> list[Window]:
+def windows(num_tokens: int, first: int, size: int, overlap: int) -> list[ScoringWindow]:
     """Return the requests that score tokens `first` … `num_tokens - 1`, each once, in windows of at most `size` tokens.
 
     The first window begins at 0 and needs `first < size`; later ones are full, and end `size - overlap` tokens after
     the one before, the last one at the end.
     """
-    found: list[Window] = []
+    found: list[ScoringWindow] = []
     while first < num_tokens:
         end = min(num_tokens, first + size - overlap) if found else min(num_tokens, size)
-        found.append(Window(max(0, end - size), first, end))
+        found.append(ScoringWindow(max(0, end - size), first, end))
         first = end
     return found
 
@@ -79,7 +79,7 @@ class Scorer:
         self._options = options
         self._size = _window_size(options, facts)
 
-    async def score(self, text: Text) -> Score:
+    async def score(self, text: InputText) -> Score:
         """Return the score of a text. Raises as the source does, and SetupError for an answer without scores."""
         tokens, token_bytes, first = await self._sequence(text)
         dropped = max(0, min(first - self._options.overlap, len(tokens) - self._size))
@@ -92,7 +92,7 @@ class Scorer:
         score.logprob = sum(parts)
         return score
 
-    async def _sequence(self, text: Text) -> tuple[list[int], list[bytes | None], int]:
+    async def _sequence(self, text: InputText) -> tuple[list[int], list[bytes | None], int]:
         """Return the tokens that the model sees, their bytes, and the index of the first one to score.
 
         As lm-eval does: white space at the end of a context belongs to the text, the context's tokens are those that it
@@ -111,7 +111,7 @@ class Scorer:
             tokens, token_bytes, first = [prefix, *tokens], [b"", *token_bytes], first + 1
         return tokens, token_bytes, max(1, first)  # nothing comes before the first token of all
 
-    async def _window(self, score: Score, tokens: list[int], part: Window) -> float:
+    async def _window(self, score: Score, tokens: list[int], part: ScoringWindow) -> float:
         """Add the scores of one window; return their sum."""
         asked = {
             "model": self._options.model,
@@ -195,7 +195,7 @@ def bits_per_byte(logprob: float, num_bytes: int) -> float:
     return -logprob / (num_bytes * math.log(2))
 
 
-def record_of(text: Text, score: Score) -> dict[str, Any]:
+def record_of(text: InputText, score: Score) -> dict[str, Any]:
     """Return the result of a text as it is written: one JSON object, whose first key is `id`."""
     num_bytes = len(text.text.encode("utf-8", "surrogatepass"))
     raw = score.token_bytes
@@ -256,14 +256,14 @@ class Totals:
 
 
 async def score_texts(
-    source: Source, texts: Sequence[Text], options: Options, write: Callable[[dict[str, Any]], None]
+    source: Source, texts: Sequence[InputText], options: Options, write: Callable[[dict[str, Any]], None]
 ) -> None:
     """Score texts, pass each record to `write`, in order, and close the source. Raises what fails first."""
     running: deque[asyncio.Task[dict[str, Any]]] = deque()
     try:
         scorer = Scorer(source, await source.tokenizer_facts(options.model), options)
 
-        async def record(text: Text) -> dict[str, Any]:
+        async def record(text: InputText) -> dict[str, Any]:
             return record_of(text, await scorer.score(text))
 
         for text in texts:

@@ -19,7 +19,7 @@ CONTEXT_KEYS, TEXT_KEYS = ("context", "prompt"), ("text", "continuation", "compl
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class InputText:
     """A text to score. `context` comes before it and is not scored; None: there is none.
 
     `id` is unique in the input: the object's own, or the number of the text from 1.
@@ -36,7 +36,7 @@ class Text:
         return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def read_texts(path: Path | None, form: InputFormat) -> list[Text]:
+def read_texts(path: Path | None, form: InputFormat) -> list[InputText]:
     """Return the texts of a file; None: of standard input. Blank lines and an empty file contain none.
 
     "auto" reads a file that ends in .jsonl or .ndjson as JSON, others as one text. Raises SetupError, which names the
@@ -51,9 +51,9 @@ def read_texts(path: Path | None, form: InputFormat) -> list[Text]:
     if is_jsonl:
         texts = [_object(line, number, name) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
     elif form == "lines":
-        texts = [Text(str(number), line) for number, line in enumerate(_lines(content), 1) if line.strip()]
+        texts = [InputText(str(number), line) for number, line in enumerate(_lines(content), 1) if line.strip()]
     else:
-        texts = [Text("1", content)] if content else []
+        texts = [InputText("1", content)] if content else []
     _check(texts, name)
     return texts
 
@@ -71,7 +71,7 @@ def _lines(content: str) -> list[str]:
     return [line.removesuffix("\r") for line in content.split("\n")]
 
 
-def _object(line: str, number: int, name: str) -> Text:
+def _object(line: str, number: int, name: str) -> InputText:
     place = f"{name} line {number}"
     try:
         value = msgspec.json.decode(line)
@@ -79,7 +79,7 @@ def _object(line: str, number: int, name: str) -> Text:
         reason = str(problem).removeprefix("JSON is malformed: ")
         raise SetupError(f"{place} is not JSON: {reason}. For plain text, use --input text or --input lines.") from None
     if isinstance(value, str):
-        return Text(str(number), value)
+        return InputText(str(number), value)
     if not isinstance(value, dict):
         raise SetupError(f"{place} is neither a string nor an object with the key `text`.")
     text = _one_of(value, TEXT_KEYS, place)
@@ -88,7 +88,7 @@ def _object(line: str, number: int, name: str) -> Text:
     own = value.get("id", number)
     if not isinstance(own, str | int) or isinstance(own, bool):
         raise SetupError(f"{place}: `id` is neither a string nor an integer.")
-    return Text(str(own), text, _one_of(value, CONTEXT_KEYS, place))
+    return InputText(str(own), text, _one_of(value, CONTEXT_KEYS, place))
 
 
 def _one_of(value: dict[str, Any], keys: tuple[str, ...], place: str) -> str | None:
@@ -104,7 +104,7 @@ def _one_of(value: dict[str, Any], keys: tuple[str, ...], place: str) -> str | N
     return found
 
 
-def _check(texts: list[Text], name: str) -> None:
+def _check(texts: list[InputText], name: str) -> None:
     if not texts:
         raise SetupError(f"{name} contains no text.")
     first: dict[str, int] = {}

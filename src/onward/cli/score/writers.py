@@ -12,8 +12,8 @@ from typing import IO, Any
 
 import msgspec
 
-from onward.cli.batch.journal import Journal
-from onward.cli.score.texts import Text
+from onward.cli.batch.journal import BatchJournal
+from onward.cli.score.texts import InputText
 from onward.errors import SetupError
 
 CSV_SUFFIX = ".csv"
@@ -22,7 +22,7 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet computes a cell that begins with one of these; an apostrophe in front makes it text."""
 
 
-class Results(Journal):
+class Results(BatchJournal):
     """A file of JSON lines, one per text. `records` has those of earlier runs, by id, without their tokens."""
 
     RECORD_START = b'{"id":"'
@@ -41,7 +41,7 @@ class Results(Journal):
         return str(own["id"])
 
 
-def pending(texts: Sequence[Text], results: Results) -> list[Text]:
+def pending(texts: Sequence[InputText], results: Results) -> list[InputText]:
     """Return the texts that have no record yet. Raises SetupError where a record is that of another text."""
     for text in texts:
         record = results.records.get(text.id)

@@ -16,7 +16,7 @@ import msgspec
 import onward
 from onward.cli.interrupt import raise_on_interrupt
 from onward.cli.output.terminal import note
-from onward.cli.session import Connection
+from onward.cli.session import ServerConnection
 from onward.cli.source.base import (
     ConnectionFailed,
     Document,
@@ -52,7 +52,7 @@ REDACTED = {
 }
 
 
-class ModelList(msgspec.Struct):
+class ListedModels(msgspec.Struct):
     """What a server's `/models` has."""
 
     data: list[dict[str, Any]]
@@ -72,7 +72,7 @@ class Tokenized(msgspec.Struct):
     token_bytes: list[str] | None = None
 
 
-class TokenizerInfo(msgspec.Struct):
+class ReportedTokenizer(msgspec.Struct):
     """What a server's `/tokenizer_info` has."""
 
     model_max_length: int
@@ -86,7 +86,7 @@ class HttpSource:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ServerConnection,
         *,
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -189,7 +189,7 @@ class HttpSource:
 
     async def tokenizer_facts(self, model: str | None) -> TokenizerFacts:
         query = f"?model={quote(model, safe='')}" if model else ""
-        info = await self.at_root("GET", f"/tokenizer_info{query}", TokenizerInfo)
+        info = await self.at_root("GET", f"/tokenizer_info{query}", ReportedTokenizer)
         prefix = info.get("eos_token_id") if info.get("bos_token_id") is None else info["bos_token_id"]
         return TokenizerFacts(info["model_max_length"], prefix, bool(info.get("add_bos_token")))
 
@@ -269,7 +269,7 @@ class HttpSource:
             _log(f"< {response.status_code} {response.reason_phrase}", response.headers)
 
 
-def _headers(connection: Connection) -> dict[str, str]:
+def _headers(connection: ServerConnection) -> dict[str, str]:
     headers = {"accept": "application/json", "user-agent": f"Onward/CLI {onward.__version__}"}
     if connection.api_key:
         headers["authorization"] = f"Bearer {connection.api_key}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onward.cli.output.terminal import note
-from onward.cli.session import Connection
+from onward.cli.session import ServerConnection
 from onward.cli.source.base import Source
 from onward.network import without_secrets
 
 
 def open_source(
-    connection: Connection, models: list[str], *, settings: Mapping[str, str] | None = None, quiet: bool = False
+    connection: ServerConnection, models: list[str], *, settings: Mapping[str, str] | None = None, quiet: bool = False
 ) -> Source:
     """Open the session's source. Slow for a model in this process: it is loaded.
 
@@ -28,7 +28,7 @@ def open_source(
     return open_local(models, settings or {})
 
 
-def unknown_models(connection: Connection, models: list[str]) -> dict[str, str]:
+def unknown_models(connection: ServerConnection, models: list[str]) -> dict[str, str]:
     """Return the models that this process cannot load, with the reason; empty for a server.
 
     Blocks; may download models. Raises SetupError for a broken model.

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from onward.engine.client import Command, EngineInfo, Stop
 from onward.engines.child.link import OnLost, OnReport, StepReport
 from onward.engines.child.messages import (
-    BrokenMessage,
     Configure,
     CouldNotStart,
     Crashed,
@@ -27,7 +26,7 @@ from onward.engines.child.messages import (
     split_command,
 )
 from onward.errors import ModelFolderError, SetupError
-from onward.ipc.frames import BrokenFrame, FrameReader, FrameWriter
+from onward.ipc.frames import BrokenFrame, BrokenMessage, FrameReader, FrameWriter
 from onward.ipc.spawn import Process, how_it_ended, spawn
 
 log = logging.getLogger("onward.engine")

@@ -117,7 +117,7 @@ class Suspects:
             self._alone = None
 
 
-class Outcome(NamedTuple):
+class ReportOutcome(NamedTuple):
     """What follows from a report: `events` to deliver and `commands` to send, both in order. `crash_reason`: why the
     engine has crashed, if the report says so; it is then about to be lost."""
 
@@ -187,7 +187,7 @@ class Dispatch:
             self._forget([job])
         return commands + self._send()
 
-    def accept(self, report: StepReport) -> Outcome:
+    def accept(self, report: StepReport) -> ReportOutcome:
         """Record a report of the current engine. Events of jobs and choices that have ended are dropped."""
         self._suspects.admitted(job for job in report.admitted if job in self.book)
         events, ended, strays, crash_reason = self.book.accept(report.events)
@@ -196,7 +196,7 @@ class Dispatch:
             self._suspects.progressed({event.job for event in events})
         self._forget(ended)
         commands: list[Command] = [CancelChoice(*stray) for stray in strays]
-        return Outcome(events, commands + self._send(), crash_reason)
+        return ReportOutcome(events, commands + self._send(), crash_reason)
 
     def engine_ready(self) -> list[Command]:
         """Return the commands that resume all live jobs in a new engine."""

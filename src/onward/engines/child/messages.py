@@ -11,6 +11,7 @@ from onward.engine.client import Command, EngineInfo, Submit
 from onward.engine.events import Decoded, Event, Prefilled
 from onward.engine.job import Job
 from onward.engines.child.link import StepReport
+from onward.ipc.frames import BrokenMessage
 
 T = TypeVar("T")
 
@@ -79,10 +80,6 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.msgpack.Encoder()
 _upward: msgspec.msgpack.Decoder[Upward] = msgspec.msgpack.Decoder(Upward)
 _downward: msgspec.msgpack.Decoder[Downward] = msgspec.msgpack.Decoder(Downward)
-
-
-class BrokenMessage(Exception):
-    """A frame that is not a message of this version."""
 
 
 def encode(message: Upward | Downward) -> bytes:

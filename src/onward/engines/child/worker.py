@@ -22,7 +22,6 @@ from onward.engine.loop import EngineLoop, Mail
 from onward.engine_load import ProcessUsage
 from onward.engines.child.link import StepReport
 from onward.engines.child.messages import (
-    BrokenMessage,
     Configure,
     CouldNotStart,
     Crashed,
@@ -36,7 +35,7 @@ from onward.engines.child.messages import (
     split_report,
 )
 from onward.errors import ModelFolderError, SetupError
-from onward.ipc.frames import BrokenFrame, FrameReader, write_frame
+from onward.ipc.frames import BrokenFrame, BrokenMessage, FrameReader, write_frame
 from onward.ipc.worker_end import die_with_parent, ignore_server_signals, prefer_as_oom_victim, take_connection
 from onward.machine import resident_bytes
 

@@ -14,8 +14,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
-from onward.engines.cluster.messages import BrokenMessage, Calls, Route, decode_frame
+from onward.engines.cluster.messages import Calls, ReplicaRoute, decode_frame
 from onward.engines.cluster.transport import Refused, ReplicaLost
+from onward.ipc.frames import BrokenMessage
 
 BATCH_SECONDS = 0.02
 """The least time between two batches for a replica: about half a step of an engine. The first call does not wait."""
@@ -34,11 +35,11 @@ and a call to it waits as long."""
 class Caller(Protocol):
     """Has the replica of a route do something: methods of `EngineReplica`. All raise ReplicaLost and Refused."""
 
-    async def run(self, calls: Calls, route: Route) -> None:
+    async def run(self, calls: Calls, route: ReplicaRoute) -> None:
         """Run calls until all have ended; cancel those that are left with the task."""
         ...
 
-    async def cancel(self, calls: list[int], route: Route) -> None: ...
+    async def cancel(self, calls: list[int], route: ReplicaRoute) -> None: ...
 
 
 class Batches:
@@ -48,7 +49,7 @@ class Batches:
     ignores those that nobody waits for.
     """
 
-    def __init__(self, caller: Caller, route: Route, on_failure: Callable[[int, Exception], None]) -> None:
+    def __init__(self, caller: Caller, route: ReplicaRoute, on_failure: Callable[[int, Exception], None]) -> None:
         self._caller = caller
         self._route = route
         self._on_failure = on_failure
@@ -118,7 +119,7 @@ class Batches:
 class Listener(Caller, Protocol):
     """A `Caller` that listens too."""
 
-    def listen(self, route: Route) -> AsyncGenerator[bytes]:
+    def listen(self, route: ReplicaRoute) -> AsyncGenerator[bytes]:
         """Yield the frames of a replica for a face. Raises ReplicaLost."""
         ...
 
@@ -241,7 +242,7 @@ class _Channel:
     """What this process sends to a replica and hears of it, as a face of its own. `num_ticks`: since the last frame."""
 
     def __init__(self, replicas: Listener, replica: str, on_failure: Callable[[int, Exception], None]) -> None:
-        self.route = Route(replica, face=secrets.token_hex(8))
+        self.route = ReplicaRoute(replica, face=secrets.token_hex(8))
         self.batches = Batches(replicas, self.route, on_failure)
         self.task: asyncio.Task[None] | None = None
         self.num_ticks = 0

@@ -19,9 +19,10 @@ from onward.engine.job import Job
 from onward.engine_load import EngineLoad, RecoveryCounts
 from onward.engines.cluster.flight import Flight, Placement, split_request
 from onward.engines.cluster.members import Member, Members
-from onward.engines.cluster.messages import BrokenMessage, decode_events, encode_jobs
-from onward.engines.cluster.transport import Refused, ReplicaLost, Transport
+from onward.engines.cluster.messages import decode_events, encode_jobs
+from onward.engines.cluster.transport import Refused, ReplicaLost, ReplicaTransport
 from onward.engines.loop_client import LoopClient
+from onward.ipc.frames import BrokenMessage
 
 log = logging.getLogger("onward.engine")
 
@@ -39,7 +40,7 @@ class ClusterEngine(LoopClient):
     `info` is what was found at the start; `members` knows which replicas fit. Owns the transport.
     """
 
-    def __init__(self, name: str, transport: Transport, info: EngineInfo, members: Members) -> None:
+    def __init__(self, name: str, transport: ReplicaTransport, info: EngineInfo, members: Members) -> None:
         super().__init__(name)
         self._transport = transport
         self._members = members

@@ -12,6 +12,7 @@ from onward.engine.events import Event
 from onward.engine.job import Job
 from onward.engine_load import EngineLoad
 from onward.errors import SetupError
+from onward.ipc.frames import BrokenMessage
 
 T = TypeVar("T")
 
@@ -29,12 +30,8 @@ _events: msgspec.msgpack.Decoder[list[Event]] = msgspec.msgpack.Decoder(list[Eve
 _frame: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 
-class BrokenMessage(Exception):
-    """Bytes that are not a message of this version."""
-
-
 @dataclass(frozen=True, slots=True)
-class Route:
+class ReplicaRoute:
     """Where a message goes: to this replica and to no other, by name. `face` is the listener that events are for."""
 
     replica: str

@@ -14,8 +14,9 @@ from ray.serve.exceptions import RayServeException
 from onward.engines.cluster import watchers
 from onward.engines.cluster.channels import Channels
 from onward.engines.cluster.deployment import DEPLOYMENT
-from onward.engines.cluster.messages import BrokenMessage, Calls, Route
+from onward.engines.cluster.messages import Calls, ReplicaRoute
 from onward.engines.cluster.transport import OnMembers, Refused, ReplicaLost
+from onward.ipc.frames import BrokenMessage
 
 
 class RayTransport:
@@ -37,7 +38,7 @@ class RayTransport:
         return self._channels.stream(call, replica, payload)
 
     async def cancel_choice(self, call: int, replica: str, job: int, choice: int) -> None:
-        await self._handle.cancel_choice(call, job, choice, Route(replica, face=""))
+        await self._handle.cancel_choice(call, job, choice, ReplicaRoute(replica, face=""))
 
     def close(self) -> None:
         watchers.unwatch(self._application)
@@ -55,7 +56,7 @@ class _Handle:
         self._cancel = handle.options(method_name="cancel")
         self._cancel_choice = handle.options(method_name="cancel_choice")
 
-    async def run(self, calls: Calls, route: Route) -> None:
+    async def run(self, calls: Calls, route: ReplicaRoute) -> None:
         response = self._run.remote(calls, route)
         try:
             with _losses():
@@ -64,15 +65,15 @@ class _Handle:
             response.cancel()
             raise
 
-    async def cancel(self, calls: list[int], route: Route) -> None:
+    async def cancel(self, calls: list[int], route: ReplicaRoute) -> None:
         with _losses():
             await self._cancel.remote(calls, route)
 
-    async def cancel_choice(self, call: int, job: int, choice: int, route: Route) -> None:
+    async def cancel_choice(self, call: int, job: int, choice: int, route: ReplicaRoute) -> None:
         with _losses():
             await self._cancel_choice.remote(call, job, choice, route)
 
-    async def listen(self, route: Route) -> AsyncGenerator[bytes]:
+    async def listen(self, route: ReplicaRoute) -> AsyncGenerator[bytes]:
         frames = self._listen.remote(route)
         try:
             with _losses():

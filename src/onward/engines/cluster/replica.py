@@ -23,7 +23,7 @@ from onward.engines.cluster.messages import (
     Calls,
     LoadReport,
     ReplicaInfo,
-    Route,
+    ReplicaRoute,
     decode_jobs,
     encode_events,
     encode_frame,
@@ -136,7 +136,7 @@ class EngineReplica:
         self._loop: asyncio.AbstractEventLoop | None = None
         engine.start(self._deliver)
 
-    async def run(self, calls: Calls, route: Route) -> None:
+    async def run(self, calls: Calls, route: ReplicaRoute) -> None:
         """Run calls until all have ended; `listen` has their events. Those that are left are cancelled with the task.
 
         Raises BrokenMessage, and LookupError if another replica is meant.
@@ -154,7 +154,7 @@ class EngineReplica:
             if (outbox := self._outboxes.get(route.face)) is not None and not outbox.has_listener:
                 self._loop.call_later(LISTENER_SECONDS, self._forget, route.face)  # it may be on its way
 
-    async def listen(self, route: Route) -> AsyncGenerator[bytes]:
+    async def listen(self, route: ReplicaRoute) -> AsyncGenerator[bytes]:
         """Yield frames with the events of all calls of a face, and empty ones as a sign of life; end when it has had no
         call for a while. A face listens once at a time. Raises LookupError if another replica is meant.
         """
@@ -169,7 +169,7 @@ class EngineReplica:
             outbox.has_listener = False
             self._forget(route.face)
 
-    async def cancel(self, calls: list[int], route: Route) -> None:
+    async def cancel(self, calls: list[int], route: ReplicaRoute) -> None:
         """Cancel calls. One that has ended is ignored, one that has not come yet is not begun. Raises LookupError."""
         self._check(route)
         for call in calls:
@@ -180,7 +180,7 @@ class EngineReplica:
                 if len(self._cancelled) > MAX_CANCELLED:
                     del self._cancelled[next(iter(self._cancelled))]
 
-    async def cancel_choice(self, call: int, job: int, choice: int, route: Route) -> None:
+    async def cancel_choice(self, call: int, job: int, choice: int, route: ReplicaRoute) -> None:
         """Cancel a choice of a call's job. Unknown and finished ones are ignored. Raises LookupError."""
         self._check(route)
         if (running := self._running.get(call)) is not None:
@@ -213,7 +213,7 @@ class EngineReplica:
         """Stop the engine. Blocks."""
         self._engine.stop()
 
-    def _check(self, route: Route) -> None:
+    def _check(self, route: ReplicaRoute) -> None:
         if route.replica != self._name:
             raise LookupError(f"replica {route.replica} is gone")
 

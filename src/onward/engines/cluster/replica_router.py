@@ -9,12 +9,12 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 
 from onward.engines.cluster import watchers
 from onward.engines.cluster.members import Member
-from onward.engines.cluster.messages import LoadReport, ReplicaInfo, Route
+from onward.engines.cluster.messages import LoadReport, ReplicaInfo, ReplicaRoute
 from onward.errors import SetupError
 
 
 class ReplicaRouter(RequestRouter):  # type: ignore[misc]  # Ray is not always installed where types are checked
-    """Sends each message to the replica that its `Route` names, and reports the replicas to `watchers`.
+    """Sends each message to the replica that its `ReplicaRoute` names, and reports the replicas to `watchers`.
 
     Which replica computes what is decided by `placement`. All methods run on the event loop of Ray's routers.
     """
@@ -60,5 +60,5 @@ class ReplicaRouter(RequestRouter):  # type: ignore[misc]  # Ray is not always i
         return Member(name, info, report.load, report.number)
 
 
-def _route_of(pending_request: PendingRequest) -> Route | None:
-    return next((argument for argument in pending_request.args if isinstance(argument, Route)), None)
+def _route_of(pending_request: PendingRequest) -> ReplicaRoute | None:
+    return next((argument for argument in pending_request.args if isinstance(argument, ReplicaRoute)), None)

@@ -26,7 +26,7 @@ class Refused(Exception):
     """A replica cannot run a call, and no other one could. The text is a sentence for the log."""
 
 
-class Transport(Protocol):
+class ReplicaTransport(Protocol):
     """Reaches the replicas of one model. Except for `watch` and `close`, used on one event loop."""
 
     @property

@@ -33,7 +33,7 @@ QUIET = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """What a program is to serve. `folder` is private to Onward's user; sockets and settings of the program lie there.
 
     `context_length`: in tokens, per sequence; 0: the model's own. `port`: for programs without a Unix socket. `key`:
@@ -69,7 +69,7 @@ class ProgramKind:
     install: str
     reads: frozenset[str]
     has_socket: bool
-    flags: Callable[[Plan], list[str]]
+    flags: Callable[[LaunchPlan], list[str]]
     loading: re.Pattern[str]
     program: str = ""
     module: str = ""
@@ -99,7 +99,7 @@ class ProgramKind:
         path = shutil.which(self.program) or (str(beside) if os.access(beside, os.X_OK) else None)
         return [path] if path else None
 
-    def command(self, program: list[str], plan: Plan) -> list[str]:
+    def command(self, program: list[str], plan: LaunchPlan) -> list[str]:
         """Return the whole command; what the operator added comes last, so that it counts."""
         return [*program, *self.flags(plan), *plan.arguments]
 
@@ -118,20 +118,20 @@ class ProgramKind:
         return min(100, int(found[1])) if found else None
 
 
-def _llama_flags(plan: Plan) -> list[str]:
+def _llama_flags(plan: LaunchPlan) -> list[str]:
     rows = min(plan.max_rows, LLAMA_SLOTS)
     flags = ["--model", str(plan.model), "--alias", plan.name, "--host", str(plan.socket), "--parallel", str(rows)]
     flags += ["--ctx-size", str(rows * plan.context_length), "--no-webui", "--offline"]
     return flags + (["--threads", str(plan.threads)] if plan.threads else [])
 
 
-def _vllm_flags(plan: Plan) -> list[str]:
+def _vllm_flags(plan: LaunchPlan) -> list[str]:
     flags = ["serve", str(plan.model), "--served-model-name", plan.name, "--uds", str(plan.socket)]
     flags += ["--max-num-seqs", str(plan.max_rows), *_context("--max-model-len", plan)]
     return [*flags, "--max-logprobs", str(MAX_LOGPROBS), "--enable-prompt-tokens-details"]
 
 
-def _sglang_flags(plan: Plan) -> list[str]:
+def _sglang_flags(plan: LaunchPlan) -> list[str]:
     """SGLang has no Unix socket: a random key keeps others out, in a file, since every user sees flags."""
     settings = plan.folder / "sglang.yaml"
     settings.touch(mode=0o600)
@@ -141,7 +141,7 @@ def _sglang_flags(plan: Plan) -> list[str]:
     return [*flags, "--max-running-requests", str(plan.max_rows), *_context("--context-length", plan)]
 
 
-def _context(flag: str, plan: Plan) -> list[str]:
+def _context(flag: str, plan: LaunchPlan) -> list[str]:
     return [flag, str(plan.context_length)] if plan.context_length else []
 
 

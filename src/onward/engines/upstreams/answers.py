@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from onward.engines.upstreams.base import Part, Segment, UpstreamError
+from onward.engines.upstreams.base import AnswerPart, Segment, UpstreamError
 from onward.sampling.outputs import Sampled
 
 LOST_CODES = frozenset((429, 500, 502, 503, 504))
@@ -38,14 +38,14 @@ class ErrorBody(msgspec.Struct):
     code: int | str | None = None
 
 
-class Answer(msgspec.Struct):
+class UpstreamAnswer(msgspec.Struct):
     """An answer or an event; each kind of server has its own."""
 
     error: ErrorBody | str | None = None
 
 
 T = TypeVar("T")
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=UpstreamAnswer)
 
 
 class Malformed(UpstreamError):
@@ -60,9 +60,9 @@ def decode(url: str, content: bytes | bytearray, kind: type[A]) -> A:
     try:
         answer = msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
-        if kind is not Answer:
+        if kind is not UpstreamAnswer:
             with suppress(Malformed):
-                decode(url, content, Answer)
+                decode(url, content, UpstreamAnswer)
         raise Malformed(f"an answer of another form than was asked for: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         shown = bytes(content[:60]).decode(errors="replace")
@@ -84,7 +84,7 @@ def _reported(url: str, error: ErrorBody) -> UpstreamError:
 def error_line(url: str, content: bytes) -> UpstreamError:
     """Return the error of a stream's line that begins with "error:", as older builds of llama-server send it."""
     try:
-        decode(url, content, Answer)
+        decode(url, content, UpstreamAnswer)
         return _reported(url, msgspec.json.decode(content, type=ErrorBody))
     except UpstreamError as error:
         return error
@@ -98,7 +98,7 @@ def refusal(url: str, status: int, content: bytes) -> UpstreamError:
     text = f"{url} answered with status {status}{hint}."
     try:
         if content:
-            decode(url, content, Answer)
+            decode(url, content, UpstreamAnswer)
     except UpstreamError as error:
         text = f"{str(error).rstrip('.')} (status {status}{hint})."
     return UpstreamError(text, is_lost=status in LOST_CODES, is_request=status in REQUEST_CODES)
@@ -152,7 +152,7 @@ def tokenized(tokens: Iterable[int], text: str) -> list[int]:
     return found
 
 
-async def checked(parts: AsyncGenerator[Part], segment: Segment, vocab_size: int) -> AsyncGenerator[Part]:
+async def checked(parts: AsyncGenerator[AnswerPart], segment: Segment, vocab_size: int) -> AsyncGenerator[AnswerPart]:
     """Yield the parts of a segment. Raises UpstreamError where they are not what was asked for."""
     count, allowed = 0, segment.allowed
     async with aclosing(parts):

@@ -106,7 +106,7 @@ class Traits:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AnswerPart:
     """Tokens of a segment, in order. `num_cached`: prompt tokens that came from the upstream's cache, where it says so.
     `is_broken`: tokens after these were computed whose ids the upstream does not report in this answer."""
 
@@ -128,7 +128,7 @@ class Upstream(Protocol):
         """Return the token ids of a text, without a start token. Raises UpstreamError."""
         ...
 
-    def generate(self, segment: Segment) -> AsyncGenerator[Part]:
+    def generate(self, segment: Segment) -> AsyncGenerator[AnswerPart]:
         """Compute a segment. Closing the generator ends the work. Raises UpstreamError."""
         ...
 

@@ -22,7 +22,7 @@ from onward.engine_load import EngineLoad
 from onward.engines.loop_client import LoopClient
 from onward.engines.losses import Losses, LossPolicy
 from onward.engines.upstreams.answers import check_scores, checked
-from onward.engines.upstreams.base import Part, Upstream, UpstreamError
+from onward.engines.upstreams.base import AnswerPart, Upstream, UpstreamError
 from onward.engines.upstreams.choice import ChoiceRun, UpstreamGrammars
 from onward.engines.upstreams.pool import Address, Check, Place, Pool
 from onward.errors import SetupError
@@ -233,7 +233,7 @@ class UpstreamEngine(LoopClient):
         segment, num_before = state.next_segment(self._grammars.mask_of(state.constraint)), len(state.generated)
         if segment.forced_token is not None:
             await asyncio.sleep(0)  # others are next: thousands of tokens may be forced
-            return self._take(run, state, Part([Sampled(segment.forced_token, float("nan"), ())]))
+            return self._take(run, state, AnswerPart([Sampled(segment.forced_token, float("nan"), ())]))
         answer = checked(address.upstream.generate(segment), segment, self._tokenizer.size)
         async with aclosing(answer) as parts:
             async for part in parts:
@@ -250,7 +250,7 @@ class UpstreamEngine(LoopClient):
                     return True
         return False
 
-    def _take(self, run: _Run, state: ChoiceRun, part: Part) -> bool:
+    def _take(self, run: _Run, state: ChoiceRun, part: AnswerPart) -> bool:
         taken = []
         for sampled in part.tokens:
             taken.append(sampled)
@@ -337,7 +337,7 @@ class UpstreamEngine(LoopClient):
         self._deliver_events()
 
 
-async def _read_end(parts: AsyncGenerator[Part]) -> None:
+async def _read_end(parts: AsyncGenerator[AnswerPart]) -> None:
     """Read what follows the last token, so that the connection can be used again. If tokens follow, it cannot."""
     with suppress(UpstreamError, TimeoutError):
         async with asyncio.timeout(END_SECONDS):

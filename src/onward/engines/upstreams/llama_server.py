@@ -22,15 +22,15 @@ import numpy as np
 
 from onward.engines.upstreams.answers import (
     MAX_SLOTS,
-    Answer,
     Malformed,
+    UpstreamAnswer,
     answer_bytes,
     context_length,
     first_model,
     logprob,
     tokenized,
 )
-from onward.engines.upstreams.base import Part, Segment, Traits, UpstreamError, UpstreamInfo
+from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
 from onward.engines.upstreams.connection import Connection, Fields
 from onward.sampling.filters import FILTERS, OPTIONAL
 from onward.sampling.outputs import Sampled
@@ -71,7 +71,7 @@ class _Settings(msgspec.Struct):
     n_ctx: int
 
 
-class _Properties(Answer, kw_only=True):
+class _Properties(UpstreamAnswer, kw_only=True):
     """Of `/props`."""
 
     default_generation_settings: _Settings
@@ -89,11 +89,11 @@ class _Model(msgspec.Struct):
     meta: _Meta
 
 
-class _Models(Answer, kw_only=True):
+class _Models(UpstreamAnswer, kw_only=True):
     data: list[_Model]
 
 
-class _Tokenized(Answer, kw_only=True):
+class _Tokenized(UpstreamAnswer, kw_only=True):
     tokens: list[int]
 
 
@@ -114,7 +114,7 @@ class _Timings(msgspec.Struct):
     cache_n: int | None = None
 
 
-class _Completion(Answer, kw_only=True):
+class _Completion(UpstreamAnswer, kw_only=True):
     """An answer in one piece, or an event of a stream."""
 
     index: int = 0
@@ -162,11 +162,11 @@ class LlamaServer:
         answer = await self._connection.post("/tokenize", body, _Tokenized)
         return tokenized(answer.tokens, text)
 
-    async def generate(self, segment: Segment) -> AsyncGenerator[Part]:
+    async def generate(self, segment: Segment) -> AsyncGenerator[AnswerPart]:
         body = request_body(segment)
         if segment.whole:
             answer = await self._complete(body, segment, segment.sampling.logprobs)
-            yield Part(await self._reported(answer, segment), answer.num_cached)
+            yield AnswerPart(await self._reported(answer, segment), answer.num_cached)
             return
         known, has_ended = 0, False
         max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
@@ -177,11 +177,11 @@ class LlamaServer:
             async for event in events:
                 tokens = self._tokens(event, segment)
                 if event.tokens_predicted is not None and event.tokens_predicted > known + len(tokens):
-                    yield Part(is_broken=True)
+                    yield AnswerPart(is_broken=True)
                     return
                 known += len(tokens)
                 if tokens:
-                    yield Part(tokens, event.num_cached)
+                    yield AnswerPart(tokens, event.num_cached)
                 has_ended = has_ended or event.stop
         if not has_ended:
             raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)

@@ -18,8 +18,8 @@ import msgspec
 from onward.engines.upstreams.answers import (
     LOST_CODES,
     REQUEST_CODES,
-    Answer,
     Malformed,
+    UpstreamAnswer,
     answer_bytes,
     context_length,
     first_model,
@@ -27,7 +27,7 @@ from onward.engines.upstreams.answers import (
     printable,
     tokenized,
 )
-from onward.engines.upstreams.base import UNCOMMON, Part, Segment, Traits, UpstreamError, UpstreamInfo
+from onward.engines.upstreams.base import UNCOMMON, AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
 from onward.engines.upstreams.connection import Connection, Fields
 from onward.sampling.outputs import Sampled
 
@@ -45,16 +45,16 @@ class _Model(msgspec.Struct):
     max_model_len: int
 
 
-class _Models(Answer, kw_only=True):
+class _Models(UpstreamAnswer, kw_only=True):
     data: list[_Model]
 
 
-class _ModelInfo(Answer, kw_only=True):
+class _ModelInfo(UpstreamAnswer, kw_only=True):
     model_path: str
     weight_version: str | int | None = None
 
 
-class _Tokenized(Answer, kw_only=True):
+class _Tokenized(UpstreamAnswer, kw_only=True):
     tokens: list[int]
 
 
@@ -74,7 +74,7 @@ class _Meta(msgspec.Struct):
     input_top_logprobs: list[list[_Entry] | None] | None = None
 
 
-class _Generated(Answer, kw_only=True):
+class _Generated(UpstreamAnswer, kw_only=True):
     """An answer in one piece, or an event of a stream."""
 
     index: int = 0
@@ -117,7 +117,7 @@ class SGLang:
         values, tops = meta.input_token_logprobs or [], meta.input_top_logprobs
         return [None, *_scored(list(tokens)[1:], values[1:], None if tops is None else tops[1:], top)]
 
-    async def generate(self, segment: Segment) -> AsyncGenerator[Part]:
+    async def generate(self, segment: Segment) -> AsyncGenerator[AnswerPart]:
         known, has_ended = 0, False
         # Each event may repeat all tokens before it.
         max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
@@ -139,7 +139,7 @@ class SGLang:
         if not has_ended:
             raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
 
-    def _part(self, event: _Generated, known: int, segment: Segment) -> Part:
+    def _part(self, event: _Generated, known: int, segment: Segment) -> AnswerPart:
         """Return the new tokens of an event, behind `known` others. Raises Malformed."""
         ids, meta, total = event.output_ids, event.meta_info, event.meta_info.completion_tokens
         new = ids[known:] if len(ids) == total else ids
@@ -153,7 +153,7 @@ class SGLang:
             values, tops = meta.output_token_logprobs or [], meta.output_top_logprobs
             start = len(values) - len(new)
             tokens = _scored(new, values[start:], tops[start:] if tops else None, segment.sampling.logprobs)
-        return Part(tokens, meta.cached_tokens)
+        return AnswerPart(tokens, meta.cached_tokens)
 
     def _given_up(self, finish: _Finish) -> UpstreamError:
         return UpstreamError(

@@ -15,15 +15,15 @@ from contextlib import aclosing
 import msgspec
 
 from onward.engines.upstreams.answers import (
-    Answer,
     Malformed,
+    UpstreamAnswer,
     answer_bytes,
     context_length,
     first_model,
     logprob,
     tokenized,
 )
-from onward.engines.upstreams.base import UNCOMMON, Part, Segment, Traits, UpstreamError, UpstreamInfo
+from onward.engines.upstreams.base import UNCOMMON, AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
 from onward.engines.upstreams.connection import Connection, Fields
 from onward.sampling.outputs import Sampled
 
@@ -40,15 +40,15 @@ class _Model(msgspec.Struct):
     root: str | None = None
 
 
-class _Models(Answer, kw_only=True):
+class _Models(UpstreamAnswer, kw_only=True):
     data: list[_Model]
 
 
-class _Version(Answer, kw_only=True):
+class _Version(UpstreamAnswer, kw_only=True):
     version: str | None = None
 
 
-class _Tokenized(Answer, kw_only=True):
+class _Tokenized(UpstreamAnswer, kw_only=True):
     tokens: list[int]
 
 
@@ -72,7 +72,7 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class _Completion(Answer, kw_only=True):
+class _Completion(UpstreamAnswer, kw_only=True):
     """An answer in one piece, or a chunk of a stream: without a choice if it only has the usage."""
 
     choices: list[_Choice]
@@ -134,7 +134,7 @@ class VLLM:
         found = _scored(list(tokens), choice.logprobs, top, first_is_none=True)
         return _ranked(found, choice.prompt_logprobs) if with_ranks else found
 
-    async def generate(self, segment: Segment) -> AsyncGenerator[Part]:
+    async def generate(self, segment: Segment) -> AsyncGenerator[AnswerPart]:
         has_ended = False
         body = request_body(segment, self._model)
         max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
@@ -153,14 +153,14 @@ class VLLM:
         if not has_ended:
             raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
 
-    def _part(self, choice: _Choice, segment: Segment) -> Part:
+    def _part(self, choice: _Choice, segment: Segment) -> AnswerPart:
         """Return the tokens of a chunk. Raises Malformed for log-probabilities of others."""
         ids, num_top = choice.token_ids, segment.sampling.logprobs
         if ids is None:
             raise UpstreamError(f"{self._connection.url} does not return token ids: vLLM 0.10.2 or newer is needed.")
         if num_top is None or not ids:
-            return Part([Sampled(token, math.nan, ()) for token in ids])
-        return Part([one for one in _scored(ids, choice.logprobs, num_top) if one is not None])
+            return AnswerPart([Sampled(token, math.nan, ()) for token in ids])
+        return AnswerPart([one for one in _scored(ids, choice.logprobs, num_top) if one is not None])
 
 
 def request_body(segment: Segment, model: str) -> Fields:

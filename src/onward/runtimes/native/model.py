@@ -22,8 +22,8 @@ MAX_ROWS = 1024
 
 
 class NativeModel:
-    """Implements engine.model.Model. Created by `load`; engine thread only. No row's bits depend on another row, on the
-    number of threads, or on how a step is cut."""
+    """Implements engine.model.ModelRunner. Created by `load`; engine thread only. No row's bits depend on another
+    row, on the number of threads, or on how a step is cut."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class NativeModel:
         self._tables = np.zeros(1024, np.int32)
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        """Return logits, float32 [outputs, vocab_size]; see engine.model.Model. Raises RuntimeError for rows that are
-        outside of the context, the vocabulary or their block tables, and if the model is closed."""
+        """Return logits, float32 [outputs, vocab_size]; see engine.model.ModelRunner. Raises RuntimeError for rows that
+        are outside of the context, the vocabulary or their block tables, and if the model is closed."""
         parts = list(_turns(rows))
         if len(parts) == 1:
             return self._turn(rows, before_compute)

@@ -32,7 +32,7 @@ _SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PanelSource:
     """A matrix and the tensor that it is made from."""
 
     name: str
@@ -53,7 +53,7 @@ class Source:
         return self._matrix(memory)
 
 
-Group = Sequence[Source]
+Group = Sequence[PanelSource]
 
 
 def bytes_of(group: Group) -> int:

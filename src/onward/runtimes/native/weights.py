@@ -14,7 +14,7 @@ from onward.kernels.activations import ActivationName
 from onward.kernels.memory import Vector
 from onward.kernels.tape import Matrix, Table
 from onward.kernels.weight_types import WEIGHT_TYPES, WeightType
-from onward.runtimes.native.panel_cache import Group, PanelCache, Source
+from onward.runtimes.native.panel_cache import Group, PanelCache, PanelSource
 from onward.runtimes.native.types import WeightForm
 
 EMBEDDING, POSITION_EMBEDDING, OUTPUT = "token_embd", "position_embd", "output"
@@ -104,9 +104,9 @@ class Weights:
     def groups(self, names: Iterable[str]) -> list[Group]:
         """Return matrices in the groups that a step needs one after the other: of each layer, and the output's.
         Matrices of an adapter, which are small, are with the first one."""
-        sources: dict[str, list[Source]] = {}
+        sources: dict[str, list[PanelSource]] = {}
         for name in dict.fromkeys(names):
-            source = Source(name, self._checkpoint.tensor(f"{name}.weight"), self._form_of(name))
+            source = PanelSource(name, self._checkpoint.tensor(f"{name}.weight"), self._form_of(name))
             group = name.rpartition(".")[0] if name not in self._adapter_names else next(iter(sources))
             sources.setdefault(group, []).append(source)
         return list(sources.values())

@@ -59,7 +59,7 @@ class Evaluator:
         return self
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        """Return logits, float32 [outputs, vocab_size]; see engine.model.Model.
+        """Return logits, float32 [outputs, vocab_size]; see engine.model.ModelRunner.
 
         A view of OpenVINO's memory until the next call, or a copy where the step took several calls.
         """

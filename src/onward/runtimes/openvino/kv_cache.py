@@ -61,7 +61,7 @@ def plan(layers: list[Layer], context_length: int, available_bytes: int, wanted_
     )  # fmt: skip
 
 
-class KVCache:
+class KVTensors:
     """Memory for `blocks` usable blocks and the scratch blocks after them; `tensors`, by input name, share it."""
 
     def __init__(self, layers: list[Layer], blocks: int) -> None:

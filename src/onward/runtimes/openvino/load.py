@@ -28,7 +28,7 @@ from onward.runtimes.openvino.invariance import (
     stored_result,
     stored_window,
 )
-from onward.runtimes.openvino.kv_cache import KVCache
+from onward.runtimes.openvino.kv_cache import KVTensors
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.mapped_weights import MappedWeights
 from onward.runtimes.openvino.model import OpenVINOModel
@@ -79,7 +79,7 @@ def load_model(folder: Path, options: RuntimeOptions | None = None, *, content: 
         names = _input_names(compiled, folder)
         layers = kv_cache.cache_layers(compiled)
         plan = kv_cache.plan(layers, context_length, available_memory().free_bytes, options.kv_memory)
-        cache = KVCache(layers, plan.blocks)
+        cache = KVTensors(layers, plan.blocks)
         lane = _lane(compiled, names, cache, threads)
         vocab_size = _trial_step(lane, cache, folder)
         evaluator = Evaluator(lane, vocab_size)
@@ -119,7 +119,9 @@ def _make_invariant(
     return with_facts(identity, window.label, threads), []
 
 
-def _one_thread(core: ov.Core, model: ov.Model, config: dict[str, Any], names: frozenset[str], cache: KVCache) -> Lane:
+def _one_thread(
+    core: ov.Core, model: ov.Model, config: dict[str, Any], names: frozenset[str], cache: KVTensors
+) -> Lane:
     """Compile the model once more, for one thread over the same KV cache."""
     compiled = core.compile_model(model, "CPU", config | {"INFERENCE_NUM_THREADS": 1})
     return _lane(compiled, names, cache, threads=1)
@@ -184,13 +186,13 @@ def _input_names(compiled: ov.CompiledModel, folder: Path) -> frozenset[str]:
     return names
 
 
-def _lane(compiled: ov.CompiledModel, names: frozenset[str], cache: KVCache, threads: int) -> Lane:
+def _lane(compiled: ov.CompiledModel, names: frozenset[str], cache: KVTensors, threads: int) -> Lane:
     request = compiled.create_infer_request()
     cache.bind(request)
     return Lane(request, Batch(request, names, cache.scratch, threads))
 
 
-def _trial_step(lane: Lane, cache: KVCache, folder: Path) -> int:
+def _trial_step(lane: Lane, cache: KVTensors, folder: Path) -> int:
     """Evaluate three tokens in the scratch block, with logits for two of them; return the size of the vocabulary."""
     lane.batch.fill([Row(-1, (0, 0, 0), 0, (cache.scratch,), 2)])
     try:

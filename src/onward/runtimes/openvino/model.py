@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from onward.engine.model import Hook, Row, nothing
 from onward.runtimes.openvino.evaluator import Evaluator
-from onward.runtimes.openvino.kv_cache import KVCache
+from onward.runtimes.openvino.kv_cache import KVTensors
 from onward.runtimes.openvino.mapped_weights import MappedWeights
 from onward.runtimes.openvino.step_shape import STEP_SHAPE
 
 
 class OpenVINOModel:
-    """Implements engine.model.Model. Created by `load_model`; engine thread only.
+    """Implements engine.model.ModelRunner. Created by `load_model`; engine thread only.
 
     `blocks` does not count the scratch block of the padding rows. `notes` are sentences for the operator: what was
     lowered, what was assumed. `weights` is the memory that the graph's constants share. `fingerprint` changes with
@@ -25,7 +25,7 @@ class OpenVINOModel:
     def __init__(
         self,
         evaluator: Evaluator,
-        cache: KVCache,
+        cache: KVTensors,
         weights: MappedWeights,
         *,
         vocab_size: int,
@@ -39,12 +39,12 @@ class OpenVINOModel:
         self.shape = STEP_SHAPE
         self.fingerprint = fingerprint
         self.notes = list(notes)
-        self._parts: tuple[Evaluator, KVCache, MappedWeights] | None = (evaluator, cache, weights)
+        self._parts: tuple[Evaluator, KVTensors, MappedWeights] | None = (evaluator, cache, weights)
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """Return logits, float32 [outputs, vocab_size]: a view of OpenVINO's memory, valid until the next call.
 
-        See engine.model.Model. Raises RuntimeError if OpenVINO fails or the model is closed.
+        See engine.model.ModelRunner. Raises RuntimeError if OpenVINO fails or the model is closed.
         """
         return self._open()[0].evaluate(rows, before_compute)
 
@@ -55,7 +55,7 @@ class OpenVINOModel:
         """Free the weights and the KV cache. May be called again; no view of logits may be in use."""
         self._parts = None
 
-    def _open(self) -> tuple[Evaluator, KVCache, MappedWeights]:
+    def _open(self) -> tuple[Evaluator, KVTensors, MappedWeights]:
         if self._parts is None:
             raise RuntimeError("The model is closed.")
         return self._parts

@@ -26,7 +26,7 @@ STEP_SHAPE = StepShape(
 
 
 class ToyModel:
-    """Implements engine.model.Model. Counts steps and tokens, for tests of what is not computed."""
+    """Implements engine.model.ModelRunner. Counts steps and tokens, for tests of what is not computed."""
 
     def __init__(self, *, blocks: int = 512, context_length: int = 2048) -> None:
         self.vocab_size = ToyTokenizer().size
@@ -41,7 +41,7 @@ class ToyModel:
         self._ids = np.arange(1, self.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        """Return logits, float32 [outputs, vocab_size], in memory of their own; see engine.model.Model."""
+        """Return logits, float32 [outputs, vocab_size], in memory of their own; see engine.model.ModelRunner."""
         before_compute()
         self.steps += 1
         hashes: list[int] = []

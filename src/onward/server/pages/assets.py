@@ -8,7 +8,7 @@ import hashlib
 from pathlib import Path
 
 from onward.errors import UnknownUrl
-from onward.server.exchange import Exchange
+from onward.server.exchange import HttpExchange
 
 FOLDER = Path(__file__).parent / "static"
 KINDS = {
@@ -37,7 +37,7 @@ def _content(name: str, *, compressed: bool) -> bytes:
     return gzip.compress(content, 9, mtime=0) if compressed else content
 
 
-async def send_asset(exchange: Exchange, name: str | None) -> None:
+async def send_asset(exchange: HttpExchange, name: str | None) -> None:
     """Respond with a file. Raises UnknownUrl."""
     kind = KINDS.get(name or "")
     if name is None or kind is None:

@@ -17,13 +17,13 @@ from onward.api.operations import Operation, get
 from onward.api.parameter import Profile
 from onward.api.routes import Route
 from onward.backends.base import Backend
-from onward.server.exchange import Exchange
+from onward.server.exchange import HttpExchange
 from onward.server.pages.assets import ASSET_ROOT, send_asset
 from onward.server.pages.layout import HEADERS
 from onward.server.pages.playground import landing, new_nonce, playground_headers, playground_page
 from onward.server.pages.reference import reference_page
 
-Handler = Callable[["Pages", Exchange], Awaitable[None]]
+Handler = Callable[["Pages", HttpExchange], Awaitable[None]]
 HTML = "text/html; charset=utf-8"
 FALLBACK_URL = "http://127.0.0.1:8000"
 """Shown to a client that sends no usable Host: the address of the default settings."""
@@ -62,16 +62,16 @@ class Pages:
     def _reference_html(self) -> bytes:
         return reference_page(self._document).encode()
 
-    async def openapi(self, exchange: Exchange) -> None:
+    async def openapi(self, exchange: HttpExchange) -> None:
         await exchange.respond(200, self._openapi_json, "application/json")
 
-    async def completion_schema(self, exchange: Exchange) -> None:
+    async def completion_schema(self, exchange: HttpExchange) -> None:
         await exchange.respond(200, msgspec.json.encode(completion_schema()), "application/schema+json")
 
-    async def reference(self, exchange: Exchange) -> None:
+    async def reference(self, exchange: HttpExchange) -> None:
         await _respond_page(exchange, self._reference_html)
 
-    async def playground(self, exchange: Exchange) -> None:
+    async def playground(self, exchange: HttpExchange) -> None:
         """The names of models are not public where keys are required."""
         names = [] if self._requires_key else [model.id for model in self._backend.models()]
         plain = landing(names, public_url(exchange) or FALLBACK_URL, requires_key=self._requires_key)
@@ -80,10 +80,10 @@ class Pages:
         exchange.headers += playground_headers(nonce)
         await exchange.respond(200, page.encode(), HTML)
 
-    async def asset(self, exchange: Exchange) -> None:
+    async def asset(self, exchange: HttpExchange) -> None:
         await send_asset(exchange, exchange.path_value)
 
-    async def favicon(self, exchange: Exchange) -> None:
+    async def favicon(self, exchange: HttpExchange) -> None:
         """The icon, at the URL that browsers try where a page names none."""
         await send_asset(exchange, "favicon.svg")
 
@@ -116,6 +116,6 @@ ROUTES = (
 )
 
 
-async def _respond_page(exchange: Exchange, page: bytes) -> None:
+async def _respond_page(exchange: HttpExchange, page: bytes) -> None:
     exchange.headers += HEADERS
     await exchange.respond(200, page, HTML)

@@ -13,7 +13,7 @@ from onward.api.operations import STREAM_ID, cancel, resume
 from onward.api.routes import EVENTS, JSON, Route
 from onward.errors import InvalidRequest, NotFound
 from onward.offload import inline_or_on_thread
-from onward.server.exchange import Exchange
+from onward.server.exchange import HttpExchange
 from onward.server.running import Running, run_while_connected
 from onward.server.sink import EventStream, send_whole
 from onward.server.streams.kept import KeptStreams
@@ -31,7 +31,7 @@ class Streams:
         self._running = running
         self._keep_alive_seconds = keep_alive_seconds
 
-    async def resume(self, exchange: Exchange) -> None:
+    async def resume(self, exchange: HttpExchange) -> None:
         """Send the events after Last-Event-ID, without that header all of them; with `Accept: application/json` the
         whole completion, when it has ended. 204 if there is nothing left, by which browsers stop to reconnect.
 
@@ -46,7 +46,7 @@ class Streams:
         else:
             await self._read_on(exchange, log)
 
-    async def _read_on(self, exchange: Exchange, log: StreamLog) -> None:
+    async def _read_on(self, exchange: HttpExchange, log: StreamLog) -> None:
         after = _last_event_id(exchange, log)
         if log.is_ended and after == log.last:
             await exchange.respond(204, b"", "")
@@ -57,7 +57,7 @@ class Streams:
 
     async def _run(
         self,
-        exchange: Exchange,
+        exchange: HttpExchange,
         log: StreamLog,
         work: Coroutine[object, object, None],
         events: EventStream | None = None,
@@ -69,12 +69,12 @@ class Streams:
         with self._running.one(), self._kept.connected(log):
             await run_while_connected(exchange, work, *keep_alive)
 
-    async def resume_with_schema(self, exchange: Exchange) -> None:
+    async def resume_with_schema(self, exchange: HttpExchange) -> None:
         """`resume`, with `$schema` in a JSON response (behaviour §10)."""
         exchange.with_schema = True
         await self.resume(exchange)
 
-    async def cancel(self, exchange: Exchange) -> None:
+    async def cancel(self, exchange: HttpExchange) -> None:
         """End the work on a stream at once and forget it; a connection that reads it is closed. Raises NotFound."""
         log = self._find(exchange)
         exchange.record.model, exchange.record.stream_id = log.model, log.id
@@ -82,10 +82,10 @@ class Streams:
         deleted = {"id": log.id, "object": "text_completion.deleted", "deleted": True}
         await exchange.respond(200, msgspec.json.encode(deleted), "application/json")
 
-    def _find(self, exchange: Exchange) -> StreamLog:
+    def _find(self, exchange: HttpExchange) -> StreamLog:
         return self._kept.find(exchange.path_value or "", owner(exchange))
 
-    async def _send_whole(self, exchange: Exchange, log: StreamLog) -> None:
+    async def _send_whole(self, exchange: HttpExchange, log: StreamLog) -> None:
         """Send the whole completion, or the error that ended it."""
         _require_events_after(log, 0)
         await log.wait_until_ended()
@@ -124,12 +124,12 @@ ROUTES = (
 )
 
 
-def _accepts_only_json(exchange: Exchange) -> bool:
+def _accepts_only_json(exchange: HttpExchange) -> bool:
     accepted = (exchange.header(b"accept") or "").lower()
     return "application/json" in accepted and "text/event-stream" not in accepted
 
 
-def _last_event_id(exchange: Exchange, log: StreamLog) -> int:
+def _last_event_id(exchange: HttpExchange, log: StreamLog) -> int:
     """Return the number of the last event that the client has. Raises InvalidRequest, NotFound."""
     text = (exchange.header(b"last-event-id") or "0").strip()
     if not (text.isascii() and text.isdecimal() and len(text) < 16 and int(text) <= log.last):

@@ -20,7 +20,7 @@ from onward.completions.answer import Answer
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest, RequestCancelled
 from onward.offload import on_thread
-from onward.server.exchange import Exchange, convert_error
+from onward.server.exchange import HttpExchange, convert_error
 from onward.server.running import Runner, run_while_connected
 from onward.server.sink import EventStream
 from onward.server.streams.kept import KeptStreams
@@ -94,7 +94,7 @@ def _decode(event: Event) -> Chunk:
 class StreamSender:
     """Sends the events of a log after the number `after` to one client, as they come."""
 
-    def __init__(self, exchange: Exchange, log: StreamLog, after: int = 0) -> None:
+    def __init__(self, exchange: HttpExchange, log: StreamLog, after: int = 0) -> None:
         self.events = EventStream(exchange)
         self._exchange = exchange
         self._log = log
@@ -154,7 +154,7 @@ class StreamSender:
 def completing(runner: Runner, kept: KeptStreams) -> Complete:
     """Return what completes a request for the client of an exchange: its stream is kept if it asks for that."""
 
-    async def complete(exchange: Exchange, request: CompletionRequest, reply: Reply) -> None:
+    async def complete(exchange: HttpExchange, request: CompletionRequest, reply: Reply) -> None:
         if isinstance(reply, OpenAIReply) and is_resumable(exchange, request, kept):
             await complete_kept(runner, exchange, request, reply, kept)
         else:
@@ -164,7 +164,7 @@ def completing(runner: Runner, kept: KeptStreams) -> Complete:
 
 
 async def complete_kept(
-    runner: Runner, exchange: Exchange, request: CompletionRequest, reply: OpenAIReply, kept: KeptStreams
+    runner: Runner, exchange: HttpExchange, request: CompletionRequest, reply: OpenAIReply, kept: KeptStreams
 ) -> None:
     """Complete a request, whose stream goes on without its client. Raises as `Runner.complete` does."""
     exchange.record.stream = True
@@ -175,7 +175,7 @@ async def complete_kept(
 
 class _ResumableRun:
     def __init__(
-        self, runner: Runner, exchange: Exchange, request: CompletionRequest, reply: OpenAIReply, kept: KeptStreams
+        self, runner: Runner, exchange: HttpExchange, request: CompletionRequest, reply: OpenAIReply, kept: KeptStreams
     ) -> None:
         self._runner = runner
         self._exchange = exchange
@@ -211,7 +211,7 @@ class _ResumableRun:
             await self._sender.events.send_keep_alive()
 
 
-def owner(exchange: Exchange) -> str | None:
+def owner(exchange: HttpExchange) -> str | None:
     """Return what identifies the key that a request was sent with; a name may belong to another key later. Without
     keys, the stream's id, 29 random characters, is enough."""
     key = exchange.key
@@ -220,7 +220,7 @@ def owner(exchange: Exchange) -> str | None:
     return key.digest.hex() if key.grant is None else key.grant.id
 
 
-def is_resumable(exchange: Exchange, request: CompletionRequest, kept: KeptStreams) -> bool:
+def is_resumable(exchange: HttpExchange, request: CompletionRequest, kept: KeptStreams) -> bool:
     """Return whether to keep the stream of this request. Raises InvalidRequest if it asks for what is turned off."""
     if request.resumable and not kept.window_seconds:
         raise InvalidRequest(
@@ -230,7 +230,7 @@ def is_resumable(exchange: Exchange, request: CompletionRequest, kept: KeptStrea
     return request.resumable or bool(request.stream and kept.window_seconds and prefers_resumable(exchange))
 
 
-def prefers_resumable(exchange: Exchange) -> bool:
+def prefers_resumable(exchange: HttpExchange) -> bool:
     """Return whether the client sent `Prefer: resumable`, among other preferences perhaps."""
     preferences = ",".join(exchange.headers_named(b"prefer")).split(",")
     return any(each.partition(";")[0].strip().lower() == PREFERENCE for each in preferences)
