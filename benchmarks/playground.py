@@ -50,7 +50,7 @@ EDIT = f"""edits => {{
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__)
-    parser.add_argument("--tokens", type=int, default=50_000, help="tokens of the heat map (default 50000)")
+    parser.add_argument("--tokens", type=int, default=100_000, help="tokens of the heat map (default 100000)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
     parser.add_argument("--json", type=Path)
@@ -73,10 +73,13 @@ def main() -> int:
     return 0
 
 
-def open_page(browser: Browser, url: str) -> Page:
-    """Return the page in a profile of its own, so that nothing is cached."""
+def open_page(browser: Browser, url: str, *, context: int | None = None) -> Page:
+    """Return the page in a profile of its own, so that nothing is cached. `context`: what the model's seems to be."""
     page = browser.new_context().new_page()
     page.set_default_timeout(PATIENCE_MS)
+    if context is not None:
+        facts = {"model_max_length": context, "additional_special_tokens": [], "vocab_size": 8192, "infill": True}
+        page.route("**/tokenizer_info*", lambda route: route.fulfill(json=facts))
     page.goto(url)
     page.wait_for_selector("html[data-ready]", state="attached")
     return page
@@ -93,7 +96,7 @@ def first_paint(browser: Browser, url: str) -> float:
 
 def heat_map(browser: Browser, url: str, num_tokens: int) -> dict[str, Any]:
     """Score a text of many tokens; return what the page did with them, in milliseconds."""
-    page = open_page(browser, url)
+    page = open_page(browser, url, context=2 * num_tokens)
     text, events = scored_stream(num_tokens)
     page.evaluate(f"text => {VIEW}.dispatch({{changes: {{from: 0, to: {VIEW}.state.doc.length, insert: text}}}})", text)
     page.route("**/v1/completions", lambda route: route.fulfill(body=events, content_type="text/event-stream"))
@@ -106,6 +109,7 @@ def heat_map(browser: Browser, url: str, num_tokens: int) -> dict[str, Any]:
         return 1000 * float(metrics["TaskDuration"])
 
     before = busy_ms()
+    page.get_by_role("button", name="More", exact=True).click()
     page.get_by_role("button", name="Score").click()
     page.wait_for_selector(".score")
     scoring = busy_ms() - before
@@ -142,12 +146,16 @@ def scored_stream(num_tokens: int) -> tuple[str, str]:
 def branches(browser: Browser, url: str, count: int) -> list[float]:
     """Branch on alternatives; return milliseconds from the request to the first token, as the page saw them."""
     page = open_page(browser, url)
+    page.get_by_role("button", name="Probabilities").click()
+    page.get_by_text("Probability", exact=True).click()
+    page.keyboard.press("Escape")
+    page.get_by_role("textbox", name="Document").focus()
     page.keyboard.press("Control+Enter")
     found = []
     for number in range(1, count + 1):
         page.wait_for_selector(f"html[data-completions='{number}']", state="attached")
         page.locator(".editor .generated").nth(number % 7).hover()
-        page.locator(".alternatives li button:enabled").nth(1).click()
+        page.locator(".alternatives .choice:enabled").nth(1).click()
         page.wait_for_selector(f"html[data-completions='{number + 1}']", state="attached")
         shown = page.locator(".meter div:has(dt:text-is('first token')) dd").inner_text()
         found.append(float(shown.removesuffix(" ms")))

@@ -12,7 +12,9 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator
 
 from tests.playground.browser import PATIENCE_MS
 
-IN_MENU = frozenset({"Same again", "Fill in", "Rewrite", "Score", "Side by side", "Share", "Copy as", "New story"})
+IN_MENU = frozenset(
+    {"Same again", "Fill in", "Rewrite", "Template", "Score", "Side by side", "Share", "Copy as", "New story"}
+)
 """What the toolbar's menu has."""
 PHONE = {"viewport": {"width": 400, "height": 800}, "has_touch": True, "is_mobile": True}
 
@@ -60,6 +62,13 @@ class Playground:
         if name in IN_MENU and not self.page.locator(".menu:popover-open").count():
             self.page.get_by_role("button", name="More", exact=True).click()
         return self.page.get_by_role("button", name=name, exact=False).first
+
+    def show(self, view: str) -> Playground:
+        """Show a view; on a small screen they are in the menu of the page."""
+        if not self.page.get_by_role("navigation").is_visible():
+            self.page.get_by_role("button", name="Page").click()
+        self.page.get_by_role("button", name=view, exact=True).first.click()
+        return self
 
     def tab(self, name: str) -> Playground:
         """Show a panel; on a small screen, the sheet of panels first."""

@@ -65,6 +65,17 @@ def context(playground: Playground) -> None:
     expect(playground.page.locator(".part-lore")).to_be_visible()
 
 
+def numbers(playground: Playground) -> None:
+    playground.generate().button("Score").click()
+    expect(playground.page.locator(".score")).to_be_visible()
+    playground.tab("Numbers")
+
+
+def template(playground: Playground) -> None:
+    playground.button("Template").click()
+    expect(playground.page.get_by_role("dialog")).to_be_visible()
+
+
 def with_alternatives(playground: Playground) -> None:
     playground.generate()
     playground.page.keyboard.press("Control+End")
@@ -78,14 +89,14 @@ def surprised(playground: Playground) -> None:
 
 
 def compared(playground: Playground) -> None:
-    playground.page.get_by_role("navigation").get_by_role("button", name="Compare").click()
+    playground.show("Compare")
     playground.page.locator(".compare .primary").click()
     expect(playground.page.locator(".compare [role=status]")).to_be_visible()
     playground.page.locator(".sides summary").first.click()
 
 
 def tokens(playground: Playground) -> None:
-    playground.page.get_by_role("button", name="Tokens", exact=True).click()
+    playground.show("Tokens")
     expect(playground.page.locator(".pieces li").first).to_be_visible()
 
 
@@ -116,7 +127,7 @@ def reference(playground: Playground) -> None:
 
 VIEWS = [
     generated, library, context, probabilities, menu, versions, with_tree, with_alternatives, surprised, compared,
-    tokens, settings, help_dialog, copy_dialog, failed, reference,
+    numbers, template, tokens, settings, help_dialog, copy_dialog, failed, reference,
 ]  # fmt: skip
 
 
@@ -154,6 +165,24 @@ def test_the_colours_follow_the_system_or_ones_choice(browser: Browser, site: st
     playground.page.get_by_role("button", name="Page").click()
     playground.page.get_by_label("Theme").select_option("dark")
     assert playground.page.evaluate(background) == dark
+    context.close()
+
+
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["1280", "400"])
+def test_every_panel_has_room_for_its_tab(browser: Browser, site: str, device: dict[str, Any]) -> None:
+    context = open_context(browser, **device)
+    playground = Playground(context.new_page(), site).open().tab("Numbers")
+    for tab in playground.page.get_by_role("tab").all():
+        expect(tab).to_be_in_viewport(ratio=1)
+    context.close()
+
+
+def test_the_tree_lies_beside_document_and_settings_where_there_is_room(browser: Browser, site: str) -> None:
+    context = open_context(browser, viewport={"width": 1700, "height": 900})
+    playground = Playground(context.new_page(), site).open().generate()
+    expect(playground.page.get_by_role("complementary", name="Tree").locator(".node")).to_have_count(2)
+    expect(playground.page.locator("#write-temperature")).to_be_visible()
+    expect(playground.page.get_by_role("tab", name="Tree")).to_have_count(0)
     context.close()
 
 

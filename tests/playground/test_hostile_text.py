@@ -58,7 +58,7 @@ def test_hostile_text_is_shown_as_text(playground: Playground, name: str) -> Non
     assert playground.page.evaluate("window.hacked") is None
     for panel in ("Tree", "Candidates"):
         playground.tab(panel)
-    playground.page.get_by_role("navigation").get_by_role("button", name="Compare").click()
+    playground.show("Compare")
     playground.page.locator(".compare .primary").click()
     expect(playground.page.locator(".result").first).to_contain_text(text[:3].strip() or "lone")
     assert playground.page.locator("main img:not(.cm-widgetBuffer), main script, b:text('bold')").count() == 0

@@ -24,7 +24,7 @@ KEY = "sk-of-the-playground-test"
 
 def compare(playground: Playground) -> Locator:
     """Compare; return the verdict."""
-    playground.page.get_by_role("navigation").get_by_role("button", name="Compare").click()
+    playground.show("Compare")
     playground.page.locator(".compare .primary").click()
     verdict = playground.page.locator(".compare [role=status]")
     expect(verdict).to_be_visible()
@@ -43,14 +43,14 @@ def test_two_settings_are_compared_and_the_first_difference_is_marked(playground
 
 def test_equal_settings_do_not_differ(playground: Playground) -> None:
     playground.write("Once upon a time").set("temperature", "0")
-    playground.page.get_by_role("navigation").get_by_role("button", name="Compare").click()
+    playground.show("Compare")
     playground.page.get_by_label("Right").locator("summary").first.click()
     playground.page.locator("#side-1-temperature").fill("0")
     expect(compare(playground)).to_have_text("No token differs.")
 
 
 def test_two_models_are_compared(playground: Playground) -> None:
-    playground.page.get_by_role("navigation").get_by_role("button", name="Compare").click()
+    playground.show("Compare")
     playground.page.get_by_label("Right").get_by_role("combobox").first.select_option("toy")
     bodies: list[str] = []
     playground.page.on("request", lambda request: bodies.append(request.post_data or ""))

@@ -10,6 +10,8 @@ export interface Meter {
   firstTokenMs: number | null;
   tokensPerSecond: number | null;
   totalTokens: number | null;
+  /** When tokens arrived, in milliseconds from the start, and how many. */
+  arrivals: readonly (readonly [number, number])[];
 }
 
 /** Measures one request. `now` returns milliseconds. */
@@ -19,6 +21,7 @@ export class Stopwatch {
   private last: number | null = null;
   private numTokens = 0;
   private atFirst = 0;
+  private readonly arrivals: [number, number][] = [];
 
   constructor(private readonly now: () => number) {
     this.started = now();
@@ -27,6 +30,7 @@ export class Stopwatch {
   count(numTokens: number): void {
     this.last = this.now();
     this.numTokens += numTokens;
+    this.arrivals.push([this.last - this.started, numTokens]);
     if (this.first !== null) return;
     this.first = this.last;
     this.atFirst = numTokens;
@@ -43,6 +47,7 @@ export class Stopwatch {
       firstTokenMs: this.first === null ? null : this.first - this.started,
       tokensPerSecond: this.rate(usage?.completion_tokens),
       totalTokens: usage?.total_tokens ?? null,
+      arrivals: this.arrivals,
     };
   }
 

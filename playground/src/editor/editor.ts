@@ -124,6 +124,12 @@ export class Editor {
     });
   }
 
+  /** Adds text at the end as if it was typed, and puts the cursor behind it. */
+  append(text: string): void {
+    const end = this.view.state.doc.length;
+    this.view.dispatch({ changes: { from: end, insert: text }, selection: { anchor: end + text.length }, annotations: isolateHistory.of("full"), scrollIntoView: true });
+  }
+
   /** Replaces all tokens, such as after a text was scored. */
   setTokens(tokens: readonly PlacedToken[]): void {
     this.view.dispatch({ effects: addTokens.of({ tokens: [...tokens], replace: true }) });

@@ -4,8 +4,8 @@ import { ApiError } from "../api/client";
 import type { Shading } from "../editor/tokens";
 
 export type View = "write" | "compare" | "tokens";
-export type Panel = "settings" | "context" | "tree" | "candidates";
-export type Dialog = "help" | "copy" | "key" | "candidates" | "stories" | null;
+export type Panel = "settings" | "context" | "tree" | "candidates" | "numbers";
+export type Dialog = "help" | "copy" | "key" | "candidates" | "stories" | "template" | null;
 export type Theme = "system" | "light" | "dark";
 
 export const view = signal<View>(location.pathname.endsWith("/tokenizer") ? "tokens" : "write");

@@ -9,6 +9,7 @@ import { KeyDialog } from "./KeyDialog";
 import { useShortcuts } from "./shortcuts";
 import { SidePanel } from "./SidePanel";
 import { StoriesDialog } from "./StoriesDialog";
+import { TemplateDialog } from "./TemplateDialog";
 import { TokensView } from "./TokensView";
 import { TreePanel } from "./TreePanel";
 import { WriteView } from "./WriteView";
@@ -35,6 +36,7 @@ export function App() {
       {dialog.value === "copy" && <CopyDialog />}
       {dialog.value === "key" && <KeyDialog />}
       {dialog.value === "stories" && <StoriesDialog />}
+      {dialog.value === "template" && <TemplateDialog />}
       {dialog.value === "candidates" && <CandidatesDialog />}
       <div class="visually-hidden" role="status" aria-live="polite">
         {announcement}

@@ -1,4 +1,5 @@
 /** Two settings or models on one prompt; the first token that differs is marked, with both distributions. */
+import { batch } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { firstDifference } from "../core/difference";
 import { percent } from "../core/surprise";
@@ -6,7 +7,9 @@ import { visible, type Token } from "../core/tokens";
 import { model, models } from "../state/access";
 import { changeSide, compare, comparisonSeed, isComparing, openComparison, sides, stopComparing, type Side } from "../state/comparison";
 import { text } from "../state/document";
+import { isScoringTexts, scoreTexts, texts, textScores } from "../state/numbers";
 import { problem } from "../state/page";
+import { threeDigits } from "./format";
 import { SettingsControls } from "./SettingsPanel";
 
 export function CompareView() {
@@ -44,6 +47,47 @@ export function CompareView() {
         {([0, 1] as const).map((index) => (
           <SideView key={index} index={index} side={both[index]} difference={difference} />
         ))}
+      </div>
+      <TwoTexts />
+    </section>
+  );
+}
+
+/** Which of two texts the model finds more surprising, in figures that do not depend on their length. */
+function TwoTexts() {
+  const scores = textScores.value;
+  const set = (index: 0 | 1, written: string) => {
+    const next: [string, string] = [...texts.value];
+    next[index] = written;
+    batch(() => {
+      texts.value = next;
+      textScores.value = null;
+    });
+  };
+  const [one, other] = scores ?? [];
+  return (
+    <section class="two-texts" aria-labelledby="two-texts">
+      <h2 id="two-texts">Two texts</h2>
+      <div class="sides">
+        {([0, 1] as const).map((index) => (
+          <article key={index}>
+            <label>
+              {index === 0 ? "First text" : "Second text"}
+              <textarea rows={5} value={texts.value[index]} onInput={(event) => set(index, event.currentTarget.value)} />
+            </label>
+            {scores && <p>{scores[index] ? `${scores[index].bitsPerByte.toFixed(3)} bits per byte, perplexity ${threeDigits(scores[index].perplexity)}, ${scores[index].numTokens} tokens` : "Nothing to score."}</p>}
+          </article>
+        ))}
+      </div>
+      <div class="toolbar">
+        <button type="button" disabled={isScoringTexts.value || model.value === "" || texts.value.some((each) => each === "")} onClick={() => void scoreTexts()}>
+          Compare their surprise
+        </button>
+        {one && other && (
+          <span role="status">
+            The {one.bitsPerByte < other.bitsPerByte ? "first" : "second"} is less surprising, by {Math.abs(one.bitsPerByte - other.bitsPerByte).toFixed(3)} bits per byte.
+          </span>
+        )}
       </div>
     </section>
   );

@@ -1,7 +1,8 @@
-/** Settings, context, tree and candidates: beside the document, or on small screens a sheet over it. */
+/** Settings, context, tree, candidates and numbers: beside the document, or on small screens a sheet over it. */
 import { isSheetOpen, isWide, panel, type Panel } from "../state/page";
 import { CandidatesPanel } from "./CandidatesPanel";
 import { ContextPanel } from "./ContextPanel";
+import { NumbersPanel } from "./NumbersPanel";
 import { SettingsPanel } from "./SettingsPanel";
 import { TreePanel } from "./TreePanel";
 
@@ -10,6 +11,7 @@ const PANELS: [Panel, string][] = [
   ["context", "Context"],
   ["tree", "Tree"],
   ["candidates", "Candidates"],
+  ["numbers", "Numbers"],
 ];
 
 export function SidePanel() {
@@ -43,6 +45,7 @@ export function SidePanel() {
         {selected === "context" && <ContextPanel />}
         {selected === "tree" && <TreePanel />}
         {selected === "candidates" && <CandidatesPanel />}
+        {selected === "numbers" && <NumbersPanel />}
       </div>
     </aside>
   );

@@ -26,7 +26,7 @@ export function Toolbar() {
         type="button"
         class="icon panels"
         aria-label="Panels"
-        title="Settings, context, tree and candidates"
+        title="Settings, context, tree, candidates, numbers"
         aria-expanded={isSheetOpen.value}
         onClick={() => (isSheetOpen.value = !isSheetOpen.value)}
       >
@@ -130,6 +130,10 @@ function More() {
       <button type="button" disabled={blocked.value} onClick={() => void scoreDocument()}>
         Score
         <small>How surprising is every token?</small>
+      </button>
+      <button type="button" disabled={blocked.value} onClick={() => (dialog.value = "template")}>
+        Template…
+        <small>A request to an instruct model, as text</small>
       </button>
       <hr />
       <button type="button" disabled={versions.value.ids.length < 2} onClick={() => (dialog.value = "candidates")}>

@@ -8,23 +8,30 @@ import html
 import json
 
 _STYLE = """
-:root{color-scheme:light dark}
-body{font:16px/1.55 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}
-h1,h2,h3{line-height:1.25;overflow-wrap:anywhere}h1{font-size:2.4rem;margin:0 0 .5rem}
+:root{color-scheme:light dark;--paper:light-dark(#fdfcfa,#181a1d);--panel:light-dark(#f5f3ef,#1f2226);
+--ink:light-dark(#1d1c1a,#e8e5df);--quiet:light-dark(#5f5b54,#a9a59c);--line:light-dark(#d9d5cd,#383c42);
+--accent:light-dark(#24568a,#8fbbe8);--on-accent:light-dark(#ffffff,#10202f);
+--serif:"Iowan Old Style","Charter","Palatino Linotype","Source Serif 4",Georgia,serif;
+--mono:ui-monospace,"SF Mono","Cascadia Mono",Menlo,Consolas,monospace}
+html{background:var(--paper);color:var(--ink);accent-color:var(--accent)}
+body{font:16px/1.6 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}
+h1,h2,h3{font-family:var(--serif);line-height:1.25;overflow-wrap:anywhere}h1{font-size:2.4rem;margin:0 0 .5rem}
 h2 code{font-size:1em}
-h2{font-size:1.35rem;margin-top:3rem;border-top:1px solid #8884;padding-top:1rem}h3{font-size:1.05rem}
-html{background:light-dark(#fdfcfa,#181a1d);color:light-dark(#1d1c1a,#e8e5df)}a{color:light-dark(#24568a,#8fbbe8)}
-code,pre,textarea{font:14px/1.5 ui-monospace,monospace}
-pre,output{background:#8882;padding:.8rem;overflow:auto;border-radius:6px}
+h2{font-size:1.35rem;margin-top:3rem;border-top:1px solid var(--line);padding-top:1rem}h3{font-size:1.05rem}
+a{color:var(--accent)}:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
+code,pre,textarea{font:14px/1.5 var(--mono)}
+pre,output{background:var(--panel);padding:.8rem;overflow:auto;border-radius:6px}
 table{border-collapse:collapse;width:100%}th,td{text-align:left;vertical-align:top;padding:.4rem .6rem .4rem 0;
-border-bottom:1px solid #8883}td:first-child{white-space:nowrap}
-.type{color:light-dark(#555,#b5b5b5)}.scroll{overflow-x:auto}
+border-bottom:1px solid var(--line)}td:first-child{white-space:nowrap}
+.type{color:var(--quiet)}.scroll{overflow-x:auto}
 nav ul{columns:18rem;padding-left:1.2rem}
-textarea,input{box-sizing:border-box;width:100%;padding:.4rem;font-family:ui-monospace,monospace}
-button{font:inherit;padding:.3rem 1.2rem;margin:.4rem 0}output:empty{display:none}
-output{display:block;white-space:pre-wrap;overflow-wrap:anywhere;max-height:24rem;font:14px/1.5 ui-monospace,monospace}
+textarea,input{box-sizing:border-box;width:100%;padding:.4rem;font-family:var(--mono);background:var(--paper);
+color:inherit;border:1px solid var(--line);border-radius:6px}
+button{font:inherit;padding:.3rem 1.2rem;margin:.4rem 0;border:1px solid var(--accent);border-radius:6px;
+background:var(--accent);color:var(--on-accent);font-weight:600;cursor:pointer}output:empty{display:none}
+output{display:block;white-space:pre-wrap;overflow-wrap:anywhere;max-height:24rem;font:14px/1.5 var(--mono)}
 @media(max-width:34rem){h1{font-size:2rem}table,tbody,tr,td{display:block}tr:has(th){display:none}
-td{border:0;padding:.1rem 0}tr{border-bottom:1px solid #8883;padding:.4rem 0}td:first-child{white-space:normal}
+td{border:0;padding:.1rem 0}tr{border-bottom:1px solid var(--line);padding:.4rem 0}td:first-child{white-space:normal}
 code{overflow-wrap:anywhere}}
 """
 
