@@ -82,7 +82,8 @@ def test_a_folder_that_may_not_be_entered_has_no_settings(
     for parent in (tmp_path, *tmp_path.parents[:2]):
         parent.chmod(0o755)
     for name in ("open", "closed"):
-        (tmp_path / name).mkdir(mode=0o755)
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o755)  # whatever the umask
     env = {**os.environ, "HOME": "/", **{name: value.format(tmp_path) for name, value in variables.items()}}
     shell = 'cd "$0" && chmod 600 ../closed && exec "$@"'
     command = ["sh", "-c", shell, str(tmp_path / cwd), *locked_out, *COMMAND, "config", "show"]

@@ -10,8 +10,8 @@ def test_models_come_first_and_aliases_have_the_times_of_their_models() -> None:
     assert listed == [
         ListedModel(id="storyteller", created=5, owned_by="onward"),
         ListedModel(id="org/m", created=7, owned_by="org"),
-        ListedModel(id="davinci-002", created=7, owned_by="org"),
-        ListedModel(id="babbage-002", created=5, owned_by="alias of storyteller"),
+        ListedModel(id="davinci-002", created=7, owned_by="org", model="org/m"),
+        ListedModel(id="babbage-002", created=5, owned_by="alias of storyteller", model="storyteller"),
     ]
 
 

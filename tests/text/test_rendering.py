@@ -21,6 +21,7 @@ def test_nothing_is_lost(token_bytes: bytes) -> None:
 def test_part_of_a_character_is_escaped() -> None:
     assert render_token("🙂".encode()[:2]) == "bytes:\\xf0\\x9f"
     assert render_token(b" \xe2\x80") == "bytes: \\xe2\\x80"
+    assert render_token(b"\xff~\x7f\\") == "bytes:\\xff~\\x7f\\x5c"
 
 
 def test_text_is_not_changed() -> None:
