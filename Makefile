@@ -112,12 +112,12 @@ endef
 
 lowest:  ## Run the fast tests on the lowest versions that pyproject.toml allows
 	$(other_environment)
-	@$(UV) --resolution lowest-direct -e '.[test]'
+	@$(UV) --resolution lowest-direct -e '.[test,openvino]'
 	$(OTHER)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
 
 newest:  ## Run the fast tests on the newest released versions of dependencies
 	$(other_environment)
-	@$(UV) --upgrade -e '.[test]'
+	@$(UV) --upgrade -e '.[test,openvino]'
 	$(OTHER)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
 
 beside:  ## Install Onward beside transformers 4 and click 8.1, and run it

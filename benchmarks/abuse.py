@@ -1,8 +1,7 @@
 """What an abusive request costs everybody else: the longest delay of a stream and of `/health` beside it.
 
 For each request a new server of `--model` is started, of this source and with `--before PATH` of another one's `src`
-folder. `python -m benchmarks.abuse`; with `--constraints`, of requests whose constraints are hostile. A version that a
-request ends has no status, and refuses what follows.
+folder. `python -m benchmarks.abuse`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks import measure
-from benchmarks.abusive_requests import ABUSIVE_REQUESTS, HOSTILE_REQUESTS, AbusiveRequest
+from benchmarks.abusive_requests import ABUSIVE_REQUESTS, AbusiveRequest
 from benchmarks.measure import BenchmarkError
 from benchmarks.models import model_id
 from benchmarks.processes import process_tree, resident_memory
@@ -216,8 +215,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     programs = {"now": _program(Path(__file__).parents[1] / "src")}
     if options.before is not None:
         programs = {"before": _program(options.before)} | programs
-    requests = HOSTILE_REQUESTS if options.constraints else (*ABUSIVE_REQUESTS, QUEUE)
-    chosen = [each for each in requests if options.only in each.name]
+    chosen = [each for each in (*ABUSIVE_REQUESTS, QUEUE) if options.only in each.name]
     rows: dict[str, dict[str, Any]] = {}
     for request in (None, *chosen):
         name = request.name if request else NOTHING
@@ -249,7 +247,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--before", type=Path, help="the src folder of another version, to compare with")
     parser.add_argument("--bytes", type=int, default=15_500_000, help="size of large bodies (default 15,500,000)")
     parser.add_argument("--limit", type=float, default=60, help="seconds after which a client leaves (default 60)")
-    parser.add_argument("--constraints", action="store_true", help="requests with hostile constraints instead")
     parser.add_argument("--only", default="", help="only requests whose name contains this")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser

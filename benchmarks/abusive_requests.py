@@ -95,9 +95,8 @@ ABUSIVE_REQUESTS = (
         "log probabilities of long prompts, streamed",
         _fields(prompt=["word " * 900] * 48, max_tokens=0, echo=True, logprobs=20, stream=True),
     ),
+    *(
+        AbusiveRequest(name, _fields(prompt="Once", n=2, max_tokens=100, **fields))
+        for name, fields in HOSTILE_CONSTRAINTS.items()
+    ),
 )
-HOSTILE_REQUESTS = tuple(
-    AbusiveRequest(name, _fields(prompt="Once", n=2, max_tokens=100, **fields))
-    for name, fields in HOSTILE_CONSTRAINTS.items()
-)
-"""Of two choices each, with a constraint that takes long, or ended servers."""

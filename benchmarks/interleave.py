@@ -12,7 +12,7 @@ Stepwise = Generator[None, None, T]
 
 TURN_SECONDS = 2.0
 """A step is never interrupted, so a turn may be longer. It should not be shorter: the first step of a graph after
-another computation is slower, because OpenVINO prepares itself anew when the number of tokens changes."""
+another computation is slower, because caches hold what the last one used."""
 
 
 class TurnClock:

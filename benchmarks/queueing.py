@@ -24,7 +24,7 @@ from benchmarks.workload import Workload
 from onward.engine.cache import KVCache
 from onward.engine.job import Job
 from onward.engine.scheduler import ScheduledSequence, Scheduler
-from onward.runtimes.openvino.step_shape import STEP_SHAPE
+from onward.runtimes.native.model import STEP_SHAPE
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
 

@@ -47,8 +47,6 @@ DEFAULT_COMMANDS = {
     "queueing": "python -m benchmarks.queueing --json benchmarks/figures/queueing.json",
     "soak": "python -m benchmarks.soak --json benchmarks/figures/soak.json --plot docs/images/memory.svg",
     "abuse": "python -m benchmarks.abuse --before .peers/before/src --json benchmarks/figures/abuse.json",
-    "abuse-constraints": "python -m benchmarks.abuse --constraints --before .peers/before-constraints/src "
-    "--json benchmarks/figures/abuse-constraints.json",
     "startup": "python -m benchmarks.startup --json benchmarks/figures/startup.json",
     "products": "python -m benchmarks.products --json benchmarks/figures/products.json --plot docs/images/products.svg",
 }
@@ -133,7 +131,6 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "queueing": ("A longer queue", queueing_section),
     "soak": ("Many requests", soak_section),
     "abuse": ("Abusive requests", abuse_section),
-    "abuse-constraints": ("Hostile constraints", abuse_section),
     "startup": ("Start", startup_section),
     "products": ("Products of weights beside the machine's limits", products_section),
 }

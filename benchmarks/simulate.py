@@ -21,17 +21,19 @@ from numpy.typing import NDArray
 from benchmarks import measure
 from benchmarks.in_process import InProcess
 from benchmarks.outcome import Outcome
-from onward.engine.model import Hook, Row, nothing
-from onward.runtimes.openvino.step_shape import STEP_SHAPE
+from onward.engine.model import Hook, Row, StepShape, nothing
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 
+STEP_SHAPE = StepShape(
+    block_tokens=32, min_prefill_tokens=8, tile_tokens=64, max_prefill_tokens=512, imperceptible_seconds=0.010
+)
 STEP_MS = {
     1: 15.5, 2: 16.0, 4: 17.5, 8: 20.8, 16: 27.4, 24: 33.7, 32: 37.3, 40: 40.9, 48: 46.2, 56: 52.8, 64: 56.0,
     65: 85.0, 96: 95.0, 128: 105.0, 129: 133.0, 192: 153.0, 193: 183.0, 256: 198.0, 257: 229.0, 512: 382.0,
 }  # fmt: skip
 """Number of tokens → milliseconds of a step, with prompts of about 100 tokens: a 0.5B model with 8-bit weights on two
-cores, where matrix kernels compute tiles of 64 tokens. Interpolated linearly. Measured once, like the constants below:
-the simulation depends on the shape, not on the last digit."""
+cores in OpenVINO, whose matrix kernels compute tiles of 64 tokens. Interpolated linearly. Measured once, like the
+constants below: the simulation depends on the shape, not on the last digit."""
 SIZE_CHANGE_MS = 4.2
 """Added if a step has another number of tokens than the previous one."""
 OVERHEAD_MS = 0.3

@@ -15,7 +15,6 @@ USES = {
     "compose/replica.py": "which of several versions in a cluster started last",
     "kernels/__init__.py": "whether sources have changed since they were imported, by their times on disk",
     "kernels/object_cache.py": "how old a file on disk is that a killed process left",
-    "runtimes/openvino/conversion_cache.py": "how old a file on disk is that a killed process left",
     "server/keys.py": "whether a key has expired",
     "service/store.py": "days, months and times in a database that several machines share; limits bound a jump",
     "sampling/__init__.py": "whether sources have changed since they were imported, by their times on disk",

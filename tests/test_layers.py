@@ -350,8 +350,6 @@ MAY_DEPEND = {
     "sampling/candidates.py": "what tests compare the kernels with",
     "sampling/filters.py": "each entry has its numpy form for the reference, beside its kernel",
     "sampling/chains.py": "a bound of what is sorted, with a margin",
-    "checkpoints/architecture.py": "for OpenVINO's graphs",
-    "checkpoints/adapter.py": "merges for OpenVINO",
 }
 
 

@@ -93,7 +93,6 @@ EXAMPLES = {
     "context_length": "512",
     "offline": "true",
     "cache_dir": "/somewhere",
-    "cache_size": "10GB",
     "host": "localhost",
     "port": "8123",
     "keep_alive": "5",

@@ -25,8 +25,7 @@ from benchmarks.startup import cold_cache, parse_importtime, peak_megabytes
 from benchmarks.workload import Workload
 
 from benchmarks import engine, interleave, measure, render
-from onward.runtimes.openvino.kv_cache import SCRATCH_BLOCKS, KVTensors, Layer
-from onward.runtimes.openvino.library import ov
+from onward.kernels.memory import Rows
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 
@@ -93,9 +92,9 @@ def test_only_the_written_part_of_a_kv_cache_is_resident() -> None:
         return found["kv"]
 
     before = kv_bytes()
-    cache = KVTensors([Layer("key_cache.0", ov.Type.u8, (2**20,))], tensor_bytes // 2**20 - SCRATCH_BLOCKS)
+    cache = Rows.exactly(tensor_bytes // 2**20, 2**20)
     assert kv_bytes() == before
-    cache.tensors[0][1].data[3] = 1
+    cache.memory[3] = 1
     assert 0 < kv_bytes() - before <= tensor_bytes // 2
 
 

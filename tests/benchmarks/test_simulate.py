@@ -7,7 +7,6 @@ from benchmarks.simulate import (
     Load,
     figures,
     lockstep_tok_s,
-    padded,
     simulate,
     step_ms,
     step_seconds_beside_prompt,
@@ -16,7 +15,6 @@ from benchmarks.simulate import (
 
 from benchmarks import measure
 from onward.engine import pacing
-from onward.runtimes.openvino.batch import padded_count
 
 STALLED_TTFT_MS = 1500.0
 """Median milliseconds to the first token when so little is prefilled that most clients wait."""
@@ -58,12 +56,6 @@ def test_a_simulation_is_deterministic() -> None:
     outcomes = simulate(load, seed=3)
     assert outcomes == simulate(load, seed=3)
     assert [outcome.tokens for outcome in outcomes] == [8] * 8
-
-
-@pytest.mark.parametrize("singles", [True, False])
-def test_steps_are_padded_as_in_the_runtime(singles: bool) -> None:
-    sizes = range(1, 600)
-    assert [padded(size, singles=singles) for size in sizes] == [padded_count(size, singles=singles) for size in sizes]
 
 
 def test_step_durations_follow_the_table_and_its_multiples() -> None:

@@ -16,7 +16,6 @@ from onward.compose import compose
 from onward.errors import ModelFolderError, SetupError
 from onward.models.resolve import resolve, with_adapter
 from onward.runtimes.gguf_format import GGUFFormat
-from onward.runtimes.options import RuntimeName
 from onward.runtimes.safetensors_format import SafetensorsFormat
 from onward.settings import Settings
 from tests.checkpoints.hugging_face import hugging_face_name, hugging_face_rows, safetensors_bytes, write_folder
@@ -26,7 +25,6 @@ from tests.checkpoints.tiny import tiny
 from tests.examples import slow_but
 from tests.models.story_folder import write_story_folder
 
-RUNTIMES: tuple[RuntimeName, ...] = ("openvino", "native")
 Arrays = dict[str, NDArray[np.float32]]
 RANK = 4
 
@@ -72,8 +70,7 @@ def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, 
     path = gguf(tmp_path / "m.gguf", metadata, tensors) if is_file else tmp_path / "m"
     kind = GGUFFormat() if is_file else SafetensorsFormat()
     expected = tuned(tensors, pairs, 6 / RANK)
-    for runtime in RUNTIMES:
-        check_logits(kind, path, metadata, expected, cache=tmp_path, adapter=adapter, runtime=runtime)
+    check_logits(kind, path, metadata, expected, cache=tmp_path, adapter=adapter)
 
 
 def test_a_scale_by_the_root_of_the_rank(tmp_path: Path) -> None:
@@ -81,10 +78,7 @@ def test_a_scale_by_the_root_of_the_rank(tmp_path: Path) -> None:
     pairs = changes(tensors, "llama")
     adapter = write_peft(tmp_path / "a", "llama", pairs, metadata, use_rslora=True)
     expected = tuned(tensors, pairs, 6 / math.sqrt(RANK))
-    for runtime in RUNTIMES:
-        check_logits(
-            SafetensorsFormat(), tmp_path / "m", metadata, expected, cache=tmp_path, adapter=adapter, runtime=runtime
-        )
+    check_logits(SafetensorsFormat(), tmp_path / "m", metadata, expected, cache=tmp_path, adapter=adapter)
 
 
 def write_gguf_adapter(path: Path, pairs: dict[str, tuple[Any, Any]], **changed: Any) -> Path:
@@ -104,9 +98,21 @@ def test_a_gguf_file_changes_a_file_and_a_folder(tmp_path: Path) -> None:
     adapter = write_gguf_adapter(tmp_path / "a.gguf", pairs)
     expected = tuned(tensors, pairs, 8 / RANK)
     path = gguf(tmp_path / "m.gguf", metadata, tensors)
-    for runtime in RUNTIMES:
-        check_logits(GGUFFormat(), path, metadata, expected, cache=tmp_path, adapter=adapter, runtime=runtime)
+    check_logits(GGUFFormat(), path, metadata, expected, cache=tmp_path, adapter=adapter)
     check_logits(SafetensorsFormat(), tmp_path / "m", metadata, expected, cache=tmp_path, adapter=adapter)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_embeddings_are_changed_too(name: str, tmp_path: Path) -> None:
+    """The output layer with them where both are one: gpt2's."""
+    metadata, tensors = tiny(name)
+    embedding = tensors["token_embd.weight"]
+    random = np.random.default_rng(4)
+    low = random.normal(size=(RANK, embedding.shape[1])).astype(np.float32)
+    pairs = {"token_embd.weight": (low, random.normal(size=(len(embedding), RANK)).astype(np.float32))}
+    adapter = write_gguf_adapter(tmp_path / "a.gguf", pairs, **{"general.architecture": name})
+    path = gguf(tmp_path / "m.gguf", metadata, tensors)
+    check_logits(GGUFFormat(), path, metadata, tuned(tensors, pairs, 8 / RANK), cache=tmp_path, adapter=adapter)
 
 
 @pytest.mark.slow
@@ -129,14 +135,14 @@ def test_adapters_are_served_beside_their_base(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"peft_type": "IA3"}, "'IA3' adapter; Onward merges LORA"),
+        ({"peft_type": "IA3"}, "'IA3' adapter; Onward computes LORA"),
         ({"use_dora": True}, "DoRA"),
         ({"modules_to_save": ["lm_head"]}, "whole layers beside the adapter"),
         ({"bias": "all"}, "has biases"),
         ({"lora_alpha": "much"}, "not a number"),
     ],
 )
-def test_what_is_not_merged_is_refused_by_name(config: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_what_is_not_computed_is_refused_by_name(config: dict[str, Any], words: str, tmp_path: Path) -> None:
     metadata, tensors = write_folder(tmp_path / "m", "llama")
     write_peft(tmp_path / "a", "llama", changes(tensors, "llama"), metadata, **config)
     with pytest.raises(ModelFolderError, match=words):

@@ -1,4 +1,4 @@
-"""Graphs made from checkpoints compute what their architectures' documents say: log-probabilities of a float64
+"""Models made from checkpoints compute what their architectures' documents say: log-probabilities of a float64
 reference."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onward.engine.model import Row
 from onward.runtimes.base import LoadedModel, ModelFormat
 from onward.runtimes.gguf_format import GGUFFormat
-from onward.runtimes.options import RuntimeName, RuntimeOptions
+from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, tiny
@@ -43,7 +43,6 @@ def check_logits(
     asked: int | None = None,
     served: int = CONTEXT,
     long_rope: str = "short",
-    runtime: RuntimeName = "openvino",
 ) -> LoadedModel:
     """Compare a model with the reference, which gets the checkpoint by GGUF's names. Returns the closed model.
 
@@ -53,9 +52,7 @@ def check_logits(
     reference = Reference(metadata, tensors)
     reference.long_rope = long_rope
     expected = log_softmax(reference.logits(tokens))
-    options = RuntimeOptions(
-        runtime=runtime, threads=1, precision="exact", kv_memory=8_000_000, cache_dir=cache, adapter=adapter
-    )
+    options = RuntimeOptions(threads=1, precision="exact", kv_memory=8_000_000, cache_dir=cache, adapter=adapter)
     loaded = kind.load(path, replace(options, context_length=asked), lambda line: None)
     model = loaded.model
     try:

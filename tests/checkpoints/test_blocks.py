@@ -10,8 +10,6 @@ from gguf import GGMLQuantizationType, quants
 
 from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.types import CODEBOOK_TYPES, TENSOR_TYPES
-from onward.runtimes.openvino.graphs.forms import Form
-from onward.runtimes.openvino.graphs.repack import repack
 from tests.checkpoints.making import CODEBOOK_SCALES, NUMBERS, SCALES, random_blocks, write_gguf
 
 
@@ -37,8 +35,6 @@ def test_weights_of_tables_are_read_a_few_rows_at_a_time(name: str, tmp_path: Pa
     whole = quants.dequantize(np.frombuffer(stored[2], np.uint8).reshape(6, -1), GGMLQuantizationType(NUMBERS[name]))
     np.testing.assert_array_equal(tensor.floats(), whole)
     np.testing.assert_array_equal(tensor.selected(np.array([4, 1])).floats(0, 2), whole[[4, 1]])
-    packed = repack(tensor.selected(np.flatnonzero(np.isfinite(whole).all(axis=1))), Form.INT8_ROWS)
-    assert packed.values.dtype == np.int8 and packed.values.shape[1] == 768
 
 
 def test_ternary_weights_are_those_of_their_formula(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_messages_name_the_format(folder: Path) -> None:
         ModelFolderError, match=r"GGUF, safetensors, OneFile.* Convert a model with .* or `onefile MODEL`\.$"
     ):
         resolve("./empty")
-    with pytest.raises(ModelNameError, match=r"the path of a model \(OpenVINO IR, GGUF, safetensors, OneFile\)\.$"):
+    with pytest.raises(ModelNameError, match=r"the path of a model \(GGUF, safetensors, OpenVINO IR, OneFile\)\.$"):
         resolve("./nothing")
 
 
@@ -95,7 +95,7 @@ def test_it_is_listed_shown_and_completed(folder: Path) -> None:
 
 def test_the_doctor_looks_for_its_packages(folder: Path) -> None:
     findings = {each["subject"]: each for each in json.loads(command("doctor").stdout)["findings"]}
-    assert findings["onefile-runtime"]["state"] == "bad" and findings["openvino"]["state"] == "good"
+    assert findings["onefile-runtime"]["state"] == "bad" and findings["llvmlite"]["state"] == "good"
 
 
 def test_it_tokenizes_and_completes_in_this_process(folder: Path) -> None:

@@ -17,7 +17,7 @@ from onward.settings import Settings
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
-COMPUTING = ("openvino", "llvmlite")
+COMPUTING = ("llvmlite",)
 
 
 def mapped_files(pid: int) -> str:

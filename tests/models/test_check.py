@@ -60,7 +60,7 @@ def test_a_folder_without_a_readable_model_is_reported_with_the_command_that_con
     (tmp_path / file).write_text("")
     (tmp_path / "tokenizer.json").write_text("{}")
     (problem,) = problems(tmp_path)
-    assert problem.startswith(f"{tmp_path} contains no model that Onward can read (OpenVINO IR, GGUF, safetensors). ")
+    assert problem.startswith(f"{tmp_path} contains no model that Onward can read (GGUF, safetensors, OpenVINO IR). ")
     subject = "a model" if source else "it"
     assert f"Convert {subject} with `optimum-cli export openvino --model {source or tmp_path} " in problem
     assert "pip install 'optimum-intel[openvino]==" in problem
@@ -95,7 +95,7 @@ def test_all_problems_are_reported_at_once(folder: Path) -> None:
 
 def test_a_path_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     assert problems(tmp_path / "nothing") == [
-        f"{tmp_path / 'nothing'} does not exist: pass the path of a model (OpenVINO IR, GGUF, safetensors)."
+        f"{tmp_path / 'nothing'} does not exist: pass the path of a model (GGUF, safetensors, OpenVINO IR)."
     ]
 
 

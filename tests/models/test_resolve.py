@@ -14,6 +14,7 @@ from onward.errors import HubUnreachable, ModelFolderError, ModelNameError
 from onward.models.registry import BUILT_IN
 from onward.models.resolve import built_in_folder, resolve
 from onward.runtimes.openvino.format import OpenVINOFormat
+from onward.runtimes.safetensors_format import SafetensorsFormat
 
 
 def fill(folder: Path) -> Path:
@@ -101,9 +102,10 @@ def test_a_hub_name_is_downloaded_with_only_the_files_that_are_read(tmp_path: Pa
         {
             "repo_id": "org/small-ov",
             "revision": None,
-            "allow_patterns": list(OpenVINOFormat.patterns),
+            "allow_patterns": list(patterns),
             "local_files_only": False,
         }
+        for patterns in (SafetensorsFormat.patterns, OpenVINOFormat.patterns)
     ]
     assert "org/small-ov" in messages[0]
 
@@ -133,7 +135,7 @@ def test_a_hub_model_in_another_format_is_refused_with_the_command_that_converts
     with pytest.raises(ModelNameError) as raised:
         resolve("org/plain", fetcher=Hub(tmp_path))
     assert str(raised.value).startswith(
-        "org/plain contains no model that Onward can read (OpenVINO IR, safetensors, GGUF). Convert it with "
+        "org/plain contains no model that Onward can read (safetensors, OpenVINO IR, GGUF). Convert it with "
         "`optimum-cli export openvino --model org/plain --task text-generation-with-past --weight-format int8 "
         "plain-openvino` ("
     )

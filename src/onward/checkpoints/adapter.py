@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, PAIRED_IN_GGUF, arranged, gguf_name
 from onward.checkpoints.checkpoint import Checkpoint
@@ -71,36 +70,18 @@ class Change:
     scale: float
 
 
-@dataclass(frozen=True, slots=True)
-class MergedTensor(Tensor):
-    """A weight matrix plus its change, computed a few rows at a time; its type is that of the sum."""
-
-    base: Tensor | None = None
-    low: NDArray[np.float32] | None = None
-    """scale · A, [rank, inputs]."""
-    high: Tensor | None = None
-    """B, [rows, rank]."""
-
-    def floats(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
-        assert self.base is not None and self.low is not None and self.high is not None
-        stop = self.num_rows if stop is None else stop
-        return self.base.floats(start, stop) + self.high.floats(start, stop) @ self.low
-
-
-def merged(checkpoint: Checkpoint, path: Path) -> Checkpoint:
-    """Return a checkpoint with the changes of the adapter at `path`. Raises CheckpointError for one that is broken, was
-    made for another model, or changes more than linear layers."""
-    paths, changes = read_changes(checkpoint, path)
-    tensors = dict(checkpoint.tensors)
-    for name, change in changes.items():
-        base, low = tensors[name], change.low.floats() * np.float32(change.scale)
-        tensors[name] = MergedTensor(name, base.shape, FLOAT32, base.data, base=base, low=low, high=change.high)
-    return replace(checkpoint, paths=(*checkpoint.paths, *paths), tensors=tensors)
+def merged(base: Tensor, change: Change) -> Tensor:
+    """Return a tensor plus its change in float32, with the same bits on any machine: each product and sum is rounded
+    once, in the order of the ranks. For what is looked up and not multiplied."""
+    values, low, high = base.floats(), change.low.floats() * np.float32(change.scale), change.high.floats()
+    for rank in range(len(low)):
+        values += high[:, rank : rank + 1] * low[rank]
+    return Tensor(base.name, base.shape, FLOAT32, np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8))
 
 
 def read_changes(checkpoint: Checkpoint, path: Path) -> tuple[tuple[Path, ...], dict[str, Change]]:
-    """Return an adapter's files, and its changes by the names of the checkpoint's tensors. Raises CheckpointError as
-    `merged`."""
+    """Return an adapter's files, and its changes by the names of the checkpoint's tensors. Raises CheckpointError for
+    one that is broken, was made for another model, or changes more than linear layers."""
     paths, scale_of, pairs = _read(path, checkpoint.parameters)
     found = {}
     for name, pair in pairs.items():
@@ -133,12 +114,12 @@ def _read_peft(folder: Path, parameters: Parameters) -> tuple[tuple[Path, ...], 
     config, weights = folder / ADAPTER_CONFIG, folder / ADAPTER_WEIGHTS
     stated = read_object(config)
     if stated.get("peft_type", "LORA") != "LORA":
-        raise CheckpointError(f"{config} is a {str(stated['peft_type'])[:40]!r} adapter; Onward merges LORA.")
+        raise CheckpointError(f"{config} is a {str(stated['peft_type'])[:40]!r} adapter; Onward computes LORA.")
     for name, meaning in _CHANGES.items():
         if stated.get(name):
-            raise CheckpointError(f"{config} uses {meaning} ({name!r}), which Onward does not merge.")
+            raise CheckpointError(f"{config} uses {meaning} ({name!r}), which Onward does not compute.")
     if stated.get("bias", "none") != "none":
-        raise CheckpointError(f"{config} has biases ('bias'), which Onward does not merge.")
+        raise CheckpointError(f"{config} has biases ('bias'), which Onward does not compute.")
     beginning = stated.get("init_lora_weights")
     if not (beginning is None or isinstance(beginning, bool | str)) or beginning not in _PLAIN_BEGINNINGS:
         raise CheckpointError(
@@ -156,7 +137,7 @@ def _read_peft(folder: Path, parameters: Parameters) -> tuple[tuple[Path, ...], 
     for name, tensor in read_safetensors(weights).items():
         found = _PEFT_NAME.fullmatch(name)
         if found is None:
-            raise CheckpointError(f"{weights} has a tensor {name[:80]!r}, which Onward does not merge.")
+            raise CheckpointError(f"{weights} has a tensor {name[:80]!r}, which Onward does not compute.")
         weight = gguf_name(f"{found['module']}.weight", parameters.architecture)
         sides.setdefault(weight, {})[found["side"].lower()] = tensor
     pairs = _pairs(sides, parameters, weights, has_pairs=parameters.architecture in PAIRED_IN_FOLDERS, is_peft=True)
@@ -174,7 +155,7 @@ def _read_gguf(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Sc
     for name, value in found.metadata.items():
         is_stated = len(value) > 0 if isinstance(value, np.ndarray | list) else bool(value)
         if name.startswith("adapter.") and name not in _PLAIN_GGUF and is_stated:
-            raise CheckpointError(f"{path} states {name[:80]!r}, which Onward does not merge.")
+            raise CheckpointError(f"{path} states {name[:80]!r}, which Onward does not compute.")
     alpha = found.metadata.get("adapter.lora.alpha", 0.0)
     if not isinstance(alpha, int | float):
         raise CheckpointError(f"{path} states {str(alpha)[:40]!r} as 'adapter.lora.alpha', which is not a number.")
@@ -182,7 +163,7 @@ def _read_gguf(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Sc
     for name, tensor in found.tensors.items():
         matched = _GGUF_NAME.fullmatch(name)
         if matched is None:
-            raise CheckpointError(f"{path} has a tensor {name[:80]!r}, which Onward does not merge.")
+            raise CheckpointError(f"{path} has a tensor {name[:80]!r}, which Onward does not compute.")
         sides.setdefault(matched["name"], {})[matched["side"]] = tensor
     pairs = _pairs(sides, parameters, path, has_pairs=parameters.architecture in PAIRED_IN_GGUF, is_peft=False)
     return found.paths, lambda rank: alpha / rank if alpha else 1.0, pairs

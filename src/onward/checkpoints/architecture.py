@@ -25,12 +25,6 @@ class Rope:
     magnitude: float = 1.0
     """Queries and keys are multiplied by it."""
 
-    def inverse_frequencies(self) -> NDArray[np.float64]:
-        """Return the angle per position of each pair of dimensions, float64 [size / 2]."""
-        inverse = 1.0 / (self.base ** (np.arange(0, self.size, 2, dtype=np.float64) / self.size))
-        inverse /= self.position_scale
-        return inverse if self.factors is None else inverse / self.factors.astype(np.float64)
-
 
 @dataclass(frozen=True, slots=True)
 class Architecture:

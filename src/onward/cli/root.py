@@ -21,7 +21,6 @@ COMMANDS = {
     "score": ("onward.cli.commands.score", "Score texts: log-probabilities, bits per byte, perplexity."),
     "pull": ("onward.cli.commands.pull", "Download a model by one word, such as `pull smollm2`."),
     "models": ("onward.cli.commands.models", "List, show and download models."),
-    "convert": ("onward.cli.commands.convert", "Write a model as an OpenVINO IR folder."),
     "tokenize": ("onward.cli.commands.tokenize", "Show the tokens of a text."),
     "batch": ("onward.cli.commands.batch", "Run a file of requests."),
     "cluster": ("onward.cli.commands.cluster", "Engines on several machines: `cluster up`."),

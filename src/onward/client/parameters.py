@@ -112,7 +112,6 @@ class CreateParams(TypedDict, total=False):
 class ModelOptions(TypedDict, total=False):
     """Settings of the engine. Those left out come from `ONWARD_*` variables, `onward.toml` and the defaults."""
 
-    cache_size: int | str
     context_length: int
     kv_memory: int | str | None
     lora: Sequence[str]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onward.engine.model import Tokenizer
     from onward.engines.cluster.ray_transport import RayTransport
 
-FACE_SETTINGS = {"cache_dir", "cache_size", "offline"}
+FACE_SETTINGS = {"cache_dir", "offline"}
 """Settings of replicas that this server has too: for the files of tokenizers."""
 ANSWER_SECONDS = 10.0
 POLL_SECONDS = 1.0

@@ -52,7 +52,6 @@ class EngineConfig(msgspec.Struct, frozen=True):
     weights: Literal["auto", "exact", "int8", "int4"]
     kv_memory: int | None
     cache_dir: str
-    cache_size: int
     context_length: int | None
     max_rows: int
     share_prefixes: bool
@@ -72,7 +71,6 @@ class EngineConfig(msgspec.Struct, frozen=True):
             weights=settings.weights,
             kv_memory=settings.kv_memory,
             cache_dir=str(settings.cache_dir),
-            cache_size=settings.cache_size,
             context_length=settings.context_length or None,
             max_rows=settings.max_rows,
             share_prefixes=settings.prefix_cache,
@@ -90,7 +88,6 @@ class EngineConfig(msgspec.Struct, frozen=True):
             adapter=None if self.adapter is None else Path(self.adapter),
             kv_memory=self.kv_memory,
             cache_dir=Path(self.cache_dir),
-            cache_size=self.cache_size,
             context_length=self.context_length,
         )
 

@@ -13,7 +13,7 @@ from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_load
 from onward.engines.child.worker import Description, run_worker
 from onward.residency import share_heap, trim_heap
 from onward.runtimes.base import Progress
-from onward.runtimes.formats import import_usual_runtimes
+from onward.runtimes.formats import import_usual_runtime
 from onward.runtimes.vocabulary import PackedVocabulary
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def load(description: Description, progress: Progress) -> tuple[Engine, EngineInfo]:
     """Load the engine of an encoded EngineConfig and PackedVocabulary. Raises SetupError."""
     with kernels_loading(progress) as kernels_loaded:
-        import_usual_runtimes()  # while the server finds out which model it is
+        import_usual_runtime()  # while the server finds out which model it is
         config = msgspec.json.decode(description.configuration(), type=EngineConfig)
         model = load_model(config, progress)
         kernels_loaded()

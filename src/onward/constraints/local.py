@@ -76,9 +76,8 @@ class LocalChoice(ChoiceConstraint):
     def __init__(self, compiled: LocalCompiled) -> None:
         super().__init__(compiled.first)
         self.compiled = compiled
+        self.matcher = compiled.matcher.copy()
         self.fits_steps = compiled.fits_steps
-        self.matcher = compiled.matcher.copy() if compiled.fits_steps else compiled.matcher
-        """The grammar's own, which may be large, until it is used on the other thread."""
         self._tokens: list[int] = []
         self._behind: list[int] = []
         """Forced tokens that were taken, and that the matcher has not."""
@@ -123,7 +122,7 @@ class LocalChoice(ChoiceConstraint):
     def forced_tokens(self) -> list[int]:
         if self._outcome is not None:
             return self._outcome.forced[self._offset :]
-        return self.matcher.forced_tokens() if self.fits_steps else []
+        return self.matcher.forced_tokens()
 
     def count_valid(self, tokens: list[int]) -> int:
         """As for every choice; compares more of them the less time they take."""
@@ -154,8 +153,6 @@ class LocalChoice(ChoiceConstraint):
     def advance(self, tokens: list[int], consumer: UnlockedConsumer) -> Outcome:
         """Take tokens and compute what follows, on whatever thread owns the matcher. Raises GrammarError."""
         started = time.thread_time()
-        if self.matcher is self.compiled.matcher:
-            self.matcher = self.matcher.copy()
         consumer.consume(self.matcher, tokens)
         follows = what_follows(self.matcher, self.compiled.ends)
         if self.fits_steps and self.matcher.has_failed:

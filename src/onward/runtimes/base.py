@@ -43,7 +43,7 @@ class ModelFormat(Protocol):
     patterns: tuple[str, ...]
     """Glob patterns of the files to download from a hub repository; empty: never on the hub."""
     takes_adapters: bool
-    """Whether `RuntimeOptions.adapter` is merged."""
+    """Whether `RuntimeOptions.adapter` acts."""
     packages: tuple[str, ...]
     """Python distributions that loading needs, for `onward doctor`."""
     loading_only_files: tuple[str, ...]

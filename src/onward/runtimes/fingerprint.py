@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from onward.runtimes.index import read_index, write_index
@@ -30,23 +30,14 @@ def content_digests(files: Iterable[Path], cache_dir: Path | None) -> list[str]:
     index = read_index(cache_dir)
     keys = {file: _key(file) for file in files}
     found = {key: index.get(key) or _hash(file) for file, key in keys.items()}
-    _add(cache_dir, index, found)
+    if not found.items() <= index.items():
+        write_index(cache_dir, index | found)
     return [found[key] for key in keys.values()]
-
-
-def remember_digests(digests: Mapping[Path, str], cache_dir: Path | None) -> None:
-    """Have `content_digests` know these files, which are not hashed. Raises OSError."""
-    _add(cache_dir, read_index(cache_dir), {_key(file): digest for file, digest in digests.items()})
 
 
 def _key(file: Path) -> str:
     status = file.stat()
     return f"{file.resolve()}:{status.st_size}:{status.st_mtime_ns}"
-
-
-def _add(cache_dir: Path | None, index: dict[str, str], found: dict[str, str]) -> None:
-    if not found.items() <= index.items():
-        write_index(cache_dir, index | found)
 
 
 def with_facts(identity: str, *facts: object) -> str:

@@ -14,7 +14,7 @@ from onward.runtimes.openvino.format import OpenVINOFormat
 from onward.runtimes.safetensors_format import SafetensorsFormat
 from onward.runtimes.toy.format import ToyFormat
 
-MODEL_FORMATS: tuple[ModelFormat, ...] = (OpenVINOFormat(), GGUFFormat(), SafetensorsFormat(), ToyFormat())
+MODEL_FORMATS: tuple[ModelFormat, ...] = (GGUFFormat(), SafetensorsFormat(), OpenVINOFormat(), ToyFormat())
 """Where a path matches several entries, the first one counts."""
 
 
@@ -36,10 +36,9 @@ def hub_formats() -> list[ModelFormat]:
     return [each for each in MODEL_FORMATS if each.patterns]
 
 
-def import_usual_runtimes() -> None:
-    """Import what formats compute with, which takes a few tenths of a second, before the format is known."""
+def import_usual_runtime() -> None:
+    """Import what most models are computed with, which takes a few tenths of a second, before the format is known."""
     import_module("onward.runtimes.native.load")
-    import_module("onward.runtimes.openvino.load")
 
 
 def readable_formats() -> str:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from onward.checkpoints.paths import is_companion, is_gguf, part_paths
 from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.checkpoint_format import (
+    FACTS,
     LOADING_ONLY_FILES,
     PACKAGES,
     contents_problem,
     load_checkpoint,
-    runtime_facts,
 )
 from onward.runtimes.files import file_problem
 
@@ -71,7 +71,7 @@ class GGUFFormat:
             found["original_context_length"] = original
         if (name := FILE_TYPES.get(file_type if isinstance(file_type, int) else -1)) is not None:
             found["quantisation"] = name
-        return found | ({"vocabulary": len(tokens)} if isinstance(tokens, list) else {}) | runtime_facts(_model(path))
+        return found | ({"vocabulary": len(tokens)} if isinstance(tokens, list) else {}) | FACTS
 
     def listed_files(self, path: Path) -> list[str]:
         return []

@@ -17,21 +17,19 @@ class RuntimeOptions:
     """Options of every runtime; one that cannot honour an option ignores it and says so in its documentation."""
 
     runtime: RuntimeName = "auto"
-    """What computes GGUF and safetensors files; "auto": the one that is best for the model."""
+    """What has to compute the model; "auto": what computes its format."""
     threads: int = 0
     """Compute threads; 0: all physical cores, or as many as a container's CPU quota allows."""
     precision: Literal["fast", "exact"] = "fast"
     """ "exact": compute and cache in float32, activations not quantised; "fast": the runtime's best trade-off."""
     weights: WeightForm = "auto"
-    """In which form weights are stored where the runtime makes its own graph; "auto": the best trade-off."""
+    """In which form floating-point weights of GGUF and safetensors files are held; "auto": the best trade-off."""
     adapter: Path | None = None
-    """A LoRA adapter that is merged into the weights."""
+    """A LoRA adapter that is computed beside the weights."""
     kv_memory: int | None = None
     """Bytes for the KV cache; None: the runtime's default share of the free memory."""
     cache_dir: Path | None = None
-    """Where converted models, hashes and check results are kept between starts; None: nowhere."""
-    cache_size: int | None = None
-    """Bytes of converted models in `cache_dir`, beyond which those used longest ago are removed; None: any number."""
+    """Where hashes and check results are kept between starts; None: nowhere."""
     context_length: int | None = None
     """Tokens per sequence; None: as many as the model was made for."""
 

@@ -10,11 +10,11 @@ from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
 from onward.errors import CheckpointError
 from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.checkpoint_format import (
+    FACTS,
     LOADING_ONLY_FILES,
     PACKAGES,
     contents_problem,
     load_checkpoint,
-    runtime_facts,
 )
 from onward.runtimes.files import (
     TOKENIZER_FILES,
@@ -66,7 +66,7 @@ class SafetensorsFormat:
         return [problem for problem in found if problem] or contents_problem(path) or _missing_rows(path)
 
     def facts(self, path: Path) -> dict[str, int | str]:
-        return config_facts(path) | runtime_facts(path)
+        return config_facts(path) | FACTS
 
     def listed_files(self, path: Path) -> list[str]:
         from onward.checkpoints.folder import folder_paths

@@ -80,11 +80,6 @@ class Settings:
     cache_dir: Path = option(  # noqa: RUF009
         cache_folder(), "Model", values.path, "Folder for downloaded and compiled models.", metavar="PATH"
     )
-    cache_size: int = option(
-        50_000_000_000, "Model", values.size,
-        "Maximum size of the converted GGUF and safetensors models in the cache; those used longest ago are removed.",
-        metavar="SIZE",
-    )  # fmt: skip
     offline: bool = option(
         False, "Model", values.boolean,
         "Never download: only built-in models, folders, and what the cache of the hub has.",
@@ -248,9 +243,9 @@ class Settings:
     )
     runtime: Literal["auto", "native", "openvino"] = option(
         "auto", "Performance", values.choice("auto", "native", "openvino"),
-        "What computes GGUF and safetensors files. native: kernels of Onward's own, which give the same bits on every "
-        "machine, not yet for every type of weights. auto: native for what it computes, else openvino; `onward models "
-        "show` says which and why.",
+        "What computes a model; another one is refused. native: kernels of Onward's own, for GGUF and safetensors "
+        "files, with the same bits on every machine. openvino: for OpenVINO IR folders, by the extra "
+        "`onward[openvino]`. auto: what the model's format needs.",
     )  # fmt: skip
     precision: Literal["fast", "exact"] = option(
         "fast", "Performance", values.choice("fast", "exact"),
@@ -258,7 +253,7 @@ class Settings:
     )  # fmt: skip
     weights: Literal["auto", "exact", "int8", "int4"] = option(
         "auto", "Performance", values.choice("auto", "exact", "int8", "int4"),
-        "How the weights of GGUF and safetensors files are stored. auto: quantised ones as in the file, others as "
+        "How the weights of GGUF and safetensors files are held. auto: quantised ones as in the file, others as "
         "8-bit integers; with --precision exact unchanged. exact: as in the file, slower for some types. int8, int4: "
         "what is floating point in the file in 8 or 4 bits; 4 have a loss that is noticeable on small models.",
     )  # fmt: skip

@@ -94,7 +94,7 @@ def test_memory_that_cannot_be_executed_is_a_finding(root: Path, monkeypatch: py
 def test_the_doctor_looks_at_machine_model_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
     text = onward("doctor", "--format", "text").stdout
-    for subject in ("Python", "openvino", "Processor", "storyteller", "Settings", "Cache", "Port"):
+    for subject in ("Python", "llvmlite", "Processor", "storyteller", "Settings", "Cache", "Port"):
         assert subject in text
     assert "unset OPENAI_BASE_URL to run in this process" in text
 

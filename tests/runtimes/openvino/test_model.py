@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from functools import partial
 from pathlib import Path
 from subprocess import run
 
@@ -16,8 +15,6 @@ from numpy.typing import NDArray
 
 from onward.engine.model import Row
 from onward.errors import MemoryTooSmall, ModelFolderError, SetupError
-from onward.runtimes.openvino import load
-from onward.runtimes.openvino.evaluator import Lane
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
@@ -247,7 +244,6 @@ def test_memory_grows_only_with_the_blocks_in_use(tiny_folder: Path) -> None:
 import sys
 from pathlib import Path
 from onward.engine.model import Row
-from onward.runtimes.openvino.evaluator import Lane
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.options import RuntimeOptions
 def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -258,46 +254,3 @@ assert model.blocks * 32 > 1 << 20, model.blocks
 assert resident() - before < 100 << 20, resident() - before
 """
     assert run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_a_tiny_model_computes_small_steps_on_one_thread_with_the_same_bits(tiny_folder: Path) -> None:
-    folder = tiny_folder
-    many, one = (load_model(folder, RuntimeOptions(threads=threads)) for threads in (2, 1))
-    if many._open()[0].small_lane is None:
-        pytest.skip("this processor's kernels allow no graph for one thread")
-    assert one._open()[0].small_lane is None, "nothing to choose from"
-    hooks: list[int] = []
-    for step in range(100):  # enough for both lanes
-        row = Row(0, [step + 30], step, [0, 1, 2, 3], 1)
-        assert many.evaluate([row], partial(hooks.append, step)).tobytes() == one.evaluate([row]).tobytes()
-    assert hooks == list(range(100))
-
-
-@pytest.mark.slow
-def test_a_larger_model_has_one_graph(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if load_model(tiny_folder, RuntimeOptions(threads=2))._open()[0].small_lane is None:
-        pytest.skip("this processor's kernels allow no graph for one thread")
-    monkeypatch.setattr(load, "MAX_TINY_WEIGHTS_BYTES", 1000)
-    assert load_model(tiny_folder, RuntimeOptions(threads=2))._open()[0].small_lane is None
-
-
-def test_a_failing_small_lane_does_not_prevent_loading(tmp_path: Path) -> None:
-    def fails(*anything: object) -> Lane:
-        raise RuntimeError("no memory left")
-
-    assert load._small_lane(fails, lambda lane: True, "key", tmp_path) is None
-
-
-def test_a_small_lane_with_other_bits_is_not_used_and_not_compiled_again(tmp_path: Path) -> None:
-    made: list[Lane] = []
-
-    def make() -> Lane:
-        made.append(Lane(None, None))  # type: ignore[arg-type]
-        return made[-1]
-
-    for _ in range(2):
-        assert load._small_lane(make, lambda lane: False, "differs", tmp_path) is None
-    assert len(made) == 1
-    for _ in range(2):
-        assert load._small_lane(make, lambda lane: True, "agrees", tmp_path) is made[-1]
-    assert load._small_lane(make, lambda lane: pytest.fail("checked again"), "agrees", tmp_path) is made[-1]

@@ -6,7 +6,6 @@ Two things are not promised, and the scheduler avoids them: a prompt cut so that
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +112,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     for block in range(0, 256, TABLE):  # what other sequences have written
         garbage = generator.integers(0, model.vocab_size, TABLE * BLOCK_TOKENS).tolist()
         model.evaluate([Row(-1, garbage, 0, range(block, block + TABLE), 0)])
-    yield on_all_threads(model)
+    yield model
     model.close()
 
 
@@ -278,39 +277,10 @@ def test_old_contents_of_a_block_are_never_used(model: OpenVINOModel) -> None:
         tensor.data[200:232] = 0
 
 
-def on_all_threads(model: OpenVINOModel) -> OpenVINOModel:
-    """The model without the second graph that tiny models have for small steps."""
-    model._open()[0].small_lane = None
-    return model
-
-
-@pytest.mark.parametrize("precision", ["fast", "exact"])
-def test_the_graph_for_one_thread_has_the_same_bits_in_any_step(
-    tiny_folder: Path, precision: Literal["fast", "exact"]
-) -> None:
-    """Chunks and single tokens of sequences that have blocks of their own, in random order."""
-    model = load_model(tiny_folder, RuntimeOptions(precision=precision, threads=2))
-    evaluator = model._open()[0]
-    if evaluator.small_lane is None:
-        pytest.skip("this processor's kernels allow no graph for one thread")
-    rng = random.Random(7)
-    lengths = [0] * 6
-    for _ in range(30):
-        rows: list[Row] = []
-        for sequence in rng.sample(range(6), rng.randrange(1, 7)):
-            tokens = [rng.randrange(250) for _ in range(rng.choice([1, 1, 1, 2, 5, 8]))]
-            blocks = range(20 * sequence, 20 * sequence + 20)
-            rows.append(Row(sequence, tokens, lengths[sequence], blocks, rng.randrange(1, len(tokens) + 1)))
-            lengths[sequence] += len(tokens)
-        lanes = (evaluator.lane, evaluator.small_lane)
-        one, other = (lane.evaluate(rows, model.vocab_size).tobytes() for lane in lanes)
-        assert one == other
-
-
 @pytest.mark.parametrize("threads", [1, 3, *(pytest.param(even, marks=pytest.mark.slow) for even in (2, 4))])
 def test_the_number_of_threads_does_not_change_a_bit(tiny_folder: Path, threads: int) -> None:
     prompt = list(range(70))
-    many, few = (on_all_threads(load_model(tiny_folder, RuntimeOptions(threads=each))) for each in (0, threads))
+    many, few = (load_model(tiny_folder, RuntimeOptions(threads=each)) for each in (0, threads))
     assert plain(few, prompt, [1, 2, 3]).tobytes() == plain(many, prompt, [1, 2, 3]).tobytes()
 
 
@@ -320,8 +290,8 @@ def test_a_model_is_invariant_on_any_number_of_threads(
     tiny_folder: Path, precision: Literal["fast", "exact"], threads: int
 ) -> None:
     prompt, tokens = list(range(10, 90)), [11, 12, 13, 14, 15]
-    usual = on_all_threads(load_model(tiny_folder, RuntimeOptions(precision=precision, kv_memory=4 << 20)))
-    model = on_all_threads(load_model(tiny_folder, RuntimeOptions(precision=precision, threads=threads)))
+    usual = load_model(tiny_folder, RuntimeOptions(precision=precision, kv_memory=4 << 20))
+    model = load_model(tiny_folder, RuntimeOptions(precision=precision, threads=threads))
     expected = plain(usual, prompt, tokens)
     assert plain(model, prompt, tokens).tobytes() == expected.tobytes()
     assert is_invariant(model.evaluate, model.vocab_size)

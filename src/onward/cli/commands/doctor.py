@@ -68,7 +68,7 @@ def _python() -> Iterator[Finding]:
 def _packages() -> Iterator[Finding]:
     from onward.models.check import required_packages
 
-    for name in (*required_packages(), "llvmlite"):
+    for name in required_packages():
         try:
             yield Finding(name, "good", importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`onward models list|show|retrieve|pull|search|rm|cache`: the available models and where their weights are."""
+"""`onward models list|show|retrieve|pull|search|rm`: the available models and where their weights are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
-from onward.cli.commands import models_cache, pull
+from onward.cli.commands import pull
 from onward.cli.commands.pull import described, entry_of, rm, search
 from onward.cli.completers import model_names
 from onward.cli.output.formats import bytes_in_words, emit, table
@@ -185,7 +185,6 @@ command = CommandGroup(
         "pull": pull.command("pull"),
         "search": search,
         "rm": rm,
-        "cache": models_cache.command,
     },
     help="List, show, search and download models.",
     context_settings=CONTEXT,

@@ -86,8 +86,7 @@ search = session_command(
 rm = session_command(
     "rm",
     remove_model,
-    "Remove a model that `onward pull` took from a package index. Its conversion stays until `onward models cache` "
-    "removes it.",
+    "Remove a model that `onward pull` took from a package index.",
     [Argument("name", "A name of the catalogue.", metavar="NAME", shell_complete=catalogue_names)],
     can_connect=False,
     example="deleted",

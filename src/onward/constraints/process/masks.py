@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onward.constraints.choice import ChoiceConstraint, Masks, Outcome
 from onward.constraints.errors import GrammarError
 from onward.constraints.process.client import WORKER, ProcessLost
-from onward.constraints.process.grammar_queue import CLOSED, GrammarQueue
+from onward.constraints.process.lane import CLOSED, Lane
 from onward.constraints.process.messages import Advance, Advanced, Load
 from onward.constraints.tokens import Encoder, GrammarVocabulary
 
@@ -64,8 +64,8 @@ class RemoteChoice(ChoiceConstraint):
         self.compiled = compiled
         self.number = compiled.owner.begin_choice()
         self.tokens: list[int] = []
-        self.sent: tuple[GrammarQueue | None, int, int] = None, 0, 0
-        """The queue and the start of its process that has the matcher, and how many tokens it has. Used on the queue's
+        self.sent: tuple[Lane | None, int, int] = None, 0, 0
+        """The lane and the start of its process that has the matcher, and how many tokens it has. Used on the lane's
         thread, while the constraint is unsettled."""
 
     def take(self, token: int) -> bool:
@@ -106,8 +106,8 @@ class RemoteGrammars:
         self._vocab_size = vocab_size
         self._num_words = -(-vocab_size // 32)
         self._tokenizer = tokenizer
-        self._quick = GrammarQueue(command, self._vocabulary, self._encode)
-        self._slow = GrammarQueue(command, self._vocabulary, self._encode)
+        self._quick = Lane(command, self._vocabulary, self._encode)
+        self._slow = Lane(command, self._vocabulary, self._encode)
         self._lock = threading.Lock()
         """Guards `_refused`."""
         self._refused: OrderedDict[tuple[str, frozenset[int]], str] = OrderedDict()
@@ -117,15 +117,15 @@ class RemoteGrammars:
 
     def compile(self, grammar: str, end_tokens: frozenset[int]) -> RemoteCompiled:
         """Return a compiled grammar. Waits for it. Raises GrammarError."""
-        queue = self._slow if self._choices or not self._quick.is_idle else self._quick
+        lane = self._slow if self._choices or not self._quick.is_idle else self._quick
         number = next(self._numbers)
-        return queue.put(lambda: self._compile(queue, number, grammar, end_tokens), is_compiling=True).result()
+        return lane.put(lambda: self._compile(lane, number, grammar, end_tokens), is_compiling=True).result()
 
     def advance(self, choice: RemoteChoice) -> Future[Outcome]:
         """Return what follows the tokens of a choice."""
         length = len(choice.tokens)
-        queue = self._slow if choice.compiled.is_slow else self._quick
-        return queue.put(lambda: self._advance(queue, choice, length))
+        lane = self._slow if choice.compiled.is_slow else self._quick
+        return lane.put(lambda: self._advance(lane, choice, length))
 
     def begin_choice(self) -> int:
         """Return the number of a new choice."""
@@ -136,49 +136,49 @@ class RemoteGrammars:
     def end_choice(self, number: int) -> None:
         """A choice has ended. May be called by the garbage collector."""
         self._choices.discard(number)
-        for queue in (self._quick, self._slow):
-            queue.forget_choice(number)
+        for lane in (self._quick, self._slow):
+            lane.forget_choice(number)
 
     def forget_grammar(self, number: int) -> None:
         """No choice has the grammar any more. May be called by the garbage collector."""
-        for queue in (self._quick, self._slow):
-            queue.forget_grammar(number)
+        for lane in (self._quick, self._slow):
+            lane.forget_grammar(number)
 
     def close(self) -> None:
         """End the processes without waiting for them."""
-        for queue in (self._quick, self._slow):
-            queue.close()
+        for lane in (self._quick, self._slow):
+            lane.close()
 
-    def _compile(self, queue: GrammarQueue, number: int, grammar: str, end_tokens: frozenset[int]) -> RemoteCompiled:
-        reply = self._tried(queue, grammar, end_tokens, lambda: queue.compile(number, grammar, end_tokens))
+    def _compile(self, lane: Lane, number: int, grammar: str, end_tokens: frozenset[int]) -> RemoteCompiled:
+        reply = self._tried(lane, grammar, end_tokens, lambda: lane.compile(number, grammar, end_tokens))
         assert reply is not None, "a new number"
         is_slow = reply.seconds > QUICK_COMPILE_SECONDS
         return RemoteCompiled(number, grammar, end_tokens, self._masks(reply.masks), is_slow, self)
 
-    def _advance(self, queue: GrammarQueue, choice: RemoteChoice, length: int) -> Outcome:
+    def _advance(self, lane: Lane, choice: RemoteChoice, length: int) -> Outcome:
         if length < len(choice.tokens):
             return Outcome(choice.first, [], False)  # another one follows, for all tokens
         compiled = choice.compiled
         try:
             return self._tried(
-                queue, compiled.grammar, compiled.end_tokens, lambda: self._advanced(queue, choice, length)
+                lane, compiled.grammar, compiled.end_tokens, lambda: self._advanced(lane, choice, length)
             )
         except GrammarError as error:
             return Outcome(choice.first, [], False, str(error))
 
-    def _tried(self, queue: GrammarQueue, grammar: str, end_tokens: frozenset[int], ask: Callable[[], T]) -> T:
+    def _tried(self, lane: Lane, grammar: str, end_tokens: frozenset[int], ask: Callable[[], T]) -> T:
         """Return an answer about a grammar, asked for again where somebody killed the process. Raises GrammarError, and
         refuses the grammar from then on, where it ended the process."""
         for num_left in reversed(range(MAX_ATTEMPTS)):
             with self._lock:
-                reason = CLOSED if queue.is_closed else self._refused.get((grammar, end_tokens))
+                reason = CLOSED if lane.is_closed else self._refused.get((grammar, end_tokens))
             if reason is not None:
                 raise GrammarError(reason)
             try:
-                queue.prepare()
+                lane.prepare()
                 return ask()
             except ProcessLost as error:
-                if error.was_killed and (num_left or queue.is_closed):
+                if error.was_killed and (num_left or lane.is_closed):
                     continue
                 with self._lock:
                     self._refused[grammar, end_tokens] = str(error)
@@ -189,16 +189,16 @@ class RemoteGrammars:
                 raise GrammarError(f"the process that computes it cannot be started: {error.strerror}") from None
         raise GrammarError(CLOSED)
 
-    def _advanced(self, queue: GrammarQueue, choice: RemoteChoice, length: int) -> Outcome:
+    def _advanced(self, lane: Lane, choice: RemoteChoice, length: int) -> Outcome:
         """Have the process take the tokens of a choice. Raises GrammarError, ProcessLost."""
         compiled = choice.compiled
-        queue.compile(compiled.number, compiled.grammar, compiled.end_tokens)
-        sent_to, start, num_sent = choice.sent
-        has_matcher = sent_to is queue and start == queue.loaded
+        lane.compile(compiled.number, compiled.grammar, compiled.end_tokens)
+        sent_lane, start, num_sent = choice.sent
+        has_matcher = sent_lane is lane and start == lane.loaded
         tokens = choice.tokens[num_sent if has_matcher else 0 : length]
-        reply = queue.call(Advance(choice.number, compiled.number, tokens))
+        reply = lane.call(Advance(choice.number, compiled.number, tokens))
         assert isinstance(reply, Advanced)
-        choice.sent = queue, queue.loaded, length
+        choice.sent = lane, lane.loaded, length
         compiled.is_slow |= reply.seconds > QUICK_MASK_SECONDS
         masks = self._masks(reply.masks) if reply.masks else choice.first
         return Outcome(masks, reply.forced, reply.completes, reply.problem, reply.seconds)

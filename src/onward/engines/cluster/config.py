@@ -16,7 +16,7 @@ from onward.errors import SetupError
 from onward.settings import Settings, resolve, upstream_of
 
 ENGINE_SETTINGS = (
-    "cache_dir", "cache_size", "context_length", "engine_process", "engine_timeout", "kv_memory", "max_rows", "offline",
+    "cache_dir", "context_length", "engine_process", "engine_timeout", "kv_memory", "max_rows", "offline",
     "precision", "prefix_cache", "speculation", "threads", "weights",
 )  # fmt: skip
 """The settings that a model's table may have, under their own names."""

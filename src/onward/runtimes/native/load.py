@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 from onward import kernels as kernel_package
-from onward.checkpoints.adapter import Change, read_changes
+from onward.checkpoints.adapter import Change, merged, read_changes
 from onward.checkpoints.architecture import Architecture
-from onward.checkpoints.architectures import architecture_of
+from onward.checkpoints.architectures import architecture_of, has_long_positions
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.errors import SetupError
 from onward.kernels.activations import ActivationName
@@ -32,8 +33,7 @@ from onward.runtimes.native.decoder import Cache, Decoder, matrix_names
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
 from onward.runtimes.native.panel_cache import Group, PanelCache, bytes_of
 from onward.runtimes.native.positions import Positions
-from onward.runtimes.native.requirements import native_problem
-from onward.runtimes.native.types import expansion_note, form_for
+from onward.runtimes.native.types import FLOATS, expansion_note, form_for
 from onward.runtimes.native.weights import EMBEDDING, POSITION_EMBEDDING, Weights
 from onward.runtimes.options import RuntimeOptions
 
@@ -48,10 +48,15 @@ def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progre
     """Load a checkpoint. Slow; blocks. Raises as ModelFormat.load."""
     options.require_possible()
     found = architecture_of(checkpoint, options.context_length)
-    if problem := native_problem(found, checkpoint, options):
-        raise SetupError(f"The native runtime cannot compute {checkpoint.parameters.where}: {problem}.")
+    _require_form(checkpoint, options)
     adapter_paths, changes = read_changes(checkpoint, options.adapter) if options.adapter else ((), {})
+    embedding = f"{EMBEDDING}.weight"
+    if embedding in changes:  # rows are looked up: there is no product beside which its change could be computed
+        changed = merged(checkpoint.tensor(embedding), changes.pop(embedding))
+        checkpoint = replace(checkpoint, tensors={**checkpoint.tensors, embedding: changed})
     facts = [f"native {KERNELS_REVISION}", options.precision, options.weights, FAST_ACTIVATIONS]
+    if has_long_positions(checkpoint, options.context_length):
+        facts.append("long positions")
     tested = run_self_test()
     if tested.problem:
         facts.append(tested.found)
@@ -59,6 +64,16 @@ def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progre
         identity = hashing.submit(fingerprint, (*checkpoint.paths, *adapter_paths), facts, options.cache_dir)
         model, notes = _load(checkpoint, found, changes, options, progress)
         return LoadedModel(model, identity.result(), (tested.problem, *notes) if tested.problem else notes)
+
+
+def _require_form(checkpoint: Checkpoint, options: RuntimeOptions) -> None:
+    """Raise SetupError for a quantised file and a form that floating-point weights would be held in."""
+    is_quantised = any(tensor.type.name not in FLOATS for tensor in checkpoint.tensors.values())
+    if options.weights in ("int8", "int4") and is_quantised:
+        raise SetupError(
+            f"The weights of {checkpoint.parameters.where} are quantised already, and are computed as they are: "
+            f"--weights {options.weights} is for other files."
+        )
 
 
 def _load(
@@ -108,7 +123,18 @@ def _load(
     grown = expansion_note(
         checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names) if name not in weights.adapter_names()
     )
-    return model, (*plan.notes, *(each for each in (note, grown) if each))
+    return model, (*plan.notes, *(each for each in (_longer_note(checkpoint, found), note, grown) if each))
+
+
+def _longer_note(checkpoint: Checkpoint, found: Architecture) -> str:
+    """Return a sentence on the tokens that a model takes with other positions than it is loaded with, "" if none."""
+    stated, longest = found.context_length, checkpoint.parameters.integer("context_length", minimum=1)
+    if longest <= stated:
+        return ""
+    return (
+        f"The context is the {stated} tokens of the model's first training. It takes up to {longest} with the "
+        f"positions of its second one, if --context-length asks for more than {stated}."
+    )
 
 
 def _panels(groups: Sequence[Group], code: Code, threads: int, checkpoint: Checkpoint) -> tuple[PanelCache, str]:

@@ -18,8 +18,6 @@ from onward.runtimes.options import RuntimeOptions
 _MAX_CACHED_KERNELS = 256
 """Compiled kernels that the plugin keeps, about six per number of tokens in a step. The default of 5,000 means memory
 that grows as long as new numbers occur. library.py limits oneDNN's own cache likewise."""
-_MAX_CACHED_KERNELS_TINY = 96
-"""The same for each of the two graphs of a tiny model, whose kernels take more memory than its weights."""
 
 _WITHOUT_INT8 = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 """Values of ONEDNN_MAX_CPU_ISA with which oneDNN has no products in int8."""
@@ -33,12 +31,10 @@ def processor_limit() -> str | None:
     return stated.upper() if stated.upper() not in ("", "DEFAULT", "ALL") else None
 
 
-def configuration(
-    options: RuntimeOptions, group: int | None, *, tiny: bool, in_float32: bool = False
-) -> dict[str, Any]:
+def configuration(options: RuntimeOptions, group: int | None, *, in_float32: bool = False) -> dict[str, Any]:
     """Return the properties to compile with.
 
-    `group`: see weights.activation_group; `tiny`: see load.MAX_TINY_WEIGHTS_BYTES; `in_float32`: see computes_float32.
+    `group`: see weights.activation_group; `in_float32`: see computes_float32.
     """
     # Pinned threads would wait for their core while the HTTP thread, a client or another program uses it.
     # OpenVINO's default, an 8-bit KV cache, quantises the keys of a block together: later tokens of a prompt would
@@ -47,7 +43,7 @@ def configuration(
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": False,
         "KV_CACHE_PRECISION": "f16",
-        "CPU_RUNTIME_CACHE_CAPACITY": _MAX_CACHED_KERNELS_TINY if tiny else _MAX_CACHED_KERNELS,
+        "CPU_RUNTIME_CACHE_CAPACITY": _MAX_CACHED_KERNELS,
     }
     threads = options.threads or cpu_quota()
     if threads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ class OpenVINOFormat:
     is_listed = True
     takes_adapters = False
     patterns: tuple[str, ...] = (GRAPH, WEIGHTS, *TOKENIZER_FILES)
-    packages: tuple[str, ...] = ("openvino", "tokenizers")
+    packages: tuple[str, ...] = ("tokenizers",)
     loading_only_files: tuple[str, ...] = (WEIGHTS, "libopenvino", "_pyopenvino.", "tokenizers.")
 
     def matches(self, path: Path) -> bool:
@@ -77,6 +78,11 @@ class OpenVINOFormat:
         if options.runtime == "native":
             raise SetupError(
                 f"{path} is {self.name}, which only OpenVINO computes: remove --runtime native, or use the GGUF or "
+                "safetensors files of the model."
+            )
+        if importlib.util.find_spec("openvino") is None:
+            raise SetupError(
+                f"{path} is {self.name}, which needs OpenVINO: `pip install 'onward[openvino]'`, or use the GGUF or "
                 "safetensors files of the model."
             )
         from onward.runtimes.openvino.load import load_model

@@ -41,8 +41,6 @@ _CUTS = ((BLOCK_TOKENS,), (MIN_PREFILL_TOKENS, 2 * BLOCK_TOKENS - 3, 2 * BLOCK_T
 _ROW_COUNTS = (5, 2, 16, 20)
 _CHUNK_TOKENS = 80
 _LONG_CHUNK_TOKENS = 600
-_FAR_TOKENS = 2048
-"""How far into a context `have_same_bits` goes, where a model has so many tokens."""
 
 
 def find_window(evaluate: Callable[[Window], Evaluate], vocab_size: int) -> Window | None:
@@ -70,16 +68,6 @@ def stored_window(cache_dir: Path | None, key: str, find: Callable[[], Window | 
     return found
 
 
-def stored_result(cache_dir: Path | None, key: str) -> bool | None:
-    """Return the result of a check that was stored under `key`, None if there is none."""
-    return {"yes": True, "no": False}.get(read_index(cache_dir).get(f"{_REVISION} {key}", ""))
-
-
-def store_result(cache_dir: Path | None, key: str, result: bool) -> None:
-    """Store the result of a check for later starts."""
-    write_index(cache_dir, {**read_index(cache_dir), f"{_REVISION} {key}": "yes" if result else "no"})
-
-
 def is_invariant(evaluate: Evaluate, vocab_size: int, chunk_tokens: int = _CHUNK_TOKENS) -> bool:
     """Return whether rows have the same bits whatever is beside them. Overwrites the first MIN_BLOCKS blocks.
 
@@ -100,32 +88,6 @@ def is_invariant(evaluate: Evaluate, vocab_size: int, chunk_tokens: int = _CHUNK
     if _bits(evaluate([first, second, chunk])[:2]) != alone:
         return False
     return all(_last_of_cut(evaluate, cuts, vocab_size) == whole for cuts in _CUTS)
-
-
-def have_same_bits(one: Evaluate, other: Evaluate, vocab_size: int, context_length: int) -> bool:
-    """Return whether two ways to evaluate have the same bits in each step of `is_invariant`, and far into a context.
-
-    Far into it, each block is used for many, except for the one that is written to: what is in them does not matter as
-    long as it is the same.
-    """
-    same = True
-
-    def both(rows: Sequence[Row]) -> NDArray[np.float32]:
-        nonlocal same
-        logits = one(rows)
-        same = same and other(rows).tobytes() == logits.tobytes()
-        return logits
-
-    if not is_invariant(both, vocab_size) or not same:
-        return False
-    start = (min(context_length, _FAR_TOKENS) - BLOCK_TOKENS) // BLOCK_TOKENS * BLOCK_TOKENS
-    last = MIN_BLOCKS - 1
-    blocks = [*(index % last for index in range(STEP_SHAPE.blocks_for(start))), last]
-    rows = [Row(at, _tokens(start + at, 1, vocab_size), start + at, blocks, 1) for at in range(max(_ROW_COUNTS))]
-    chunk = Row(0, _tokens(start, MIN_PREFILL_TOKENS, vocab_size), start, blocks, MIN_PREFILL_TOKENS)
-    for step in (rows[:1], rows[:3], rows, [chunk], [chunk, *rows[MIN_PREFILL_TOKENS:]]):
-        both(step)
-    return same
 
 
 def _last_of_cut(evaluate: Evaluate, cuts: tuple[int, ...], vocab_size: int) -> bytes:

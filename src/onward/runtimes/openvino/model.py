@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from onward.engine.model import Hook, Row, nothing
 from onward.runtimes.openvino.evaluator import Evaluator
 from onward.runtimes.openvino.kv_cache import KVTensors
-from onward.runtimes.openvino.mapped_weights import MappedWeights
 from onward.runtimes.openvino.step_shape import STEP_SHAPE
 
 
@@ -26,7 +25,7 @@ class OpenVINOModel:
         self,
         evaluator: Evaluator,
         cache: KVTensors,
-        weights: MappedWeights,
+        weights: NDArray[np.uint8],
         *,
         vocab_size: int,
         context_length: int,
@@ -39,7 +38,7 @@ class OpenVINOModel:
         self.shape = STEP_SHAPE
         self.fingerprint = fingerprint
         self.notes = list(notes)
-        self._parts: tuple[Evaluator, KVTensors, MappedWeights] | None = (evaluator, cache, weights)
+        self._parts: tuple[Evaluator, KVTensors, NDArray[np.uint8]] | None = (evaluator, cache, weights)
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """Return logits, float32 [outputs, vocab_size]: a view of OpenVINO's memory, valid until the next call.
@@ -55,7 +54,7 @@ class OpenVINOModel:
         """Free the weights and the KV cache. May be called again; no view of logits may be in use."""
         self._parts = None
 
-    def _open(self) -> tuple[Evaluator, KVTensors, MappedWeights]:
+    def _open(self) -> tuple[Evaluator, KVTensors, NDArray[np.uint8]]:
         if self._parts is None:
             raise RuntimeError("The model is closed.")
         return self._parts

@@ -18,17 +18,17 @@ T = TypeVar("T")
 CLOSED = "its engine was stopped"
 
 
-class GrammarQueue:
+class Lane:
     """Safe from every thread where not said otherwise. Thread and process start with the first work."""
 
     def __init__(
         self, command: ReadOnly[str], vocabulary: Callable[[], Load], encode: Callable[[str], list[int]]
     ) -> None:
-        """`vocabulary` and `encode` (the tokens of a text) are called on the queue's thread."""
+        """`vocabulary` and `encode` (the tokens of a text) are called on the lane's thread."""
         self._process = GrammarProcess(command, encode)
         self._vocabulary = vocabulary
         self.loaded = 0
-        """The start of the process that has the vocabulary, and `_known`. On the queue's thread."""
+        """The start of the process that has the vocabulary, and `_known`. On the lane's thread."""
         self._known: set[int] = set()
         """Grammars that the process has."""
         self._changed = threading.Condition()
@@ -45,7 +45,7 @@ class GrammarQueue:
         return not (self._advancing or self._compiling or self._is_working)
 
     def put(self, work: Callable[[], T], *, is_compiling: bool = False) -> Future[T]:
-        """Do something on the queue's thread; what compiles comes after all else."""
+        """Do something on the lane's thread; what compiles comes after all else."""
         future: Future[T] = Future()
         with self._changed:
             if self.is_closed:
@@ -67,14 +67,14 @@ class GrammarQueue:
         self._forgotten_grammars.append(number)
 
     def close(self) -> None:
-        """End the process without waiting for it; what waits is still called, and finds the queue closed."""
+        """End the process without waiting for it; what waits is still called, and finds the lane closed."""
         with self._changed:
             self.is_closed = True
             self._changed.notify()
         self._process.kill()
 
     def prepare(self) -> None:
-        """Have a process with the vocabulary. On the queue's thread. Raises ProcessLost, OSError."""
+        """Have a process with the vocabulary. On the lane's thread. Raises ProcessLost, OSError."""
         self._process.start()
         if self.loaded != self._process.starts:
             self._known.clear()
@@ -87,11 +87,11 @@ class GrammarQueue:
             self._process.tell(Forget(choices, grammars))
 
     def call(self, request: Request) -> Reply:
-        """Ask the process. On the queue's thread. Raises ProcessLost."""
+        """Ask the process. On the lane's thread. Raises ProcessLost."""
         return self._process.call(request)
 
     def compile(self, number: int, grammar: str, end_tokens: frozenset[int]) -> CompiledGrammar | None:
-        """Have the process compile a grammar, under a number; None if it has it. On the queue's thread. Raises
+        """Have the process compile a grammar, under a number; None if it has it. On the lane's thread. Raises
         GrammarError, ProcessLost."""
         if number in self._known:
             return None

@@ -1,1 +1,0 @@
-"""Decoder graphs made from checkpoints: one builder, and a table of what differs between architectures."""

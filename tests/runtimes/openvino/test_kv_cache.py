@@ -1,0 +1,28 @@
+"""Blocks of the KV cache are copied whole, in every layer."""
+
+from __future__ import annotations
+
+import openvino as ov
+
+from onward.runtimes.openvino.kv_cache import SCRATCH_BLOCKS, KVTensors, Layer, plan
+
+LAYERS = [
+    Layer("key_cache.0", ov.Type.u8, (2, 40, 16)),
+    Layer("value_cache.0", ov.Type.f16, (2, 32, 16)),
+]
+BLOCK = 2 * 40 * 16 + 2 * 32 * 16 * 2
+
+
+def test_a_plan_leaves_room_for_the_scratch_block() -> None:
+    assert plan(LAYERS, 512, 400 * BLOCK, None).blocks == 100 - SCRATCH_BLOCKS
+
+
+def test_copying_a_block_copies_every_layer_and_nothing_else() -> None:
+    cache = KVTensors(LAYERS, 4)
+    for number, (_, tensor) in enumerate(cache.tensors):
+        tensor.data[...] = 1
+        tensor.data[2] = 7 + number
+    cache.copy_block(2, 0)
+    for number, (_, tensor) in enumerate(cache.tensors):
+        assert [int(tensor.data[block].min()) for block in range(5)] == [7 + number, 1, 7 + number, 1, 1]
+        assert [int(tensor.data[block].max()) for block in range(5)] == [7 + number, 1, 7 + number, 1, 1]
