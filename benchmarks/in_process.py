@@ -99,7 +99,6 @@ class InProcess:
                 sampling=sampling,
                 rules=TextRules(),
                 end_tokens=frozenset(),
-                repeatable=False,
                 client=client,
             )
         )

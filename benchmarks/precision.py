@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,8 @@ from benchmarks.measure import run_main, warn_if_busy
 from benchmarks.models import find_model
 from onward.engine.model import ModelRunner, Row, Tokenizer
 from onward.runtimes.base import LoadedModel
-from onward.runtimes.options import RuntimeOptions, WeightForm
+from onward.runtimes.options import RuntimeOptions
+from onward.values import Precision, WeightForm
 
 PIECE = 512
 """Tokens whose log-probabilities are computed together."""
@@ -40,7 +41,7 @@ KV_MEMORY = 600_000_000
 class Variant:
     """One way to load a model, and what was measured of it. Times are seconds of single steps."""
 
-    precision: Literal["fast", "exact"]
+    precision: Precision
     weights: WeightForm
     logprobs: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     accuracy: float = 0.0

@@ -20,6 +20,12 @@ _UNITS = {
 """Bytes per unit. A bare letter is binary, as in systemd, container tools and JVM flags."""
 _MAX_SIZE = 1 << 62
 
+RuntimeName = Literal["auto", "native", "openvino"]
+"""What has to compute a model; "auto": what its format needs."""
+Precision = Literal["fast", "exact"]
+WeightForm = Literal["auto", "exact", "int8", "int4"]
+"""How floating-point weights are held. These three are declared here for settings, runtimes and clients alike."""
+
 
 def string(raw: str) -> str:
     """Return the text without surrounding white space. Raises ValueError if nothing is left."""

@@ -19,22 +19,6 @@ TOY = ToyTokenizer()
 MODEL = ServedModel("toy", TOY, TOY.size, 2048, None)
 
 
-@pytest.mark.parametrize(
-    ("fields", "repeatable"),
-    [
-        ({}, False),
-        ({"temperature": 0.5, "top_p": 0.9, "top_k": 2}, False),
-        ({"seed": 0}, True),
-        ({"temperature": 0}, True),
-        ({"top_p": 0}, True),
-        ({"top_k": 1}, True),
-    ],
-)
-def test_a_request_is_repeatable_if_it_has_a_seed_or_is_greedy(fields: dict[str, Any], repeatable: bool) -> None:
-    planned = plan(check_request({"model": "toy", "prompt": "a", **fields}), MODEL, 0, count(), RequestLimits(100))
-    assert [job.repeatable for job in planned.jobs] == [repeatable]
-
-
 NARROW = ServedModel("narrow", TOY, 100, 64, Infill(1, 2, 3, frozenset({4, 200}), suffix_first=False))
 """A model whose tokenizer has more tokens, including the end token, than the model has logits."""
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import cycle, product
 
 import pytest
@@ -308,15 +307,3 @@ def test_the_budget_is_at_least_one_chunk_however_expensive_prefill_is() -> None
     cost.observe(num_prompt_tokens=0, num_rows=1, seconds=0.001)
     cost.observe(num_prompt_tokens=64, num_rows=1, seconds=1.0)
     assert MIN_PREFILL <= pacer.budget(num_decoding=1, num_prefilling=1, is_short=False) <= 4 * MIN_PREFILL
-
-
-def test_only_generated_tokens_of_an_unrepeatable_job_are_unrepeatable_rows() -> None:
-    """Its prompt's keys and values may be shared with other jobs."""
-    engine = make_engine()
-    engine.add(replace(make_job(prompt(40), max_tokens=9, ignore_end=True, score_top=1), repeatable=False))
-    flags: list[tuple[bool, bool]] = []
-    while not engine.idle:
-        step = engine.scheduler.schedule(MIN_PREFILL).scheduled
-        flags += [(scheduled.is_prefill, row.repeatable) for scheduled in step for row in scheduled.rows()]
-        engine._accept(step, engine.model.evaluate([row for scheduled in step for row in scheduled.rows()]), [])
-    assert set(flags) == {(True, True), (False, False)}

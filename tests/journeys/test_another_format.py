@@ -55,7 +55,8 @@ def test_problems_are_reported(folder: Path) -> None:
 def test_messages_name_the_format(folder: Path) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(
-        ModelFolderError, match=r"GGUF, safetensors, OneFile.* Convert a model with .* or `onefile MODEL`\.$"
+        ModelFolderError,
+        match=r"GGUF, safetensors, OpenVINO IR, OneFile.* Convert a model with .* or `onefile MODEL`\.$",
     ):
         resolve("./empty")
     with pytest.raises(ModelNameError, match=r"the path of a model \(GGUF, safetensors, OpenVINO IR, OneFile\)\.$"):

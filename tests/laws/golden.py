@@ -9,7 +9,7 @@ import hashlib
 import json
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from onward.engine.model import ModelRunner, Row
 from onward.models.resolve import built_in_folder
 from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
+from onward.values import Precision
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
 
@@ -26,7 +27,7 @@ NAMES = (
     "llama", "qwen2", "qwen3", "gemma3", "phi3", "starcoder2", "granite", "smollm3", "olmo2", "stablelm", "gpt2",
     "gptneox", "cohere2",
 )  # fmt: skip
-Precision = Literal["fast", "exact"]
+
 PRECISIONS: tuple[Precision, ...] = ("fast", "exact")
 NUM_TOKENS = 70
 SAMPLED: tuple[dict[str, Any], ...] = (

@@ -10,12 +10,12 @@ import pytest
 
 from onward.kernels import targets
 from onward.kernels.targets import runnable_forms
+from onward.values import Precision
 from tests.examples import slow_but
 from tests.laws.golden import (
     FILE,
     NAMES,
     PRECISIONS,
-    Precision,
     logits_hash,
     sampled_hash,
     storyteller_hash,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from typing import Any, Literal
+from typing import Any
 
 import gguf
 import numpy as np
@@ -17,6 +17,7 @@ from onward.compose import compose
 from onward.models.resolve import built_in_folder
 from onward.runtimes.gguf_format import GGUFFormat
 from onward.settings import Settings
+from onward.values import Precision
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_architectures import log_softmax
 from tests.narrowing import logprobs_of
@@ -30,9 +31,6 @@ TEXT = (
     "found a golden key in the sand. 'What does it open?' she asked the gull, but the gull only laughed.\n\n"
     "def first(items):\n    for item in items:\n        return item\n    return None\n"
 ) * 2
-
-
-Precision = Literal["fast", "exact"]
 
 
 def ask(precision: Precision, **fields: Any) -> Completion:

@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -17,12 +17,12 @@ from onward.api.openai.response import Choice
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
 from onward.settings import Settings
+from onward.values import Precision
 from tests.processes import served
 from tests.toy_backend import complete, let_steps_count_the_same, running, stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
-Precision = Literal["fast", "exact"]
 
 NUM_REQUESTS = 200
 TEXT = (

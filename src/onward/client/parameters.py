@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Required, TypedDict
 
+from onward.values import Precision, RuntimeName, WeightForm
+
 
 class StreamOptions(TypedDict, total=False):
     include_usage: bool
@@ -123,9 +125,9 @@ class ModelOptions(TypedDict, total=False):
     max_waiting: int
     max_waiting_memory: int | str
     offline: bool
-    runtime: Literal["auto", "native", "openvino"]
-    precision: Literal["fast", "exact"]
+    runtime: RuntimeName
+    precision: Precision
     prefix_cache: bool
     speculation: Literal["auto", "off"]
     threads: int
-    weights: Literal["auto", "exact", "int8", "int4"]
+    weights: WeightForm

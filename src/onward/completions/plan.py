@@ -190,7 +190,6 @@ def _plan_prompt(
         score_ranks=request.prompt_logprobs is not None,
         pending=pending,
         prediction=prediction,
-        repeatable=request.seed is not None or sampling.is_greedy,
         salt=_salt(request),
         priority=request.priority,
     )

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,6 +22,7 @@ from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.formats import format_named
 from onward.runtimes.options import RuntimeOptions
 from onward.settings import Settings
+from onward.values import Precision, RuntimeName, WeightForm
 
 if TYPE_CHECKING:
     from onward.engine.client import EngineInfo
@@ -48,15 +49,15 @@ class EngineConfig(msgspec.Struct, frozen=True):
     path: str
     adapter: str | None
     threads: int
-    precision: Literal["fast", "exact"]
-    weights: Literal["auto", "exact", "int8", "int4"]
+    precision: Precision
+    weights: WeightForm
     kv_memory: int | None
     cache_dir: str
     context_length: int | None
     max_rows: int
     share_prefixes: bool
     speculate: bool
-    runtime: Literal["auto", "native", "openvino"] = "auto"
+    runtime: RuntimeName = "auto"
 
     @classmethod
     def create(cls, found: ResolvedModel, settings: Settings) -> EngineConfig:

@@ -29,9 +29,8 @@ class Job:
     prompt token with that many alternatives; None: do not score. `score_ranks`: count the tokens' ranks too.
     `end_tokens` finish a choice when sampled (empty if the request ignores them). `rules` and `pending` (the bytes of
     an incomplete character at the prompt's end) are for finding stop sequences. `prediction` are tokens that the caller
-    expects: they can make the job faster, and never change a token. `repeatable`: whether the same request returns the
-    same result again, because it has a seed or is greedy. `priority`: of a client's waiting requests, those with the
-    lowest number are admitted first. `salt`: only jobs with the same one share prompt prefixes. `grammar` (see
+    expects: they can make the job faster, and never change a token. `priority`: of a client's waiting requests, those
+    with the lowest number are admitted first. `salt`: only jobs with the same one share prompt prefixes. `grammar` (see
     `constraints.grammar`) is what every choice's text must match; "": anything. `resume`: for a job that was submitted
     before and whose Prefilled was delivered, the state of each choice, None for a finished one; tokens sampled before
     are replayed and not reported again.
@@ -52,7 +51,6 @@ class Job:
     score_ranks: bool = False
     pending: bytes = b""
     prediction: tuple[int, ...] = ()
-    repeatable: bool = True
     resume: tuple[ResumedChoice | None, ...] | None = None
     client: int = 0
     grammar: str = ""

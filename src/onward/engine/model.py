@@ -54,9 +54,6 @@ class Row:
 
     Several rows of a step may belong to one sequence, each with a single token, at successive positions and with
     the same block table: a token and drafts of those after it.
-
-    `repeatable`: whether the row's logits must have the same bits whatever else is in the step. Only generated tokens
-    of jobs that are not repeatable may have it unset.
     """
 
     sequence: int
@@ -64,7 +61,6 @@ class Row:
     start: int
     blocks: ReadOnly[int]
     outputs: int
-    repeatable: bool = True
 
 
 class ModelRunner(Protocol):
@@ -86,7 +82,7 @@ class ModelRunner(Protocol):
         the next call. `before_compute` must be called once, right before computation that releases the interpreter
         lock.
 
-        A `repeatable` row yields the same bits whatever other rows are in the step. Several single-token rows of one
+        A row yields the same bits whatever other rows are in the step. Several single-token rows of one
         sequence yield the same bits as one per step would: a row attends to what the rows before it write. Keys and
         values of rejected drafts stay until a later row at their position overwrites them. Raises RuntimeError if the
         runtime fails; the engine crashes then.

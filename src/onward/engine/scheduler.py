@@ -64,14 +64,11 @@ class ScheduledSequence:
         tokens = sequence.tokens[start : self.end]
         if self.draft is not None:
             tokens += self.draft.tokens
-        if self.is_prefill:
+        if self.is_prefill or len(tokens) == 1:
             return [Row(sequence.id, tokens, start, blocks, self.num_outputs)]
-        repeatable = sequence.job.repeatable
-        if len(tokens) == 1:
-            return [Row(sequence.id, tokens, start, blocks, self.num_outputs, repeatable)]
         first_output = len(tokens) - self.num_outputs
         return [
-            Row(sequence.id, (token,), start + index, blocks, int(index >= first_output), repeatable)
+            Row(sequence.id, (token,), start + index, blocks, int(index >= first_output))
             for index, token in enumerate(tokens)
         ]
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from onward.errors import SetupError
-
-RuntimeName = Literal["auto", "native", "openvino"]
-WeightForm = Literal["auto", "exact", "int8", "int4"]
+from onward.values import Precision, RuntimeName, WeightForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +17,7 @@ class RuntimeOptions:
     """What has to compute the model; "auto": what computes its format."""
     threads: int = 0
     """Compute threads; 0: all physical cores, or as many as a container's CPU quota allows."""
-    precision: Literal["fast", "exact"] = "fast"
+    precision: Precision = "fast"
     """ "exact": compute and cache in float32, activations not quantised; "fast": the runtime's best trade-off."""
     weights: WeightForm = "auto"
     """In which form floating-point weights of GGUF and safetensors files are held; "auto": the best trade-off."""

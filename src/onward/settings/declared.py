@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from onward import values
 from onward.settings.folders import cache_folder
 from onward.settings.option import Option, as_option, option
-from onward.values import ContentFilterSetting
+from onward.values import ContentFilterSetting, Precision, RuntimeName, WeightForm
 
 DIALECTS = ("llama-server", "ollama", "mistral", "tabby", "tgi")
 """The APIs of other servers that can be served: each is a module of `onward.api`."""
@@ -241,18 +241,18 @@ class Settings:
     threads: int = option(
         0, "Performance", values.integer(0), "Threads that run the model; 0: one per core.", metavar="N"
     )
-    runtime: Literal["auto", "native", "openvino"] = option(
-        "auto", "Performance", values.choice("auto", "native", "openvino"),
+    runtime: RuntimeName = option(  # noqa: RUF009
+        "auto", "Performance", values.choice(*get_args(RuntimeName)),
         "What computes a model; another one is refused. native: kernels of Onward's own, for GGUF and safetensors "
         "files, with the same bits on every machine. openvino: for OpenVINO IR folders, by the extra "
         "`onward[openvino]`. auto: what the model's format needs.",
     )  # fmt: skip
-    precision: Literal["fast", "exact"] = option(
-        "fast", "Performance", values.choice("fast", "exact"),
+    precision: Precision = option(  # noqa: RUF009
+        "fast", "Performance", values.choice(*get_args(Precision)),
         "fast: the arithmetic that is fastest on this processor. exact: 32-bit floating point.",
     )  # fmt: skip
-    weights: Literal["auto", "exact", "int8", "int4"] = option(
-        "auto", "Performance", values.choice("auto", "exact", "int8", "int4"),
+    weights: WeightForm = option(  # noqa: RUF009
+        "auto", "Performance", values.choice(*get_args(WeightForm)),
         "How the weights of GGUF and safetensors files are held. auto: quantised ones as in the file, others as "
         "8-bit integers; with --precision exact unchanged. exact: as in the file, slower for some types. int8, int4: "
         "what is floating point in the file in 8 or 4 bits; 4 have a loss that is noticeable on small models.",

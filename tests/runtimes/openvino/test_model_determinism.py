@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 from onward.runtimes.options import RuntimeOptions
+from onward.values import Precision
 from tests.examples import examples
 from tests.runtimes.openvino.tiny_ir import Shape, write_folder
 
@@ -286,9 +286,7 @@ def test_the_number_of_threads_does_not_change_a_bit(tiny_folder: Path, threads:
 
 @pytest.mark.parametrize("threads", [2, *(pytest.param(others, marks=pytest.mark.slow) for others in (1, 3, 4))])
 @pytest.mark.parametrize("precision", ["fast", "exact"])
-def test_a_model_is_invariant_on_any_number_of_threads(
-    tiny_folder: Path, precision: Literal["fast", "exact"], threads: int
-) -> None:
+def test_a_model_is_invariant_on_any_number_of_threads(tiny_folder: Path, precision: Precision, threads: int) -> None:
     prompt, tokens = list(range(10, 90)), [11, 12, 13, 14, 15]
     usual = load_model(tiny_folder, RuntimeOptions(precision=precision, kv_memory=4 << 20))
     model = load_model(tiny_folder, RuntimeOptions(precision=precision, threads=threads))

@@ -74,21 +74,19 @@ class Batch:
 
         Where there are fewer single tokens than threads, OpenVINO splits attention differently, which shows in the last
         bits; padding rows in the scratch block avoid that. A MatMul over fewer than `min_tokens` rows may use another
-        kernel too, so no fewer go through the layers, nor through the output layer (unless none do). A lone row that
-        need not be repeatable is not padded. Sizes are rounded up to `padded_count`, so that there are few. Raises
-        RuntimeError for a block table that is too short.
+        kernel too, so no fewer go through the layers, nor through the output layer (unless none do). Sizes are rounded
+        up to `padded_count`, so that there are few. Raises RuntimeError for a block table that is too short.
         """
-        exact = len(rows) > 1 or rows[0].repeatable
-        rows = self._padded(rows, exact)
+        rows = self._padded(rows)
         lengths = [len(row.tokens) for row in rows]
         self._fill_tokens(rows, lengths)
         self._fill_tables(rows, lengths)
-        return self._fill_outputs(rows, lengths, exact)
+        return self._fill_outputs(rows, lengths)
 
-    def _padded(self, rows: Sequence[Row], exact: bool) -> Sequence[Row]:
+    def _padded(self, rows: Sequence[Row]) -> Sequence[Row]:
         tokens = sum(len(row.tokens) for row in rows)
         singles = len(rows) == tokens
-        least = max(self.min_tokens, _MIN_TOKENS, self._threads if singles else 0) if exact else 1
+        least = max(self.min_tokens, _MIN_TOKENS, self._threads if singles else 0)
         missing = padded_count(max(tokens, least), singles=singles) - tokens
         if singles and missing <= _MAX_SINGLE_PADDING:
             return [*rows, *[self._padding(1)] * missing]
@@ -136,7 +134,7 @@ class Batch:
         self._buffers["block_indices_begins"].resize(len(begins))[: len(begins)] = begins
         self._max_context[...] = max_context
 
-    def _fill_outputs(self, rows: Sequence[Row], lengths: list[int], exact: bool) -> int:
+    def _fill_outputs(self, rows: Sequence[Row], lengths: list[int]) -> int:
         positions: list[int] = []
         end = 0
         for row, length in zip(rows, lengths, strict=True):
@@ -147,7 +145,7 @@ class Batch:
                 positions.extend(range(end - row.outputs, end))
         count = len(positions)
         if count:
-            positions += positions[-1:] * (padded_count(max(count, self.min_tokens) if exact else count) - count)
+            positions += positions[-1:] * (padded_count(max(count, self.min_tokens)) - count)
         self._buffers[ROWS_INPUT].resize(len(positions))[: len(positions)] = positions
         return count
 
@@ -157,7 +155,5 @@ def padded_count(count: int, *, singles: bool = True) -> int:
 
     OpenVINO compiles kernels for each number that it has not seen lately, which takes longer than a few more tokens.
     """
-    if count == 1:
-        return 1
     step = 2 if count <= 8 else 4 if singles else 8
     return -(-count // step) * step
