@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from benchmarks.random_model import tokenizer
+
+from tests.runtimes.openvino.tiny_ir import Shape, write_folder
 
 PROGRAM = """
 import faulthandler, gc, os, signal, threading
@@ -15,7 +19,7 @@ handled = []
 signal.signal(signal.SIGUSR1, lambda *arguments: handled.append(1))
 
 def use(close=True):
-    client = onward.Onward("storyteller")
+    client = onward.Onward(FOLDER, kv_memory="8MB")
     client.completions.create(prompt="a", max_tokens=2)
     if close:
         client.close()
@@ -26,7 +30,7 @@ def on_thread():
     thread.join()
 
 def two():
-    with onward.Onward("storyteller"):
+    with onward.Onward(FOLDER, kv_memory="8MB"):
         use()
 
 def forgotten():
@@ -56,8 +60,9 @@ assert len(handled) == 200
         pytest.param("with_faulthandler", marks=pytest.mark.slow),
     ],
 )
-def test_signals_are_handled_after_the_last_model_was_closed(case: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("CASE", case)], capture_output=True, text=True, check=False, timeout=120
-    )
+def test_signals_are_handled_after_the_last_model_was_closed(case: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", Shape())
+    tokenizer(Shape().vocab).save(str(folder / "tokenizer.json"))
+    program = PROGRAM.replace("CASE", case).replace("FOLDER", repr(str(folder)))
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 0, result.stderr
