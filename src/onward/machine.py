@@ -1,7 +1,8 @@
 """What the machine, or the container or service that this process runs in, leaves for a model: memory and processors.
 
 Limits are those of control groups, version 2 or 1, of this process's own group and of all groups around it. In every
-function, `root` is where proc and sys are mounted. Cheap to import.
+function, `root` is where proc and sys are mounted. Cheap to import. psutil is not used: it reports the memory of the
+whole machine, and no limit of a control group.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Addresses of clients: behind which proxies (`X-Forwarded-For`), in which network, on this machine or not.
 
-uvicorn's middleware for proxies is not used: it reads the last of several headers only, takes what is no address, and
-follows a list of any length.
+uvicorn's middleware for proxies is not used: it takes text that is not an address for the client's, does not recognise
+a proxy's IPv4 address on an IPv6 socket, believes X-Forwarded-Proto as well, and parses a list of any length.
 """
 
 from __future__ import annotations
