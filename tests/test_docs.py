@@ -61,7 +61,7 @@ def test_the_python_of_a_page_runs(page: Path, storyteller: str) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("page", ["team"])
+@pytest.mark.parametrize("page", ["team", "usage"])
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     """Commands of `console` blocks run in one shell, in a folder of their own; a server that they start runs until the
     end. What a page shows of their output is in it."""
@@ -244,8 +244,9 @@ def test_every_citation_names_a_rule_of_the_page_of_behaviour() -> None:
     page = (ROOT / "docs/reference/behaviour.md").read_text(encoding="utf-8")
     rules = {f"§{number}" for number in re.findall(r"^#+ (\d[\d.]*?)\.? ", page, re.MULTILINE)}
     rules |= {f"§0.{number}" for number in re.findall(r"^(\d+)\. ", page.split("## 1.")[0], re.MULTILINE)}
-    numbered = re.findall(r"^(\d+)\. ", page.partition("## 16.")[2], re.MULTILINE)
-    rules |= {f"§16.{number}" for number in numbered}
+    for section in ("16", "17"):
+        numbered = re.findall(r"^(\d+)\. ", page.partition(f"## {section}.")[2], re.MULTILINE)
+        rules |= {f"§{section}.{number}" for number in numbered}
     rules |= set(re.findall(r"^\| \*\*(W\d+)\*\*", page, re.MULTILINE))
     cited = {
         place.rstrip(".")

@@ -42,7 +42,7 @@ class Served:
         return Call(self.app, "GET", path, authorization=f"Bearer sk-{key}")
 
     async def settled(self) -> None:
-        while self.team._unsettled:
+        while self.team._unwritten:
             await asyncio.sleep(0.001)
 
     def used(self, name: str) -> tuple[int, int]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from onward.errors import Overloaded, RateLimited
 from onward.service.keys import change_key, create_key
 from onward.service.limits import Limits
 from onward.service.prices import Price
+from onward.service.records import LedgerRow
 from onward.service.reservations import read_usage
 from onward.service.store import DatabaseAway, Store, open_store
 from onward.service.tables import RESERVATIONS
@@ -21,6 +24,7 @@ from onward.service.team import Team
 from tests.server.fakes import in_loop
 
 from .conftest import Clock
+from .test_ledger import EMPTY
 
 
 class BreakingStore(Store):
@@ -46,8 +50,24 @@ def breaking(tmp_path: Path, clock: Clock) -> Iterator[BreakingStore]:
     store.close()
 
 
+def row_of(team: Team, prompt: int, cached: int, completion: int) -> LedgerRow:
+    """A request of alice that ends now."""
+    costs = team.parts("m", prompt, cached, completion)
+    return replace(
+        EMPTY,
+        id=secrets.token_hex(8),
+        ended_ms=team.now_ms,
+        key_id=team.keys[0].grant.id,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        completion_tokens=completion,
+        prompt_cost=costs[0],
+        completion_cost=costs[1],
+    )
+
+
 async def settled(team: Team) -> None:
-    while team._unsettled:
+    while team._unwritten:
         await asyncio.sleep(0.001)
 
 
@@ -61,7 +81,7 @@ def test_what_is_billed_replaces_what_was_reserved_and_is_priced(breaking: Break
         assert team.headers_after(grant)["x-ratelimit-remaining-tokens"] == "940"
         with pytest.raises(RateLimited):
             await team.admit(grant, "m", 10, 50)
-        team.settle(admitted, 10, 4, 5)
+        team.record(row_of(team, 10, 4, 5), grant, admitted)
         await settled(team)
         with breaking.read() as connection:
             usage = read_usage(connection, grant.id)
@@ -104,8 +124,8 @@ def test_while_the_database_is_away_known_keys_are_served_for_a_grace_by_what_wa
         assert "served by what was known" in team.detail
         with pytest.raises(RateLimited):  # 80 of 100 tokens are reserved, by this server's knowledge
             await team.admit(grant, "m", 10, 30)
-        team.settle(first, 10, 0, 5)
-        team.settle(second, 10, 0, 7)
+        team.record(row_of(team, 10, 0, 5), grant, first)
+        team.record(row_of(team, 10, 0, 7), grant, second)
         now[0] = 60.0
         with pytest.raises(Overloaded) as refused:
             await team.admit(grant, "m", 1, 1)

@@ -259,6 +259,14 @@ def server_schemas() -> dict[str, Schema]:
             }
         ),
         "Health": _health_schema(),
+        "UsagePage": _record(
+            {
+                "object": {"enum": ["page"]},
+                "data": {"type": "array", "items": {"type": "object"}},
+                "has_more": {"type": "boolean"},
+                "next_page": {"type": ["string", "null"]},
+            }
+        ),
         "Live": _record({"status": {"enum": ["live"]}}),
         "JsonObject": {"type": "object"},
     }

@@ -71,6 +71,7 @@ class ChoiceStream:
         self._cached_tokens = 0
         self._written_tokens: int | None = 0
         self._completion_tokens = 0
+        self._computed_tokens = 0
         self._num_tokens: dict[tuple[int, int], int] = {}
         self._drafted: dict[tuple[int, int], tuple[int, int, int]] = {}
         """Tokens drafted from the prediction, by job and choice: accepted in the engine, counted as accepted, counted
@@ -94,6 +95,7 @@ class ChoiceStream:
             self._accepted,
             self._rejected,
             self._written_tokens,
+            self._computed_tokens,
         )
 
     def _record(self, prompt: PlannedPrompt) -> PromptRecord:
@@ -129,6 +131,7 @@ class ChoiceStream:
 
     def _decoded(self, state: _PromptState, event: Decoded) -> list[Delta]:
         """Return the deltas that the tokens of one step add to a choice."""
+        self._computed_tokens += len(event.tokens)
         text = self._text(state, event.choice)
         if text is None:
             return []

@@ -108,7 +108,8 @@ class TokenCounts(msgspec.Struct, frozen=True, gc=False):
 
     `cached` prompt tokens were found in the prefix cache, `written` were added to it, start tokens too (None: not
     known). `reasoning` and `accepted_prediction` tokens are part of `completion`; `rejected_prediction` tokens were
-    drafted from the request's prediction and are not.
+    drafted from the request's prediction and are not. `computed` tokens came from the engine: also those of discarded
+    candidates, end tokens, and what a stop string, a filter or the client's leaving cut off.
     """
 
     prompt: int = 0
@@ -118,6 +119,7 @@ class TokenCounts(msgspec.Struct, frozen=True, gc=False):
     accepted_prediction: int = 0
     rejected_prediction: int = 0
     written: int | None = 0
+    computed: int = 0
 
 
 def merged(deltas: Iterable[Delta]) -> list[Delta]:

@@ -13,6 +13,7 @@ from onward.backends.base import Backend
 from onward.errors import RequestCancelled
 from onward.offload import owner
 from onward.server import monitoring as monitoring_routes
+from onward.server import organization
 from onward.server.addresses import TrustedProxies
 from onward.server.auth import Authenticator
 from onward.server.exchange import ClientDisconnected, HttpExchange, Receive, Scope, Send, convert_error, send_error
@@ -20,6 +21,7 @@ from onward.server.keys import Keys, collect_keys
 from onward.server.logs import log_request
 from onward.server.metrics import Metrics
 from onward.server.monitoring import Monitoring
+from onward.server.organization import Organization
 from onward.server.origins import OriginGuard
 from onward.server.pages import handlers as page_routes
 from onward.server.pages.handlers import Pages
@@ -42,6 +44,7 @@ ROUTES = (
     *tokens.ROUTES,
     *page_routes.SCHEMA_ROUTES,
     *monitoring_routes.ROUTES,
+    *organization.ROUTES,
     *page_routes.ROUTES,
 )
 """All routes but those of dialects, in the order in which they are described."""
@@ -94,6 +97,7 @@ class App:
                 (services, (*openai.COMPLETIONS, *openai.COMPLETIONS_OF_MODELS, *openai.CATALOGUE, *tokens.ROUTES)),
                 (Streams(kept, self._running, settings.keep_alive), streams.ROUTES),
                 (monitoring, monitoring_routes.ROUTES),
+                (Organization(team), organization.ROUTES),
                 *((services, DIALECTS[name]) for name in served),
                 (pages, (*page_routes.SCHEMA_ROUTES, *page_routes.ROUTES)),
             ]

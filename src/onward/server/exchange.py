@@ -119,6 +119,10 @@ class HttpExchange:
         """Return the first query parameter of this name, or None."""
         return dict(reversed(urllib.parse.parse_qsl(self._query.decode("latin-1")))).get(name)
 
+    def queries(self) -> list[tuple[str, str]]:
+        """Return all query parameters."""
+        return urllib.parse.parse_qsl(self._query.decode("latin-1"))
+
     async def body(self, max_bytes: int) -> bytes:
         """Return the whole request body.
 

@@ -54,6 +54,11 @@ class Key:
         return self.name or f"key-{self.digest.hex()[:12]}"
 
     @property
+    def public_id(self) -> str:
+        """The key's id in the ledger, which reveals nothing of it: that of the database, or a part of its digest."""
+        return f"key_{self.digest.hex()[:22]}" if self.grant is None else self.grant.id
+
+    @property
     def limited(self) -> Grant | None:
         """The grant of a key that has limits per minute, day or month, else None."""
         return self.grant if self.grant is not None and self.grant.limits else None

@@ -14,6 +14,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 import onward
+from onward.api.errors import api_error
 from onward.backends.base import Backend
 from onward.completions.answer import Answer
 from onward.completions.delta import Delta, TokenCounts
@@ -220,9 +221,10 @@ class MeasuredAnswer:
         metrics: Metrics,
         record: RequestRecord,
         started: float,
-        bill: Callable[[TokenCounts], None] | None = None,
+        bill: Callable[[TokenCounts, int, str], None] | None = None,
     ) -> None:
-        """`bill` is called once, with what the client saw or would have seen as usage."""
+        """`bill` is called once, with what the client saw or would have seen as usage, the status and the reasons why
+        the choices ended."""
         self._answer = answer
         self._metrics = metrics
         self._bound = metrics.of(answer.model)
@@ -231,7 +233,9 @@ class MeasuredAnswer:
         self._left_at: TokenCounts | None = None
         self._is_settled = False
         self._bill = bill
-        self._has_no_usage = False
+        self._error_status = 0
+        """Status of the response, if it is an error, which has no usage."""
+        self._finish_reasons: list[str] = []
         self.model = record.model = answer.model
         self.fingerprint = answer.fingerprint
         self.warning = answer.warning
@@ -244,8 +248,9 @@ class MeasuredAnswer:
         try:
             async for deltas in self._observed():
                 yield deltas
-        except (ApiError, RequestRejected):
-            self._has_no_usage = self._record.status == CLIENT_CLOSED_REQUEST  # nothing was sent: the error will be
+        except (ApiError, RequestRejected) as error:
+            if self._record.status == CLIENT_CLOSED_REQUEST:  # nothing was sent: the error will be
+                self._error_status = api_error(error).status
             raise
 
     async def _observed(self) -> AsyncIterator[list[Delta]]:
@@ -258,6 +263,7 @@ class MeasuredAnswer:
                 self._record.first_token_ms = (now - self._started) * 1000
                 observe = self._bound.inter_token.observe
             last = now
+            self._finish_reasons += [delta.finish.reason for delta in deltas if delta.finish is not None]
             yield deltas
 
     async def aclose(self) -> None:
@@ -279,7 +285,8 @@ class MeasuredAnswer:
         """Count the tokens: the answer has ended or was cancelled."""
         counts = self._answer.counts
         if self._bill is not None:
-            self._bill(TokenCounts() if self._has_no_usage else counts)
+            billed = TokenCounts(computed=counts.computed) if self._error_status else counts
+            self._bill(billed, self._error_status or self._record.status, ",".join(self._finish_reasons))
         self._fill_record()
         self._bound.prompt_tokens.inc(counts.prompt)
         self._bound.completion_tokens.inc(counts.completion)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 from onward.errors import SetupError
 from onward.service.grant import Grant, StoredKey
 from onward.service.limits import Limits
-from onward.service.tables import AUDIT, KEYS, LIMIT_NAMES, META, RESERVATIONS, SECRETS, USAGES
+from onward.service.tables import AUDIT, KEYS, LIMIT_NAMES, META, REQUESTS, RESERVATIONS, SECRETS, USAGES
 
 NUM_RANDOM_BYTES = 24
 ADMIN_PREFIX = "sk-admin-"
@@ -96,7 +96,7 @@ def forget_key(connection: Connection, name: str, now_ms: int) -> None:
     """Delete a key and everything that is known of it; the audit keeps its id. Raises SetupError."""
     found = require_key(connection, name)
     key_id = found.grant.id
-    for table in (RESERVATIONS, SECRETS, USAGES):
+    for table in (RESERVATIONS, SECRETS, USAGES, REQUESTS):
         connection.execute(delete(table).where(table.c.key_id == key_id))
     connection.execute(delete(KEYS).where(KEYS.c.id == key_id))
     connection.execute(update(AUDIT).where(AUDIT.c.key_id == key_id).values(detail=""))

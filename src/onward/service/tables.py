@@ -63,6 +63,24 @@ AUDIT = Table(
     Column("detail", Text, nullable=False),
 )
 """What was done to keys, and by whom."""
+REQUESTS = Table(
+    "requests",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    *(Column(name, BigInteger, nullable=False) for name in ("started_ms", "ended_ms")),
+    *(
+        Column(name, Text, nullable=False)
+        for name in ("key_id", "key_name", "model", "fingerprint", "route", "seed", "finish_reasons")
+    ),
+    *(
+        Column(name, BigInteger, nullable=False)
+        for name in (
+            *("status", "prompt_tokens", "cached_tokens", "completion_tokens"),
+            *("computed_tokens", "prompt_cost", "completion_cost"),
+        )
+    ),
+)
+"""The ledger (`records.LedgerRow`)."""
 
 _FIRST = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
@@ -83,7 +101,16 @@ _FIRST = (
     "CREATE TABLE audit (id TEXT PRIMARY KEY, at_ms BIGINT NOT NULL, actor TEXT NOT NULL, action TEXT NOT NULL, "
     "key_id TEXT NOT NULL, detail TEXT NOT NULL)",
 )
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+_LEDGER = (
+    "CREATE TABLE requests (id TEXT PRIMARY KEY, started_ms BIGINT NOT NULL, ended_ms BIGINT NOT NULL, "
+    "key_id TEXT NOT NULL, key_name TEXT NOT NULL, model TEXT NOT NULL, fingerprint TEXT NOT NULL, "
+    "route TEXT NOT NULL, seed TEXT NOT NULL, finish_reasons TEXT NOT NULL, status BIGINT NOT NULL, "
+    "prompt_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL, completion_tokens BIGINT NOT NULL, "
+    "computed_tokens BIGINT NOT NULL, prompt_cost BIGINT NOT NULL, completion_cost BIGINT NOT NULL)",
+    "CREATE INDEX requests_by_end ON requests (ended_ms)",
+    "CREATE INDEX requests_by_key ON requests (key_id)",
+)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER)
 """Statements of SQL that both databases know. What was released is never changed: a change is another entry."""
 VERSION = len(MIGRATIONS)
 _MIGRATION_LOCK = 0x6F6E77617264

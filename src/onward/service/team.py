@@ -17,9 +17,11 @@ from onward.errors import Overloaded, SetupError
 from onward.models.registry import ListedModel
 from onward.service.grant import Grant, StoredKey
 from onward.service.keys import read_keys, read_revision
+from onward.service.ledger import sums, write_row
 from onward.service.limits import KeyUsage, Refusal, Reservation, headers, reserve, settle
 from onward.service.limits import at as usage_at
 from onward.service.prices import Price
+from onward.service.records import LedgerRow, Question, Sums
 from onward.service.refusals import refused
 from onward.service.reservations import admit, beat, leave, read_usages, settle_request
 from onward.service.store import DatabaseAway, Store
@@ -37,6 +39,10 @@ GRACE_SECONDS = 60.0
 """How long keys with limits are served while the database is away, by what was known last."""
 CLOSE_SECONDS = 5.0
 BEAT_MS = 5_000
+ASK_SECONDS = 30.0
+FULL = "The database does not answer, and too many requests wait to be written down. Retry later."
+MAX_UNWRITTEN = 100_000
+"""Rows that may wait for the database; more requests are refused, since they could not be written down."""
 
 
 @dataclass(slots=True)
@@ -71,7 +77,7 @@ class Team:
         self._beaten_ms = 0
         self._usages: dict[str, KeyUsage] = {}
         self._away_since: float | None = None
-        self._unsettled: dict[str, tuple[Admitted, int, int]] = {}
+        self._unwritten: dict[str, tuple[LedgerRow, Grant | None, str | None]] = {}
         self._polling: Future[tuple[int, list[StoredKey] | None]] | None = None
         self.keys: list[StoredKey] = []
         """Every key of the store, as it was when it was read last."""
@@ -154,13 +160,19 @@ class Team:
             self.keys = keys
         return keys is not None
 
-    async def admit(self, grant: Grant, model: str, prompt_tokens: int, completion_tokens: int) -> Admitted | None:
-        """Reserve what a request may use. None for a key without limits.
+    async def admit(
+        self, grant: Grant | None, model: str, prompt_tokens: int, completion_tokens: int
+    ) -> Admitted | None:
+        """Reserve what a request may use. None for a key without limits, or none at all.
 
-        Raises RateLimited; Overloaded where the database is away for too long. If this call is cancelled, nothing stays
-        reserved.
+        Raises RateLimited; Overloaded where the database is away for too long, or too many rows wait for it. If this
+        call is cancelled, nothing stays reserved.
         """
-        if not grant.limits:
+        if len(self._unwritten) >= MAX_UNWRITTEN:
+            raise Overloaded(
+                "The database does not answer, and no more can be written down. Retry later.", retry_after=5
+            )
+        if grant is None or not grant.limits:
             return None
         tokens, cost = prompt_tokens + completion_tokens, self._cost(model, prompt_tokens, 0, completion_tokens)
         request_id, now = secrets.token_hex(16), self._store.clock()
@@ -204,32 +216,63 @@ class Team:
             now = self._store.clock()
             self._writer.submit(lambda connection: settle_request(connection, request_id, grant, 0, 0, now), grant.id)
 
-    def settle(self, admitted: Admitted, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> None:
-        """State what was billed for an admitted request that has ended. Never raises or waits."""
-        tokens = prompt_tokens + completion_tokens
-        cost = self._cost(admitted.model, prompt_tokens, cached_tokens, completion_tokens)
-        grant = admitted.grant
-        known = self._usage_of(grant)
-        self._usages[grant.id] = settle(grant.limits, known, admitted.reservation, tokens, cost, self._store.clock())
-        self._unsettled[admitted.request_id] = (admitted, tokens, cost)
+    def record(self, row: LedgerRow, grant: Grant | None, admitted: Admitted | None) -> None:
+        """Add a request that has ended to the ledger, and settle what it reserved. Never raises or waits. The row stays
+        in memory until the database has it."""
+        if admitted is not None:
+            tokens, cost = row.prompt_tokens + row.completion_tokens, row.prompt_cost + row.completion_cost
+            known = self._usage_of(admitted.grant)
+            usage = settle(admitted.grant.limits, known, admitted.reservation, tokens, cost, row.ended_ms)
+            self._usages[admitted.grant.id] = usage
+        entry = row, grant, None if admitted is None else admitted.request_id
+        self._unwritten[row.id] = entry
         if self._away_since is None:
-            self._submit_settlement(admitted, tokens, cost)
+            self._write(*entry)
 
-    def _submit_settlement(self, admitted: Admitted, tokens: int, cost: int) -> None:
+    def release(self, admitted: Admitted) -> None:
+        """Free what a request reserved that was not computed after all."""
         grant, now = admitted.grant, self._store.clock()
+        usage = settle(grant.limits, self._usage_of(grant), admitted.reservation, 0, 0, now)
+        self._usages[grant.id] = usage
+        if admitted.is_stored:
+            self._writer.submit(
+                lambda connection: settle_request(connection, admitted.request_id, grant, 0, 0, now), grant.id
+            )
+
+    def _write(self, row: LedgerRow, grant: Grant | None, reservation_id: str | None) -> None:
         future = self._writer.submit(
-            lambda connection: settle_request(connection, admitted.request_id, grant, tokens, cost, now), grant.id
+            lambda connection: write_row(connection, row, grant, reservation_id), "" if grant is None else grant.id
         )
         loop = asyncio.get_running_loop()
 
-        def done(future: Future[KeyUsage]) -> None:
+        def done(future: Future[None]) -> None:
             problem = future.exception()
+            if loop.is_closed():
+                return
             if problem is None:
-                loop.call_soon_threadsafe(self._unsettled.pop, admitted.request_id, None)
+                loop.call_soon_threadsafe(self._unwritten.pop, row.id, None)
             else:
                 loop.call_soon_threadsafe(self._is_away, str(problem))
 
         future.add_done_callback(done)
+
+    def parts(self, model: str, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> tuple[int, int]:
+        """Return the cost of a request's prompt and of its completion."""
+        price = self.prices.get(model)
+        return (0, 0) if price is None else price.parts(prompt_tokens, cached_tokens, completion_tokens)
+
+    async def ask(self, question: Question) -> list[Sums]:
+        """Return sums of the ledger, with every request that ended before this call. Raises Overloaded where the
+        database is away."""
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                return await asyncio.wrap_future(self._writer.submit(lambda connection: sums(connection, question)))
+        except (DatabaseAway, TimeoutError):
+            raise Overloaded("The database does not answer. Retry later.", retry_after=5) from None
+
+    @property
+    def now_ms(self) -> int:
+        return self._store.clock()
 
     def headers(self, grant: Grant) -> dict[str, str]:
         """Return the `x-ratelimit-*` headers of a response to this key now, of which nothing was reserved."""
@@ -250,8 +293,7 @@ class Team:
         self.prices = {ids.get(name, name): price for name, price in self.prices.items()}
 
     def _cost(self, model: str, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
-        price = self.prices.get(model)
-        return 0 if price is None else price.cost(prompt_tokens, cached_tokens, completion_tokens)
+        return sum(self.parts(model, prompt_tokens, cached_tokens, completion_tokens))
 
     def _is_away(self, reason: str) -> None:
         if self._away_since is None:
@@ -263,8 +305,8 @@ class Team:
             return
         self._away_since = None
         log.warning("the database answers again")
-        for admitted, tokens, cost in list(self._unsettled.values()):
-            self._submit_settlement(admitted, tokens, cost)
+        for entry in list(self._unwritten.values()):
+            self._write(*entry)
 
     def close(self) -> None:
         """Free what is reserved, and end. Blocks for some seconds at most."""

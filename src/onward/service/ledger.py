@@ -1,0 +1,71 @@
+"""The ledger: a row for each request that was computed, written once, as its reservation is settled; and its sums."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select
+
+from onward.service.grant import Grant
+from onward.service.records import LedgerRow, Question, Sums
+from onward.service.reservations import settle_request
+from onward.service.tables import KEYS, REQUESTS
+
+CLIENT_LEFT = 499
+COLUMNS = {"api_key_id": REQUESTS.c.key_id, "key_name": REQUESTS.c.key_name, "model": REQUESTS.c.model}
+"""What rows can be grouped by."""
+
+
+def write_row(connection: Connection, row: LedgerRow, grant: Grant | None, reservation_id: str | None) -> None:
+    """Add a request to the ledger, and settle what it had reserved. Does nothing the second time: a transaction may be
+    run again because its answer was lost. A key that was forgotten meanwhile leaves no row."""
+    if connection.execute(select(REQUESTS.c.id).where(REQUESTS.c.id == row.id)).first() is not None:
+        return
+    if grant is not None and connection.execute(select(KEYS.c.id).where(KEYS.c.id == grant.id)).first() is None:
+        return
+    connection.execute(insert(REQUESTS).values(**asdict(row)))
+    if grant is not None and reservation_id is not None:
+        tokens, cost = row.prompt_tokens + row.completion_tokens, row.prompt_cost + row.completion_cost
+        settle_request(connection, reservation_id, grant, tokens, cost, row.ended_ms)
+
+
+def sums(connection: Connection, question: Question) -> list[Sums]:
+    """Return the sums of each bucket and group with usage, by time, then by group. Failed requests do not count."""
+    width = question.width * 1000
+    bucket = (REQUESTS.c.ended_ms - REQUESTS.c.ended_ms % width).label("bucket")
+    groups = [COLUMNS[name].label(name) for name in question.group_by]
+    counted = ("prompt_tokens", "cached_tokens", "completion_tokens", "prompt_cost", "completion_cost")
+    totals = [func.sum(REQUESTS.c[name]).label(name) for name in counted]
+    found = (
+        select(bucket, *groups, func.count().label("requests"), *totals)
+        .where(_wanted(question))
+        .group_by(bucket, *groups)
+        .order_by(bucket, *groups)
+    )
+    return [_sums(row._mapping, question) for row in connection.execute(found)]
+
+
+def _wanted(question: Question) -> ColumnElement[bool]:
+    columns = REQUESTS.c
+    return and_(
+        columns.ended_ms >= question.start * 1000,
+        columns.ended_ms < question.end * 1000,
+        or_(columns.status < 400, columns.status == CLIENT_LEFT),
+        *([columns.model.in_(question.models)] if question.models else []),
+        *([columns.key_id.in_(question.key_ids)] if question.key_ids else []),
+    )
+
+
+def _sums(row: Any, question: Question) -> Sums:
+    return Sums(
+        max(question.start, int(row["bucket"]) // 1000),
+        {name: row[name] for name in question.group_by},
+        *(
+            int(row[name])
+            for name in (
+                *("requests", "prompt_tokens", "cached_tokens"),
+                *("completion_tokens", "prompt_cost", "completion_cost"),
+            )
+        ),
+    )

@@ -1,0 +1,67 @@
+"""What the ledger has: its rows, the questions about them and their answers. Known without a database, so that servers
+without one import nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    """One request. Times are Unix milliseconds, costs micro-units. `computed_tokens` came from the engine;
+    `prompt_tokens`, `cached_tokens` and `completion_tokens` are billed: what `usage` says, or would have said to a
+    client that left; all 0 for a request whose response is an error. `key_id` and `key_name` are "" without a key."""
+
+    id: str
+    started_ms: int
+    ended_ms: int
+    key_id: str
+    key_name: str
+    model: str
+    fingerprint: str
+    route: str
+    seed: str
+    finish_reasons: str
+    status: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    computed_tokens: int
+    prompt_cost: int
+    completion_cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Sums of the requests that ended from `start` to before `end` (Unix seconds), in buckets that begin at multiples
+    of `width` seconds; those of `models` and of the keys `key_ids` only, if there are any. `group_by`: of "api_key_id"
+    and "model". `until` is where the question's last page ends."""
+
+    start: int
+    end: int
+    width: int
+    group_by: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    key_ids: tuple[str, ...] = ()
+    until: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What the requests of a group used in the bucket that begins at `start` or contains it."""
+
+    start: int
+    group: dict[str, str]
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    prompt_cost: int
+    completion_cost: int
+
+
+def edges(start: int, end: int, width: int) -> Sequence[int]:
+    """Return where buckets begin: at the start, aligned or not, then at every multiple of the width."""
+    aligned = start - start % width + width
+    return [start, *range(aligned, end, width)]

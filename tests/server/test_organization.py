@@ -1,0 +1,170 @@
+"""Usage and costs in OpenAI's shapes, with its SDKs' parameters: pages, buckets, groups and refusals."""
+
+from __future__ import annotations
+
+import urllib.parse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from openai.types.admin.organization.usage_completions_response import UsageCompletionsResponse
+from openai.types.admin.organization.usage_costs_response import UsageCostsResponse
+
+from onward.server.organization import BAD_TOKEN
+from onward.service.ledger import write_row
+from tests.server.fakes import Call
+from tests.server.test_running_team import Served, serving
+from tests.service.test_ledger import EMPTY
+
+DAY = 86_400
+MIDNIGHT = 20_000 * DAY
+
+
+def keys() -> dict[str, dict[str, Any]]:
+    return {"chief": {"is_admin": True}, "a": {}}
+
+
+async def ask(served: Served, path: str, key: str = "chief", **query: Any) -> Call:
+    text = urllib.parse.urlencode(query, doseq=True)
+    return await served.get(f"/v1/organization/{path}?{text}", key).done()
+
+
+def fill(served: Served) -> None:
+    """Two requests of one second on day 0, one on day 2, one at its very end; one that failed."""
+    times = [(40_000, "m", 200), (40_000, "n", 499), (2 * DAY, "m", 200), (3 * DAY, "m", 200), (40_000, "m", 500)]
+    with served.store.begin() as connection:
+        for number, (second, model, status) in enumerate(times):
+            row = replace(
+                EMPTY, id=str(number), ended_ms=(MIDNIGHT + second) * 1000, model=model, status=status, key_id="key_1",
+                prompt_tokens=10, cached_tokens=4, completion_tokens=5, prompt_cost=2_500_000, completion_cost=500_000,
+            )  # fmt: skip
+            write_row(connection, row, None, None)
+
+
+def test_buckets_and_rows(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        fill(served)
+        start, end = MIDNIGHT + 39_000, MIDNIGHT + 3 * DAY
+        plain = (await ask(served, "usage/completions", start_time=start, end_time=end)).json
+        UsageCompletionsResponse.model_validate(plain)
+        assert [(each["start_time"], each["end_time"]) for each in plain["data"]] == [
+            (start, MIDNIGHT + DAY),
+            (MIDNIGHT + DAY, MIDNIGHT + 2 * DAY),
+            (MIDNIGHT + 2 * DAY, end),
+        ]
+        assert (plain["object"], plain["has_more"], plain["next_page"]) == ("page", False, None)
+        (first,), empty, (last,) = (each["results"] for each in plain["data"])
+        assert empty == []
+        counts = ("num_model_requests", "input_tokens", "output_tokens", "input_cached_tokens", "input_text_tokens")
+        assert [first[name] for name in counts] == [2, 20, 10, 8, 12]
+        assert [last[name] for name in counts] == [1, 10, 5, 4, 6], "what ends at end_time is not counted"
+        groups = ("project_id", "user_id", "api_key_id", "model", "batch", "service_tier")
+        assert [first[name] for name in groups] == [None] * 6
+        filtered = (await ask(served, "usage/completions", start_time=start, end_time=end, models="n")).json
+        assert [len(each["results"]) for each in filtered["data"]] == [1, 0, 0]
+        for path, query in (("usage/completions", {"batch": "true"}), ("usage/embeddings", {})):
+            none = (await ask(served, path, start_time=start, end_time=end, **query)).json
+            assert [each["results"] for each in none["data"]] == [[], [], []]
+
+    serving(tmp_path, test, keys=keys())
+
+
+def test_groups_in_every_spelling_of_clients(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        fill(served)
+        spellings: list[dict[str, Any]] = [
+            {"group_by[]": ["model", "api_key_id", "batch"]},
+            {"group_by": ["model", "api_key_id", "batch"]},
+            {"group_by": "model,api_key_id,batch"},
+            {"group_by[0]": "model", "group_by[1]": "api_key_id", "group_by[2]": "batch"},
+        ]
+        grouped = [(await ask(served, "usage/completions", start_time=MIDNIGHT, **each)).json for each in spellings]
+        assert all(each == grouped[0] for each in grouped)
+        assert [(row["model"], row["api_key_id"], row["batch"]) for row in grouped[0]["data"][0]["results"]] == [
+            ("m", "key_1", False),
+            ("n", "key_1", False),
+        ]
+
+    serving(tmp_path, test, keys=keys())
+
+
+def test_pages_follow_each_other_to_the_end(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        query: dict[str, Any] = {"start_time": MIDNIGHT + 39_000, "end_time": MIDNIGHT + 30 * DAY}
+        starts: list[int] = []
+        token = ""
+        for _ in range(5):
+            page = (await ask(served, "usage/completions", **query, **({"page": token} if token else {}))).json
+            starts += [each["start_time"] for each in page["data"]]
+            assert page["has_more"] is (page["next_page"] is not None)
+            if not page["has_more"]:
+                break
+            assert len(page["data"]) == 7
+            token = page["next_page"]
+            assert token.startswith("page_")
+        assert starts == [MIDNIGHT + 39_000, *(MIDNIGHT + day * DAY for day in range(1, 30))]
+        changed = await ask(served, "usage/completions", **query, page=token, group_by="model")
+        assert (changed.status, changed.error["message"]) == (400, BAD_TOKEN)
+        assert (changed.error["type"], changed.error["code"]) == ("invalid_request_error",) * 2
+        alone = await ask(served, "usage/completions", page=token, end_time=query["end_time"])
+        assert alone.status == 200, "start_time may be missing where there is a page"
+
+    serving(tmp_path, test, keys=keys())
+
+
+def test_what_is_wrong_is_named(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({}, "start_time"),
+            ({"start_time": 1, "limit": 32}, "limit"),
+            ({"start_time": 1, "limit": 0}, "limit"),
+            ({"start_time": 1, "bucket_width": "1w"}, "bucket_width"),
+            ({"start_time": 1, "group_by": "colour"}, "group_by"),
+            ({"start_time": "soon"}, "start_time"),
+            ({"start_time": 5, "end_time": 5}, "end_time"),
+        ]
+        for query, param in wrong:
+            call = await ask(served, "usage/completions", **query)
+            assert (call.status, call.error["param"]) == (400, param), query
+        assert (await ask(served, "usage/dreams", start_time=1)).status == 404
+        for key in ("a", "file"):
+            call = await ask(served, "usage/completions", key, start_time=1)
+            assert call.status == 403 and "api.usage.read" in call.error["message"]
+        assert (await ask(served, "usage/completions", "wrong", start_time=1)).status == 401
+
+    serving(tmp_path, test, keys=keys(), api_key=("sk-file",))
+
+
+def test_costs_are_numbers_by_day_and_item(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        fill(served)
+        query: dict[str, Any] = {"start_time": MIDNIGHT, "end_time": MIDNIGHT + 2 * DAY}
+        plain = (await ask(served, "costs", **query)).json
+        UsageCostsResponse.model_validate(plain)
+        assert [[row["amount"] for row in each["results"]] for each in plain["data"]] == [
+            [{"value": 6.0, "currency": "usd"}],
+            [],
+        ]
+        items = (await ask(served, "costs", **query, group_by="line_item")).json["data"][0]["results"]
+        assert [(row["line_item"], row["amount"]["value"], row["quantity"], row["quantity_unit"]) for row in items] == [
+            ("m, input", 2.5, 10, "tokens"),
+            ("m, output", 0.5, 5, "tokens"),
+            ("n, input", 2.5, 10, "tokens"),
+            ("n, output", 0.5, 5, "tokens"),
+        ]
+
+    serving(tmp_path, test, keys=keys())
+
+
+def test_the_sums_are_the_usage_that_clients_saw(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        seen = 0
+        for _ in range(3):
+            seen += (await served.complete("a").done()).json["usage"]["total_tokens"]
+        await served.settled()
+        page = (await ask(served, "usage/completions", start_time=served.team.now_ms // 1000 - 60)).json
+        rows = [row for bucket in page["data"] for row in bucket["results"]]
+        assert sum(row["input_tokens"] + row["output_tokens"] for row in rows) == seen > 0
+        assert sum(row["num_model_requests"] for row in rows) == 3
+
+    serving(tmp_path, test, keys=keys())

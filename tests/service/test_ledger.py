@@ -1,0 +1,111 @@
+"""The ledger: rows are written once, and their sums are those of an independent count."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from onward.service.grant import Grant
+from onward.service.keys import forget_key
+from onward.service.ledger import sums, write_row
+from onward.service.limits import Limits, Reservation
+from onward.service.records import LedgerRow, Question, edges
+from onward.service.store import Store
+from onward.service.tables import REQUESTS
+
+from .test_reservations import begin, new_grant, usage_of
+
+NOTHING: dict[str, Any] = dict.fromkeys(
+    ("prompt_tokens", "cached_tokens", "completion_tokens", "computed_tokens", "prompt_cost", "completion_cost"), 0
+)
+EMPTY = LedgerRow(
+    id="", started_ms=0, ended_ms=0, key_id="k", key_name="", model="m", fingerprint="", route="", seed="",
+    finish_reasons="", status=200, **NOTHING,
+)  # fmt: skip
+
+
+def write(store: Store, row: LedgerRow, grant: Grant | None = None, reservation: str | None = None) -> None:
+    with store.begin() as connection:
+        write_row(connection, row, grant, reservation)
+
+
+def count(store: Store) -> int:
+    with store.read() as connection:
+        return int(connection.execute(select(func.count()).select_from(REQUESTS)).scalar_one())
+
+
+def test_a_row_that_is_written_twice_counts_and_settles_once(store: Store) -> None:
+    grant = new_grant(store, Limits(tokens_per_day=100))
+    assert isinstance(begin(store, "r", grant, 60), Reservation)
+    row = replace(EMPTY, id="a", key_id=grant.id, prompt_tokens=20, completion_tokens=5, ended_ms=store.clock())
+    for _ in range(3):
+        write(store, row, grant, "r")
+    assert (count(store), usage_of(store, grant).day_tokens, usage_of(store, grant).num_running) == (1, 25, 0)
+
+
+def test_nothing_is_left_of_a_forgotten_key(store: Store) -> None:
+    grant = new_grant(store, Limits())
+    write(store, replace(EMPTY, id="a", key_id=grant.id), grant)
+    with store.begin() as connection:
+        forget_key(connection, "alice", store.clock())
+    write(store, replace(EMPTY, id="b", key_id=grant.id), grant)
+    assert count(store) == 0
+
+
+def by_hand(rows: list[LedgerRow], question: Question) -> dict[tuple[object, ...], list[int]]:
+    found: dict[tuple[object, ...], list[int]] = defaultdict(lambda: [0] * 6)
+    for row in rows:
+        second = row.ended_ms // 1000
+        is_wanted = (not question.models or row.model in question.models) and (
+            not question.key_ids or row.key_id in question.key_ids
+        )
+        if not (question.start <= second < question.end) or row.status == 500 or not is_wanted:
+            continue
+        group = tuple({"api_key_id": row.key_id, "model": row.model}[name] for name in question.group_by)
+        start = max(question.start, second - second % question.width)
+        counted = (1, row.prompt_tokens, row.cached_tokens, row.completion_tokens, row.prompt_cost, 1)
+        total = found[start, *group]
+        total[:] = [a + b for a, b in zip(total, counted, strict=True)]
+    return dict(found)
+
+
+def test_sums_are_those_of_a_count_by_hand(store: Store) -> None:
+    rows = [
+        replace(
+            EMPTY, id=f"{number}", ended_ms=number * 17_000 + 999, key_id="ab"[number % 2], model="xyz"[number % 3],
+            status=(200, 499, 500)[number % 3 if number % 5 else 0], prompt_tokens=number, cached_tokens=number // 2,
+            completion_tokens=3 * number, prompt_cost=number, completion_cost=1,
+        )
+        for number in range(60)
+    ]  # fmt: skip
+    with store.begin() as connection:
+        for row in rows:
+            write_row(connection, row, None, None)
+    for question in (
+        Question(17, 900, 60),
+        Question(17, 900, 60, ("api_key_id", "model")),
+        Question(0, 10_000, 3600, ("model",), models=("x", "z"), key_ids=("a",)),
+    ):
+        with store.read() as connection:
+            found = {
+                (one.start, *one.group.values()): [
+                    *(one.requests, one.prompt_tokens, one.cached_tokens, one.completion_tokens),
+                    *(one.prompt_cost, one.completion_cost),
+                ]
+                for one in sums(connection, question)
+            }
+        assert found == by_hand(rows, question) and found
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**5), st.sampled_from([60, 3600, 86_400]))
+def test_buckets_have_no_holes_and_all_but_the_first_are_aligned(start: int, length: int, width: int) -> None:
+    bounds = [*edges(start, start + length, width), start + length]
+    assert bounds[0] == start and bounds == sorted(set(bounds))
+    assert all(bound % width == 0 for bound in bounds[1:-1])
+    assert all(after - before <= width for before, after in pairwise(bounds))
