@@ -11,12 +11,12 @@ pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install
 
 from playwright.sync_api import expect
 
+from tests.playground.pages import Playground
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Locator
-
-    from tests.playground.pages import Playground
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +73,24 @@ def test_the_open_story_its_name_and_notes_survive_a_reload(playground: Playgrou
     expect(playground.page.get_by_role("button", name="Stories:")).to_contain_text("Fox")
     playground.tab("Context")
     expect(playground.page.get_by_label("Memory")).to_have_value("Foxes are red.")
+
+
+def test_two_tabs_lose_no_story_of_each_other(playground: Playground) -> None:
+    playground.write("Of the first tab")
+    playground.page.wait_for_timeout(500)
+    other = Playground(playground.page.context.new_page(), playground.url).open()
+    other.button("New story").click()
+    other.write("Of the second tab")
+    other.page.wait_for_timeout(500)
+    playground.open()
+    playground.page.keyboard.type("!")
+    playground.button("New story").click()
+    playground.write("Of the first tab again")
+    playground.page.wait_for_timeout(500)
+    other.write("Of the second tab still")
+    other.page.wait_for_timeout(500)
+    playground.open()
+    expect(playground.stories()).to_have_count(3)
 
 
 def test_a_story_is_exported_as_text_markdown_and_json_and_read_again(playground: Playground, tmp_path: Path) -> None:

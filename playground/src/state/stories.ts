@@ -1,6 +1,6 @@
 /** The library: stories in the browser's database, each with its tree and notes; every change is kept. */
 import { batch, effect, signal } from "@preact/signals";
-import { createStore, del, get, set, setMany } from "idb-keyval";
+import { createStore, del, get, setMany, update } from "idb-keyval";
 import { asNotes, NO_NOTES, type Notes } from "../core/context";
 import { markdown, readStory, storyFile } from "../core/story_file";
 import { EMPTY_TREE, textAt, type Tree } from "../core/tree";
@@ -96,14 +96,27 @@ async function keep(): Promise<void> {
   timer = null;
   const id = storyId.value;
   const info: StoryInfo = { id, title: title.value, start: startOf(text.value), words: countWords(text.value), changed: Date.now() };
-  stories.value = [info, ...stories.value.filter((each) => each.id !== id)];
   const values: [string, unknown][] = [
-    ["stories", stories.value],
     [`draft-${id}`, { current: current.value, text: text.value } satisfies KeptDraft],
   ];
   if (isTreeChanged) values.push([`story-${id}`, { file: toFile(tree.value), notes: notes.value } satisfies KeptStory]);
   isTreeChanged = false;
-  await setMany(values, database).catch(() => notify("This browser has no room for the story: export it before you leave."));
+  const isListed = relist((listed) => [info, ...listed.filter((each) => each.id !== id)]);
+  await Promise.all([isListed, setMany(values, database)]).catch(() => notify("This browser has no room for the story: export it before you leave."));
+}
+
+/** Changes the list of stories here and in the database, where other tabs change it too. */
+async function relist(change: (listed: StoryInfo[]) => StoryInfo[]): Promise<void> {
+  stories.value = change(stories.value);
+  await update<StoryInfo[]>(
+    "stories",
+    (listed = []) => {
+      const changed = change(listed);
+      stories.value = changed;
+      return changed;
+    },
+    database,
+  );
 }
 
 /** Makes the tree of this page's first edition a story. */
@@ -165,6 +178,7 @@ export async function newStory(): Promise<void> {
 
 /** Keeps the open story; one without any text is forgotten. */
 async function leave(): Promise<void> {
+  if (isPaused) return; // another tab keeps it
   if (text.value.trim() !== "") commitDocument();
   else if (tree.value.nodes.size === 0) return forget(storyId.value);
   await keep();
@@ -181,16 +195,14 @@ export async function removeStory(id: string): Promise<void> {
 async function forget(id: string): Promise<void> {
   if (id === storyId.value && timer !== null) clearTimeout(timer);
   timer = null;
-  stories.value = stories.value.filter((each) => each.id !== id);
-  await set("stories", stories.value, database);
+  await relist((listed) => listed.filter((each) => each.id !== id));
   await Promise.all([del(`story-${id}`, database), del(`draft-${id}`, database)]);
 }
 
 export async function renameStory(id: string, name: string): Promise<void> {
   const named = name.trim().slice(0, 200);
   if (id === storyId.value) title.value = named;
-  stories.value = stories.value.map((each) => (each.id === id ? { ...each, title: named } : each));
-  await set("stories", stories.value, database);
+  await relist((listed) => listed.map((each) => (each.id === id ? { ...each, title: named } : each)));
 }
 
 /** Returns the ids of the stories whose title or text contains what is searched for. */
