@@ -6,10 +6,9 @@ import pytest
 
 from onward.kernels.activations import ActivationName
 from onward.kernels.attention_shape import AttentionShape
-from onward.kernels.code import ALLOWED_SYMBOLS, compile_object
+from onward.kernels.code import ALLOWED_SYMBOLS, compile_object, undefined_symbols
 from onward.kernels.interpreter import Kernels
 from onward.kernels.products import ProductKind
-from onward.kernels.symbols import undefined_symbols
 from onward.kernels.targets import FORMS
 
 TYPES = ("Q4_K", "Q6_K", "Q8_0")

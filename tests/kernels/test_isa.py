@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onward.kernels.code import compile_object
+from onward.kernels.code import compile_object, undefined_symbols
 from onward.kernels.function import Module
 from onward.kernels.isa import Avx2, Isa, best_isa, emulated
-from onward.kernels.symbols import undefined_symbols
 from onward.kernels.targets import FORMS
 from onward.kernels.values import I8, I16, I32, vec
 from tests.kernels.emulated import executable_forms

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from onward.kernels import self_test
-from onward.kernels.code import compile_object
+from onward.kernels.code import compile_object, undefined_symbols
 from onward.kernels.self_test import EXPECTED, digest_of, module_text, run_self_test
-from onward.kernels.symbols import undefined_symbols
 from onward.kernels.targets import FORMS
 from tests.kernels.emulated import executable_forms, linked
 

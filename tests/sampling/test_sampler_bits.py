@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.kernels.code import compile_object
-from onward.kernels.symbols import undefined_symbols
+from onward.kernels.code import compile_object, undefined_symbols
 from onward.kernels.targets import FORMS, Target
 from onward.sampling.kernels import module_text, run_of
 from onward.sampling.masks import pack_mask

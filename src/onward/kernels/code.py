@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
@@ -14,7 +15,6 @@ import llvmlite.binding as llvm
 from onward.kernels.executable_memory import require_executable_memory
 from onward.kernels.object_cache import ObjectCache, kernels_folder
 from onward.kernels.recipe import Recipe
-from onward.kernels.symbols import undefined_symbols
 from onward.kernels.targets import Target, host
 
 ALLOWED_SYMBOLS = frozenset({"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"})
@@ -23,6 +23,8 @@ ALLOWED_SYMBOLS = frozenset({"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABL
 REVISION = 2
 """Raised when other passes or options give other code for the same IR."""
 
+_SYMBOL_TABLE = 2
+"""ELF's number of such a section."""
 _loaded: list[Any] = []
 """LLVM's engines: code stays as long as the process, because any thread may be in it."""
 _lock = Lock()
@@ -135,3 +137,27 @@ def _initialize() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmparser()
+
+
+def undefined_symbols(data: bytes) -> frozenset[str]:
+    """Return the names that a 64-bit ELF object, Linux's format, leaves to be resolved; nothing for other formats."""
+    if data[:5] != b"\x7fELF\x02":
+        return frozenset()
+    (sections_at,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    sections = [struct.unpack_from("<IIQQQQII", data, sections_at + size * i) for i in range(count)]
+    found = set()
+    for _, kind, _, _, start, length, strings, _ in sections:
+        if kind == _SYMBOL_TABLE:
+            found |= {_name(data, sections[strings][4] + name) for name in _undefined(data, start, length)}
+    return frozenset(found)
+
+
+def _undefined(data: bytes, start: int, length: int) -> list[int]:
+    """Return where the names of a table's undefined symbols are among its strings."""
+    symbols = struct.iter_unpack("<IBBHQQ", data[start : start + length])
+    return [name for name, _, _, section, _, _ in symbols if name and not section]
+
+
+def _name(data: bytes, start: int) -> str:
+    return data[start : data.index(b"\0", start)].decode()

@@ -3,49 +3,34 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.kernels.values import F32, I64, PTR, Value
+from onward.kernels.structures import Structure
+from onward.kernels.values import F32, I64, PTR, Type
 
 RECORD_WORDS = 16
 RECORD_BYTES = 8 * RECORD_WORDS
 _OPERATION, _BARRIER = 0, RECORD_WORDS - 1
 
-_TYPES = {"pointer": PTR, "integer": I64, "float": F32}
 
+class Layout(Structure):
+    """A structure of words that Python writes: the names and types of its fields, from word `first` on."""
 
-class Layout:
-    """Names and kinds ("pointer", "integer", "float") of the words of a structure, from word `first` on."""
-
-    def __init__(self, first: int = 1, **kinds: str) -> None:
-        self._words = {name: (first + index, kind) for index, (name, kind) in enumerate(kinds.items())}
-        assert self._words.keys()
-
-    def load(self, f: Any, structure: Value, name: str) -> Value:
-        """Emit the load of a field."""
-        word, kind = self._words[name]
-        return f.load(structure, _TYPES[kind], 8 * word, 4 if kind == "float" else 8)  # type: ignore[no-any-return]
-
-    def offset(self, name: str) -> int:
-        """Return where a field begins, in bytes."""
-        return 8 * self._words[name][0]
-
-    def store(self, f: Any, structure: Value, name: str, value: Value) -> None:
-        """Emit the store of a field."""
-        f.store(value, structure, self.offset(name), 8)
+    def __init__(self, first: int = 1, **fields: Type) -> None:
+        places = {name: (t, 8 * (first + index)) for index, (name, t) in enumerate(fields.items())}
+        super().__init__(places, 8 * (first + len(fields)), alignment=8)
 
     def set(self, words: NDArray[np.int64], **values: float) -> None:
         """Write fields."""
         for name, value in values.items():
-            word, kind = self._words[name]
-            words[word] = float_word(value) if kind == "float" else int(value)
+            t, offset = self.fields[name]
+            words[offset // 8] = float_word(value) if t == F32 else int(value)
 
     def record(self, operation: int, *, has_barrier: bool, **values: float) -> NDArray[np.int64]:
         """Return a record with every field. `has_barrier`: whether nobody goes on before it is complete."""
-        assert values.keys() == self._words.keys(), (values.keys(), self._words.keys())
+        assert values.keys() == self.fields.keys(), (values.keys(), self.fields.keys())
         words = np.zeros(RECORD_WORDS, np.int64)
         words[_OPERATION], words[_BARRIER] = operation, has_barrier
         self.set(words, **values)
@@ -57,58 +42,58 @@ def float_word(value: float) -> int:
     return int.from_bytes(struct.pack("<f", value), "little")
 
 
-HEADER = Layout(_OPERATION, operation="integer")
-BARRIER = Layout(_BARRIER, has_barrier="integer")
+HEADER = Layout(_OPERATION, operation=I64)
+BARRIER = Layout(_BARRIER, has_barrier=I64)
 
 PRODUCT = Layout(
-    panels="pointer", panel_bytes="integer", blocks="integer", num_panels="integer", source="pointer",
-    source_stride="integer", target="pointer", target_stride="integer", bias="pointer", is_added="integer",
-    of_logit_rows="integer", claim="integer", scale="float",
+    panels=PTR, panel_bytes=I64, blocks=I64, num_panels=I64, source=PTR,
+    source_stride=I64, target=PTR, target_stride=I64, bias=PTR, is_added=I64,
+    of_logit_rows=I64, claim=I64, scale=F32,
 )  # fmt: skip
 """target[m] = (weights source[m] + bias) * scale, or added to it. `of_logit_rows`: rows are those whose logits are
 wanted. `claim`: panels that a thread takes at a time."""
 EMBED = Layout(
-    table="pointer", row_bytes="integer", inputs="integer", target="pointer", target_stride="integer", scale="float",
-    of_positions="integer", is_added="integer",
+    table=PTR, row_bytes=I64, inputs=I64, target=PTR, target_stride=I64, scale=F32,
+    of_positions=I64, is_added=I64,
 )  # fmt: skip
 """target[m] = row of the table for token m, or for its position, times a scale, or added to what is there."""
 NORM = Layout(
-    source="pointer", source_stride="integer", weight="pointer", bias="pointer", inputs="integer", target="pointer",
-    target_stride="integer", form="integer", of_logit_rows="integer", is_centred="integer", is_added="integer",
-    epsilon="float", scale="float",
+    source=PTR, source_stride=I64, weight=PTR, bias=PTR, inputs=I64, target=PTR,
+    target_stride=I64, form=I64, of_logit_rows=I64, is_centred=I64, is_added=I64,
+    epsilon=F32, scale=F32,
 )  # fmt: skip
 """target = source / root mean square * weight + bias, as a form of activations (0: int8, 1: int16, 2: float32). With
 `is_centred` the mean is subtracted first. With `is_added`, the norm times a scale is added to target, float32."""
-NORM_HEADS = Layout(values="pointer", stride="integer", num_heads="integer", weight="pointer", epsilon="float")
+NORM_HEADS = Layout(values=PTR, stride=I64, num_heads=I64, weight=PTR, epsilon=F32)
 """Each head's values divided by their root mean square, times a weight, in place."""
 QUANTISE = Layout(
-    source="pointer", source_stride="integer", inputs="integer", target="pointer", target_stride="integer",
-    form="integer",
+    source=PTR, source_stride=I64, inputs=I64, target=PTR, target_stride=I64,
+    form=I64,
 )  # fmt: skip
 UNIT = Layout(
-    gate="pointer", up="pointer", source_stride="integer", inputs="integer", target="pointer",
-    target_stride="integer", form="integer", pieces="integer", activation="integer",
+    gate=PTR, up=PTR, source_stride=I64, inputs=I64, target=PTR,
+    target_stride=I64, form=I64, pieces=I64, activation=I64,
 )  # fmt: skip
 """target = activation(gate) * up, or activation(up) where there is no gate. `pieces`: into how many parts a row is cut;
 `activation`: 0 silu, 1 gelu, 2 gelu by tanh."""
 ROTATE = Layout(
-    queries="pointer", keys="pointer", values="pointer", query_stride="integer", key_stride="integer",
-    cosines="pointer", sines="pointer", cache="pointer", target="pointer", scale="float",
+    queries=PTR, keys=PTR, values=PTR, query_stride=I64, key_stride=I64,
+    cosines=PTR, sines=PTR, cache=PTR, target=PTR, scale=F32,
 )  # fmt: skip
 """Rotates queries, to `target`, and keys by their positions; multiplies queries by a scale; writes keys and values to
 the layer's cache."""
 ATTEND = Layout(
-    queries="pointer", query_stride="integer", cache="pointer", target="pointer", target_stride="integer",
-    window="integer", cap="float", sinks="pointer",
+    queries=PTR, query_stride=I64, cache=PTR, target=PTR, target_stride=I64,
+    window=I64, cap=F32, sinks=PTR,
 )  # fmt: skip
 
 CONTEXT = Layout(
-    0, rows="integer", threads="integer", counters="pointer", num_records="integer", completion="pointer",
-    threads_own="pointer", tokens="pointer",
-    positions="pointer", tables="pointer", logit_rows="pointer", num_logit_rows="integer", scratch="pointer",
-    scratch_stride="integer", tiles="pointer", num_tiles="integer", tile_heads="integer", merged="pointer",
-    num_merged="integer", slots="pointer", partials="pointer", wait="pointer", wait_number="integer", wake="pointer",
-    wake_number="integer",
+    0, rows=I64, threads=I64, counters=PTR, num_records=I64, completion=PTR,
+    threads_own=PTR, tokens=PTR,
+    positions=PTR, tables=PTR, logit_rows=PTR, num_logit_rows=I64, scratch=PTR,
+    scratch_stride=I64, tiles=PTR, num_tiles=I64, tile_heads=I64, merged=PTR,
+    num_merged=I64, slots=PTR, partials=PTR, wait=PTR, wait_number=I64, wake=PTR,
+    wake_number=I64,
 )  # fmt: skip
 """What the records of a step share. Arrays by row: `tokens`, `positions` int64, `tables` pointers to int32 block
 tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread,
@@ -118,13 +103,13 @@ their `slots` on. `scratch`: of the first thread, the next one's `scratch_stride
 waiting."""
 CONTEXT_WORDS = 32
 
-TILE = Layout(0, first_row="integer", rows="integer", first_segment="integer", last_segment="integer")
+TILE = Layout(0, first_row=I64, rows=I64, first_segment=I64, last_segment=I64)
 """Rows of one sequence at successive positions, and which segments of its keys a thread computes of them."""
 TILE_BYTES = 32
 ALL_SEGMENTS = 1 << 30
 """The last segment of a tile that has all."""
 
-OWN = Layout(0, counter="pointer", step="integer", total="integer", is_last="integer")
+OWN = Layout(0, counter=PTR, step=I64, total=I64, is_last=I64)
 """Of one thread: the counter of the record that it computes, and the step that it believes in. What `claim` found: how
 many pieces there are, and whether this thread has completed the last one."""
 OWN_BYTES = 64

@@ -16,8 +16,8 @@ _FORMATS = {"P": PTR, "q": I64, "l": I64, "d": F64, "f": F32, "i": I32}
 class Structure:
     """Where the fields of a structure are: name → (type, offset in bytes)."""
 
-    def __init__(self, fields: Mapping[str, tuple[Type, int]], size: int) -> None:
-        self.fields, self.size = fields, size
+    def __init__(self, fields: Mapping[str, tuple[Type, int]], size: int, alignment: int = 4) -> None:
+        self.fields, self.size, self._alignment = fields, size, alignment
 
     @classmethod
     def of_words(cls, **fields: Type) -> Structure:
@@ -36,6 +36,23 @@ class Structure:
         fields = {name: (_FORMATS[t._type_], getattr(structure, name).offset) for name, t in structure._fields_}
         return cls(fields, max(offset for _, offset in fields.values()) + 8)
 
+    def offset(self, name: str) -> int:
+        """Return where a field begins, in bytes."""
+        return self.fields[name][1]
+
+    def load(self, f: Function, pointer: Value, name: str) -> Value:
+        """Emit the load of a field of the structure at `pointer`."""
+        t, offset = self.fields[name]
+        return f.load(pointer, t, offset, self._aligned(t))
+
+    def store(self, f: Function, pointer: Value, name: str, value: Value | float) -> None:
+        """Emit the store of a field; numbers are converted to its type."""
+        t, offset = self.fields[name]
+        f.store(value if isinstance(value, Value) else f.const(t, value), pointer, offset, self._aligned(t))
+
+    def _aligned(self, t: Type) -> int:
+        return 4 if t == F32 else self._alignment
+
 
 class View:
     """A structure at a pointer: `view.field` loads, `set` stores."""
@@ -51,10 +68,8 @@ class View:
     def __getattr__(self, name: str) -> Value:
         if name.startswith("_"):
             raise AttributeError(name)
-        t, offset = self._structure.fields[name]
-        return self._f.load(self.pointer, t, offset, 4)
+        return self._structure.load(self._f, self.pointer, name)
 
     def set(self, **values: Value | float) -> None:
         for name, value in values.items():
-            t, offset = self._structure.fields[name]
-            self._f.store(value if isinstance(value, Value) else self._f.const(t, value), self.pointer, offset, 4)
+            self._structure.store(self._f, self.pointer, name, value)
