@@ -25,6 +25,7 @@ FOLDERS = ("docs", "benchmarks", "training", "src")
 PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 TEMPLATES = {ROOT / "training/card_template.md": ROOT / "src/onward/models/storyteller/README.md"}
 """Pages whose links are relative to another page, which is generated from them."""
+SOURCE = ROOT / "src" / "onward"
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -189,8 +190,23 @@ def test_anchors_are_those_of_a_code_host(tmp_path: Path) -> None:
     assert anchors(page) == {"one---two-05b", "again", "again-1"}
 
 
+NO_THREADS = {"onward-warning", "onward-ray-token", "onward-batch-", "onward-"}
+"""A header, a secret, and the beginnings of names of files and models."""
+
+
+def test_every_thread_is_in_the_table_of_threads() -> None:
+    table = (ROOT / "docs/explanation/processes.md").read_text(encoding="utf-8")
+    literals = {
+        found.rstrip("-") if found not in NO_THREADS else ""
+        for path in SOURCE.rglob("*.py")
+        for found in re.findall(r'"(onward-[a-z-]*)["{]', path.read_text(encoding="utf-8"))
+    }
+    threads = literals - {"", "onward"}
+    assert {"onward-work", "onward-masks", "onward-reports"} <= threads
+    assert threads == set(re.findall(r"`(onward-[a-z-]+)`", table))
+
+
 PATHS = (ROOT / "CONTRIBUTING.md", ROOT / "docs/maintainers.md", *sorted((ROOT / "docs/explanation").glob("*.md")))
-SOURCE = ROOT / "src" / "onward"
 TOPS = {"tests", "docs", "benchmarks", "playground", "training", "src"}
 
 
