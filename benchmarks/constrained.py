@@ -26,6 +26,7 @@ from onward.constraints.grammar import regex_grammar
 from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
 from onward.constraints.tokens import LibraryTokens
+from onward.engine.choice_end import ChoiceEnd
 from onward.engine.events import Decoded
 from onward.engine.job import Job
 from onward.engine.model import ModelRunner, Tokenizer
@@ -113,6 +114,7 @@ class Arms:
         """Run some steps of all choices with a grammar or without; return the seconds of a token."""
         for sequence in self.engine.scheduler.running:
             sequence.constraint = None if compiled is None else compiled.begin()
+            sequence.end = ChoiceEnd(sequence.job, self.engine.vocabulary, sequence.constraint)
         self.engine.step()
         generated, begin = 0, time.perf_counter()
         for _ in range(STEPS_PER_TURN):
@@ -127,8 +129,9 @@ class Arms:
         number = next(self._ids)
         prompt = tuple(random.Random(number).choices(range(256, self._vocab_size), k=PROMPT_TOKENS))
         sampling = SamplingParams(temperature=0.8, top_p=0.95, seed=number)
-        ends = frozenset[int]()
-        job = Job(number, number, prompt, 1, out, sampling, TextRules(), ends, grammar=GRAMMARS[kind])
+        ends = self.engine.vocabulary.end_tokens if kind == "masked" else frozenset[int]()
+        least = out if kind == "masked" else 0  # a mask is not needed to see that a text goes on
+        job = Job(number, number, prompt, 1, out, sampling, TextRules(), ends, least, grammar=GRAMMARS[kind])
         self.engine.add(job)
 
 
