@@ -41,7 +41,7 @@ export function editorDiscarded(): void {
 /** Shows the alternatives of the token that was touched; returns whether there is one. */
 export function openAt(x: number, y: number, isHeld: boolean): boolean {
   const position = editor?.view.posAtCoords({ x, y });
-  const found = position == null ? null : openedAt(position, false, x);
+  const found = position == null ? null : openedAt(position, false, x, y);
   if (found) opened.value = { ...found, isTouched: true, isHeld };
   return found !== null;
 }
@@ -53,7 +53,7 @@ export function followPointer(event: PointerEvent): void {
   timer = setTimeout(() => {
     const position = editor?.view.posAtCoords({ x, y });
     if (opened.value?.isFocused || shading.value === "plain") return;
-    opened.value = position == null ? null : openedAt(position, false, x);
+    opened.value = position == null ? null : openedAt(position, false, x, y);
   }, OPEN_DELAY_MS);
 }
 
@@ -89,11 +89,14 @@ export function step(direction: -1 | 1): void {
   if (next) opened.value = next;
 }
 
-function openedAt(position: number, isFocused: boolean, x?: number): Opened | null {
+/** With a place on the screen, returns only a token that lies there: the room below a text is nearest to its last one. */
+function openedAt(position: number, isFocused: boolean, x?: number, y?: number): Opened | null {
   if (!editor || isRunning.value || proposal.value || position < 0) return null;
   const found = editor.tokenAt(position);
   if (!found || found.token.logprob === null) return null;
   const start = editor.view.coordsAtPos(found.token.from, 1);
   if (!start || (x !== undefined && x < start.left - 2 && found.token.from === position)) return null;
+  const end = editor.view.coordsAtPos(found.token.to, -1);
+  if (y !== undefined && (y < start.top || (end && y > end.bottom))) return null;
   return { token: found.token, isStale: found.isStale, left: start.left, top: start.top, bottom: start.bottom, isFocused };
 }
