@@ -161,7 +161,7 @@ def _gpt2(checkpoint: Checkpoint) -> Architecture:
 
 
 def _gptneox(checkpoint: Checkpoint) -> Architecture:
-    """GPT-NeoX and Pythia (modeling_gpt_neox.py): attention and feed-forward layer beside each other."""
+    """GPT-NeoX and Pythia (modeling_gpt_neox.py): attention and feed-forward layer in parallel."""
     found = _common(checkpoint, norm="layer", activation="gelu")
     return replace(found, is_parallel=checkpoint.parameters.switch("use_parallel_residual", True))
 

@@ -39,7 +39,7 @@ class Cursor:
         self.where = where
 
     def number(self, code: str) -> int:
-        """Return the next number of a struct code, and go on behind it. Raises CheckpointError."""
+        """Return the next number of a struct code, and advance past it. Raises CheckpointError."""
         size = struct.calcsize("<" + code)
         (value,) = struct.unpack("<" + code, self._take(size))
         return int(value)

@@ -39,7 +39,7 @@ USED_BY: dict[str, frozenset[str]] = {
     "gptneox": frozenset({_LAYER, "use_parallel_residual"}),
     "cohere2": frozenset({_LAYER, "logit_scale", *_WINDOW[:2]}),
 }  # fmt: skip
-"""By one architecture, beside `USED`."""
+"""By one architecture, in addition to `USED`."""
 REFUSED: dict[str, str] = {
     "attn_logit_softcapping": "soft-capped attention",
     "final_logit_softcapping": "soft-capped logits",

@@ -168,7 +168,7 @@ def _norms(found: Architecture) -> list[str]:
 
 
 def _optional(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
-    """Return the tensors that a checkpoint may have beside those that it has to have."""
+    """Return the tensors that a checkpoint may have in addition to those that it must have."""
     hidden, num_tokens, parameters = found.hidden, _num_tokens(checkpoint), checkpoint.parameters
     shapes: dict[str, Shape] = {"output.weight": (num_tokens, hidden), "output.bias": (num_tokens,)}
     if found.rope is not None:

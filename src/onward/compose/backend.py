@@ -114,7 +114,7 @@ def _compose_cluster(settings: Settings, filters: ContentFilters | None, progres
 
 
 def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) -> Served:
-    """Return the one model of the settings with its engine, which runs and is not started yet (`EngineClient.start`);
+    """Return the one model of the settings with its engine, whose `EngineClient.start` was not called yet;
     `on_failure` stops it. Raises SetupError."""
     models = _resolve_all(settings, progress, {})
     if settings.engine_process == "on":

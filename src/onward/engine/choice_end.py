@@ -28,7 +28,7 @@ class ChoiceEnd:
         self._num_taken = 0
 
     def take(self, token: int) -> EngineFinishReason | None:
-        """Take the next token. Returns the finish reason, None if the choice goes on, or if its constraint is
+        """Take the next token. Returns the finish reason, None if the choice continues, or if its constraint is
         unsettled: then `settle` says. Not called after the end."""
         self._num_taken += 1
         if token in self._job.end_tokens:
@@ -53,7 +53,7 @@ class ChoiceEnd:
 
     def settle(self) -> EngineFinishReason | None:
         """Return the finish reason behind the tokens taken, for a constraint that was unsettled. Raises GrammarError
-        where the choice cannot go on."""
+        where the choice cannot continue."""
         assert self._constraint is not None
         outcome = self._constraint.settle()
         if outcome.completes and not outcome.forced:

@@ -1,7 +1,7 @@
-"""Constrained choices: their grammars, and the masks of a step, computed beside it.
+"""Constrained choices: their grammars, and the masks of a step, computed while it runs.
 
-No step waits longer than MAX_WAIT_SECONDS for a mask: a choice whose masks take longer leaves the step, and goes on in
-a later one.
+No step waits longer than MAX_WAIT_SECONDS for a mask: a choice whose masks take longer leaves the step, and continues
+in a later one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Constraints:
         return [each for each in unsettled if _of(each).is_ready]
 
     def wait_for_any(self, running: Iterable[Sequence]) -> None:
-        """Wait until one of these sequences can go on, or for a moment."""
+        """Wait until one of these sequences can continue, or for a moment."""
         unsettled = (each for each in running if each.constraint is not None and each.constraint.is_unsettled)
         wait(self._pending(unsettled), MAX_IDLE_SECONDS, FIRST_COMPLETED)
 

@@ -9,7 +9,7 @@ from onward.engine.job import Job, ResumedChoice
 
 
 class Journal:
-    """Records one job's events. Kept beside the client's connection, so that the job survives its engine.
+    """Records one job's events. Kept in the process of the client's connection, so that the job survives its engine.
 
     A resumed job emits exactly the remaining events: sampling depends on (seed, choice, position)
     and on the logits, which replayed decode steps reproduce bit by bit. Not thread-safe. Memory: one int per sampled

@@ -180,7 +180,7 @@ class PrefillPacer:
         self._shape = shape
 
     def budget(self, num_decoding: int, num_prefilling: int, *, is_short: bool) -> int:
-        """Return how many prompt tokens the next step may compute beside `num_decoding` decodes, while
+        """Return how many prompt tokens the next step may compute with `num_decoding` decodes, while
         `num_prefilling` sequences are prefilling or waiting: at least a minimal chunk, but sometimes 0
         (MAX_PREFILL_STEPS). If prompt tokens and decodes together exceed a tile, they fill whole tiles.
 

@@ -125,7 +125,7 @@ class Engine:
         return self.undelivered
 
     def _settle(self, events: list[Event]) -> None:
-        """End the choices that their grammars have completed, or cannot go on, as far as that is known by now."""
+        """End the choices that their grammars have completed, or cannot continue, as far as that is known by now."""
         for sequence in self.constraints.settle(self.scheduler.running):
             assert sequence.end is not None
             try:

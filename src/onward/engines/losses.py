@@ -1,4 +1,4 @@
-"""What follows when an engine is lost: whether the work that it had goes on, is tried with care, or ends.
+"""What follows when an engine is lost: whether its jobs are resumed, tried with care, or ended.
 
 Work that is lost together (a job of a child process, a flight of a cluster, a choice of an upstream) has one `Losses`.
 A loss for which the work may be the cause is a strike. Any event that is delivered clears both: whoever makes progress

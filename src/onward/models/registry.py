@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 BUILT_IN = ("storyteller",)
-"""Models inside the package, each a folder beside this file."""
+"""Models inside the package, each a folder next to this file."""
 UNLISTED = ("toy",)
 """Built-in models for tests and demonstrations: accepted by name, but not listed."""
 

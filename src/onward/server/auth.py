@@ -102,7 +102,7 @@ class Authenticator:
         return self._keys.are_required
 
     def replace(self, keys: Keys) -> None:
-        """Accept these keys from now on. Running requests go on."""
+        """Accept these keys from now on. Running requests are not affected."""
         self._keys = keys
 
     async def authenticate(self, exchange: HttpExchange) -> None:

@@ -163,7 +163,7 @@ class Protocol(RequestLimitsProtocol):
     def _head_timed_out(self) -> None:
         self._head_timer = None
         if self._is_responding:
-            self._start_head_timer()  # the slow head belongs to a pipelined request: this response goes on
+            self._start_head_timer()  # the slow head belongs to a pipelined request: this response continues
         elif not self.transport.is_closing():
             self.transport.close()
 

@@ -68,7 +68,7 @@ class ChildLauncher:
 
 
 class SpareProcess:
-    """A process that is started before it is known what it is to load, so that it imports beside this one.
+    """A process that is started before it is known what it is to load, so that both import at the same time.
 
     A context manager: a process that was not taken ends with the context. Create it on a thread that lives as long as
     the process. Raises SetupError.

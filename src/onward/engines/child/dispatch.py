@@ -38,7 +38,7 @@ class Suspects:
     def __init__(self) -> None:
         self.trial: int | None = None
         self._alone: int | None = None
-        """The suspect that was lost with an engine during its trial: its next trial has no job beside it."""
+        """The suspect that was lost with an engine during its trial: its next trial is alone."""
         self._losses: dict[int, Losses] = {}
         """Those of jobs that were with an engine when it was lost, and have not made progress since."""
         self._begun: set[int] = set()

@@ -87,7 +87,7 @@ class HangWatch:
 
 @dataclass(slots=True)
 class Incident:
-    """A loss of the engine `name`. `num_requests`: those that go on. `lost_at` is a time of the supervisor's clock."""
+    """A loss of the engine `name`. `num_requests`: resumed ones. `lost_at` is a time of the supervisor's clock."""
 
     name: str
     reason: str

@@ -39,7 +39,7 @@ from onward.ipc.frames import BrokenFrame, BrokenMessage, FrameReader, write_fra
 from onward.ipc.worker_end import die_with_parent, ignore_server_signals, prefer_as_oom_victim, take_connection
 from onward.machine import resident_bytes
 
-if TYPE_CHECKING:  # it imports the sampler, which the loader does beside other work
+if TYPE_CHECKING:  # it imports the sampler, which the loader does at the same time as other work
     from onward.engine.step import Engine
 
 log = logging.getLogger("onward.engine")

@@ -229,7 +229,7 @@ class Channels:
         return [inbox for inbox in self._inboxes.values() if inbox.channel is channel]
 
     def _lose(self, channel: _Channel, lost: ReplicaLost) -> None:
-        """All calls of a channel go on elsewhere."""
+        """All calls of a channel are resumed elsewhere."""
         for inbox in self._calls_of(channel):
             inbox.put(lost)
 

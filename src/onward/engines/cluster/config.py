@@ -33,7 +33,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `model`: as in --model; a path must exist on every node. `replicas`: a number, or with `max_replicas` the least.
     `target_requests`: calls of one replica above which another one is started; by default 0.7 of its rows.
     `cpus`, `gpus`, `resources`: what Ray reserves for a replica, the last by names of your own. `drain_seconds`: how
-    long a replica that leaves may finish its streams; then they go on at others. `engine`: settings of the engine.
+    long a replica that leaves may finish its streams; then others resume them. `engine`: settings of the engine.
     """
 
     model: str

@@ -1,6 +1,6 @@
 """An engine client over replicas: a thread with an event loop, a task per flight.
 
-What is sampled is kept here, beside the clients' connections: a replica that is lost takes nothing with it. Its jobs go
+What is sampled is kept here, with the clients' connections: a replica that is lost takes nothing with it. Its jobs go
 on at another one that computes the same results, from the first token that did not arrive.
 """
 
@@ -188,7 +188,7 @@ class ClusterEngine(LoopClient):
         return ReplicaLost("its stream ended early")
 
     def _lost(self, flight: Flight, lost: ReplicaLost) -> None:
-        """A flight goes on elsewhere, or ends if it is the cause of losses."""
+        """A flight is resumed elsewhere, or ends if it is the cause of losses."""
         flight.lost(is_strike=lost.is_strike)
         replica = flight.replica or ""
         log.warning("%s: a request lost replica %s and goes on elsewhere: %s", self._name, replica, lost)

@@ -37,7 +37,7 @@ class ReplicaRouter(RequestRouter):  # type: ignore[misc]  # Ray is not always i
         watchers.publish(self.app_name, members, problem)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
-        """A call has found a replica dead; the next update says so too."""
+        """A call has found a replica dead; the next update will leave it out too."""
         super().on_replica_actor_died(replica_id)
         self._members = {name: member for name, member in self._members.items() if name != replica_id.unique_id}
         watchers.publish(self.app_name, self._members)

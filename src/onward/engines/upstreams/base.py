@@ -97,7 +97,8 @@ class Traits:
     """What a kind of server can do. `lacks`: names of `completions.features`.
 
     `has_min_tokens`: it bans end tokens until a length itself. `counts_prompt`: its penalties count the prompt's tokens
-    too, so that it is asked for one token at a time; where they do not, a choice with penalties cannot go on elsewhere.
+    too, so that it is asked for one token at a time; where they do not, a choice with penalties cannot be resumed
+    elsewhere.
     """
 
     lacks: frozenset[str]

@@ -145,7 +145,7 @@ class ChoiceRun:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether another request can go on behind the tokens so far: not where it would count none of them."""
+        """Whether another request can continue after the tokens so far: not where it would count none of them."""
         return self._traits.counts_prompt or not (self.generated and self._sampler.has_penalties)
 
     @property
@@ -158,7 +158,7 @@ class ChoiceRun:
         self._needs_whole = True
 
     def take(self, token: int) -> EngineFinishReason | None:
-        """Take a token, which is recorded after that. Returns the finish reason, None if the choice goes on."""
+        """Take a token, which is recorded after that. Returns the finish reason, None if the choice continues."""
         self._sampler.accept(token)
         return self._end.take(token)
 

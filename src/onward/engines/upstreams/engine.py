@@ -1,8 +1,8 @@
 """An engine client over an upstream: a thread with an event loop on which the upstream computes every choice.
 
-A choice that loses its upstream goes on behind the tokens that arrived, at another address of the model, or as soon as
-the upstream answers again and still serves the same. Nothing is sampled again that was delivered, so nothing is doubled
-or lost.
+A choice that loses its upstream is resumed after the tokens that arrived, at another address of the model, or as soon
+as the upstream answers again and still serves the same. Nothing is sampled again that was delivered, so nothing is
+doubled or lost.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class UpstreamEngine(LoopClient):
             self._pool.resize(run.place, 0)
 
     def _changed(self, reason: str) -> None:
-        """The upstream serves something else: nothing goes on."""
+        """The upstream serves something else: nothing can be resumed."""
         self._set_state(EngineState("crashed", reason))
         for run in list(self._runs.values()):
             self._end_job(run, "crashed", reason)

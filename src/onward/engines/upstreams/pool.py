@@ -84,7 +84,7 @@ class Pool:
     """The addresses of a model, at least one. Used on one event loop, except `is_given_up`.
 
     `set_state` is called with every new state; `changed` with a reason when every address serves something else.
-    `max_slots`: of an address, whatever it says. `may_return`: whether to go on waiting when no address has answered
+    `max_slots`: of an address, whatever it says. `may_return`: whether to keep waiting when no address has answered
     for PATIENCE_SECONDS.
     """
 
@@ -154,7 +154,7 @@ class Pool:
             await address.upstream.close()
 
     async def place(self, place: Place) -> Address:
-        """Return the address at which a job goes on: the one it has, or another if that is lost. Waits while none
+        """Return the address at which a job is resumed: the one it has, or another if that is lost. Waits while none
         answers. Raises UpstreamError when that was given up."""
         while True:
             await self._answers.wait()

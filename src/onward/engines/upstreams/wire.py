@@ -20,7 +20,7 @@ KEEP_ALIVE_SECONDS = 4.0
 MAX_HEAD_BYTES = 1 << 16
 MAX_BUFFERED_BYTES = 1 << 20
 SLACK_BYTES = 2 * MAX_BUFFERED_BYTES
-"""What may arrive before it is looked at, and what the framing of chunks may take beside twice the expected bytes."""
+"""What may arrive before it is looked at, and what the framing of chunks may add to twice the expected bytes."""
 
 
 class Wire(asyncio.Protocol):

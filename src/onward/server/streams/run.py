@@ -166,7 +166,7 @@ def completing(runner: Runner, kept: KeptStreams) -> Complete:
 async def complete_kept(
     runner: Runner, exchange: HttpExchange, request: CompletionRequest, reply: OpenAIReply, kept: KeptStreams
 ) -> None:
-    """Complete a request, whose stream goes on without its client. Raises as `Runner.complete` does."""
+    """Complete a request, whose stream continues without its client. Raises as `Runner.complete` does."""
     exchange.record.stream = True
     run = _ResumableRun(runner, exchange, request, reply, kept)
     with runner.running.one():
