@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onward.cli.settings_command import setting, setting_flag
-from onward.compose.team import open_database
 from onward.errors import SetupError
 from onward.settings import Settings, resolve
 
@@ -36,9 +35,10 @@ def resolved_settings(given: dict[str, Any]) -> Settings:
 @contextmanager
 def open_named(given: dict[str, Any], *, creates: bool = False) -> Iterator[Store]:
     """Open the database of a command. Raises SetupError, also while it is open, where it cannot be used."""
-    store = open_database(resolved_settings(given), creates=creates)
+    from onward.compose.team import open_database
     from onward.service.store import DatabaseAway
 
+    store = open_database(resolved_settings(given), creates=creates)
     try:
         yield store
     except DatabaseAway as problem:

@@ -214,7 +214,7 @@ def test_the_document_has_every_route() -> None:
     assert DOCUMENT["openapi"].startswith("3.1") and DOCUMENT["info"]["version"] == "1.2.3"
     assert set(DOCUMENT["paths"]) == {
         "/v1/completions", "/v1/models", "/v1/models/{id}", "/v1/engines/{id}/completions",
-        "/v1/engines", "/v1/engines/{id}",
+        "/v1/engines", "/v1/engines/{id}", "/v1/organization/usage/{id}", "/v1/organization/costs",
         "/v1/completions/{id}", "/openai/v1/completions/{id}",
         "/openai/v1/completions", "/openai/v1/models", "/openai/v1/models/{id}",
         "/openai/schemas/Completion.json", "/tokenize", "/detokenize", "/tokenizer_info",

@@ -20,7 +20,6 @@ from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.database import database_flags, open_named, resolved_settings
 from onward.cli.output.formats import emit, table
 from onward.cli.session import Session
-from onward.compose.team import has_database
 from onward.errors import SetupError
 from onward.service.grant import StoredKey
 from onward.service.limits import Limits
@@ -102,6 +101,8 @@ def _duration(text: str) -> int | None:
 def new(name: str | None, file: Path | None, admin: bool, **given: Any) -> None:
     """Print a new key once. With a database, its digest and limits are stored there; otherwise the line of a key file
     that accepts it comes on standard error."""
+    from onward.compose.team import has_database
+
     settings = resolved_settings(given)
     limits, changes = _limits(given), _rights(given)
     if not has_database(settings):
