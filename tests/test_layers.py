@@ -125,10 +125,11 @@ and must not wait for numpy and OpenVINO."""
 
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 SMALL_MODULE = 60
-SHATTERED = {"engines.programs", "kernels", "runtimes"}
-"""Rooms in which small modules are still to be joined with their importers. To become empty."""
-DOUBLED = {"Attention", "Weights"}
-"""Class names that are still to become two: some of them are of `runtimes.openvino.graphs`, which goes."""
+SMALL_ON_PURPOSE = {
+    "engines/programs/keeper.py",  # run by its path, in a process that imports nothing of Onward
+    "kernels/executable_memory.py",  # what differs by system has a module of its own
+}
+"""Small modules with one importer that stay."""
 MAX_METHODS = {("engine/scheduler.py", "Scheduler"): 12, ("engine/admission.py", "Admission"): 12}
 """Classes that tend to attract methods."""
 
@@ -268,9 +269,9 @@ def test_no_small_module_has_a_single_importer_beside_it() -> None:
     for path in FILES:
         found = importers.get(".".join(["onward", *path.relative_to(SOURCE).with_suffix("").parts]), set())
         is_small = path.read_text(encoding="utf-8").count("\n") < SMALL_MODULE
-        if is_small and [each.parent for each in found] == [path.parent] and room_of(path) not in SHATTERED:
-            lonely.append(str(path.relative_to(SOURCE)))
-    assert not lonely
+        if is_small and [each.parent for each in found] == [path.parent]:
+            lonely.append(path.relative_to(SOURCE).as_posix())
+    assert {*lonely} == SMALL_ON_PURPOSE
 
 
 def test_every_public_class_has_a_name_of_its_own() -> None:
@@ -280,7 +281,7 @@ def test_every_public_class_has_a_name_of_its_own() -> None:
         for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and room_of(path) != "client":
                 places.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
-    assert not {name: found for name, found in places.items() if len(found) > 1 and name not in DOUBLED}
+    assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
 def test_files_and_functions_stay_small() -> None:

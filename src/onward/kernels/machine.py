@@ -21,7 +21,7 @@ from onward.kernels.waiting import waiting
 POINTER, INTEGER = ctypes.c_void_p, ctypes.c_int64
 
 
-class Weights(Protocol):
+class WeightSource(Protocol):
     """Has the weights of a part in memory, from `acquire` to `release`."""
 
     def acquire(self, index: int) -> None: ...
@@ -39,7 +39,7 @@ class Machine:
         self,
         code: Code,
         tape: Sequence[Part],
-        weights: Weights,
+        weights: WeightSource,
         attention: AttentionShape,
         *,
         rows: int,

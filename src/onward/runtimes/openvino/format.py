@@ -86,10 +86,8 @@ class OpenVINOFormat:
                 "safetensors files of the model."
             )
         from onward.runtimes.openvino.load import load_model
-        from onward.runtimes.openvino.signal_stack import signal_stack_kept
 
-        with signal_stack_kept():
-            model = load_model(path, options)
+        model = load_model(path, options)
         return LoadedModel(model, model.fingerprint, tuple(model.notes))
 
     def load_tokenizer(self, path: Path, cache_dir: Path | None = None) -> Tokenizer:

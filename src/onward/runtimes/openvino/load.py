@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +41,36 @@ from onward.runtimes.options import RuntimeOptions
 _ASSUMED_CONTEXT = 2048
 
 
+class _Stack(ctypes.Structure):
+    """`stack_t` of sigaltstack(2), as Linux lays it out."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+@contextmanager
+def signal_stack_kept() -> Iterator[None]:
+    """Restore the calling thread's alternative signal stack, or that there is none, at the end of the block.
+
+    On Linux, the CPU plug-in installs a stack of its own for signal handlers (sigaltstack(2)) on the thread that
+    creates it, and unmaps that stack when it is destroyed, on whichever thread that happens. On any other thread it
+    cannot uninstall it, so that the next signal with a Python handler would write to unmapped memory: SIGSEGV, long
+    after a model was closed. Does nothing on other systems.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    sigaltstack = ctypes.CDLL(None).sigaltstack
+    before = _Stack()
+    if sigaltstack(None, ctypes.byref(before)) != 0:
+        yield
+        return
+    try:
+        yield
+    finally:
+        sigaltstack(ctypes.byref(before), None)
+
+
+@signal_stack_kept()
 def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOModel:
     """Read, rebuild and compile the folder's model, allocate its KV cache, and check it with a few small steps.
 
