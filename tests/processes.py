@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
+
+ROOT = Path(__file__).parent.parent
 
 
 class ServerProcess(NamedTuple):
@@ -54,7 +57,8 @@ def server_process(*flags: str, model: str | None = "toy", module: str = "onward
     """As `served`, with the process."""
     models = [] if model is None else ["--model", model]  # before those of the flags: the first one is the default
     command = [sys.executable, "-m", module, "serve", "--port", "0", *models, "--drain", "2", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # for modules of the tests
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     assert process.stdout is not None
     said: list[str] = []
     try:

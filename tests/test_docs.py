@@ -98,6 +98,10 @@ def test_the_readme_shows_what_its_programs_print() -> None:
     assert programs and all(shown for _, shown in programs)
 
 
+MADE_BY_MAKE = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS"}
+"""Variables by which `make test-all ARGS=…` would hand its arguments to the `make serve` of a test."""
+
+
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs bash and make")
@@ -107,7 +111,8 @@ def test_the_commands_of_the_readme_run_as_they_stand() -> None:
     commands = [command for command in blocks(ROOT / "README.md", "bash") if "qwen-coder" not in command]
     assert len(commands) >= 4 and not any(re.search(r"^\$ |<[a-z ]+>", command, re.MULTILINE) for command in commands)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "ONWARD_PORT": "0"}
+    inherited = {name: value for name, value in os.environ.items() if name not in MADE_BY_MAKE}
+    environment = {**inherited, "PATH": path, "ONWARD_PORT": "0"}
     with contextlib.ExitStack() as servers:
         url = DEFAULT_URL
         for command in commands:

@@ -19,8 +19,8 @@ pytest.importorskip("ray", reason="needs Ray: pip install 'onward[cluster]'")
 
 pytestmark = [pytest.mark.slow, pytest.mark.companion]
 TESTED_CLIENTS = ("openai (Python)", "openai (Node) 6", "openai-go", "LangChain OpenAI()", "curl (editors)")
-ONE_PROCESS = {"guarded"}
-"""Profiles whose flags are for an engine in the server."""
+ONE_PROCESS = {"guarded", "team"}
+"""Profiles whose flags are for an engine in the server, or that concern no engine at all."""
 STEP_BY_STEP = {"stream.usage_running"}
 """Rows that expect an event per token: replicas send several at a time."""
 
