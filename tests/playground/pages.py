@@ -45,6 +45,19 @@ class Playground:
         expect(ready, f"the page did not start: {self.problems}, after {self.requests}").to_be_attached()
         return self
 
+    def wait_until_kept(self) -> None:
+        """Wait until the browser's database has the document, which is written a moment after a change."""
+        self.page.wait_for_function(
+            """text => new Promise(done => {
+                const opening = indexedDB.open("onward");
+                opening.onsuccess = () => {
+                    const asked = opening.result.transaction("values").objectStore("values").getAll();
+                    asked.onsuccess = () => done(asked.result.some(value => value.text === text));
+                };
+            })""",
+            arg=self.text,
+        )
+
     @property
     def text(self) -> str:
         """The document, exactly."""
