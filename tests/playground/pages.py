@@ -52,11 +52,16 @@ class Playground:
                 const opening = indexedDB.open("onward");
                 opening.onsuccess = () => {
                     const asked = opening.result.transaction("values").objectStore("values").getAll();
-                    asked.onsuccess = () => done(asked.result.some(value => value.text === text));
+                    asked.onsuccess = () => {
+                        opening.result.close();
+                        const isListed = asked.result.some(value => Array.isArray(value) && value.length);
+                        done(isListed && asked.result.some(value => value.text === text));
+                    };
                 };
             })""",
             arg=self.text,
         )
+        self.page.wait_for_timeout(500)  # a change that came meanwhile is written later
 
     @property
     def text(self) -> str:

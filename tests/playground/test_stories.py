@@ -50,8 +50,8 @@ def test_stories_are_opened_named_found_and_removed(playground: Playground) -> N
     page.get_by_label("Find in all stories").fill("fox sl")
     expect(rows).to_have_count(1)
     rows.nth(0).locator(".story").click()
-    assert playground.text == fox
     expect(playground.button("Another")).to_be_enabled()
+    assert playground.text == fox
     playground.tab("Tree")
     expect(page.locator(".node")).to_have_count(2)
     rows = playground.stories()
