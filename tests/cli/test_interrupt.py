@@ -20,7 +20,7 @@ from .terminal import Terminal
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="counts threads in /proc")
 
 SERVE = ("serve", "--port", "0")
-CREATE = ("completions", "create", "Once", "--max-tokens", "900", "--ignore-eos", "--n", "200")
+CREATE = ("completions", "create", "Once", "--max-tokens", "900", "--ignore-eos", "--n", "128")
 MAX_START_SECONDS = 3.0
 """Ctrl-C is pressed at a random time within this period."""
 TRIES = 200
