@@ -154,6 +154,6 @@ def test_ctrl_c_leaves_the_text_and_clears_the_progress_line() -> None:
         terminal.wait_for("Once")
         terminal.press(b"\x03")
         assert terminal.end() == 130
-    assert terminal.screen.startswith("{bold:── Choice 1 of 16 ──}\n{dim:Once}")
+    assert terminal.screen.startswith("{bold:── Choice 1 of 128 ──}\n{dim:Once}")
     assert "Loading" not in terminal.screen
     assert terminal.screen.endswith("^C\n")
