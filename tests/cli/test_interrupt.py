@@ -156,4 +156,4 @@ def test_ctrl_c_leaves_the_text_and_clears_the_progress_line() -> None:
         assert terminal.end() == 130
     assert terminal.screen.startswith("{bold:── Choice 1 of 128 ──}\n{dim:Once}")
     assert "Loading" not in terminal.screen
-    assert terminal.screen.endswith("^C\n")
+    assert "^C\n" in terminal.screen  # a token that was on its way may follow
