@@ -49,7 +49,7 @@ HIDE_SIZE = if [ -t 2 ]; then kill $$!; printf '\r\033[K' >&2; fi
 serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS="--port 8123" passes flags on)
 	@trap : INT; $(BIN)/onward serve $(ARGS); status=$$?; [ $$status = 130 ] || exit $$status
 
-test: $(VENV)/.dev  ## Run the fast tests (about a minute on two cores)
+test: $(VENV)/.dev  ## Run the fast tests (about two minutes on two cores)
 	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=300 \
 		$(CHECKED:%=--ignore=%) $(ARGS)
 

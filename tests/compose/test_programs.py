@@ -95,7 +95,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
         ((), False, ("onward", "it computes this model")),
         (("llama.cpp", "vllm"), False, ("onward", "it computes this model")),
         (("llama.cpp",), True, ("llama.cpp", "this machine has a GPU, and llama-server is installed")),
-        (("vllm",), True, ("onward", "there is a GPU, but none of llama-server")),
+        (("vllm",), True, ("onward", "no llama-server is installed for the GPU")),
     ],
 )
 def test_auto_for_a_model_that_onward_computes(

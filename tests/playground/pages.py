@@ -45,24 +45,6 @@ class Playground:
         expect(ready, f"the page did not start: {self.problems}, after {self.requests}").to_be_attached()
         return self
 
-    def wait_until_kept(self) -> None:
-        """Wait until the browser's database has the document, which is written a moment after a change."""
-        self.page.wait_for_function(
-            """text => new Promise(done => {
-                const opening = indexedDB.open("onward");
-                opening.onsuccess = () => {
-                    const asked = opening.result.transaction("values").objectStore("values").getAll();
-                    asked.onsuccess = () => {
-                        opening.result.close();
-                        const isListed = asked.result.some(value => Array.isArray(value) && value.length);
-                        done(isListed && asked.result.some(value => value.text === text));
-                    };
-                };
-            })""",
-            arg=self.text,
-        )
-        self.page.wait_for_timeout(500)  # a change that came meanwhile is written later
-
     @property
     def text(self) -> str:
         """The document, exactly."""

@@ -34,8 +34,7 @@ def test_tokens_are_coloured_by_probability_with_a_legend(playground: Playground
     playground.colour("Probability")
     expect(playground.page.get_by_role("list", name="Legend")).to_contain_text("≥ 80%")
     assert playground.page.locator(SHADED).count() > 0
-    playground.wait_until_kept()
-    playground.open()
+    playground.open().generate()
     expect(playground.page.locator(SHADED)).not_to_have_count(0)  # what was chosen is kept
     playground.colour("Plain")
     expect(playground.page.locator(SHADED)).to_have_count(0)

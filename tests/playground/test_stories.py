@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -73,6 +74,17 @@ def test_the_open_story_its_name_and_notes_survive_a_reload(playground: Playgrou
     expect(playground.page.get_by_role("button", name="Stories:")).to_contain_text("Fox")
     playground.tab("Context")
     expect(playground.page.get_by_label("Memory")).to_have_value("Foxes are red.")
+
+
+def test_a_page_that_is_left_while_text_is_generated_keeps_what_came(playground: Playground) -> None:
+    playground.set("max_tokens", "900").write("The fox sleeps")
+    playground.editor.focus()
+    playground.page.keyboard.press("Control+Enter")
+    expect(playground.page.locator(".editor .cm-content")).to_contain_text(re.compile("The fox sleeps.+"))
+    came = playground.text
+    playground.page.wait_for_timeout(700)  # text is written every 300 ms
+    playground.open()
+    assert playground.text.startswith(came)
 
 
 def test_two_tabs_lose_no_story_of_each_other(playground: Playground) -> None:

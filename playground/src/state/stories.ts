@@ -6,7 +6,7 @@ import { markdown, readStory, storyFile } from "../core/story_file";
 import { EMPTY_TREE, textAt, type Tree } from "../core/tree";
 import { fromFile, toFile } from "../core/tree_file";
 import { countWords } from "../core/words";
-import { recall } from "./actions";
+import { isRunning, recall } from "./actions";
 import { notes, showCut } from "./context";
 import { commitDocument, current, FIRST_PROMPT, reopen, text, theEditor, tree } from "./document";
 import { announce, notify, showError } from "./page";
@@ -71,11 +71,13 @@ export async function keepStories(): Promise<void> {
     later();
   });
   effect(() => {
-    void [current.value, text.value, title.value];
+    void [current.value, text.value, title.value, isRunning.value];
     later();
   });
   effect(() => channel.postMessage(storyId.value));
-  document.addEventListener("visibilitychange", () => timer !== null && void keep());
+  const keepNow = () => timer !== null && void keep();
+  document.addEventListener("visibilitychange", keepNow);
+  addEventListener("beforeunload", keepNow); // later, the next page may be reading already
   channel.onmessage = ({ data }) => {
     if (data !== storyId.value || isPaused) return;
     if (timer !== null) void keep();
@@ -84,13 +86,12 @@ export async function keepStories(): Promise<void> {
   };
 }
 
+/** Writes soon, at the latest SAVE_DELAY_MS after the first change: a long text that is being generated is kept, too. */
 function later(): void {
-  if (isPaused) return;
-  if (timer !== null) clearTimeout(timer);
-  timer = setTimeout(() => void keep(), SAVE_DELAY_MS);
+  if (!isPaused) timer ??= setTimeout(() => void keep(), SAVE_DELAY_MS);
 }
 
-/** Writes what has changed. The tree, which is large, is written only where it did. */
+/** Writes what has changed. The tree, which is large, is written only where it did, and when no text is being generated. */
 async function keep(): Promise<void> {
   if (timer !== null) clearTimeout(timer);
   timer = null;
@@ -99,8 +100,10 @@ async function keep(): Promise<void> {
   const values: [string, unknown][] = [
     [`draft-${id}`, { current: current.value, text: text.value } satisfies KeptDraft],
   ];
-  if (isTreeChanged) values.push([`story-${id}`, { file: toFile(tree.value), notes: notes.value } satisfies KeptStory]);
-  isTreeChanged = false;
+  if (isTreeChanged && !isRunning.value) {
+    values.push([`story-${id}`, { file: toFile(tree.value), notes: notes.value } satisfies KeptStory]);
+    isTreeChanged = false;
+  }
   const isListed = relist((listed) => [info, ...listed.filter((each) => each.id !== id)]);
   await Promise.all([isListed, setMany(values, database)]).catch(() => notify("This browser has no room for the story: export it before you leave."));
 }

@@ -101,8 +101,8 @@ def choose(found: ResolvedModel, *, has_gpu: bool) -> tuple[str, str]:
     if there and has_gpu:
         return there[0].word, f"this machine has a GPU, and {there[0].title} is installed"
     if not problems:
-        missing = [kind.title for kind in able if not kind.installed]
-        why = f"there is a GPU, but none of {', '.join(missing)}" if has_gpu and missing else "it computes this model"
+        missing = " or ".join(kind.title for kind in able)
+        why = f"no {missing} is installed for the GPU" if has_gpu and missing else "it computes this model"
         return ONWARD, why
     if there:
         return there[0].word, f"Onward's own engine does not compute it, and {there[0].title} is installed"
