@@ -18,7 +18,7 @@ _HINTS = {
     "SIGBUS": "a mapped file was cut short or its disk failed: check the model's files",
 }
 """When the system sends a signal, and why."""
-SECRET_VARIABLES = ("ONWARD_API_KEY", "OPENAI_API_KEY")
+SECRET_VARIABLES = ("ONWARD_API_KEY", "ONWARD_UPSTREAM_KEY", "ONWARD_DATABASE", "OPENAI_API_KEY")
 """Variables that no process of Onward inherits."""
 
 
