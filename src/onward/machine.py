@@ -36,6 +36,16 @@ def available_memory(root: Path = Path("/")) -> AvailableMemory:
     return min([machine, *_group_memory(root)], key=lambda each: each.free_bytes)
 
 
+def address_space_limit() -> int | None:
+    """Return how many bytes of address space this process may use (`ulimit -v`); None where nothing limits it."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
 def cpu_quota(root: Path = Path("/")) -> int | None:
     """Return the whole CPUs (at least 1) of the tightest quota; None where there is none below the core count."""
     quotas = [cpus for folder in _groups(root, "cpu") if (cpus := _quota(folder)) is not None]

@@ -129,7 +129,9 @@ def test_a_path_is_printed_whatever_its_bytes(name: bytes, env: dict[str, str], 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits address space")
-@pytest.mark.parametrize("kilobytes", [90_000, 200_000, 300_000, 400_000, 600_000, 1_100_000, 1_500_000])
+@pytest.mark.parametrize(
+    "kilobytes", [90_000, 200_000, 300_000, 400_000, 500_000, 600_000, 800_000, 1_100_000, 1_500_000]
+)
 def test_a_process_without_enough_memory_says_so(kilobytes: int) -> None:
     """With less than numpy needs, OpenBLAS says so itself."""
     command = ["sh", "-c", f'ulimit -v {kilobytes} && exec "$@"', "sh", *COMMAND, "completions", "create", "Once"]

@@ -3,10 +3,12 @@ and while engines are killed: the same bytes."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,11 +42,17 @@ def test_a_process_and_a_thread_answer_100_requests_alike() -> None:
     assert not [answer.error for answer in in_process if answer.error]
 
 
-def answers_of(server: ServerProcess) -> list[Folded]:
+def answers_of(server: ServerProcess, answered: Callable[[int], None] = lambda count: None) -> list[Folded]:
+    """`answered` is called with 1, 2, … as answers come, on the clients' threads."""
+    counter = itertools.count(1)
+
+    def ask(number: int) -> Folded:
+        answer = complete(server.url, "storyteller", fields_of(number))
+        answered(next(counter))
+        return answer
+
     with ThreadPoolExecutor(NUM_CLIENTS) as pool:
-        return list(
-            pool.map(lambda number: complete(server.url, "storyteller", fields_of(number)), range(NUM_REQUESTS))
-        )
+        return list(pool.map(ask, range(NUM_REQUESTS)))
 
 
 def test_neither_threads_nor_restarts_nor_crashes_change_100_answers() -> None:
@@ -53,27 +61,17 @@ def test_neither_threads_nor_restarts_nor_crashes_change_100_answers() -> None:
     for threads in ("1", "2", "3", "4"):
         with server_process("--threads", threads, "--engine-process", "on", model="storyteller") as server:
             found.append(answers_of(server))
-            if threads != "4":
-                continue
-            done = threading.Event()
-            killer = threading.Thread(target=kill_engines, args=(server, done, killed))
-            killer.start()
-            try:
+            if threads == "4":
+                found.append(answers_of(server, partial(kill_engines, server, killed)))
                 found.append(answers_of(server))
-            finally:
-                done.set()
-                killer.join()
-            found.append(answers_of(server))
     for again in found[1:]:
         assert again == found[0]
-    assert killed and not [answer.error for answer in found[0] if answer.error]
+    assert len(killed) == 2 and not [answer.error for answer in found[0] if answer.error]
 
 
-def kill_engines(server: ServerProcess, done: threading.Event, killed: list[int]) -> None:
-    """Kill the engine twice while it computes."""
-    for _ in range(2):
-        if done.wait(0.5):
-            return
+def kill_engines(server: ServerProcess, killed: list[int], answered: int) -> None:
+    """Kill the engine after the 20th and the 60th answer, while it computes others."""
+    if answered in (20, 60):
         for pid in server.engines():
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 
 from onward.cli.interrupt import exit_on_interrupt, install_handler
 
@@ -15,13 +16,14 @@ def main() -> None:
     from onward.stdio import escape_what_cannot_be_encoded, replace_closed_streams
 
     escape_what_cannot_be_encoded()
+    threading.excepthook = _report_thread_error
     replace_closed_streams()  # before anything opens a file or a pipe, which would take their descriptors
     try:
         exit_on_interrupt()
         from onward.cli.root import root
 
         root(prog_name="onward")
-    except (MemoryError, RuntimeError, ImportError) as problem:
+    except (MemoryError, RuntimeError, ImportError, SystemError) as problem:
         from onward.cli.output.errors import NO_MEMORY, lacks_memory
 
         if not lacks_memory(problem):
@@ -33,6 +35,16 @@ def main() -> None:
         if isinstance(end.code, int) and _flush():
             os._exit(end.code)  # ending threads and unloading libraries would take up to 0.5 s
         raise
+
+
+def _report_thread_error(error: threading.ExceptHookArgs) -> None:
+    """Print what ended a thread: a sentence if it was the lack of memory, else the traceback."""
+    from onward.cli.output.errors import NO_MEMORY, lacks_memory
+
+    if lacks_memory(error.exc_value):
+        print(f"onward: {NO_MEMORY}", file=sys.stderr, flush=True)
+    else:
+        threading.__excepthook__(error)
 
 
 def _flush() -> bool:

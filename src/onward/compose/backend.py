@@ -17,6 +17,7 @@ from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_load
 from onward.compose.programs import kind_of, resolve_for_program, start_program, wanted_engines
 from onward.compose.upstreams import connect, resolve_tokenizer
 from onward.errors import ModelFolderError, SetupError
+from onward.machine import address_space_limit
 from onward.models.registry import BUILT_IN, REAL_MODEL, listed_models
 from onward.models.resolve import ResolvedModel, resolve
 from onward.residency import trim_heap
@@ -43,6 +44,11 @@ if TYPE_CHECKING:
 
 WORKER = (sys.executable, "-P", "-m", "onward.compose.worker")
 """The program of an engine's process. -P: a folder named onward in the working directory is not imported."""
+
+
+MIN_ADDRESS_SPACE_BYTES = 1 << 29
+"""What libraries and threads reserve before a model is loaded. With less, an import fails wherever it happens to be,
+with any of Python's errors; with more, too little memory for a model is found where it is allocated."""
 
 
 class Served(NamedTuple):
@@ -81,6 +87,8 @@ def compose(
     upstreams = _upstreams(settings)
     kinds = {name: kind for name, word in wanted.items() if (kind := kind_of(word, models[name], progress))}
     local = {name: found for name, found in models.items() if name not in upstreams and name not in kinds}
+    if local:
+        _require_address_space()
     with ExitStack() as on_failure:
         if own_process and settings.engine_process == "on":
             served = _start_processes(settings, local, progress, on_failure, spare)
@@ -100,6 +108,16 @@ def compose(
     return _backend(settings, [by_id[found.id] for found in models.values()], aliases, filters)
 
 
+def _require_address_space() -> None:
+    """Raise SetupError if the limit of this process, which engines' processes inherit, leaves no room for an engine."""
+    limit = address_space_limit()
+    if limit is not None and limit < MIN_ADDRESS_SPACE_BYTES:
+        raise SetupError(
+            f"This process may use {limit >> 20} MiB of memory, and an engine needs at least "
+            f"{MIN_ADDRESS_SPACE_BYTES >> 20} MiB before its model is loaded: raise the limit (ulimit -v)."
+        )
+
+
 def _compose_cluster(settings: Settings, filters: ContentFilters | None, progress: Progress) -> EmbeddedBackend:
     """Return the backend over the replicas of a cluster. Raises SetupError."""
     from onward.compose.cluster import connect_models
@@ -117,6 +135,7 @@ def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) 
     """Return the one model of the settings with its engine, whose `EngineClient.start` was not called yet;
     `on_failure` stops it. Raises SetupError."""
     models = _resolve_all(settings, progress, {})
+    _require_address_space()
     if settings.engine_process == "on":
         return _start_processes(settings, models, progress, on_failure, None)[0]
     return _start_threads(settings, models, progress, on_failure, drop_pages=False)[0]

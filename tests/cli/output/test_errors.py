@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import errno
 import json
 import socket
 import time
 
 import pytest
 
+from onward.cli.output.errors import lacks_memory
 from onward.cli.session import ServerConnection
 from onward.cli.source.http import HttpSource
 from onward.cli.source.transport import retry_delay
@@ -357,3 +359,25 @@ def test_an_engine_of_this_process_that_fails_says_why(
     monkeypatch.setattr(ToyModel, "evaluate", failing)
     result = create("--model", "toy", "Once")
     assert result.exit_code == code and said in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("problem", "lacks"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("can't start new thread"), True),
+        (OSError(errno.ENOMEM, "x"), True),
+        (ImportError("libx.so: failed to map segment from shared object"), True),
+        (SystemError("<function _find_and_load at 0x1> returned NULL without setting an exception"), True),
+        (SystemError("error return without exception set"), True),
+        (SystemError("bad argument to internal function"), False),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+    ],
+    ids=repr,
+)
+def test_how_python_says_that_memory_is_lacking(problem: Exception, lacks: bool) -> None:
+    """The last words are CPython's where there is no memory for the exception itself."""
+    assert lacks_memory(problem) is lacks
+    outer = ValueError("x")
+    outer.__cause__ = problem
+    assert lacks_memory(outer) is lacks

@@ -68,8 +68,15 @@ def report_output_errors() -> Iterator[None]:
 
 def lacks_memory(problem: BaseException | None) -> bool:
     """Return whether this, or what it followed from, is how Python or a library says that there is no memory: for
-    objects, for a thread, to map a file."""
-    words = ("can't start new thread", "cannot allocate memory", "failed to map segment", "the memory does not suffice")
+    objects, for a thread, to map a file, or for the exception itself (CPython's SystemError)."""
+    words = (
+        "can't start new thread",
+        "cannot allocate memory",
+        "failed to map segment",
+        "the memory does not suffice",
+        "error return without exception set",
+        "returned null without setting an exception",
+    )
     while problem is not None:
         is_said = any(each in str(problem).lower() for each in words)
         if is_said or isinstance(problem, MemoryError) or getattr(problem, "errno", None) == errno.ENOMEM:
