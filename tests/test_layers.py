@@ -37,6 +37,7 @@ LEVELS = {
     "constraints": 1,
     "checkpoints": 2,
     "engine": 2,
+    "model_files": 3,
     "runtimes": 3,
     "completions": 3,
     "models": 3,
@@ -67,6 +68,8 @@ SIDEWAYS = {
     *((room, "engines") for room in ("engines.child", "engines.cluster", "engines.upstreams")),
     ("engines.programs", "engines.upstreams"),  # a program that is started is an upstream
     ("engines.programs", "engines.child"),  # when a lost engine is started again
+    ("models", "model_files"),
+    ("runtimes", "model_files"),
     ("models", "runtimes"),  # what a model on disk is, the table of formats says
 }
 """Imports within one level that are meant."""
@@ -82,22 +85,31 @@ ENGINE_INTERNALS = {path.stem for path in (SOURCE / "engine").glob("*.py")} - {
 """Modules of the engine that are not part of its interface."""
 FORBIDDEN = {
     "engine": {"onward.api", "asyncio", "json", "msgspec.json", "starlette"},
-    "checkpoints": {"onward.runtimes", "openvino", "tokenizers"},
+    "checkpoints": {"openvino", "tokenizers"},
     "text": {"numpy"},
     "kernels": {"numpy", "ctypes.util"},
-    "api": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.constraints", "asyncio"},
-    "server": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},
-    "cli": {"onward.engine", "onward.sampling", "onward.runtimes", "onward.server"},
-    "client": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},
-    "backends": {"onward.runtimes", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
-    "engines.child": {"onward.runtimes", "onward.api", "asyncio"},
+    "api": {
+        "onward.engine",
+        "onward.runtimes",
+        "onward.model_files",
+        "onward.sampling",
+        "onward.constraints",
+        "asyncio",
+    },
+    "server": {"onward.engine", "onward.runtimes", "onward.model_files", "onward.sampling", "onward.text"},
+    "cli": {"onward.engine", "onward.sampling", "onward.runtimes", "onward.model_files", "onward.server"},
+    "client": {"onward.engine", "onward.runtimes", "onward.model_files", "onward.sampling", "onward.text"},
+    "backends": {"onward.runtimes", "onward.model_files", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
+    "engines.child": {"onward.runtimes", "onward.model_files", "onward.api", "asyncio"},
     "engines.upstreams": {
         "onward.runtimes",
+        "onward.model_files",
         "onward.api",
         *(f"onward.engine.{name}" for name in ENGINE_INTERNALS),
     },
     "completions": {
         "onward.runtimes",
+        "onward.model_files",
         "onward.api",
         *(f"onward.engine.{name}" for name in ENGINE_INTERNALS),
     },
@@ -334,7 +346,7 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not silent, [str(path.relative_to(SOURCE)) for path in silent]
 
 
-RESULT_ROOMS = ("kernels", "sampling", "checkpoints", "engine", "completions", "runtimes")
+RESULT_ROOMS = ("kernels", "sampling", "checkpoints", "engine", "completions", "model_files", "runtimes")
 """Rooms in which numbers arise that reach a logit, a sampled token or a log-probability."""
 MACHINE_DEPENDENT = {
     f"{module}.{name}"

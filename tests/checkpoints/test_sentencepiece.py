@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from onward.checkpoints.sentencepiece import read_sentence_piece
 from onward.errors import CheckpointError, ModelFolderError
+from onward.model_files.tokenizer import HuggingFaceTokenizer
+from onward.model_files.tokenizer_folder import made_tokenizer_problem
 from onward.runtimes.openvino.format import OpenVINOFormat
 from onward.runtimes.safetensors_format import SafetensorsFormat
-from onward.runtimes.tokenizer import HuggingFaceTokenizer
-from onward.runtimes.tokenizer_folder import made_tokenizer_problem
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_tokenizer import PIECES, SENTENCE_PIECE, tokenizer
 

@@ -16,7 +16,7 @@ from onward.checkpoints.normalization import CharacterMap, Normalizer, Rules
 from onward.checkpoints.sentencepiece import read_sentence_piece
 from onward.checkpoints.sentencepiece_encoder import SentencePieceEncoder, needs_encoder
 from onward.errors import CheckpointError
-from onward.runtimes.tokenizer import HuggingFaceTokenizer
+from onward.model_files.tokenizer import HuggingFaceTokenizer
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_sentencepiece import BPE, PLAIN, folder, message, model_bytes
 from tests.examples import examples

@@ -12,7 +12,7 @@ from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
 from onward.checkpoints.tokenizer import merges_of_scores, tokenizer_files
 from onward.errors import CheckpointError
-from onward.runtimes.tokenizer import HuggingFaceTokenizer, TokenizerContent
+from onward.model_files.tokenizer import HuggingFaceTokenizer, TokenizerContent
 from tests.checkpoints.making import letters_tokenizer
 
 ARCHITECTURE = {"general.architecture": "llama"}

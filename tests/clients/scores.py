@@ -10,10 +10,10 @@ from onward.engine.events import Prefilled
 from onward.engine.job import Job
 from onward.engine.model import ModelRunner, Tokenizer
 from onward.engine.step import Engine
+from onward.model_files.tokenizer import HuggingFaceTokenizer
 from onward.models.resolve import resolve
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.options import RuntimeOptions
-from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.sampling.outputs import Sampled

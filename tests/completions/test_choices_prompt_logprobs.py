@@ -19,11 +19,11 @@ from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.engine.events import Decoded, Prefilled
 from onward.errors import InvalidRequest
-from onward.runtimes.tokenizer import HuggingFaceTokenizer
+from onward.model_files.tokenizer import HuggingFaceTokenizer
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.sampling.outputs import Sampled
 from onward.values import ContentFilterSetting
-from tests.runtimes.tiny_tokenizers import save, sentencepiece
+from tests.model_files.tiny_tokenizers import save, sentencepiece
 
 from ..narrowing import alternatives_of, logprobs_of
 from ..toy_backend import ask, complete, on_toy

@@ -12,8 +12,8 @@ from tokenizers import normalizers
 from onward.api.openai.decode import check_request
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
-from onward.runtimes.tokenizer import HuggingFaceTokenizer
-from tests.runtimes.tiny_tokenizers import byte_level, save, sentencepiece
+from onward.model_files.tokenizer import HuggingFaceTokenizer
+from tests.model_files.tiny_tokenizers import byte_level, save, sentencepiece
 
 START = 1
 

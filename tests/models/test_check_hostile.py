@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from onward.errors import ModelFolderError, SetupError
+from onward.model_files import files
+from onward.model_files.tokenizer import MAX_VOCABULARY_TOKENS, HuggingFaceTokenizer
 from onward.models.check import check_model, problems
 from onward.models.resolve import resolve
-from onward.runtimes import files
 from onward.runtimes.formats import format_of
-from onward.runtimes.tokenizer import MAX_VOCABULARY_TOKENS, HuggingFaceTokenizer
 from tests.models.story_folder import write_story_folder
 
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000

@@ -18,12 +18,12 @@ from onward.compose.programs import kind_of, resolve_for_program, start_program,
 from onward.compose.upstreams import connect, resolve_tokenizer
 from onward.errors import ModelFolderError, SetupError
 from onward.machine import address_space_limit
+from onward.model_files.files import rows_problem
+from onward.model_files.vocabulary import PackedVocabulary
 from onward.models.registry import BUILT_IN, REAL_MODEL, listed_models
 from onward.models.resolve import ResolvedModel, resolve
 from onward.residency import trim_heap
 from onward.runtimes.base import LoadedModel, Progress
-from onward.runtimes.files import rows_problem
-from onward.runtimes.vocabulary import PackedVocabulary
 from onward.settings import (
     OPENAI_NAMES,
     Settings,

@@ -18,9 +18,9 @@ from onward.engines.cluster.members import Member, Members
 from onward.engines.cluster.messages import encode_jobs
 from onward.engines.cluster.transport import ReplicaLost
 from onward.errors import SetupError
+from onward.model_files.vocabulary import vocabulary_digest
 from onward.models.resolve import ResolvedModel, resolve
 from onward.runtimes.base import Progress
-from onward.runtimes.vocabulary import vocabulary_digest
 from onward.settings import Settings
 
 if TYPE_CHECKING:

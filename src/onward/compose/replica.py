@@ -18,7 +18,7 @@ from onward.engines.cluster.config import ModelConfig
 from onward.engines.cluster.deployment import DEPLOYMENT, deployment_options
 from onward.engines.cluster.messages import PROTOCOL, ReplicaInfo
 from onward.engines.cluster.replica import EngineReplica
-from onward.runtimes.vocabulary import vocabulary_digest
+from onward.model_files.vocabulary import vocabulary_digest
 
 log = logging.getLogger("onward.engine")
 

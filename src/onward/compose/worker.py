@@ -11,10 +11,10 @@ import msgspec
 
 from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
 from onward.engines.child.worker import Description, run_worker
+from onward.model_files.vocabulary import PackedVocabulary
 from onward.residency import share_heap, trim_heap
 from onward.runtimes.base import Progress
 from onward.runtimes.formats import import_usual_runtime
-from onward.runtimes.vocabulary import PackedVocabulary
 
 if TYPE_CHECKING:
     from onward.engine.client import EngineInfo

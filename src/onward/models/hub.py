@@ -10,10 +10,10 @@ from importlib import import_module
 from pathlib import Path
 
 from onward.errors import HubUnreachable, ModelNameError
+from onward.model_files.files import TOKENIZER_FILES
 from onward.models.check import conversions
 from onward.models.gguf_names import choose, is_gguf_name
 from onward.network import proxy_of, trusted_certificates
-from onward.runtimes.files import TOKENIZER_FILES
 from onward.runtimes.formats import hub_formats
 from onward.settings import home_folder
 

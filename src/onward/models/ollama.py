@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onward.errors import ModelFolderError, ModelNameError
-from onward.runtimes.files import read_bounded
+from onward.model_files.files import read_bounded
 from onward.settings import home_folder
 
 PREFIX = "ollama:"

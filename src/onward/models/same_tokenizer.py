@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from onward.engine.model import Tokenizer
+from onward.model_files.files import SENTENCE_PIECE, TOKENIZER, VOCABULARY, present
+from onward.model_files.tokenizer import HuggingFaceTokenizer
 from onward.models.catalogue import catalogue
 from onward.models.hub import fetch_tokenizer, hub_name
 from onward.models.resolve import named_path, resolve
-from onward.runtimes.files import SENTENCE_PIECE, TOKENIZER, VOCABULARY, present
-from onward.runtimes.tokenizer import HuggingFaceTokenizer
 
 __all__ = ["TEXTS", "differences", "tokenizer_of"]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.checkpoints.paths import is_companion, is_gguf, part_paths
+from onward.model_files.files import file_problem
 from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.checkpoint_format import (
     FACTS,
@@ -14,7 +15,6 @@ from onward.runtimes.checkpoint_format import (
     contents_problem,
     load_checkpoint,
 )
-from onward.runtimes.files import file_problem
 
 if TYPE_CHECKING:
     from onward.engine.model import Tokenizer
@@ -89,8 +89,8 @@ class GGUFFormat:
 
     def load_tokenizer(self, path: Path, cache_dir: Path | None = None) -> Tokenizer:
         from onward.checkpoints.checkpoint import read_checkpoint
-        from onward.runtimes.tokenizer import HuggingFaceTokenizer, TokenizerContent
-        from onward.runtimes.tokenizer_cache import cached_tokenizer_files
+        from onward.model_files.tokenizer import HuggingFaceTokenizer, TokenizerContent
+        from onward.model_files.tokenizer_cache import cached_tokenizer_files
 
         model = _model(path)
         files = cached_tokenizer_files(read_checkpoint(model).parameters, cache_dir)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from onward.errors import ModelFolderError
-from onward.runtimes.files import read_object
+from onward.model_files.files import read_object
 
 _NAME = "hashes.json"
 

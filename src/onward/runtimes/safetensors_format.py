@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
 from onward.errors import CheckpointError
-from onward.runtimes.base import LoadedModel, Progress
-from onward.runtimes.checkpoint_format import (
-    FACTS,
-    LOADING_ONLY_FILES,
-    PACKAGES,
-    contents_problem,
-    load_checkpoint,
-)
-from onward.runtimes.files import (
+from onward.model_files.files import (
     TOKENIZER_FILES,
     added_tokens,
     config_facts,
@@ -25,6 +17,14 @@ from onward.runtimes.files import (
     present,
     rows_problem,
     tokenizer_problem,
+)
+from onward.runtimes.base import LoadedModel, Progress
+from onward.runtimes.checkpoint_format import (
+    FACTS,
+    LOADING_ONLY_FILES,
+    PACKAGES,
+    contents_problem,
+    load_checkpoint,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class SafetensorsFormat:
         return [*_weights(path), *present(path, [INDEX, *TOKENIZER_FILES])]
 
     def problems(self, path: Path) -> list[str]:
-        from onward.runtimes.tokenizer_folder import made_tokenizer_problem
+        from onward.model_files.tokenizer_folder import made_tokenizer_problem
 
         found = [
             file_problem(path / CONFIG) or json_problem(path / CONFIG),
@@ -87,7 +87,7 @@ class SafetensorsFormat:
         return load_checkpoint(path, options, progress)
 
     def load_tokenizer(self, path: Path, cache_dir: Path | None = None) -> Tokenizer:
-        from onward.runtimes.tokenizer import HuggingFaceTokenizer
+        from onward.model_files.tokenizer import HuggingFaceTokenizer
 
         return HuggingFaceTokenizer(path)
 

@@ -24,9 +24,9 @@ from onward.engines.child.child import ChildEngine, ChildLauncher, SpareProcess
 from onward.engines.child.link import StepReport
 from onward.errors import ModelFolderError, SetupError
 from onward.ipc.spawn import how_it_ended
+from onward.model_files.vocabulary import PackedVocabulary
 from onward.models.resolve import resolve
 from onward.runtimes.toy.tokenizer import ToyTokenizer
-from onward.runtimes.vocabulary import PackedVocabulary
 from onward.settings import Settings
 from tests.engine.harness import Results, make_job, run_alone
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.errors import SetupError
-from onward.runtimes.base import LoadedModel, Progress
-from onward.runtimes.files import (
+from onward.model_files.files import (
     CONFIG,
     TOKENIZER_FILES,
     config_facts,
@@ -17,6 +16,7 @@ from onward.runtimes.files import (
     present,
     tokenizer_problem,
 )
+from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.openvino.file_names import GRAPH, WEIGHTS
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class OpenVINOFormat:
         return present(path, self.patterns)
 
     def problems(self, path: Path) -> list[str]:
-        from onward.runtimes.tokenizer_folder import made_tokenizer_problem
+        from onward.model_files.tokenizer_folder import made_tokenizer_problem
 
         found = [
             file_problem(path / GRAPH),
@@ -91,6 +91,6 @@ class OpenVINOFormat:
         return LoadedModel(model, model.fingerprint, tuple(model.notes))
 
     def load_tokenizer(self, path: Path, cache_dir: Path | None = None) -> Tokenizer:
-        from onward.runtimes.tokenizer import HuggingFaceTokenizer
+        from onward.model_files.tokenizer import HuggingFaceTokenizer
 
         return HuggingFaceTokenizer(path)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import ModelFolderError
-from onward.runtimes.files import missing_file, read_bounded
+from onward.model_files.files import missing_file, read_bounded
 from onward.runtimes.openvino.file_names import GRAPH, WEIGHTS
 from onward.runtimes.openvino.library import ops, ov, paged_attention_transformation
 

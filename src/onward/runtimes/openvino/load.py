@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onward.engine.model import Row
 from onward.errors import ModelFolderError
 from onward.machine import available_memory
-from onward.runtimes.files import CONFIG, missing_file, read_object, stated_context
+from onward.model_files.files import CONFIG, missing_file, read_object, stated_context
 from onward.runtimes.fingerprint import fingerprint, with_facts
 from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.errors import ModelFolderError
+from onward.model_files.files import json_problem, present, read_object
 from onward.runtimes.base import LoadedModel, Progress
-from onward.runtimes.files import json_problem, present, read_object
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 if TYPE_CHECKING:

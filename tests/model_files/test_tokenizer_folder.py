@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from onward.errors import ModelFolderError
+from onward.model_files.tokenizer import HuggingFaceTokenizer
 from onward.runtimes.safetensors_format import SafetensorsFormat
-from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from tests.checkpoints.making import LETTERS, letters_tokenizer
 from tests.checkpoints.test_tokenizer import tokenizer
 

@@ -18,7 +18,7 @@ from onward.checkpoints.sentencepiece_encoder import SentencePieceEncoder, needs
 from onward.checkpoints.tokenizer import TokenizerFiles, tokenizer_files
 from onward.checkpoints.types import CONTROL, NORMAL, USER_DEFINED
 from onward.errors import CheckpointError, ModelFolderError
-from onward.runtimes.files import (
+from onward.model_files.files import (
     ADDED_TOKENS,
     CONFIG,
     GENERATION_CONFIG,

@@ -9,8 +9,8 @@ import pytest
 
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tokenizer import TokenizerFiles, tokenizer_files
-from onward.runtimes import tokenizer_cache
-from onward.runtimes.tokenizer_cache import FOLDER, MAX_FILES, cached_tokenizer_files
+from onward.model_files import tokenizer_cache
+from onward.model_files.tokenizer_cache import FOLDER, MAX_FILES, cached_tokenizer_files
 from tests.checkpoints.making import letters_tokenizer
 
 

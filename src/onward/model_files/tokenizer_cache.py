@@ -14,7 +14,7 @@ import numpy as np
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tokenizer import TokenizerFiles, strips_space, tokenizer_files
 from onward.errors import ModelFolderError
-from onward.runtimes.files import MAX_TOKENIZER_BYTES, read_bounded
+from onward.model_files.files import MAX_TOKENIZER_BYTES, read_bounded
 
 FOLDER = "tokenizers"
 """In the cache folder."""

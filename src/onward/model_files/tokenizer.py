@@ -13,8 +13,7 @@ from tokenizers import Tokenizer as Library
 
 from onward.checkpoints.tokenizer import INFILL_TOKENS, SPECIAL_IDS, TOKENS
 from onward.errors import ModelFolderError, OnwardError, TextNotEncodable
-from onward.residency import trim_heap
-from onward.runtimes.files import (
+from onward.model_files.files import (
     CONFIG,
     GENERATION_CONFIG,
     SPECIAL_TOKENS,
@@ -24,8 +23,9 @@ from onward.runtimes.files import (
     read_tokenizer,
     tokenizer_source,
 )
-from onward.runtimes.token_bytes import BytesOf, Pipeline, UnknownDecoder, bytes_function
-from onward.runtimes.tokenizer_folder import Encode, made_tokenizer
+from onward.model_files.token_bytes import BytesOf, Pipeline, UnknownDecoder, bytes_function
+from onward.model_files.tokenizer_folder import Encode, made_tokenizer
+from onward.residency import trim_heap
 
 MIN_LONG_TEXT_CHARACTERS = 4096
 """Longer texts are encoded by the library's batch call, the only one that releases the interpreter lock: a megabyte

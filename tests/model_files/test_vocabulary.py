@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from onward.engine.model import Tokenizer
+from onward.model_files.tokenizer import HuggingFaceTokenizer
+from onward.model_files.vocabulary import PackedVocabulary
 from onward.models.resolve import built_in_folder
 from onward.runtimes.gguf_format import GGUFFormat
-from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from onward.runtimes.toy.tokenizer import ToyTokenizer
-from onward.runtimes.vocabulary import PackedVocabulary
 
 from .tiny_tokenizers import byte_level, save, sentencepiece
 

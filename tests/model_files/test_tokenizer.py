@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from onward.errors import ModelFolderError, TextNotEncodable
-from onward.runtimes import tokenizer as tokenizer_module
-from onward.runtimes.tokenizer import HuggingFaceTokenizer
+from onward.model_files import tokenizer as tokenizer_module
+from onward.model_files.tokenizer import HuggingFaceTokenizer
 from tests.examples import examples
-from tests.runtimes.tiny_tokenizers import END, START, byte_level, save, sentencepiece
+from tests.model_files.tiny_tokenizers import END, START, byte_level, save, sentencepiece
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 pieces = st.lists(texts | st.sampled_from([END, START, "<note>", "é è", " ", "\n\n"]), max_size=6).map("".join)
