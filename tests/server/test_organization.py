@@ -62,7 +62,20 @@ def test_buckets_and_rows(tmp_path: Path) -> None:
         assert [first[name] for name in groups] == [None] * 6
         filtered = (await ask(served, "usage/completions", start_time=start, end_time=end, models="n")).json
         assert [len(each["results"]) for each in filtered["data"]] == [1, 0, 0]
-        for path, query in (("usage/completions", {"batch": "true"}), ("usage/embeddings", {})):
+        with served.store.begin() as connection:
+            for number in range(3):
+                line = replace(EMPTY, id=f"line{number}", ended_ms=(end - 1) * 1000, batch="batch_1")
+                write_row(connection, line, None, None)
+        wanted: list[tuple[dict[str, Any], int]] = [({"batch": "true"}, 3), ({"batch": "false"}, 1), ({}, 4)]
+        for query, count in wanted:
+            days = (await ask(served, "usage/completions", start_time=start, end_time=end, **query)).json["data"]
+            assert days[2]["results"][0]["num_model_requests"] == count
+        by_batch = (await ask(served, "usage/completions", start_time=start, end_time=end, group_by="batch")).json
+        assert [(row["batch"], row["num_model_requests"]) for row in by_batch["data"][2]["results"]] == [
+            (False, 1),
+            (True, 3),
+        ]
+        for path, query in (("usage/completions", {"models": "unknown"}), ("usage/embeddings", {})):
             none = (await ask(served, path, start_time=start, end_time=end, **query)).json
             assert [each["results"] for each in none["data"]] == [[], [], []]
 
@@ -122,6 +135,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
             ({"start_time": 1, "group_by": "colour"}, "group_by"),
             ({"start_time": "soon"}, "start_time"),
             ({"start_time": 5, "end_time": 5}, "end_time"),
+            ({"start_time": 1, "batch": "maybe"}, "batch"),
         ]
         for query, param in wrong:
             call = await ask(served, "usage/completions", **query)

@@ -65,9 +65,11 @@ def by_hand(rows: list[LedgerRow], question: Question) -> dict[tuple[object, ...
         is_wanted = (not question.models or row.model in question.models) and (
             not question.key_ids or row.key_id in question.key_ids
         )
+        is_wanted = is_wanted and question.batch in (None, row.batch != "")
         if not (question.start <= second < question.end) or row.status == 500 or not is_wanted:
             continue
-        group = tuple({"api_key_id": row.key_id, "model": row.model}[name] for name in question.group_by)
+        names = {"api_key_id": row.key_id, "model": row.model, "batch": int(row.batch != "")}
+        group = tuple(names[name] for name in question.group_by)
         start = max(question.start, second - second % question.width)
         counted = (1, row.prompt_tokens, row.cached_tokens, row.completion_tokens, row.prompt_cost, 1)
         total = found[start, *group]
@@ -80,7 +82,7 @@ def test_sums_are_those_of_a_count_by_hand(store: Store) -> None:
         replace(
             EMPTY, id=f"{number}", ended_ms=number * 17_000 + 999, key_id="ab"[number % 2], model="xyz"[number % 3],
             status=(200, 499, 500)[number % 3 if number % 5 else 0], prompt_tokens=number, cached_tokens=number // 2,
-            completion_tokens=3 * number, prompt_cost=number, completion_cost=1,
+            completion_tokens=3 * number, prompt_cost=number, completion_cost=1, batch="batch_1" * (number % 4 == 1),
         )
         for number in range(60)
     ]  # fmt: skip
@@ -91,6 +93,9 @@ def test_sums_are_those_of_a_count_by_hand(store: Store) -> None:
         Question(17, 900, 60),
         Question(17, 900, 60, ("api_key_id", "model")),
         Question(0, 10_000, 3600, ("model",), models=("x", "z"), key_ids=("a",)),
+        Question(0, 10_000, 3600, ("batch",)),
+        Question(0, 10_000, 3600, batch=True),
+        Question(0, 10_000, 3600, ("model",), batch=False),
     ):
         with store.read() as connection:
             found = {

@@ -65,8 +65,7 @@ class Organization:
         if kind not in KINDS:
             raise NotFound(f"There is no usage of {str(kind)[:64]!r}.")
         page = _page(exchange.queries(), team.now_ms // 1000, GROUPS, WIDTHS)
-        is_empty = kind != "completions" or _wants_batches(exchange.queries())
-        found = [] if is_empty else await team.ask(page.question)
+        found = await team.ask(page.question) if kind == "completions" else []
         await _respond(exchange, page, found, lambda sums: [_usage_row(sums, page)], team.now_ms // 1000)
 
     async def costs(self, exchange: HttpExchange) -> None:
@@ -113,8 +112,9 @@ def _page(pairs: Pairs, now: int, groups: tuple[str, ...], widths: dict[str, tup
     bounds = edges(start, min(end, start + (limit + 1) * width), width)
     last = bounds[limit] if len(bounds) > limit else end
     wanted = {*group_by, *(["model"] if "line_item" in group_by else [])}
-    named = tuple(name for name in ("api_key_id", "model") if name in wanted)
-    return Page(Question(start, last, width, named, filters[0], filters[1], end), group_by, limit, hash)
+    named = tuple(name for name in ("api_key_id", "model", "batch") if name in wanted)
+    question = Question(start, last, width, named, filters[0], filters[1], end, _boolean(pairs, "batch"))
+    return Page(question, group_by, limit, hash)
 
 
 def _list(pairs: Pairs, name: str) -> list[str]:
@@ -137,8 +137,11 @@ def _integer(given: dict[str, str], name: str, default: int, least: int, most: i
     return value
 
 
-def _wants_batches(pairs: Pairs) -> bool:
-    return "true" in _list(pairs, "batch")
+def _boolean(pairs: Pairs, name: str) -> bool | None:
+    text = (_list(pairs, name) or [""])[0]
+    if text not in ("", "true", "false"):
+        raise refusals.wrong_type(name, "a boolean", text)
+    return None if not text else text == "true"
 
 
 def _hash(value: object) -> int:
@@ -183,8 +186,8 @@ async def _respond(exchange: HttpExchange, page: Page, found: list[Sums], rows: 
 
 def _group(sums: Sums, page: Page, names: tuple[str, ...]) -> dict[str, Any]:
     """Return the group fields of a row: null where it is not grouped by one."""
-    fixed = {"batch": False, "service_tier": "default"}
-    known = {name: value or None for name, value in sums.group.items()} | fixed
+    known = {name: bool(value) if name == "batch" else value or None for name, value in sums.group.items()}
+    known["service_tier"] = "default"
     return {name: known.get(name) if name in page.group_by else None for name in names}
 
 

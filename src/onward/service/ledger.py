@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, case, func, insert, or_, select
 
 from onward.service.grant import Grant
 from onward.service.records import LedgerRow, Question, Sums
@@ -13,7 +13,12 @@ from onward.service.reservations import settle_request
 from onward.service.tables import KEYS, REQUESTS
 
 CLIENT_LEFT = 499
-COLUMNS = {"api_key_id": REQUESTS.c.key_id, "key_name": REQUESTS.c.key_name, "model": REQUESTS.c.model}
+COLUMNS: dict[str, ColumnElement[Any]] = {
+    "api_key_id": REQUESTS.c.key_id,
+    "key_name": REQUESTS.c.key_name,
+    "model": REQUESTS.c.model,
+    "batch": case((REQUESTS.c.batch != "", 1), else_=0),
+}
 """What rows can be grouped by."""
 
 
@@ -54,6 +59,7 @@ def _wanted(question: Question) -> ColumnElement[bool]:
         or_(columns.status < 400, columns.status == CLIENT_LEFT),
         *([columns.model.in_(question.models)] if question.models else []),
         *([columns.key_id.in_(question.key_ids)] if question.key_ids else []),
+        *([] if question.batch is None else [COLUMNS["batch"] == int(question.batch)]),
     )
 
 

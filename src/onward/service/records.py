@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow:
     """One request. Times are Unix milliseconds, costs micro-units. `computed_tokens` came from the engine;
     `prompt_tokens`, `cached_tokens` and `completion_tokens` are billed: what `usage` says, or would have said to a
-    client that left; all 0 for a request whose response is an error. `key_id` and `key_name` are "" without a key."""
+    client that left; all 0 for a request whose response is an error. `key_id` and `key_name` are "" without a key,
+    `batch` is the id of the batch that a request is a line of, else ""."""
 
     id: str
     started_ms: int
@@ -21,6 +23,7 @@ class LedgerRow:
     model: str
     fingerprint: str
     route: str
+    batch: str = ""
     seed: str
     finish_reasons: str
     status: int
@@ -36,7 +39,8 @@ class LedgerRow:
 class Question:
     """Sums of the requests that ended from `start` to before `end` (Unix seconds), in buckets that begin at multiples
     of `width` seconds; those of `models` and of the keys `key_ids` only, if there are any. `group_by`: of "api_key_id"
-    and "model". `until` is where the question's last page ends."""
+    "model" and "batch" (whether a request is a batch's line). `batch`: only lines of batches, or only other requests.
+    `until` is where the question's last page ends."""
 
     start: int
     end: int
@@ -45,6 +49,7 @@ class Question:
     models: tuple[str, ...] = ()
     key_ids: tuple[str, ...] = ()
     until: int = 0
+    batch: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Sums:
     """What the requests of a group used in the bucket that begins at `start` or contains it."""
 
     start: int
-    group: dict[str, str]
+    group: dict[str, Any]
     requests: int
     prompt_tokens: int
     cached_tokens: int

@@ -23,6 +23,9 @@ KEYS = Table(
     Column("is_admin", Integer, nullable=False),
     Column("models", Text),  # a JSON array of names; NULL: all
     *(Column(name, BigInteger) for name in LIMIT_NAMES),
+    Column("stored_bytes", BigInteger),
+    Column("priority", BigInteger, nullable=False),
+    Column("logs_requests", Integer, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("expires_ms", BigInteger),
     Column("revoked_ms", BigInteger),
@@ -70,15 +73,16 @@ REQUESTS = Table(
     *(Column(name, BigInteger, nullable=False) for name in ("started_ms", "ended_ms")),
     *(
         Column(name, Text, nullable=False)
-        for name in ("key_id", "key_name", "model", "fingerprint", "route", "seed", "finish_reasons")
+        for name in ("key_id", "key_name", "model", "fingerprint", "route", "batch", "seed", "finish_reasons")
     ),
     *(
         Column(name, BigInteger, nullable=False)
         for name in (
             *("status", "prompt_tokens", "cached_tokens", "completion_tokens"),
-            *("computed_tokens", "prompt_cost", "completion_cost"),
+            *("computed_tokens", "delivered_tokens", "prompt_cost", "completion_cost"),
         )
     ),
+    Column("first_token_ms", BigInteger),
 )
 """The ledger (`records.LedgerRow`)."""
 
@@ -110,7 +114,15 @@ _LEDGER = (
     "CREATE INDEX requests_by_end ON requests (ended_ms)",
     "CREATE INDEX requests_by_key ON requests (key_id)",
 )
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER)
+_BATCHES_AND_DELIVERY = (
+    "ALTER TABLE requests ADD COLUMN batch TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE requests ADD COLUMN delivered_tokens BIGINT NOT NULL DEFAULT 0",
+    "ALTER TABLE requests ADD COLUMN first_token_ms BIGINT",
+    "ALTER TABLE keys ADD COLUMN stored_bytes BIGINT",
+    "ALTER TABLE keys ADD COLUMN priority BIGINT NOT NULL DEFAULT 0",
+    "ALTER TABLE keys ADD COLUMN logs_requests INTEGER NOT NULL DEFAULT 1",
+)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _BATCHES_AND_DELIVERY)
 """Statements of SQL that both databases know. What was released is never changed: a change is another entry."""
 VERSION = len(MIGRATIONS)
 _MIGRATION_LOCK = 0x6F6E77617264
