@@ -187,7 +187,7 @@ def measure_masks(name: str, vocabulary: Tokenizer, vocab_size: int) -> dict[str
 def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of one model, and print them."""
     model, folder = load(name)
-    vocabulary = folder.format.load_tokenizer(folder.path)
+    vocabulary = folder.files.load_tokenizer()
     figures = measure_masks(name, vocabulary, model.vocab_size)
     arms = Arms(model, vocabulary)
     figures["clients"] = {}
@@ -236,7 +236,7 @@ def main() -> int:
     figures: dict[str, Any] = {}
     for name in options.vocabulary:
         model = find_model(name)
-        vocabulary = model.format.load_tokenizer(model.path, None)
+        vocabulary = model.files.load_tokenizer()
         figures[Path(name).name] = measure_masks(name, vocabulary, vocabulary.size)
     for name in options.model:
         figures[Path(name).name] = measure_model(name, options)

@@ -56,7 +56,7 @@ class Arms:
         self._vocab_size = model.vocab_size
         self._bare = BareLoop(model, options.prompt + options.out)
         self._engine_clock, self._server_clock = TurnClock(), TurnClock()
-        self._engine = InProcess(model, folder.format.load_tokenizer(folder.path), clock=self._engine_clock)
+        self._engine = InProcess(model, folder.files.load_tokenizer(), clock=self._engine_clock)
         self._target = Target.parse(server.url)
         self.folder = folder
         self._seed = 0

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import measure
 from benchmarks.in_process import InProcess
 from benchmarks.simulate import TimedModel
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.model_files.toy import ToyTokenizer
 
 BUSY, SMALL = 1, 2
 """Numbers of the two clients."""

@@ -27,8 +27,8 @@ from onward.engine.client import Deliver, EngineInfo, EngineState
 from onward.engine.events import Decoded, Prefilled
 from onward.engine.job import Job
 from onward.engine_load import EngineLoad
+from onward.model_files.toy import ToyTokenizer
 from onward.models.registry import ListedModel
-from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.sampling.outputs import Sampled
 from onward.server.app import App, make_app
 from onward.settings import Settings

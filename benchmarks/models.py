@@ -6,6 +6,7 @@ from onward.engine.model import ModelRunner
 from onward.errors import OnwardError
 from onward.models.resolve import ResolvedModel, resolve
 from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.table import load_model
 
 
 def model_id(name: str) -> str:
@@ -25,4 +26,4 @@ def load(name: str) -> tuple[ModelRunner, ResolvedModel]:
     """Load a model as `onward serve` does by default, except that nothing is kept in the cache. Exits as `find_model`
     does."""
     found = find_model(name)
-    return found.format.load(found.path, RuntimeOptions(), lambda line: None).model, found
+    return load_model(found.files, RuntimeOptions(), lambda line: None).model, found

@@ -28,6 +28,7 @@ from onward.engine.model import ModelRunner, Row, Tokenizer
 from onward.errors import SetupError
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.table import load_model
 from onward.values import Precision, WeightForm
 
 PIECE = 512
@@ -148,13 +149,13 @@ def time_in_turns(models: Sequence[tuple[Variant, ModelRunner]], rounds: int) ->
 def measure(name: str, count: int, rounds: int, passages: Path, num_passages: int | None) -> list[Variant]:
     """Load a model in all variants, and measure them."""
     found = find_model(name)
-    tokenizer = found.format.load_tokenizer(found.path)
+    tokenizer = found.files.load_tokenizer()
     pieces, items = pieces_of_text(tokenizer, count), read_items(passages, num_passages)
     loaded: list[tuple[Variant, LoadedModel]] = []
     for variant in variants():
         options = RuntimeOptions(precision=variant.precision, weights=variant.weights, kv_memory=KV_MEMORY)
         try:
-            each = found.format.load(found.path, options, lambda line: None)
+            each = load_model(found.files, options, lambda line: None)
         except SetupError as problem:  # weights that are quantised already are held in no other form
             print(f"{variant.name} is left out: {problem}", file=sys.stderr)
             continue

@@ -123,7 +123,7 @@ def repeat(scenario: Scenario, servers: ServerPair, runs: int) -> dict[str, Any]
 def reach(model: str, names: list[str], runs: int) -> dict[str, Any]:
     """Run scenarios with one model."""
     folder = find_model(model)
-    facts = folder.format.facts(folder.path)
+    facts = folder.files.facts()
     vocabulary, context_length = int(facts["vocabulary"]), int(facts["context_length"])
     with serve(model) as cached, serve(model, "--no-prefix-cache") as uncached:
         first, second = (TimedClient(server, folder.id, vocabulary) for server in (cached, uncached))

@@ -22,7 +22,7 @@ from benchmarks import measure
 from benchmarks.in_process import InProcess
 from benchmarks.outcome import Outcome
 from onward.engine.model import Hook, Row, StepShape, nothing
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.model_files.toy import ToyTokenizer
 
 STEP_SHAPE = StepShape(
     block_tokens=32, min_prefill_tokens=8, tile_tokens=64, max_prefill_tokens=512, imperceptible_seconds=0.010

@@ -241,8 +241,7 @@ def measure_model(name: str, options: argparse.Namespace) -> Iterator[dict[str, 
     """Yield the figures of each case of one model."""
     models = {arm: load(name) for arm in ARMS}
     arms = {
-        arm: Arm(model, folder.format.load_tokenizer(folder.path), speculate=arm == ON)
-        for arm, (model, folder) in models.items()
+        arm: Arm(model, folder.files.load_tokenizer(), speculate=arm == ON) for arm, (model, folder) in models.items()
     }
     for case in Workloads(models[ON][0].vocab_size, options.out).cases(options.kinds):
         yield compare(case, lambda case: run_case(case, arms), options.rounds)

@@ -245,7 +245,7 @@ def exists(name: str) -> bool:
 
 def test_what_a_page_names_and_does_not_exist_is_found() -> None:
     assert exists("engine/choice_end.ChoiceEnd") and exists("tests/examples.py") and exists("engine.model.ModelRunner")
-    assert exists("runtimes/formats.MODEL_FORMATS") and exists("models/catalogue.toml") and exists("v1/completions")
+    assert exists("model_files/formats.FORMATS") and exists("models/catalogue.toml") and exists("v1/completions")
     assert not exists("engine/no_such_module") and not exists("engine/choice_end.NoSuchClass")
 
 

@@ -70,7 +70,6 @@ SIDEWAYS = {
     ("engines.programs", "engines.child"),  # when a lost engine is started again
     ("models", "model_files"),
     ("runtimes", "model_files"),
-    ("models", "runtimes"),  # what a model on disk is, the table of formats says
 }
 """Imports within one level that are meant."""
 
@@ -107,6 +106,9 @@ FORBIDDEN = {
         "onward.api",
         *(f"onward.engine.{name}" for name in ENGINE_INTERNALS),
     },
+    "model_files": {"openvino"},
+    "models": {"onward.runtimes"},
+    "compose": {f"onward.runtimes.{name}" for name in ("native", "openvino", "toy")},
     "completions": {
         "onward.runtimes",
         "onward.model_files",
@@ -131,9 +133,12 @@ LATE_IMPORTS = {
     "__init__": "importing the package is cheap",
 }
 """Rooms that may import inside functions, and why. Such imports count as any other for levels and cycles."""
-LATE_RUNTIMES = sorted((SOURCE / "runtimes").glob("**/*_format.py")) + sorted(SOURCE.glob("runtimes/*/format.py"))
-"""Entries of the table of model formats import their runtimes to load a model: completion and `doctor` read the table,
-and must not wait for numpy and OpenVINO."""
+LATE_MODULES = [
+    *(SOURCE / "model_files" / f"{name}.py" for name in ("checkpoint", "gguf", "openvino_ir", "safetensors")),
+    *sorted(SOURCE.glob("runtimes/*/runtime.py")),
+]
+"""Entries of the tables of formats and runtimes import what they need when a model is loaded: completion and `doctor`
+read the tables, and must not wait for numpy and OpenVINO."""
 
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 SMALL_MODULE = 60
@@ -215,7 +220,7 @@ def test_a_room_keeps_away_from_what_is_not_its_business() -> None:
 
 
 def test_own_modules_are_imported_at_the_top() -> None:
-    bound = [path for path in FILES if room_of(path) not in LATE_IMPORTS and path not in LATE_RUNTIMES]
+    bound = [path for path in FILES if room_of(path) not in LATE_IMPORTS and path not in LATE_MODULES]
     imported = [(path, module) for path in bound for module, inside in imports_of(path) if inside]
     late = [f"{path.relative_to(SOURCE)} imports {module}" for path, module in imported if module.startswith("onward")]
     assert not late

@@ -19,9 +19,9 @@ from onward.completions.plan import ServedModel
 from onward.engine.pacing import StepCost
 from onward.engine.step import Engine
 from onward.engine.thread import EngineThread
+from onward.model_files.toy import ToyTokenizer
 from onward.models.registry import ListedModel
 from onward.runtimes.toy.model import ToyModel
-from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.sampling.sampler import Sampler
 
 T = TypeVar("T")

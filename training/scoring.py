@@ -10,8 +10,9 @@ import torch
 from transformers import LlamaForCausalLM
 
 from onward.engine.model import Row
-from onward.runtimes.gguf_format import GGUFFormat
+from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.table import load_model
 
 
 class Scorer(Protocol):
@@ -70,7 +71,7 @@ class ServedScorer:
 
     def __init__(self, file: Path, precision: Literal["fast", "exact"] = "fast") -> None:
         options = RuntimeOptions(precision=precision)
-        self._model = GGUFFormat().load(file, options, lambda line: None).model
+        self._model = load_model(GGUFFiles(file), options, lambda line: None).model
         self._blocks = range(self._model.shape.blocks_for(self._model.context_length))
         self._length = 0
 

@@ -15,7 +15,7 @@ from onward.completions.request import CompletionRequest, InfillContext
 from onward.completions.sampling_params import sampling_params
 from onward.completions.token_rules import NO_RULES
 from onward.engine_load import EngineLoad
-from onward.runtimes.toy.tokenizer import END
+from onward.model_files.toy import END
 from onward.sampling.params import Mirostat, SamplingParams
 from onward.server.app import make_app
 from onward.server.keys import collect_keys

@@ -25,8 +25,8 @@ from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Pre
 from onward.engine.job import Job
 from onward.engine.thread import EngineThread
 from onward.errors import ApiError, EngineStopped, InvalidRequest, Overloaded, RequestCancelled, ServerError
+from onward.model_files.toy import END, ToyTokenizer
 from onward.models.registry import ListedModel
-from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 
 from ..engine.harness import make_engine
 from ..narrowing import logprobs_of

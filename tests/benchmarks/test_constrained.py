@@ -9,8 +9,8 @@ from benchmarks.constrained import GRAMMARS, SCHEMA, Arms, mask_costs
 
 from onward.constraints.matcher import TokenTrie
 from onward.constraints.tokens import LibraryTokens
+from onward.model_files.toy import ToyTokenizer
 from onward.runtimes.toy.model import ToyModel
-from onward.runtimes.toy.tokenizer import ToyTokenizer
 from tests.engine.harness import make_job, run_alone
 
 

@@ -27,8 +27,9 @@ from hypothesis import strategies as st
 from training.gguf_file import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, interleaved, write_tokenizer
 
 from benchmarks import compare, edit_pair, peer_tuning
-from onward.runtimes.formats import format_of
+from onward.model_files.formats import files_at
 from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.table import load_model
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
 from tests.examples import examples
@@ -133,14 +134,14 @@ def test_a_random_model_is_loaded_and_every_token_has_text(tmp_path: Path, kind:
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 1}
     config = CONFIG | sizes | {"vocab_size": 300, "max_position_embeddings": 256}
     path = write(tmp_path / "m.gguf", config, kind)
-    found = format_of(path)
-    assert found is not None and found.problems(path) == [] and found.facts(path)["quantisation"] == kind
-    model = found.load(path, RuntimeOptions(kv_memory=2**22), lambda line: None).model
+    found = files_at(path)
+    assert found is not None and found.problems() == [] and found.facts()["quantisation"] == kind
+    model = load_model(found, RuntimeOptions(kv_memory=2**22), lambda line: None).model
     try:
         assert (model.vocab_size, model.context_length) == (300, 256)
     finally:
         model.close()
-    words = found.load_tokenizer(path)
+    words = found.load_tokenizer()
     assert all(words.token_bytes(token) for token in range(300))
 
 

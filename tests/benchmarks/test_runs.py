@@ -26,8 +26,8 @@ from benchmarks.workload import Workload
 
 from benchmarks import engine, interleave, measure, render
 from onward.kernels.memory import Rows
+from onward.model_files.toy import ToyTokenizer
 from onward.runtimes.toy.model import ToyModel
-from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 LETTERS = (97, 123)
 

@@ -17,8 +17,8 @@ from benchmarks.speculation_cases import KINDS, Case, Task, Workloads
 from numpy.typing import NDArray
 
 from onward.engine.model import Hook, Row, nothing
+from onward.model_files.toy import ToyTokenizer
 from onward.runtimes.toy.model import ToyModel
-from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 PROMPT = tuple(b"say it again, say it again")
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from onward.compose import backend, worker
 from onward.engine.model import Hook, Row, nothing
 from onward.engines.child.worker import Description, run_worker
-from onward.runtimes.base import Progress
+from onward.model_files.base import Progress
 
 if TYPE_CHECKING:
     from onward.engine.client import EngineInfo

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 import onward
 from onward.compose import compose
 from onward.errors import ModelFolderError, SetupError
+from onward.model_files.gguf import GGUFFiles
+from onward.model_files.safetensors import SafetensorsFiles
 from onward.models.resolve import resolve, with_adapter
-from onward.runtimes.gguf_format import GGUFFormat
-from onward.runtimes.safetensors_format import SafetensorsFormat
 from onward.settings import Settings
 from tests.checkpoints.hugging_face import hugging_face_name, hugging_face_rows, safetensors_bytes, write_folder
 from tests.checkpoints.making import floats, write_gguf
@@ -68,9 +68,9 @@ def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, 
     pairs = changes(tensors, name)
     adapter = write_peft(tmp_path / "a", name, pairs, metadata)
     path = gguf(tmp_path / "m.gguf", metadata, tensors) if is_file else tmp_path / "m"
-    kind = GGUFFormat() if is_file else SafetensorsFormat()
+    files = GGUFFiles(path) if is_file else SafetensorsFiles(path)
     expected = tuned(tensors, pairs, 6 / RANK)
-    check_logits(kind, path, metadata, expected, cache=tmp_path, adapter=adapter)
+    check_logits(files, metadata, expected, cache=tmp_path, adapter=adapter)
 
 
 def test_a_scale_by_the_root_of_the_rank(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_scale_by_the_root_of_the_rank(tmp_path: Path) -> None:
     pairs = changes(tensors, "llama")
     adapter = write_peft(tmp_path / "a", "llama", pairs, metadata, use_rslora=True)
     expected = tuned(tensors, pairs, 6 / math.sqrt(RANK))
-    check_logits(SafetensorsFormat(), tmp_path / "m", metadata, expected, cache=tmp_path, adapter=adapter)
+    check_logits(SafetensorsFiles(tmp_path / "m"), metadata, expected, cache=tmp_path, adapter=adapter)
 
 
 def write_gguf_adapter(path: Path, pairs: dict[str, tuple[Any, Any]], **changed: Any) -> Path:
@@ -98,8 +98,8 @@ def test_a_gguf_file_changes_a_file_and_a_folder(tmp_path: Path) -> None:
     adapter = write_gguf_adapter(tmp_path / "a.gguf", pairs)
     expected = tuned(tensors, pairs, 8 / RANK)
     path = gguf(tmp_path / "m.gguf", metadata, tensors)
-    check_logits(GGUFFormat(), path, metadata, expected, cache=tmp_path, adapter=adapter)
-    check_logits(SafetensorsFormat(), tmp_path / "m", metadata, expected, cache=tmp_path, adapter=adapter)
+    check_logits(GGUFFiles(path), metadata, expected, cache=tmp_path, adapter=adapter)
+    check_logits(SafetensorsFiles(tmp_path / "m"), metadata, expected, cache=tmp_path, adapter=adapter)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
@@ -112,7 +112,7 @@ def test_embeddings_are_changed_too(name: str, tmp_path: Path) -> None:
     pairs = {"token_embd.weight": (low, random.normal(size=(len(embedding), RANK)).astype(np.float32))}
     adapter = write_gguf_adapter(tmp_path / "a.gguf", pairs, **{"general.architecture": name})
     path = gguf(tmp_path / "m.gguf", metadata, tensors)
-    check_logits(GGUFFormat(), path, metadata, tuned(tensors, pairs, 8 / RANK), cache=tmp_path, adapter=adapter)
+    check_logits(GGUFFiles(path), metadata, tuned(tensors, pairs, 8 / RANK), cache=tmp_path, adapter=adapter)
 
 
 @pytest.mark.slow

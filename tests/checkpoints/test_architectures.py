@@ -13,9 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from onward.engine.model import Row
-from onward.runtimes.base import LoadedModel, ModelFormat
-from onward.runtimes.gguf_format import GGUFFormat
+from onward.model_files.base import ModelFiles
+from onward.model_files.gguf import GGUFFiles
+from onward.runtimes.base import LoadedModel
 from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.table import load_model
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, tiny
@@ -33,8 +35,7 @@ def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def check_logits(
-    kind: ModelFormat,
-    path: Path,
+    files: ModelFiles,
     metadata: dict[str, Any],
     tensors: dict[str, NDArray[np.float32]],
     *,
@@ -53,7 +54,7 @@ def check_logits(
     reference.long_rope = long_rope
     expected = log_softmax(reference.logits(tokens))
     options = RuntimeOptions(threads=1, precision="exact", kv_memory=8_000_000, cache_dir=cache, adapter=adapter)
-    loaded = kind.load(path, replace(options, context_length=asked), lambda line: None)
+    loaded = load_model(files, replace(options, context_length=asked), lambda line: None)
     model = loaded.model
     try:
         found = log_softmax(model.evaluate([Row(0, tokens, 0, range(model.shape.blocks_for(NUM_TOKENS)), NUM_TOKENS)]))
@@ -77,4 +78,4 @@ def name(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     metadata, tensors = tiny(name)
     path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
-    check_logits(GGUFFormat(), path, metadata, tensors, cache=tmp_path)
+    check_logits(GGUFFiles(path), metadata, tensors, cache=tmp_path)

@@ -17,9 +17,10 @@ import onward
 from onward.checkpoints.rope_scaling import rope_metadata
 from onward.checkpoints.safetensors import read_safetensors
 from onward.errors import CheckpointError, ModelFolderError
+from onward.model_files.safetensors import SafetensorsFiles
 from onward.models.check import check_model
 from onward.models.resolve import resolve
-from onward.runtimes.safetensors_format import SafetensorsFormat
+from onward.runtimes.table import runtime_of
 from tests.checkpoints.hugging_face import CONFIGS, safetensors_bytes, write_folder
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_architectures import check_logits
@@ -28,20 +29,18 @@ from tests.examples import slow_but
 
 @pytest.mark.parametrize("name", slow_but(["qwen2", "gemma3", "phi3", "cohere2", "gpt2"], CONFIGS))
 def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
-    check_logits(SafetensorsFormat(), tmp_path / "m", *write_folder(tmp_path / "m", name), cache=tmp_path)
+    check_logits(SafetensorsFiles(tmp_path / "m"), *write_folder(tmp_path / "m", name), cache=tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])
 def test_half_precision_is_read_as_it_is(dtype: str, tmp_path: Path) -> None:
-    check_logits(
-        SafetensorsFormat(), tmp_path / "m", *write_folder(tmp_path / "m", "llama", dtype=dtype), cache=tmp_path
-    )
+    check_logits(SafetensorsFiles(tmp_path / "m"), *write_folder(tmp_path / "m", "llama", dtype=dtype), cache=tmp_path)
 
 
 def test_several_files_are_one_model(tmp_path: Path) -> None:
     made = write_folder(tmp_path / "m", "gpt2", num_files=3)
     (tmp_path / "m/consolidated.safetensors").write_bytes(b"another copy of the weights, which the list does not name")
-    check_logits(SafetensorsFormat(), tmp_path / "m", *made, cache=tmp_path)
+    check_logits(SafetensorsFiles(tmp_path / "m"), *made, cache=tmp_path)
 
 
 def test_llama_3_scales_its_positions(tmp_path: Path) -> None:
@@ -55,7 +54,7 @@ def test_llama_3_scales_its_positions(tmp_path: Path) -> None:
     smooth = (32 / waves - 1) / 3
     between = 1 / ((1 - smooth) / 8 + smooth)  # as in Llama 3.1's own code, by cases
     tensors["rope_freqs.weight"] = np.where(waves < 32 / 4, 1, np.where(waves > 32, 8, between)).astype(np.float32)
-    check_logits(SafetensorsFormat(), tmp_path / "m", metadata, tensors, cache=tmp_path)
+    check_logits(SafetensorsFiles(tmp_path / "m"), metadata, tensors, cache=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -72,9 +71,9 @@ def test_a_folder_is_served_by_its_path(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path / "cache"))
     write_folder(tmp_path / "Tiny-0.5B", "llama")
     found = resolve(str(tmp_path / "Tiny-0.5B"))
-    assert (found.id, found.format.name) == ("Tiny-0.5B", "safetensors")
-    facts = found.format.facts(found.path)
-    assert (facts["context_length"], facts["kind"], facts["runtime"]) == (512, "llama", "native")
+    assert (found.id, found.files.format) == ("Tiny-0.5B", "safetensors")
+    facts = found.files.facts()
+    assert (facts["context_length"], facts["kind"], runtime_of(found.files).name) == (512, "llama", "native")
     with onward.Onward(model=str(found.path), kv_memory="8MB") as client:
         assert client.completions.create(prompt="abc", max_tokens=3).usage.completion_tokens == 3
 

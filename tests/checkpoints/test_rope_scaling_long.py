@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from onward.errors import CheckpointError, SetupError
-from onward.runtimes.base import ModelFormat
-from onward.runtimes.checkpoint_format import contents_problem
-from onward.runtimes.gguf_format import GGUFFormat
+from onward.model_files.checkpoint import CheckpointFiles
+from onward.model_files.gguf import GGUFFiles
+from onward.model_files.safetensors import SafetensorsFiles
 from onward.runtimes.options import RuntimeOptions
-from onward.runtimes.safetensors_format import SafetensorsFormat
+from onward.runtimes.table import load_model
 from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.test_architectures import check_logits
@@ -26,12 +26,12 @@ SHORT, LONG = [1.5] * 4 + [2.0] * 4, [3.0] * 4 + [7.0] * 4
 MAGNITUDE = float(np.sqrt(1 + np.log(CONTEXT / FIRST) / np.log(FIRST)))
 """Of queries and keys, by the rule of Phi 3's authors."""
 
-Made = tuple[ModelFormat, Path, dict[str, Any], dict[str, Any]]
+Made = tuple[CheckpointFiles, dict[str, Any], dict[str, Any]]
 
 
 @pytest.fixture(params=["gguf", "folder"])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
-    """A format, a path, and the checkpoint by GGUF's names."""
+    """Files, and the checkpoint by GGUF's names."""
     factors = {f"rope_factors_{name}.weight": np.asarray(values, np.float32)
                for name, values in {"short": SHORT, "long": LONG}.items()}  # fmt: skip
     stated = {"phi3.rope.scaling.attn_factor": MAGNITUDE, "phi3.rope.scaling.original_context_length": FIRST}
@@ -39,7 +39,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
         metadata, tensors = tiny("phi3")
         metadata, tensors = metadata | stated, tensors | factors
         path = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
-        return GGUFFormat(), path, metadata, tensors
+        return GGUFFiles(path), metadata, tensors
     metadata, tensors = write_folder(tmp_path / "m", "phi3")
     config = json.loads((tmp_path / "m/config.json").read_text())
     config |= {
@@ -47,7 +47,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
         "original_max_position_embeddings": FIRST,
     }
     (tmp_path / "m/config.json").write_text(json.dumps(config))
-    return SafetensorsFormat(), tmp_path / "m", metadata | stated, tensors | factors
+    return SafetensorsFiles(tmp_path / "m"), metadata | stated, tensors | factors
 
 
 def test_the_context_that_is_asked_for_decides_about_the_positions(made: Made, tmp_path: Path) -> None:
@@ -59,10 +59,10 @@ def test_the_context_that_is_asked_for_decides_about_the_positions(made: Made, t
     longest = check_logits(*made, cache=tmp_path, asked=CONTEXT, served=CONTEXT, long_rope="long")
     assert first.fingerprint != longer.fingerprint == longest.fingerprint
     assert not longest.notes
-    kind, path, *_ = made
+    files, *_ = made
     with pytest.raises(SetupError, match=f"was made for {CONTEXT}"):
-        kind.load(path, RuntimeOptions(context_length=CONTEXT + 1, cache_dir=tmp_path), lambda line: None)
-    facts = kind.facts(path)
+        load_model(files, RuntimeOptions(context_length=CONTEXT + 1, cache_dir=tmp_path), lambda line: None)
+    facts = files.facts()
     assert (facts["context_length"], facts["original_context_length"]) == (CONTEXT, FIRST)
 
 
@@ -77,7 +77,7 @@ def test_factors_that_do_not_fit_are_refused(factors: dict[str, int], words: str
     metadata, tensors = tiny("phi3")
     tensors |= {f"rope_factors_{name}.weight": np.ones(count, np.float32) for name, count in factors.items()}
     path = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
-    [problem] = contents_problem(path)
+    [problem] = GGUFFiles(path).contents_problems()
     assert words in problem
     with pytest.raises(CheckpointError, match=words):
-        GGUFFormat().load(path, RuntimeOptions(cache_dir=tmp_path), lambda line: None)
+        load_model(GGUFFiles(path), RuntimeOptions(cache_dir=tmp_path), lambda line: None)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from onward.checkpoints.sentencepiece import read_sentence_piece
 from onward.errors import CheckpointError, ModelFolderError
+from onward.model_files.openvino_ir import OpenVINOFiles
+from onward.model_files.safetensors import SafetensorsFiles
 from onward.model_files.tokenizer import HuggingFaceTokenizer
 from onward.model_files.tokenizer_folder import made_tokenizer_problem
-from onward.runtimes.openvino.format import OpenVINOFormat
-from onward.runtimes.safetensors_format import SafetensorsFormat
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_tokenizer import PIECES, SENTENCE_PIECE, tokenizer
 
@@ -138,8 +138,8 @@ def test_what_cannot_be_read_exactly_is_refused(content: bytes, words: str, tmp_
     made = folder(tmp_path, content)
     with pytest.raises(CheckpointError, match=words):
         HuggingFaceTokenizer(made)
-    for kind in (SafetensorsFormat(), OpenVINOFormat()):
-        assert any("tokenizer.model" in problem for problem in kind.problems(made))
+    for kind in (SafetensorsFiles, OpenVINOFiles):
+        assert any("tokenizer.model" in problem for problem in kind(made).problems())
 
 
 @pytest.mark.parametrize("added", [{"<gap>": len(PIECES) + 1}, {"<other>": 5}])

@@ -11,11 +11,11 @@ from onward.engine.job import Job
 from onward.engine.model import ModelRunner, Tokenizer
 from onward.engine.step import Engine
 from onward.model_files.tokenizer import HuggingFaceTokenizer
+from onward.model_files.toy import ToyTokenizer
 from onward.models.resolve import resolve
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.options import RuntimeOptions
 from onward.runtimes.toy.model import ToyModel
-from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 from onward.sampling.sampler import Sampler

@@ -20,7 +20,7 @@ from onward.completions.plan import ServedModel, plan
 from onward.engine.events import Decoded, Prefilled
 from onward.errors import InvalidRequest
 from onward.model_files.tokenizer import HuggingFaceTokenizer
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.model_files.toy import ToyTokenizer
 from onward.sampling.outputs import Sampled
 from onward.values import ContentFilterSetting
 from tests.model_files.tiny_tokenizers import save, sentencepiece

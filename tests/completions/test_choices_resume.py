@@ -20,7 +20,7 @@ from onward.completions.request import CompletionRequest
 from onward.engine.events import Event, Failed
 from onward.engine.journal import Journal
 from onward.engine.step import Engine
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.model_files.toy import ToyTokenizer
 from onward.values import ContentFilterSetting
 from tests.laws.test_backend import SHAPES
 

@@ -15,7 +15,7 @@ from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.completions.request import InfillContext
 from onward.errors import InvalidRequest
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.model_files.toy import ToyTokenizer
 
 TOY = ToyTokenizer()
 PREFIX, SUFFIX, MIDDLE = (TOY.token_id(f"<|fim_{name}|>") for name in ("prefix", "suffix", "middle"))

@@ -13,7 +13,7 @@ from onward.completions.infill import Infill
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.errors import InvalidRequest
-from onward.runtimes.toy.tokenizer import END, ToyTokenizer
+from onward.model_files.toy import END, ToyTokenizer
 
 CONTEXT = 64
 

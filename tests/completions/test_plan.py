@@ -13,7 +13,7 @@ from onward.completions.infill import Infill
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.errors import InvalidRequest
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.model_files.toy import ToyTokenizer
 
 TOY = ToyTokenizer()
 MODEL = ServedModel("toy", TOY, TOY.size, 2048, None)

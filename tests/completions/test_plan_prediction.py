@@ -24,7 +24,7 @@ from onward.completions.plan import Plan, ServedModel, plan
 from onward.compose import compose
 from onward.engine.events import Decoded, Prefilled
 from onward.engine_load import DraftCounts
-from onward.runtimes.toy.tokenizer import END, ToyTokenizer
+from onward.model_files.toy import END, ToyTokenizer
 from onward.sampling.outputs import Sampled
 from onward.settings import Settings
 from onward.values import ContentFilterSetting

@@ -9,7 +9,7 @@ import pytest
 
 from onward.api.openai.response import Completion
 from onward.completions.reasoning import ReasoningCounter, find_reasoning_markers
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.model_files.toy import ToyTokenizer
 from onward.text.assembler import TokenRecord
 
 from ..toy_backend import ask, complete, make_backend, running, stream

@@ -14,7 +14,7 @@ from onward.api.openai.response import Choice, Completion
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.infill import CONVENTIONS, Convention, Infill, find_infill
 from onward.errors import InvalidRequest
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.model_files.toy import ToyTokenizer
 
 from ..narrowing import alternatives_of, logprobs_of, usage_of
 from ..toy_backend import ask, ask_stream, complete, on_toy

@@ -70,7 +70,7 @@ def test_an_adapter_is_refused(tmp_path: Path) -> None:
 
 def resolved(path: Path, **changes: Any) -> ResolvedModel:
     found = resolve_for_program(str(path), Settings(), print)
-    return ResolvedModel(**{**{name: getattr(found, name) for name in ("path", "id", "source", "format")}, **changes})
+    return ResolvedModel(**{**{name: getattr(found, name) for name in ("files", "id", "source")}, **changes})
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import Matcher, TokenTrie
 from onward.constraints.references import References
 from onward.constraints.tokens import byte_tokens
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.model_files.toy import ToyTokenizer
 
 TOY = References(ToyTokenizer(), ToyTokenizer().size, ToyTokenizer.end_tokens)
 

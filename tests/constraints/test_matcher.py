@@ -12,7 +12,7 @@ from onward.constraints.grammar import choice_grammar, regex_grammar
 from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
 from onward.constraints.tokens import MAX_TOKENIZED_CHARACTERS, LibraryTokens
-from onward.runtimes.toy.tokenizer import END, ToyTokenizer
+from onward.model_files.toy import END, ToyTokenizer
 from onward.sampling.masks import pack_mask, unpack_mask
 
 TOKENIZER = ToyTokenizer()

@@ -16,8 +16,8 @@ from onward.engine.events import Decoded, EngineFinishReason, Event, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Hook, ModelRunner, Row, nothing
 from onward.engine.step import Engine
+from onward.model_files.toy import END, ToyTokenizer
 from onward.runtimes.toy.model import ToyModel
-from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import Mirostat, SamplingParams
 from onward.sampling.sampler import Sampler

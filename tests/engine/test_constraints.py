@@ -23,7 +23,7 @@ from onward.engine.client import Cancel, Stop, Submit
 from onward.engine.events import Decoded, Event, Failed, Prefilled
 from onward.engine.job import Job
 from onward.engine.loop import EngineLoop
-from onward.runtimes.toy.tokenizer import END
+from onward.model_files.toy import END
 from onward.text.assembler import TextRules
 from tests.examples import examples
 

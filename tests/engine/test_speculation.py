@@ -22,7 +22,7 @@ from onward.engine.speculation import (
     choose_drafts,
 )
 from onward.engine.step import Engine
-from onward.runtimes.toy.tokenizer import END
+from onward.model_files.toy import END
 from onward.text.assembler import TextRules
 from tests.examples import examples
 

@@ -1,6 +1,7 @@
-"""A model format as another runtime would add it: single files, or folders with one, computed by the toy.
+"""A model format and a runtime as another project would add them: single files, or folders with one, computed by the
+toy.
 
-As a program it is `onward` with this format in the table.
+As a program it is `onward` with both in their tables.
 """
 
 from __future__ import annotations
@@ -11,60 +12,71 @@ from pathlib import Path
 from onward.cli.main import main
 from onward.compose import backend, worker
 from onward.engine.model import Tokenizer
-from onward.runtimes import formats
-from onward.runtimes.base import LoadedModel, Progress
+from onward.model_files import formats
+from onward.model_files.base import ModelFiles, Progress
+from onward.model_files.toy import ToyTokenizer
+from onward.runtimes import table
+from onward.runtimes.base import LoadedModel, Runtime
 from onward.runtimes.options import RuntimeOptions
 from onward.runtimes.toy.model import ToyModel
-from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 CONTENT = "a model\n"
 NOTE = "Computed by the toy."
 
 
-class OneFileFormat:
+class OneFile(ModelFiles):
     """`*.onefile`, which must contain CONTENT."""
 
-    name = "OneFile"
-    is_listed = True
-    takes_adapters = False
-    patterns: tuple[str, ...] = ("*.onefile",)
-    packages: tuple[str, ...] = ("onefile-runtime",)
-    loading_only_files: tuple[str, ...] = ("libonefile.",)
+    format = "OneFile"
+    patterns = ("*.onefile",)
+    packages = ()
 
-    def matches(self, path: Path) -> bool:
-        return bool(self.files(path))
+    @classmethod
+    def matches(cls, path: Path) -> bool:
+        return bool(cls(path).paths())
 
-    def files(self, path: Path) -> list[Path]:
-        if path.is_dir():
-            return sorted(path.glob("*.onefile"))
-        return [path] if path.suffix == ".onefile" and path.is_file() else []
+    def paths(self) -> list[Path]:
+        if self.path.is_dir():
+            return sorted(self.path.glob("*.onefile"))
+        return [self.path] if self.path.suffix == ".onefile" and self.path.is_file() else []
 
-    def problems(self, path: Path) -> list[str]:
-        wrong = [each for each in self.files(path) if each.read_text() != CONTENT]
+    def problems(self) -> list[str]:
+        wrong = [each for each in self.paths() if each.read_text() != CONTENT]
         return [f"{each} is damaged: download it again." for each in wrong]
 
-    def facts(self, path: Path) -> dict[str, int | str]:
+    def facts(self) -> dict[str, int | str]:
         return {"context_length": 99, "kind": "one file"}
 
-    def listed_files(self, path: Path) -> list[str]:
-        return []
-
-    def notes(self, path: Path) -> list[str]:
-        return []
-
-    def conversion(self, source: str) -> str:
+    @classmethod
+    def conversion(cls, source: str) -> str:
         return f"`onefile {source}`"
 
-    def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
-        progress("Opening one file")
-        return LoadedModel(ToyModel(context_length=99), "fp_onefile", (NOTE,))
-
-    def load_tokenizer(self, path: Path, cache_dir: Path | None = None) -> Tokenizer:
+    def load_tokenizer(self, cache_dir: Path | None = None) -> Tokenizer:
         return ToyTokenizer()
 
 
+class OneFileRuntime(Runtime):
+    """Computes such files."""
+
+    name = "onefile"
+    reason = "nothing else does"
+    packages = ("onefile-runtime",)
+    loading_only_files = ("libonefile.",)
+
+    def computes(self, files: ModelFiles) -> bool:
+        return isinstance(files, OneFile)
+
+    def refusal(self, files: ModelFiles) -> str:
+        return f"{files.path} is not one file."
+
+    def load(self, files: ModelFiles, options: RuntimeOptions, progress: Progress) -> LoadedModel:
+        progress("Opening one file")
+        return LoadedModel(ToyModel(context_length=99), "fp_onefile", (NOTE,))
+
+
 if __name__ == "__main__":
-    formats.MODEL_FORMATS += (OneFileFormat(),)
+    formats.FORMATS += (OneFile,)
+    table.RUNTIMES += (OneFileRuntime(),)
     backend.WORKER = (sys.executable, "-m", "tests.journeys.one_file_format", "worker")
     if sys.argv[1:] == ["worker"]:
         worker.main()

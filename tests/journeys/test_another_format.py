@@ -15,12 +15,13 @@ import onward
 from onward.cli.completers import model_names
 from onward.compose import compose
 from onward.errors import ModelFolderError, ModelNameError
+from onward.model_files import formats
 from onward.models.local import models_here
 from onward.models.resolve import resolve
-from onward.runtimes import formats
+from onward.runtimes import table
 from onward.settings import Settings
 from tests.cli.conftest import onward as command
-from tests.journeys.one_file_format import CONTENT, NOTE, OneFileFormat
+from tests.journeys.one_file_format import CONTENT, NOTE, OneFile, OneFileRuntime
 from tests.processes import served
 
 
@@ -31,7 +32,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(formats, "MODEL_FORMATS", (*formats.MODEL_FORMATS, OneFileFormat()))
+    monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, OneFile))
+    monkeypatch.setattr(table, "RUNTIMES", (*table.RUNTIMES, OneFileRuntime()))
     (tmp_path / "small.onefile").write_text(CONTENT)
     (tmp_path / "big").mkdir()
     (tmp_path / "big" / "big.onefile").write_text(CONTENT)
@@ -40,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_files_and_folders_are_resolved(folder: Path) -> None:
     assert (resolve("small.onefile").id, resolve("./big").id) == ("small", "big")
-    assert resolve("small.onefile").format.name == "OneFile"
+    assert resolve("small.onefile").files.format == "OneFile"
     assert resolve("./big").size_bytes == len(CONTENT)
 
 
@@ -74,7 +76,7 @@ def test_the_hub_is_searched_for_it(folder: Path) -> None:
         return str(folder / "hub")
 
     found = resolve("org/name", fetcher=download)
-    assert (found.id, found.format.name) == ("org/name", "OneFile")
+    assert (found.id, found.files.format) == ("org/name", "OneFile")
     assert asked[-1] == ["*.onefile"] and len(asked) == 3
 
 

@@ -15,9 +15,10 @@ import numpy as np
 
 import onward
 from onward.engine.model import ModelRunner, Row
+from onward.model_files.gguf import GGUFFiles
 from onward.models.resolve import built_in_folder
-from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.table import load_model
 from onward.values import Precision
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
@@ -58,7 +59,7 @@ def storyteller_hash(precision: Precision) -> str:
 
 def _load(path: Path, precision: Precision) -> ModelRunner:
     options = RuntimeOptions(runtime="native", threads=1, precision=precision, kv_memory=4_000_000)
-    return GGUFFormat().load(path, options, lambda line: None).model
+    return load_model(GGUFFiles(path), options, lambda line: None).model
 
 
 def _hash_of(model: ModelRunner) -> str:
@@ -84,7 +85,7 @@ def sampled_hash(precision: Precision) -> str:
 
 def tokens_hash() -> str:
     """SHA-256 of the token ids of texts in which the built-in model's rule decides where to cut."""
-    tokenizer = GGUFFormat().load_tokenizer(built_in_folder("storyteller"))
+    tokenizer = GGUFFiles(built_in_folder("storyteller")).load_tokenizer()
     random, digest = np.random.default_rng(5), hashlib.sha256()
     for _ in range(3000):
         text = "".join(PARTS[index] for index in random.integers(0, len(PARTS), 12).tolist())

@@ -12,7 +12,7 @@ from onward.api.openai.reply import FoldedChoices
 from onward.api.openai.response import Chunk, Completion
 from onward.backends.embedded import EmbeddedBackend
 from onward.errors import EngineStopped, ServerError
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.model_files.toy import ToyTokenizer
 from onward.text.utf8 import Utf8Decoder
 from tests.engine.harness import slow_down
 from tests.narrowing import logprobs_of, usage_of

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.engine.job import Job
+from onward.model_files.toy import END
 from onward.runtimes.toy.model import STEP_SHAPE
-from onward.runtimes.toy.tokenizer import END
 from onward.text.assembler import TextRules
 from tests.engine.harness import TOKENIZER, all_ended, make_engine, make_job, run, run_alone
 from tests.examples import examples

@@ -14,8 +14,8 @@ import pytest
 
 from onward.api.openai.response import Completion
 from onward.compose import compose
+from onward.model_files.gguf import GGUFFiles
 from onward.models.resolve import built_in_folder
-from onward.runtimes.gguf_format import GGUFFormat
 from onward.settings import Settings
 from onward.values import Precision
 from tests.checkpoints.reference import Reference
@@ -117,7 +117,7 @@ def test_sampled_tokens_follow_the_distribution(reference: StorytellerReference)
                 counts.update(int(name.removeprefix("token_id:")) for name in names)
         return counts
 
-    tokenizer = GGUFFormat().load_tokenizer(built_in_folder("storyteller"))
+    tokenizer = GGUFFiles(built_in_folder("storyteller")).load_tokenizer()
     exact = np.exp(reference.logprobs(tokenizer.encode("The old", add_special_tokens=True))[-1])
     counts = asyncio.run(many())
     total = sum(counts.values())

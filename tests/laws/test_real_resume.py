@@ -18,6 +18,7 @@ from onward.engine.model import ModelRunner, Tokenizer
 from onward.engine.step import Engine
 from onward.models.resolve import resolve
 from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.table import load_model
 from onward.sampling.outputs import Sampled
 from onward.sampling.sampler import Sampler
 from tests.engine.harness import events_of
@@ -44,8 +45,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
     found = resolve("storyteller")
     folder: Path = tmp_path_factory.mktemp("cache")
     options = RuntimeOptions(threads=0, precision="fast", kv_memory=64 * 2**20, cache_dir=folder)
-    model = found.format.load(found.path, options, lambda message: None).model
-    yield Loaded(model, found.format.load_tokenizer(found.path))
+    model = load_model(found.files, options, lambda message: None).model
+    yield Loaded(model, found.files.load_tokenizer())
     model.close()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from onward.errors import ModelFolderError
+from onward.model_files.safetensors import SafetensorsFiles
 from onward.model_files.tokenizer import HuggingFaceTokenizer
-from onward.runtimes.safetensors_format import SafetensorsFormat
 from tests.checkpoints.making import LETTERS, letters_tokenizer
 from tests.checkpoints.test_tokenizer import tokenizer
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_built_is_refused(changed: dict[str, Any], words: str, tm
     made = folder(tmp_path, **changed)
     with pytest.raises(ModelFolderError, match=words):
         HuggingFaceTokenizer(made)
-    assert any(problem for problem in SafetensorsFormat().problems(made))
+    assert any(problem for problem in SafetensorsFiles(made).problems())
 
 
 def test_one_of_the_two_files_alone_is_no_tokenizer(tmp_path: Path) -> None:

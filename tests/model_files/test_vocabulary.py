@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from onward.engine.model import Tokenizer
+from onward.model_files.gguf import GGUFFiles
 from onward.model_files.tokenizer import HuggingFaceTokenizer
+from onward.model_files.toy import ToyTokenizer
 from onward.model_files.vocabulary import PackedVocabulary
 from onward.models.resolve import built_in_folder
-from onward.runtimes.gguf_format import GGUFFormat
-from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 from .tiny_tokenizers import byte_level, save, sentencepiece
 
@@ -20,7 +20,7 @@ from .tiny_tokenizers import byte_level, save, sentencepiece
 def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Tokenizer:
     match request.param:
         case "built-in":
-            return GGUFFormat().load_tokenizer(built_in_folder("storyteller"))
+            return GGUFFiles(built_in_folder("storyteller")).load_tokenizer()
         case "byte level":
             return HuggingFaceTokenizer(save(byte_level(), tmp_path))
         case "sentencepiece":

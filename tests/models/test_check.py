@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_complete_folder_has_no_problems(folder: Path) -> None:
     assert problems(folder) == []
-    assert check_model(folder).name == "OpenVINO IR"
+    assert check_model(folder).format == "OpenVINO IR"
 
 
 @pytest.mark.parametrize("name", ["openvino_model.xml", "openvino_model.bin", "tokenizer.json"])

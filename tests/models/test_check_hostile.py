@@ -13,10 +13,10 @@ import pytest
 
 from onward.errors import ModelFolderError, SetupError
 from onward.model_files import files
+from onward.model_files.formats import files_at
 from onward.model_files.tokenizer import MAX_VOCABULARY_TOKENS, HuggingFaceTokenizer
 from onward.models.check import check_model, problems
 from onward.models.resolve import resolve
-from onward.runtimes.formats import format_of
 from tests.models.story_folder import write_story_folder
 
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
@@ -32,10 +32,10 @@ def folder(tmp_path: Path) -> Path:
 def read_all(folder: Path) -> None:
     """Do what `models show`, `tokenize` and the start of `serve` do with the files, up to the graph."""
     check_model(folder)
-    found = format_of(folder)
+    found = files_at(folder)
     assert found is not None
-    found.facts(folder)
-    found.load_tokenizer(folder)
+    found.facts()
+    found.load_tokenizer()
 
 
 def sentence(folder: Path) -> str:
@@ -131,12 +131,12 @@ def test_a_link_to_itself_leads_nowhere(folder: Path, name: str) -> None:
 def test_values_of_other_types_are_no_traceback(folder: Path, key: str, value: object) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({key: value}))
     changed(folder, lambda content: content.update({key: value}), "config.json")
-    found = format_of(folder)
+    found = files_at(folder)
     assert found is not None
     assert problems(folder) == []
-    facts = found.facts(folder)
+    facts = found.facts()
     assert facts.get("context_length", 1) in range(1, 1 << 32)
-    found.load_tokenizer(folder)
+    found.load_tokenizer()
 
 
 @pytest.mark.parametrize("seed", MUTATIONS)

@@ -102,7 +102,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 def test_a_repository_of_gguf_files_is_a_model(hub: Hub) -> None:
     found = resolve("org/name")
-    assert (found.id, found.path.name, found.format.name) == ("org/name", "m-Q4_K_M.gguf", "GGUF")
+    assert (found.id, found.path.name, found.files.format) == ("org/name", "m-Q4_K_M.gguf", "GGUF")
     assert hub.asked[-1] == ["m-Q4_K_M.gguf"]
     chosen = resolve("hf.co/org/name:Q8_0")
     assert (chosen.id, chosen.path.name) == ("org/name:Q8_0", "m-Q8_0.gguf")
@@ -140,7 +140,7 @@ def ollama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_model_of_ollama_is_found_by_its_name_or_manifest(ollama: Path) -> None:
     for name in ("ollama:tiny:1b", str(ollama)):
         found = resolve(name)
-        assert (found.id, found.format.name) == ("tiny:1b", "GGUF")
+        assert (found.id, found.files.format) == ("tiny:1b", "GGUF")
 
 
 def test_a_gguf_file_in_a_folder_of_that_name_is_a_model(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 from huggingface_hub import errors
 
 from onward.errors import HubUnreachable, ModelFolderError, ModelNameError
+from onward.model_files.openvino_ir import OpenVINOFiles
+from onward.model_files.safetensors import SafetensorsFiles
 from onward.models.registry import BUILT_IN
 from onward.models.resolve import built_in_folder, resolve
-from onward.runtimes.openvino.format import OpenVINOFormat
-from onward.runtimes.safetensors_format import SafetensorsFormat
 
 
 def fill(folder: Path) -> Path:
@@ -88,7 +88,7 @@ def test_built_in_models_are_folders_of_this_room() -> None:
 
 def test_the_toy_is_a_built_in_model_that_is_not_listed() -> None:
     found = resolve("toy")
-    assert (found.id, found.source, found.format.name) == ("toy", "built-in", "toy")
+    assert (found.id, found.source, found.files.format) == ("toy", "built-in", "toy")
     assert found.created > 0 and found.size_bytes > 0
     assert "toy" not in BUILT_IN
 
@@ -105,7 +105,7 @@ def test_a_hub_name_is_downloaded_with_only_the_files_that_are_read(tmp_path: Pa
             "allow_patterns": list(patterns),
             "local_files_only": False,
         }
-        for patterns in (SafetensorsFormat.patterns, OpenVINOFormat.patterns)
+        for patterns in (SafetensorsFiles.patterns, OpenVINOFiles.patterns)
     ]
     assert "org/small-ov" in messages[0]
 

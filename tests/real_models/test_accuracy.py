@@ -13,7 +13,7 @@ from benchmarks.accuracy import CHOICES, CLOZE, Pair, Scored, choice_hits, cloze
 import onward
 from onward.checkpoints.gguf import read_gguf
 from onward.errors import HubUnreachable
-from onward.runtimes.gguf_format import GGUFFormat
+from onward.model_files.gguf import GGUFFiles
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_architectures import log_softmax
 from tests.real_models.fetch import MODELS, fetch
@@ -61,7 +61,7 @@ def expected(path: Path, cloze: list[Any]) -> list[bool]:
     content = read_gguf(path)
     tensors = {name: tensor.floats().reshape(tensor.shape) for name, tensor in content.tensors.items()}
     reference = Reference(content.metadata, tensors)
-    encode = GGUFFormat().load_tokenizer(path).encode
+    encode = GGUFFiles(path).load_tokenizer().encode
     return cloze_hits(cloze[:NUM_REFERENCE_ITEMS], lambda pairs: [_by(reference, encode, pair) for pair in pairs])
 
 

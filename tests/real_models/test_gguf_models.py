@@ -15,8 +15,9 @@ import onward
 from onward.checkpoints.gguf import read_gguf
 from onward.engine.model import Row
 from onward.errors import HubUnreachable
-from onward.runtimes.gguf_format import GGUFFormat
+from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.table import load_model
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_architectures import log_softmax
 from tests.real_models.fetch import MODELS, fetch
@@ -47,7 +48,7 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def tokens(path: Path) -> list[int]:
-    found = GGUFFormat().load_tokenizer(path).encode(TEXT, add_special_tokens=True)
+    found = GGUFFiles(path).load_tokenizer().encode(TEXT, add_special_tokens=True)
     assert len(found) >= NUM_TOKENS
     return found[:NUM_TOKENS]
 
@@ -68,7 +69,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(path: Path, tokens: list[int], precision: Any, cache: Path) -> Any:
     """Log-probabilities [tokens, vocabulary] of the model as it is served."""
     options = RuntimeOptions(precision=precision, kv_memory=400_000_000, cache_dir=cache)
-    model = GGUFFormat().load(path, options, lambda line: None).model
+    model = load_model(GGUFFiles(path), options, lambda line: None).model
     try:
         return log_softmax(model.evaluate([Row(0, tokens, 0, range(model.shape.blocks_for(len(tokens))), len(tokens))]))
     finally:

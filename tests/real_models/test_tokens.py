@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onward.errors import HubUnreachable
-from onward.runtimes.gguf_format import GGUFFormat
+from onward.model_files.gguf import GGUFFiles
 from tests.real_models.corpus import NUM_LINES, lines
 from tests.real_models.fetch import LARGE_MODELS, MODELS, fetch
 from tests.real_models.token_ids import FOLDER, checksum
@@ -21,7 +21,7 @@ def test_token_ids_are_those_of_llama_cpp(model: str) -> None:
         pytest.skip(str(reason))
     expected = (FOLDER / f"{model}.txt").read_text().split()
     assert len(expected) == NUM_LINES
-    tokenizer = GGUFFormat().load_tokenizer(path)
+    tokenizer = GGUFFiles(path).load_tokenizer()
     different = [
         line
         for line, wanted in zip(lines(), expected, strict=True)

@@ -10,7 +10,7 @@ import pytest
 
 from onward import offload
 from onward.errors import EngineStopped, Overloaded, ServerError
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.model_files.toy import ToyTokenizer
 from onward.server import exchange
 from onward.server.app import make_app
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings

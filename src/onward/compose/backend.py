@@ -11,19 +11,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
 from onward.compose.programs import kind_of, resolve_for_program, start_program, wanted_engines
 from onward.compose.upstreams import connect, resolve_tokenizer
 from onward.errors import ModelFolderError, SetupError
 from onward.machine import address_space_limit
+from onward.model_files.base import Progress
 from onward.model_files.files import rows_problem
 from onward.model_files.vocabulary import PackedVocabulary
 from onward.models.registry import BUILT_IN, REAL_MODEL, listed_models
 from onward.models.resolve import ResolvedModel, resolve
 from onward.residency import trim_heap
-from onward.runtimes.base import LoadedModel, Progress
+from onward.runtimes.base import LoadedModel
 from onward.settings import (
     OPENAI_NAMES,
     Settings,
@@ -100,7 +99,7 @@ def compose(
         served += _connect(settings, upstreams, models, progress, on_failure)
         for name, kind in kinds.items():
             found = models[name]
-            tokenizer = found.format.load_tokenizer(found.path, settings.cache_dir)
+            tokenizer = found.files.load_tokenizer(settings.cache_dir)
             engine = start_program(kind, found, tokenizer, settings, progress, on_failure)
             served.append(Served(found, tokenizer, engine))
         by_id = {one.found.id: one for one in served}
@@ -165,7 +164,7 @@ def load_tokenizer(model: str | None, settings: Settings, progress: Progress = l
     word = model_named(name, settings)
     upstream = upstreams_of(settings).get(word) or upstream_of(word)
     found = resolve_tokenizer(upstream, settings, progress) if upstream else _resolve(word, settings, progress)
-    return found.format.load_tokenizer(found.path, settings.cache_dir)
+    return found.files.load_tokenizer(settings.cache_dir)
 
 
 def _resolve(name: str, settings: Settings, progress: Progress) -> ResolvedModel:
@@ -217,7 +216,7 @@ def _connect(
     for name, upstream in upstreams.items():
         progress(f"Connecting to {', '.join(upstream.urls)} for {name}")
         found = models[name]
-        tokenizer = found.format.load_tokenizer(found.path, settings.cache_dir)
+        tokenizer = found.files.load_tokenizer(settings.cache_dir)
         served.append(Served(found, tokenizer, connect(upstream, tokenizer, settings, on_failure)))
     return served
 
@@ -239,7 +238,7 @@ def _start_processes(
     served: list[Served] = []
     for name, found in models.items():
         progress(f"Loading {name}")
-        payload = msgspec.json.encode(EngineConfig.create(found, settings))
+        payload = EngineConfig.create(found, settings).encode()
         described: Future[bytes] = Future()
         launcher = ChildLauncher(WORKER, payload, described.result, found.id, progress, spare)
         engine = SupervisedEngine(launcher, name=found.id, engine_timeout=settings.engine_timeout)
@@ -255,7 +254,7 @@ def _start_processes(
 def _describe(found: ResolvedModel, settings: Settings, described: Future[bytes]) -> Tokenizer:
     """Load the tokenizer of a model, and set `described` to its vocabulary for the engine's process."""
     try:
-        tokenizer = found.format.load_tokenizer(found.path, settings.cache_dir)
+        tokenizer = found.files.load_tokenizer(settings.cache_dir)
         described.set_result(PackedVocabulary.create(tokenizer).encode())
     except BaseException as error:
         described.set_exception(error)
@@ -279,14 +278,14 @@ def _start_threads(
         for name, found in models.items():
             progress(f"Loading {name}")
             config = EngineConfig.create(found, settings)
-            loading = executor.submit(found.format.load_tokenizer, found.path, settings.cache_dir)
+            loading = executor.submit(found.files.load_tokenizer, settings.cache_dir)
             model = load_model(config, progress)
             on_failure.callback(model.model.close)
             loaded.append((found, config, model, loading.result()))
         kernels_loaded()
     trim_heap()
     if drop_pages:
-        drop_loading_pages({found.format.name for found in models.values()})
+        drop_loading_pages([found.files for found in models.values()])
     served: list[Served] = []
     for found, config, model, tokenizer in loaded:
         engine, info = make_engine(config, model, tokenizer, partial(_kept, tokenizer))

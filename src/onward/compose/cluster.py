@@ -18,9 +18,9 @@ from onward.engines.cluster.members import Member, Members
 from onward.engines.cluster.messages import encode_jobs
 from onward.engines.cluster.transport import ReplicaLost
 from onward.errors import SetupError
+from onward.model_files.base import Progress
 from onward.model_files.vocabulary import vocabulary_digest
 from onward.models.resolve import ResolvedModel, resolve
-from onward.runtimes.base import Progress
 from onward.settings import Settings
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _connect(
     info = next(iter(found_members.values())).info
     word = dict(settings.tokenizer).get(info.model_id) or info.model
     found = resolve(word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
-    tokenizer = found.format.load_tokenizer(found.path, settings.cache_dir)
+    tokenizer = found.files.load_tokenizer(settings.cache_dir)
     vocabulary = vocabulary_digest(tokenizer)
     if vocabulary != info.vocabulary:
         raise SetupError(

@@ -7,22 +7,24 @@ thread, while this one loads a model.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from onward.model_files import formats
+from onward.model_files.base import ModelFiles, Progress
 from onward.models.resolve import ResolvedModel
 from onward.residency import drop_file_pages
-from onward.runtimes.base import LoadedModel, Progress
-from onward.runtimes.formats import format_named
+from onward.runtimes import table
+from onward.runtimes.base import LoadedModel
 from onward.runtimes.options import RuntimeOptions
 from onward.settings import Settings
-from onward.values import Precision, RuntimeName, WeightForm
 
 if TYPE_CHECKING:
     from onward.engine.client import EngineInfo
@@ -35,62 +37,58 @@ SAMPLING_REVISION = 4
 """Raised with every change of `sampling` that may change a sampled token or a reported log-probability."""
 
 _LOADING_ONLY_FILES = ("libllvmlite.", "libcrypto.")
-"""Name prefixes of mapped files that serving hardly reads, besides those of the models' formats: LLVM has
+"""Name prefixes of mapped files that serving hardly reads, besides those of the models' formats and runtimes: LLVM has
 compiled the kernels. Pages that are needed again are read again."""
 
 COMPILING = "Compiling the sampling kernels (once per machine; about a second)"
 
 
 class EngineConfig(msgspec.Struct, frozen=True):
-    """Which model to load and how to run its engine: all that an engine's process has to know. Sizes are in bytes."""
+    """Which model to load and how to run its engine: all that an engine's process has to know."""
 
     model_id: str
     format: str
     path: str
-    adapter: str | None
-    threads: int
-    precision: Precision
-    weights: WeightForm
-    kv_memory: int | None
-    cache_dir: str
-    context_length: int | None
+    options: RuntimeOptions
     max_rows: int
     share_prefixes: bool
     speculate: bool
-    runtime: RuntimeName = "auto"
 
     @classmethod
     def create(cls, found: ResolvedModel, settings: Settings) -> EngineConfig:
         """Return the configuration of the engine for a model."""
-        return cls(
-            model_id=found.id,
-            format=found.format.name,
-            path=str(found.path.absolute()),
-            adapter=None if found.adapter is None else str(found.adapter.absolute()),
+        options = RuntimeOptions(
+            runtime=settings.runtime,
             threads=settings.threads,
             precision=settings.precision,
             weights=settings.weights,
+            adapter=None if found.adapter is None else found.adapter.absolute(),
             kv_memory=settings.kv_memory,
-            cache_dir=str(settings.cache_dir),
+            cache_dir=settings.cache_dir,
             context_length=settings.context_length or None,
+        )
+        return cls(
+            model_id=found.id,
+            format=found.files.format,
+            path=str(found.path.absolute()),
+            options=options,
             max_rows=settings.max_rows,
             share_prefixes=settings.prefix_cache,
             speculate=settings.speculation == "auto",
-            runtime=settings.runtime,
         )
 
-    def options(self) -> RuntimeOptions:
-        """Return how the model is to be loaded."""
-        return RuntimeOptions(
-            runtime=self.runtime,
-            threads=self.threads,
-            precision=self.precision,
-            weights=self.weights,
-            adapter=None if self.adapter is None else Path(self.adapter),
-            kv_memory=self.kv_memory,
-            cache_dir=Path(self.cache_dir),
-            context_length=self.context_length,
-        )
+    def files(self) -> ModelFiles:
+        """Return the files of the model."""
+        return formats.format_named(self.format)(Path(self.path))
+
+    def encode(self) -> bytes:
+        """Return this configuration for another process."""
+        return msgspec.json.encode(self, enc_hook=str)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> EngineConfig:
+        """Return what `encode` encoded. Raises msgspec.MsgspecError for anything else."""
+        return msgspec.json.decode(payload, type=cls, dec_hook=lambda kind, value: kind(value))
 
 
 @contextmanager
@@ -103,9 +101,9 @@ def kernels_loading(progress: Progress) -> Iterator[Callable[[], None]]:
 
 def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     """Load the model of a configuration; the caller owns it. Raises SetupError."""
-    model_format, path = format_named(config.format), Path(config.path)
-    loaded = model_format.load(path, config.options(), progress)
-    for note in (*model_format.notes(path), *loaded.notes):
+    files = config.files()
+    loaded = table.load_model(files, config.options, progress)
+    for note in (*files.notes(), *loaded.notes):
         progress(note)
     return loaded
 
@@ -125,7 +123,7 @@ def make_engine(
     engine = Engine(
         model.model,
         vocabulary,
-        Sampler(model.model.vocab_size, config.threads or None),
+        Sampler(model.model.vocab_size, config.options.threads or None),
         max_rows=config.max_rows,
         share_prefixes=config.share_prefixes,
         speculate=config.speculate,
@@ -140,13 +138,26 @@ def make_engine(
 
 def _load_tokenizer(config: EngineConfig) -> Tokenizer:
     """Load only the tokenizer of a configuration's model. Raises SetupError."""
-    return format_named(config.format).load_tokenizer(Path(config.path), Path(config.cache_dir))
+    return config.files().load_tokenizer(config.options.cache_dir)
 
 
-def drop_loading_pages(formats: set[str]) -> None:
-    """Drop the pages of files that only loading needed. No engine may run yet: one that ends would unmap its model."""
-    names = {name for each in formats for name in format_named(each).loading_only_files}
+def drop_loading_pages(models: Iterable[ModelFiles]) -> None:
+    """Drop the pages of files that only loading these needed. No engine may run yet: one that ends would unmap its
+    model."""
+    names = {name for each in models for name in (*each.loading_only_files, *table.runtime_of(each).loading_only_files)}
     drop_file_pages(*_LOADING_ONLY_FILES, *names)
+
+
+def computed_by(found: ResolvedModel) -> dict[str, str]:
+    """Return what computes a model by default, and why, for `onward models show`."""
+    runtime = table.runtime_of(found.files)
+    return {"runtime": runtime.name, "runtime_reason": runtime.reason}
+
+
+def required_packages() -> list[str]:
+    """Return the Python distributions that models of all formats need, each once."""
+    wanted = [*(each.packages for each in formats.FORMATS), *(each.packages for each in table.RUNTIMES)]
+    return list(dict.fromkeys(chain.from_iterable(wanted)))
 
 
 def _load_kernels(progress: Progress) -> None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from onward.compose.upstreams import fingerprint_of, tokenizer_check, upstream_at
 from onward.errors import ModelFolderError, SetupError
+from onward.model_files.base import ModelFiles, Progress
+from onward.model_files.formats import files_at
 from onward.models.check import no_model
 from onward.models.resolve import ResolvedModel, resolve
-from onward.runtimes.base import ModelFormat, Progress
-from onward.runtimes.formats import format_of
 from onward.settings import Settings, adapted_models, served_names, upstreams_of
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def resolve_for_program(name: str, settings: Settings, progress: Progress) -> Re
     )
 
 
-def _any_model(path: Path) -> ModelFormat:
-    found = format_of(path)
+def _any_model(path: Path) -> ModelFiles:
+    found = files_at(path)
     if found is None:
         raise ModelFolderError(no_model(path))
     return found
@@ -83,9 +83,9 @@ def kind_of(word: str, found: ResolvedModel, progress: Progress) -> ProgramKind 
     kind = KINDS[word]
     if found.adapter is not None:
         raise SetupError(f"{found.id}: an adapter cannot be used with --engine {word}; merge it into the model first.")
-    if found.format.name not in kind.reads:
+    if found.files.format not in kind.reads:
         raise SetupError(
-            f"{kind.title} reads {' and '.join(kind.reads)} models; {found.id} is one of {found.format.name}. "
+            f"{kind.title} reads {' and '.join(kind.reads)} models; {found.id} is one of {found.files.format}. "
             f"Choose another --engine for it."
         )
     return kind
@@ -95,9 +95,9 @@ def choose(found: ResolvedModel, *, has_gpu: bool) -> tuple[str, str]:
     """Return a word of --engine other than auto for a model, and why. Raises SetupError where nothing computes it."""
     from onward.engines.programs.kinds import KINDS
 
-    able = [kind for kind in KINDS.values() if found.format.name in kind.reads and found.adapter is None]
+    able = [kind for kind in KINDS.values() if found.files.format in kind.reads and found.adapter is None]
     there = [kind for kind in able if kind.installed]
-    problems = found.format.problems(found.path)
+    problems = found.files.problems()
     if there and has_gpu:
         return there[0].word, f"this machine has a GPU, and {there[0].title} is installed"
     if not problems:
@@ -188,7 +188,7 @@ def _plan(kind: ProgramKind, found: ResolvedModel, settings: Settings) -> Launch
 
     length = settings.context_length
     if not length and kind.word == "llama.cpp":
-        own = found.format.facts(found.path).get("context_length")
+        own = found.files.facts().get("context_length")
         length = min(own, USUAL_CONTEXT) if isinstance(own, int) else USUAL_CONTEXT
         if isinstance(own, int) and own > length:
             log.warning(
@@ -200,7 +200,7 @@ def _plan(kind: ProgramKind, found: ResolvedModel, settings: Settings) -> Launch
             )
     return LaunchPlan(
         found.id,
-        found.format.files(found.path)[0] if kind.word == "llama.cpp" else found.path,
+        found.files.paths()[0] if kind.word == "llama.cpp" else found.path,
         _private_folder(),
         length,
         settings.max_rows,

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onward.errors import SetupError
+from onward.model_files.base import Progress
+from onward.model_files.formats import files_at
+from onward.model_files.safetensors import TokenizerFolder
 from onward.models.resolve import ResolvedModel, resolve
-from onward.runtimes.base import Progress
-from onward.runtimes.formats import format_of
-from onward.runtimes.safetensors_format import SafetensorsFormat
 from onward.settings import UPSTREAM_KINDS, Settings, UpstreamName
 
 if TYPE_CHECKING:
@@ -21,16 +21,8 @@ if TYPE_CHECKING:
     from onward.engines.upstreams.base import Upstream
     from onward.engines.upstreams.engine import UpstreamEngine
 
-TOKENIZER = "tokenizer.json"
 PROBE_TEXT = "Hello, world! 1234 été – naïve\n\n  def f(x):\n\treturn x*2 # 日本語 😀"
 """Tokenized by both sides: an upstream with another vocabulary is refused before it computes nonsense."""
-
-
-class TokenizerFolder(SafetensorsFormat):
-    """A folder with a tokenizer and no weights."""
-
-    def files(self, path: Path) -> list[Path]:
-        return [path / TOKENIZER]
 
 
 def resolve_tokenizer(upstream: UpstreamName, settings: Settings, progress: Progress) -> ResolvedModel:
@@ -38,8 +30,8 @@ def resolve_tokenizer(upstream: UpstreamName, settings: Settings, progress: Prog
     model's file where the settings do not say. Raises SetupError."""
     word = dict(settings.tokenizer).get(upstream.name) or _file_of(upstream, settings)
     folder = Path(word).expanduser()
-    if format_of(folder) is None and (folder / TOKENIZER).is_file():
-        return ResolvedModel(folder, upstream.name, "folder", TokenizerFolder())
+    if files_at(folder) is None and TokenizerFolder.matches(folder):
+        return ResolvedModel(TokenizerFolder(folder), upstream.name, "folder")
     found = resolve(word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
     return replace(found, id=upstream.name)
 
@@ -94,7 +86,7 @@ def _file_of(upstream: UpstreamName, settings: Settings) -> str:
     from onward.engines.upstreams.pool import described
 
     path = Path(described(upstream.name, lambda: _connections(upstream, settings).values()).model_path)
-    if path.is_absolute() and path.exists() and format_of(path) is not None:
+    if path.is_absolute() and path.exists() and files_at(path) is not None:
         return str(path)
     raise SetupError(
         f"{upstream.name} needs a tokenizer: pass --tokenizer {upstream.name}=MODEL with the model that the "

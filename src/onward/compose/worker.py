@@ -7,14 +7,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
 from onward.engines.child.worker import Description, run_worker
+from onward.model_files.base import Progress
 from onward.model_files.vocabulary import PackedVocabulary
 from onward.residency import share_heap, trim_heap
-from onward.runtimes.base import Progress
-from onward.runtimes.formats import import_usual_runtime
+from onward.runtimes.table import import_usual_runtime
 
 if TYPE_CHECKING:
     from onward.engine.client import EngineInfo
@@ -25,14 +23,14 @@ def load(description: Description, progress: Progress) -> tuple[Engine, EngineIn
     """Load the engine of an encoded EngineConfig and PackedVocabulary. Raises SetupError."""
     with kernels_loading(progress) as kernels_loaded:
         import_usual_runtime()  # while the server finds out which model it is
-        config = msgspec.json.decode(description.configuration(), type=EngineConfig)
+        config = EngineConfig.decode(description.configuration())
         model = load_model(config, progress)
         kernels_loaded()
     # The server has the tokenizer. Nothing of it is loaded here: for 262,000 tokens that takes seconds and 300 MB.
     engine, info = make_engine(config, model, PackedVocabulary.decode(description.vocabulary()))
     del model
     trim_heap()
-    drop_loading_pages({config.format})
+    drop_loading_pages([config.files()])
     gc.freeze()  # objects of libraries live as long as the process: no collection needs to traverse them
     return engine, info
 

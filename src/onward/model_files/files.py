@@ -233,7 +233,7 @@ def _original_context(config: dict[str, Any]) -> int | None:
 
 
 def config_facts(folder: Path) -> dict[str, int | str]:
-    """Return what config.json states, as `ModelFormat.facts`. Raises ModelFolderError for a broken file."""
+    """Return what config.json states, as `ModelFiles.facts`. Raises ModelFolderError for a broken file."""
     config = read_object(folder / CONFIG)
     context_length = stated_context(config)
     named = {"vocabulary": config.get("vocab_size"), "kind": config.get("model_type")}

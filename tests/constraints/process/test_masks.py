@@ -12,7 +12,7 @@ import pytest
 
 from onward.constraints.errors import GrammarError
 from onward.constraints.process.masks import RemoteChoice, RemoteGrammars
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.model_files.toy import ToyTokenizer
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_masks.py")))
 ENDS = frozenset[int]()

@@ -24,9 +24,9 @@ from onward.engines.child.child import ChildEngine, ChildLauncher, SpareProcess
 from onward.engines.child.link import StepReport
 from onward.errors import ModelFolderError, SetupError
 from onward.ipc.spawn import how_it_ended
+from onward.model_files.toy import ToyTokenizer
 from onward.model_files.vocabulary import PackedVocabulary
 from onward.models.resolve import resolve
-from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.settings import Settings
 from tests.engine.harness import Results, make_job, run_alone
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix
 
 def configuration(**changes: object) -> bytes:
     config = EngineConfig.create(resolve("toy"), Settings(model=("toy",)))
-    return msgspec.json.encode(msgspec.structs.replace(config, **changes))
+    return msgspec.structs.replace(config, **changes).encode()
 
 
 def vocabulary() -> bytes:

@@ -19,7 +19,7 @@ from onward.engine.job import Job
 from onward.engines.child.recovery import MAX_FRUITLESS_LOSSES
 from onward.engines.child.supervised import SupervisedEngine
 from onward.errors import EngineStopped, ModelFolderError, SetupError
-from onward.runtimes.toy.tokenizer import END
+from onward.model_files.toy import END
 from onward.sampling.outputs import Sampled
 from onward.text.assembler import TextRules
 from tests.engine.harness import events_of, make_engine, make_job

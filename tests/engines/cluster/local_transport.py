@@ -18,8 +18,8 @@ from onward.engines.cluster.members import Member
 from onward.engines.cluster.messages import PROTOCOL, Calls, ReplicaInfo, ReplicaRoute, decode_frame
 from onward.engines.cluster.replica import EngineReplica
 from onward.engines.cluster.transport import OnMembers, ReplicaLost
+from onward.model_files.toy import ToyTokenizer
 from onward.runtimes.toy.model import ToyModel
-from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.sampling.sampler import Sampler
 
 T = TypeVar("T")

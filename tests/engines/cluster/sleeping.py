@@ -15,9 +15,9 @@ from onward.engines.cluster.config import ModelConfig
 from onward.engines.cluster.deployment import DEPLOYMENT, deployment_options
 from onward.engines.cluster.messages import PROTOCOL, ReplicaInfo
 from onward.engines.cluster.replica import EngineReplica
+from onward.model_files.toy import ToyTokenizer
 from onward.model_files.vocabulary import vocabulary_digest
 from onward.runtimes.toy.model import ToyModel
-from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.sampling.sampler import Sampler
 
 

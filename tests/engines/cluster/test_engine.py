@@ -26,8 +26,8 @@ from onward.engines.cluster.engine import ClusterEngine
 from onward.engines.cluster.flight import GROUP_CHOICES, POLICY
 from onward.engines.cluster.members import Members
 from onward.errors import ApiError, EngineStopped
+from onward.model_files.toy import ToyTokenizer
 from onward.models.registry import ListedModel
-from onward.runtimes.toy.tokenizer import ToyTokenizer
 from tests.engines.cluster.local_transport import VOCABULARY, LocalReplica, LocalTransport
 from tests.toy_backend import ask
 

@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
-from onward.runtimes.toy.tokenizer import END, SPECIALS, WORDS
+from onward.model_files.toy import END, SPECIALS, WORDS
 from tests.checkpoints.making import floats, write_gguf
 
 HIDDEN, HEADS, FEED_FORWARD, LAYERS, CONTEXT = 64, 4, 96, 2, 2048

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from onward.runtimes.toy.tokenizer import END, ToyTokenizer
+from onward.model_files.toy import END, ToyTokenizer
 
 TOKENIZER = ToyTokenizer()
 Script = Callable[[Sequence[int]], int]

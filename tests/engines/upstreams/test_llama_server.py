@@ -22,7 +22,7 @@ from onward.engines.upstreams.choice import ChoiceRun, UpstreamGrammars
 from onward.engines.upstreams.engine import UpstreamEngine
 from onward.engines.upstreams.llama_server import LlamaServer, request_body
 from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError
-from onward.runtimes.toy.tokenizer import END
+from onward.model_files.toy import END
 from onward.sampling.params import SamplingParams
 from onward.settings import Settings
 from tests.engine.harness import make_job

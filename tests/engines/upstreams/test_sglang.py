@@ -9,7 +9,7 @@ import pytest
 
 from onward.backends.embedded import EmbeddedBackend
 from onward.errors import InvalidRequest, ServerError
-from onward.runtimes.toy.tokenizer import END
+from onward.model_files.toy import END
 from tests.engines.upstreams.harness import PROMPT, ask, complete, on, spell
 from tests.engines.upstreams.standin import TOKENIZER, StandIn, stand_in
 

@@ -16,7 +16,7 @@ from onward.compose import compose
 from onward.engine.events import Decoded, Event
 from onward.engine.job import ResumedChoice
 from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError
-from onward.runtimes.toy.tokenizer import END
+from onward.model_files.toy import END
 from onward.settings import Settings
 from onward.text.assembler import TextRules
 from tests.engine.harness import make_job

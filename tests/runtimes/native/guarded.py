@@ -33,8 +33,9 @@ def guarded(size: int) -> NDArray[np.uint8]:
 memory.untouched = guarded  # before the runtime imports it
 
 from onward.engine.model import Row  # noqa: E402
-from onward.runtimes.gguf_format import GGUFFormat  # noqa: E402
+from onward.model_files.gguf import GGUFFiles  # noqa: E402
 from onward.runtimes.options import RuntimeOptions  # noqa: E402
+from onward.runtimes.table import load_model  # noqa: E402
 
 
 def main(path: str) -> None:
@@ -45,7 +46,7 @@ def main(path: str) -> None:
             precision="fast" if precision == "fast" else "exact",
             kv_memory=4_000_000,
         )
-        model = GGUFFormat().load(Path(path), options, lambda line: None).model
+        model = load_model(GGUFFiles(Path(path)), options, lambda line: None).model
         tokens = [index % model.vocab_size for index in range(70)]
         last = model.blocks - 1
         blocks = [last, 0, last - 1]

@@ -21,11 +21,12 @@ from onward.engine.model import ModelRunner, Row
 from onward.errors import MemoryTooSmall, SetupError
 from onward.kernels import self_test
 from onward.machine import AvailableMemory
+from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel
-from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.native import load as native_load
 from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.table import load_model
 from tests.checkpoints.making import CODEBOOK_SCALES, NUMBERS, Stored, floats, random_blocks, write_gguf
 from tests.checkpoints.making import SCALES as BLOCK_SCALES
 from tests.checkpoints.reference import Reference
@@ -57,7 +58,7 @@ def write(folder: Path, name: str) -> Path:
 
 
 def load(path: Path, **changes: Any) -> LoadedModel:
-    return GGUFFormat().load(path, replace(OPTIONS, **changes), lambda line: None)
+    return load_model(GGUFFiles(path), replace(OPTIONS, **changes), lambda line: None)
 
 
 @pytest.fixture
@@ -379,12 +380,6 @@ def test_weights_that_are_quantised_are_not_rounded_again(tmp_path: Path) -> Non
     stored["blk.0.attn_q.weight"] = random_blocks("Q8_0", 64, 64)
     with pytest.raises(SetupError, match="quantised already"):
         load(write_gguf(tmp_path / "m.gguf", metadata, stored), weights="int8")
-
-
-def test_it_is_the_usual_runtime_of_what_it_computes(tmp_path: Path) -> None:
-    """`onward models show` says which runtime a file has, and why not the native one."""
-    shown = GGUFFormat().facts(write(tmp_path, "llama"))
-    assert shown["runtime"] == "native"
 
 
 def test_weights_that_grow_have_a_note(tmp_path: Path) -> None:

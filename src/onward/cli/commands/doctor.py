@@ -66,7 +66,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    from onward.models.check import required_packages
+    from onward.compose.engine import required_packages
 
     for name in required_packages():
         try:

@@ -55,6 +55,7 @@ def show_model(session: Session, name: str, compare_tokenizer: str | None = None
 
 def _local(name: str, compare_tokenizer: str | None) -> dict[str, Any]:
     """Return what is shown of a model on this machine, or of one that could be pulled, which has nothing to compare."""
+    from onward.compose.engine import computed_by
     from onward.models.catalogue import catalogue
     from onward.models.pull import pulled_path
     from onward.models.resolve import resolve
@@ -64,9 +65,9 @@ def _local(name: str, compare_tokenizer: str | None) -> dict[str, Any]:
     if compare_tokenizer is None and known and known.wheels is not None and pulled_path(known, cache_dir) is None:
         return {**described(known), "fetch": f"onward pull {name}"}
     found = resolve(name, allow_download=False, cache_dir=cache_dir)
-    facts = found.format.facts(found.path)
-    shown = {**entry_of(found), "format": found.format.name, **facts, "problems": found.format.problems(found.path)}
-    shown["notes"] = found.format.notes(found.path)
+    facts = found.files.facts() | computed_by(found)
+    shown = {**entry_of(found), "format": found.files.format, **facts, "problems": found.files.problems()}
+    shown["notes"] = found.files.notes()
     if compare_tokenizer is not None:
         shown["tokenizer_differences"] = _differences(found, compare_tokenizer, cache_dir)
     return shown
@@ -75,7 +76,7 @@ def _local(name: str, compare_tokenizer: str | None) -> dict[str, Any]:
 def _differences(model: ResolvedModel, other: str, cache_dir: Path) -> list[str]:
     from onward.models.same_tokenizer import differences, tokenizer_of
 
-    return differences(model.format.load_tokenizer(model.path, cache_dir), tokenizer_of(other, cache_dir))
+    return differences(model.files.load_tokenizer(cache_dir), tokenizer_of(other, cache_dir))
 
 
 def _cache_dir() -> Path:

@@ -26,7 +26,8 @@ from onward.kernels.self_test import run_self_test
 from onward.kernels.tape import TapeBuilder
 from onward.kernels.targets import host
 from onward.machine import available_memory, compute_threads
-from onward.runtimes.base import LoadedModel, Progress
+from onward.model_files.base import Progress
+from onward.runtimes.base import LoadedModel
 from onward.runtimes.fingerprint import fingerprint
 from onward.runtimes.kv_plan import mib, plan_kv_cache
 from onward.runtimes.native.decoder import Cache, Decoder, matrix_names
@@ -45,7 +46,7 @@ COMPILING = "Compiling the kernels for this processor (once per installation; a 
 
 
 def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progress) -> LoadedModel:
-    """Load a checkpoint. Slow; blocks. Raises as ModelFormat.load."""
+    """Load a checkpoint. Slow; blocks. Raises as Runtime.load."""
     options.require_possible()
     found = architecture_of(checkpoint, options.context_length)
     _require_form(checkpoint, options)

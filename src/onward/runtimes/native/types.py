@@ -15,17 +15,17 @@ from onward.runtimes.options import RuntimeOptions
 FLOATS = frozenset({"F32", "F16", "BF16"})
 """Types of weights that are not quantised."""
 EXPANDED = "Q8_X"
-WeightForm = str
+StoredType = str
 """The name of a type of weights that has kernels."""
 
 
-def form_for(options: RuntimeOptions) -> Callable[[Tensor], WeightForm]:
+def form_for(options: RuntimeOptions) -> Callable[[Tensor], StoredType]:
     """Return which type a tensor is held in: quantised ones as they are, types without kernels in 8 bits, which is
     exact; floating point as `weights` says, by default as 8-bit integers with `fast`, and unchanged with `exact`."""
     chosen = {"auto": "Q8_0" if options.precision == "fast" else None, "int8": "Q8_0", "int4": "Q4_0", "exact": None}
     rounded = chosen[options.weights]
 
-    def form(tensor: Tensor) -> WeightForm:
+    def form(tensor: Tensor) -> StoredType:
         name = tensor.type.name
         if name in FLOATS and rounded is not None and tensor.shape[-1] % GROUP == 0:
             return rounded
@@ -47,7 +47,7 @@ def expansion_note(tensors: Iterable[Tensor]) -> str:
     )
 
 
-def stored_rows(tensor: Tensor, form: WeightForm, start: int, stop: int) -> NDArray[np.uint8]:
+def stored_rows(tensor: Tensor, form: StoredType, start: int, stop: int) -> NDArray[np.uint8]:
     """Return rows in a type, uint8 [rows, bytes], filled up with zeros to whole blocks of 32."""
     if tensor.type.name == form:
         rows = tensor.rows(start, stop)

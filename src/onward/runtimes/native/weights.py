@@ -15,7 +15,7 @@ from onward.kernels.memory import Vector
 from onward.kernels.tape import Matrix, Table
 from onward.kernels.weight_types import WEIGHT_TYPES, WeightType
 from onward.runtimes.native.panel_cache import Group, PanelCache, PanelSource
-from onward.runtimes.native.types import WeightForm
+from onward.runtimes.native.types import StoredType
 
 EMBEDDING, POSITION_EMBEDDING, OUTPUT = "token_embd", "position_embd", "output"
 
@@ -27,7 +27,7 @@ class Weights:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        form: Callable[[Tensor], WeightForm],
+        form: Callable[[Tensor], StoredType],
         activations: ActivationName,
         changes: Mapping[str, Change],
     ) -> None:
@@ -94,7 +94,7 @@ class Weights:
         own = self.activations(name)
         return [own] if own == "float32" or self.change_scale(name) is None else [own, "float32"]
 
-    def _form_of(self, name: str) -> WeightForm:
+    def _form_of(self, name: str) -> StoredType:
         return "F32" if name in self._adapter_names else self._form(self._checkpoint.tensor(f"{name}.weight"))
 
     def types(self, names: Iterator[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from onward.errors import ModelFolderError
 from onward.model_files.files import missing_file, read_bounded
-from onward.runtimes.openvino.file_names import GRAPH, WEIGHTS
+from onward.model_files.openvino_ir import GRAPH, WEIGHTS
 from onward.runtimes.openvino.library import ops, ov, paged_attention_transformation
 
 ROWS_INPUT = "output_rows"

@@ -17,12 +17,12 @@ from onward.engine.model import Row
 from onward.errors import ModelFolderError
 from onward.machine import available_memory
 from onward.model_files.files import CONFIG, missing_file, read_object, stated_context
+from onward.model_files.openvino_ir import GRAPH, WEIGHTS
 from onward.runtimes.fingerprint import fingerprint, with_facts
 from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
 from onward.runtimes.openvino.configuration import computes_float32, configuration, processor_limit
 from onward.runtimes.openvino.evaluator import Evaluator
-from onward.runtimes.openvino.file_names import GRAPH, WEIGHTS
 from onward.runtimes.openvino.graph import last_line, read_paged
 from onward.runtimes.openvino.invariance import NOTE, find_window, stored_window
 from onward.runtimes.openvino.kv_cache import KVTensors

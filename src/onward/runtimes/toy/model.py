@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.engine.model import Hook, Row, StepShape, nothing
-from onward.runtimes.toy.tokenizer import END, SPECIALS, ToyTokenizer
+from onward.model_files.toy import END, SPECIALS, ToyTokenizer
 
 _MASK = (1 << 64) - 1
 _DECODE_KERNEL, _PREFILL_KERNEL = 1, 2

@@ -1,4 +1,4 @@
-"""GGUF files as a model format. Imports a runtime only to load."""
+"""GGUF files as a model format."""
 
 from __future__ import annotations
 
@@ -6,34 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.checkpoints.paths import is_companion, is_gguf, part_paths
+from onward.model_files.checkpoint import CheckpointFiles
 from onward.model_files.files import file_problem
-from onward.runtimes.base import LoadedModel, Progress
-from onward.runtimes.checkpoint_format import (
-    FACTS,
-    LOADING_ONLY_FILES,
-    PACKAGES,
-    contents_problem,
-    load_checkpoint,
-)
 
 if TYPE_CHECKING:
     from onward.engine.model import Tokenizer
-    from onward.runtimes.options import RuntimeOptions
 
 SUFFIX = ".gguf"
 
 
-class GGUFFormat:
+class GGUFFiles(CheckpointFiles):
     """A GGUF file, one part of several, or a folder that contains one model in such files."""
 
-    name = "GGUF"
-    is_listed = True
-    takes_adapters = True
-    patterns: tuple[str, ...] = ()
-    packages = PACKAGES
-    loading_only_files = LOADING_ONLY_FILES
+    format = "GGUF"
 
-    def matches(self, path: Path) -> bool:
+    @classmethod
+    def matches(cls, path: Path) -> bool:
         try:
             if path.is_dir():
                 return bool(_gguf_files(path)) and not any(path.glob("*.safetensors"))
@@ -41,25 +29,27 @@ class GGUFFormat:
         except OSError:
             return False
 
-    def files(self, path: Path) -> list[Path]:
-        if not self.matches(path):
-            return []
-        models = _models(path)
-        return [part for part in part_paths(models[0]) if part.exists()]
+    @property
+    def checkpoint_path(self) -> Path:
+        return _models(self.path)[0]
 
-    def problems(self, path: Path) -> list[str]:
-        models = _models(path)
+    def paths(self) -> list[Path]:
+        if not self.matches(self.path):
+            return []
+        return [part for part in part_paths(self.checkpoint_path) if part.exists()]
+
+    def problems(self) -> list[str]:
+        models = _models(self.path)
         if len(models) > 1:
             names = ", ".join(each.name for each in models[:8])
-            return [f"{path} contains several models ({names}): pass the path of one."]
+            return [f"{self.path} contains several models ({names}): pass the path of one."]
         missing = [problem for part in part_paths(models[0]) if (problem := file_problem(part))]
-        return missing or contents_problem(models[0])
+        return missing or self.contents_problems()
 
-    def facts(self, path: Path) -> dict[str, int | str]:
-        from onward.checkpoints.checkpoint import read_checkpoint
+    def facts(self) -> dict[str, int | str]:
         from onward.checkpoints.types import FILE_TYPES
 
-        parameters = read_checkpoint(_model(path)).parameters
+        parameters = self.checkpoint().parameters
         file_type = parameters.whole("general.file_type")
         tokens = parameters.whole("tokenizer.ggml.tokens")
         found: dict[str, int | str] = {
@@ -71,30 +61,15 @@ class GGUFFormat:
             found["original_context_length"] = original
         if (name := FILE_TYPES.get(file_type if isinstance(file_type, int) else -1)) is not None:
             found["quantisation"] = name
-        return found | ({"vocabulary": len(tokens)} if isinstance(tokens, list) else {}) | FACTS
+        return found | ({"vocabulary": len(tokens)} if isinstance(tokens, list) else {})
 
-    def listed_files(self, path: Path) -> list[str]:
-        return []
-
-    def notes(self, path: Path) -> list[str]:
-        from onward.checkpoints.notes import notes_of
-
-        return notes_of(_model(path))
-
-    def conversion(self, source: str) -> str:
-        return ""
-
-    def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
-        return load_checkpoint(_model(path), options, progress)
-
-    def load_tokenizer(self, path: Path, cache_dir: Path | None = None) -> Tokenizer:
-        from onward.checkpoints.checkpoint import read_checkpoint
+    def load_tokenizer(self, cache_dir: Path | None = None) -> Tokenizer:
         from onward.model_files.tokenizer import HuggingFaceTokenizer, TokenizerContent
         from onward.model_files.tokenizer_cache import cached_tokenizer_files
 
-        model = _model(path)
-        files = cached_tokenizer_files(read_checkpoint(model).parameters, cache_dir)
-        return HuggingFaceTokenizer(TokenizerContent(model, files.tokenizer, files.configuration, [files.generation]))
+        files = cached_tokenizer_files(self.checkpoint().parameters, cache_dir)
+        content = TokenizerContent(self.checkpoint_path, files.tokenizer, files.configuration, [files.generation])
+        return HuggingFaceTokenizer(content)
 
 
 def _models(path: Path) -> list[Path]:
@@ -107,7 +82,3 @@ def _models(path: Path) -> list[Path]:
 
 def _gguf_files(folder: Path) -> list[Path]:
     return [each for each in folder.iterdir() if each.suffix.lower() == SUFFIX]
-
-
-def _model(path: Path) -> Path:
-    return _models(path)[0]

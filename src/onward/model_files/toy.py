@@ -1,10 +1,17 @@
-"""The toy vocabulary: every byte, a few special tokens and a few longer tokens."""
+"""The toy as a model format: a folder with toy.json, which states how large it is, and the toy's vocabulary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 
+from onward.errors import ModelFolderError
+from onward.model_files.base import ModelFiles
+from onward.model_files.files import json_problem, present, read_object
+
+SIZES = "toy.json"
+MAX_SIZES = {"blocks": 100_000, "context_length": 1 << 24}
 SPECIALS = ("<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>")
 WORDS = (" the", " and", " a", " to", " of", "ing", " once", " upon", " time", "\n\n", "🙂", "é")
 END = 256
@@ -52,3 +59,46 @@ class ToyTokenizer:
 
     def token_id(self, literal: str) -> int | None:
         return self._ids.get(literal)
+
+
+class ToyFiles(ModelFiles):
+    """A folder with `{"blocks": …, "context_length": …}` in toy.json: KV blocks, and tokens per sequence."""
+
+    format = "toy"
+    is_listed = False
+    packages = ()
+    loading_only_files = ()
+
+    @classmethod
+    def matches(cls, path: Path) -> bool:
+        return bool(present(path, [SIZES]))
+
+    def paths(self) -> list[Path]:
+        return present(self.path, [SIZES])
+
+    def problems(self) -> list[str]:
+        if problem := json_problem(self.path / SIZES):
+            return [problem]
+        stated = self._stated()
+        wrong = [name for name, limit in MAX_SIZES.items() if not _is_within(stated.get(name), limit)]
+        return [f"{self.path / SIZES}: {name} must be a positive integer, at most {MAX_SIZES[name]}." for name in wrong]
+
+    def facts(self) -> dict[str, int | str]:
+        return {"context_length": self._stated()["context_length"], "vocabulary": ToyTokenizer().size, "kind": "toy"}
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the KV blocks, and the tokens per sequence. Raises ModelFolderError."""
+        if problems := self.problems():
+            raise ModelFolderError(" ".join(problems))
+        stated = self._stated()
+        return stated["blocks"], stated["context_length"]
+
+    def load_tokenizer(self, cache_dir: Path | None = None) -> ToyTokenizer:
+        return ToyTokenizer()
+
+    def _stated(self) -> dict[str, int]:
+        return read_object(self.path / SIZES)
+
+
+def _is_within(value: object, limit: int) -> bool:
+    return type(value) is int and 0 < value <= limit
