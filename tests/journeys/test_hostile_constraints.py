@@ -42,10 +42,15 @@ EXACT: list[tuple[dict[str, Any], str]] = [
         '{"a":1}',
     ),
     ({"type": "string", "minLength": 0.0, "maxLength": 0.0}, '""'),
+    ({"type": "integer", "multipleOf": 97, "minimum": 97 * 10**12, "maximum": 97 * 10**12}, "97000000000000"),
+    ({"type": "integer", "multipleOf": 65537, "minimum": 65537 * 2 - 9, "maximum": 65537 * 2 + 9}, "131074"),
+    ({"type": "number", "multipleOf": 0.25, "minimum": 0.2, "maximum": 0.3}, "0.25"),
 ]
 """Schemas with one text, without white space."""
 
-RANGES = [(MIN64, MAX64), (-(10**20), -(10**19)), (0, 2**64 - 1), (2**53, 2**53 + 10), (-12, 2**53 + 1)]
+RANGES = [
+    (MIN64, MAX64), (MIN64, MIN64 + 508), (-(10**20), -(10**19)), (0, 2**64 - 1), (2**53, 2**53 + 10), (-12, 2**53 + 1)
+]  # fmt: skip
 
 REFUSED: list[tuple[object, str]] = [
     ({"properties": {"a": {"const": MIN64}}}, str(MIN64)),
@@ -153,6 +158,33 @@ async def test_no_way_in_leads_to_a_crash() -> None:
             assert call.status in (200, 400, 422), (path, call.body)
             assert call.status != 200 or str(MIN64) in call.body.decode()
             assert (await complete(app, regex="[a-c]{3}")).status == 200
+
+
+TOO_LARGE: list[tuple[str, object]] = [
+    ("regex", "a?" * 3_000),
+    ("regex", "a?" * 10_000),
+    ("regex", "a{1000000}"),
+    ("regex", "((a{100}){100}){100}"),
+    ("regex", "(a?b?)" * 8_000),
+    ("regex", "(a*)*" * 10_000),
+    ("json_schema", {"enum": [[[[[number]]]] for number in range(3_000)]}),
+    ("json_schema", {"type": "integer", "multipleOf": 429_496_728, "minimum": 1}),
+]
+"""Constraints that the library takes long for, or gives up at a later token."""
+
+
+@pytest.mark.slow
+@in_loop
+async def test_what_is_too_large_is_refused_before_the_first_token_in_the_projects_words() -> None:
+    async with running(make_backend()) as backend:
+        app = make_app(backend, settings())
+        for field, value in TOO_LARGE:
+            call = await complete(app, **{field: value})
+            assert call.status == 400, (field, str(value)[:60])
+            assert call.error["message"] in (
+                f"Invalid '{field}': it is too complex: write fewer counted repetitions, alternatives or levels.",
+                f"Invalid '{field}': it takes too long to compute; make it simpler.",
+            )
 
 
 CHAIN = "start: r0\n" + "".join(f"r{index}: r{index + 1}\n" for index in range(2673)) + 'r2673: "a"'

@@ -73,6 +73,8 @@ _KNOWN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(.*) not supported yet", r"\1: not supported"),
     (r"(?i:parser error: |lexer error: )?(?:initial lexer|grammar size|Too many|too many|DNF too large|Current row|"
      r"schema too large|Schema intersection|lexer precomputation).*", TOO_COMPLEX),
+    (r".*\b(?:fuel|lexemes?|derivatives)\b.*", TOO_COMPLEX),
+    (r"Value for 'multipleOf' has too many digits: (.*)", r"'multipleOf' has too many digits: \1"),
 )  # fmt: skip
 """A message of the library, and what is said instead."""
 

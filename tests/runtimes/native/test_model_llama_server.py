@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from onward.errors import CheckpointError
+from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.test_architectures import OF_FOLDERS
-from tests.checkpoints.tiny import ARCHITECTURES
+from tests.checkpoints.tiny import ARCHITECTURES, FEED_FORWARD, HEADS, JOINED, KV_HEADS, tiny
 from tests.engines.upstreams.byte_model import llama_server
 from tests.runtimes.native.test_model import NUM_TOKENS, load, log_softmax, tokens_of, whole, write
 
@@ -50,3 +52,35 @@ def test_log_probabilities_are_those_of_llama_server(name: str, tmp_path: Path) 
         for length in (n for n in LENGTHS if n <= LONGEST.get(name, NUM_TOKENS)):
             theirs = next_token(url, tokens[:length], size)
             assert np.abs(theirs - own[length - 1]).max() < TOLERANCE, length
+
+
+UNEQUAL = {
+    "feed_forward_length": (FEED_FORWARD, 32, ("ffn_gate", "ffn_up"), "ffn_down"),
+    "attention.head_count": (HEADS, 2, ("attn_q",), "attn_output"),
+    "attention.head_count_kv": (KV_HEADS, 1, ("attn_k", "attn_v"), ""),
+}
+"""What is stated per layer: usually, of the second layer here, the matrices with so many rows, and with so many inputs."""
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if "," not in name and name not in JOINED])
+@pytest.mark.parametrize("key", UNEQUAL)
+def test_layers_of_different_sizes_are_refused_as_llama_server_refuses_them(
+    name: str, key: str, tmp_path: Path
+) -> None:
+    """None of the architectures has such files: llama.cpp creates the tensors of all layers by the sizes of the first."""
+    usual, other, by_rows, by_inputs = UNEQUAL[key]
+    metadata, tensors = tiny(name)
+    metadata[f"{name}.{key}"] = [usual, other] + [usual] * (metadata[f"{name}.block_count"] - 2)
+    for part in by_rows:
+        for kind in ("weight", "bias"):
+            if (tensor := f"blk.1.{part}.{kind}") in tensors:
+                tensors[tensor] = tensors[tensor][: len(tensors[tensor]) * other // usual]
+    if by_inputs:
+        whole_matrix = tensors[f"blk.1.{by_inputs}.weight"]
+        cut = whole_matrix[:, : whole_matrix.shape[1] * other // usual]
+        tensors[f"blk.1.{by_inputs}.weight"] = np.ascontiguousarray(cut)
+    path = write_gguf(tmp_path / "m.gguf", metadata, {each: floats(array) for each, array in tensors.items()})
+    with pytest.raises(CheckpointError, match="layers of different sizes"):
+        load(path)
+    with pytest.raises(AssertionError, match="llama-server has ended"), llama_server(path, *PRECISE):
+        pass
