@@ -359,7 +359,7 @@ MACHINE_DEPENDENT = {
     for name in (
         "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "logaddexp", "pow", "power", "sin", "cos", "tan",
         "asin", "acos", "atan", "atan2", "arctan2", "sinh", "cosh", "tanh", "erf", "erfc", "gamma", "lgamma", "cbrt",
-        "hypot", "dot", "matmul", "einsum",
+        "hypot", "dot", "matmul", "einsum", "inner", "vdot", "tensordot", "linalg",
     )
 }  # fmt: skip
 """What C libraries, and numpy by the processor, compute with different last bits. Square roots are not among it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from onward.constraints import grammars
+from onward.constraints.process import checker
 from onward.server.app import make_app
 from tests.server.fakes import Call, in_loop, settings
 from tests.toy_backend import make_backend, running
@@ -213,6 +216,27 @@ async def test_rules_that_lead_too_deep_are_refused() -> None:
         call = await complete(app, grammar=CHAIN)
         assert call.status == 400 and call.error["param"] == "grammar"
         assert "nested too deeply" in call.error["message"]
+
+
+@pytest.mark.parametrize("in_disposable_process", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_grammars_that_come_later_change_none_that_are_in_use(
+    in_disposable_process: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where not even two compiled ones are kept: what is evicted is made again, or stays while it is used."""
+    expressions = [f"[{letter}-z ]{{20,40}}" for letter in "abcdefgh"]
+
+    async def texts(*, at_once: bool) -> list[str]:
+        async with running(make_backend(in_disposable_process=in_disposable_process)) as backend:
+            app = make_app(backend, settings())
+            wanted = [complete(app, regex=each, temperature=1, seed=7) for each in expressions * 2]
+            calls = await asyncio.gather(*wanted) if at_once else [await each for each in wanted]
+        return [json.loads(call.body)["choices"][0]["text"] for call in calls]
+
+    expected = asyncio.run(texts(at_once=False))
+    monkeypatch.setattr(grammars, "MAX_COMPILED_GRAMMARS", 1)
+    monkeypatch.setattr(checker, "MAX_KNOWN", 1)
+    assert asyncio.run(texts(at_once=True)) == expected
+    assert all(re.fullmatch(each, text) for each, text in zip(expressions * 2, expected, strict=True))
 
 
 def test_a_process_that_must_not_die_never_loads_the_library() -> None:

@@ -20,6 +20,9 @@ _HINTS = {
 """When the system sends a signal, and why."""
 SECRET_VARIABLES = ("ONWARD_API_KEY", "ONWARD_UPSTREAM_KEY", "ONWARD_DATABASE", "OPENAI_API_KEY")
 """Variables that no process of Onward inherits."""
+_DEFAULT_VARIABLES = {"OPENBLAS_NUM_THREADS": "1"}
+"""Variables that every process of Onward has, unless they are set: numpy's library would start a thread per core, of
+which nothing makes use, and which count for a limit of memory."""
 
 
 class Process(Protocol):
@@ -39,7 +42,8 @@ class Process(Protocol):
 def spawn(command: ReadOnly[str]) -> Process:
     """Start a process with a connection: its standard input is a socket for both directions, on Windows standard input
     and output are pipes. `worker_end.take_connection` is the other end. Raises OSError."""
-    environment = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
+    inherited = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
+    environment = _DEFAULT_VARIABLES | inherited
     if sys.platform == "win32":
         pipe = subprocess.PIPE
         return _PipeProcess(subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, env=environment))

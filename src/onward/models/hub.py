@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +27,8 @@ REPOSITORY_PREFIX = "models--"
 """Begins the names of folders in the hub's cache."""
 _CONNECTION_ERRORS = {"TransportError", "ConnectionError", "Timeout", "ChunkedEncodingError"}
 """Base classes by name: httpx's, or a copy of it, in huggingface_hub 1; those of requests in 0.x; Python's own."""
+MAX_QUOTED_CHARACTERS = 300
+"""Of an error of the hub's library, which may quote what a server has answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,8 @@ def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:
         return [file for file in found if is_gguf_name(file)]
     _check_network()
     try:
-        files = import_module("huggingface_hub").HfApi().list_repo_files(name.repository, revision=name.revision)
+        with _library_notes_hidden():
+            files = import_module("huggingface_hub").HfApi().list_repo_files(name.repository, revision=name.revision)
     except Exception as error:  # as in _download
         if not _no_connection(error):
             raise ModelNameError(_reason(name, error, allow_download)) from error
@@ -137,17 +142,30 @@ def _download(
     # Imported on first use: it takes 0.13 s, which a start with a built-in model should not pay.
     download = fetcher or import_module("huggingface_hub").snapshot_download
     try:
-        return Path(
-            download(
-                repo_id=name.repository,
-                revision=name.revision,
-                allow_patterns=list(patterns),
-                local_files_only=not allow_download,
+        with _library_notes_hidden():
+            return Path(
+                download(
+                    repo_id=name.repository,
+                    revision=name.revision,
+                    allow_patterns=list(patterns),
+                    local_files_only=not allow_download,
+                )
             )
-        )
     except Exception as error:  # the hub's own errors, and those of its HTTP client, which share no class
         kind = HubUnreachable if allow_download and _no_connection(error) else ModelNameError
         raise kind(_reason(name, error, allow_download)) from error
+
+
+@contextmanager
+def _library_notes_hidden() -> Iterator[None]:
+    """Hide what the hub's library logs below errors, such as that no file matched one of the formats."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _check_network() -> None:
@@ -178,7 +196,27 @@ def _reason(name: HubName, error: Exception, allow_download: bool) -> str:
     if isinstance(error, errors.LocalEntryNotFoundError):
         if not allow_download:
             return f"{model} is not in the local cache: download it with `onward pull {model}`."
-        return f"{model} is not in the local cache, and the hub cannot be reached: check the network."
+        status = _status_of(error)
+        answers = f"answers {status}: try again later" if status else "cannot be reached: check the network"
+        return f"{model} is not in the local cache, and the hub {answers}."
     if isinstance(error, errors.HFValidationError):
         return f"{model!r} is neither a path nor a valid name on the hub."
-    return f"{model} could not be downloaded ({error})."
+    said = " ".join(str(error).split())[:MAX_QUOTED_CHARACTERS]
+    if isinstance(error, OSError | errors.HfHubHTTPError) or _no_connection(error) or _is_of_http(error):
+        return f"{model} could not be downloaded ({said})."
+    return f"{model} could not be downloaded: what the hub answers cannot be understood ({said})."
+
+
+def _is_of_http(error: Exception) -> bool:
+    """Return whether the hub's HTTP client raised an error, such as for redirects without end."""
+    return any(kind.__name__ in ("HTTPError", "InvalidURL", "RequestException") for kind in type(error).__mro__)
+
+
+def _status_of(error: BaseException | None) -> int | None:
+    """Return the HTTP status of the answer that led to an error, None if there was no answer."""
+    while error is not None:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(status, int):
+            return status
+        error = error.__cause__ or error.__context__
+    return None

@@ -1,0 +1,130 @@
+"""A hub that answers nonsense: one sentence, and no file that the command says is a model."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.terminal import COMMAND
+
+pytestmark = pytest.mark.slow
+COMMIT, DIGEST = "a" * 40, "b" * 64
+ANSWERS: dict[str, tuple[int, bytes, dict[str, str]]] = {
+    "an error": (500, b"<html>\x1b[31moops</html>", {}),
+    "too many requests": (429, b"slow down", {"retry-after": "1"}),
+    "a login page": (200, b"<html>log in</html>", {"content-type": "text/html"}),
+    "a list": (200, b"[]", {}),
+    "null": (200, b"null", {}),
+    "nested deeply": (200, b"[" * 100_000, {}),
+    "redirects without end": (302, b"", {"location": "/api/models/org/name/revision/main"}),
+    "a redirect to nowhere": (302, b"", {"location": "http://127.0.0.1:1/x"}),
+    "unauthorized": (401, b"several\nlines\n" * 50, {"www-authenticate": "Bearer"}),
+    "a length that is no number": (200, b"", {"content-length": "abc"}),
+}
+"""To whatever is asked: status, body, headers."""
+NAMES: dict[str, list[Any]] = {
+    "that climb": ["../../../../evil.gguf"],
+    "that are absolute": ["/tmp/evil.gguf"],
+    "that no file has": ["a\0b.gguf"],
+    "that are no texts": [5, None, {"x": 7}],
+    "that are too long": ["x" * 5_000 + ".gguf"],
+}
+"""Names of files in a list that is otherwise right."""
+
+
+class Hub(http.server.ThreadingHTTPServer):
+    answer: tuple[int, bytes, dict[str, str]] | None = None
+    names: list[Any] = []
+    is_cut = False
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_GET(self) -> None:
+        if self.server.answer is not None:
+            return self._send(*self.server.answer)
+        if "/tree/" in self.path:
+            common = {"type": "file", "size": 9, "oid": "c" * 40, "lfs": {"oid": DIGEST, "size": 9, "pointerSize": 9}}
+            listed = [{**common, "path": name} for name in self.server.names]
+            return self._send(200, json.dumps(listed).encode(), {})
+        if "/api/" in self.path:
+            siblings = [{"rfilename": name} for name in self.server.names]
+            model = {"id": "org/name", "sha": COMMIT, "siblings": siblings, "private": False, "gated": False}
+            return self._send(200, json.dumps(model).encode(), {})
+        length = {"content-length": "99999"} if self.server.is_cut else {}
+        headers = {"x-repo-commit": COMMIT, "etag": f'"{DIGEST}"', "x-linked-size": "9", **length}
+        return self._send(200, b"GGUF12345", headers)
+
+    do_HEAD = do_GET
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {"content-length": str(len(body)), "content-type": "application/json", **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with Hub(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def pull(hub: Hub, home: Path) -> tuple[int, str]:
+    """Exit code and last line of `onward pull`, which leaves nothing outside of the hub's cache."""
+    where = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(home / "cache/hf"), "HOME": str(home)}
+    done = subprocess.run(
+        [*COMMAND, "pull", "org/name"], env=os.environ | where, capture_output=True, check=False, timeout=120
+    )
+    said = done.stderr.decode()
+    assert "Traceback" not in said and "allow_patterns" not in said, said
+    assert not [path for path in home.parent.rglob("evil*") if path.is_file()]
+    return done.returncode, said.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_strange_answer_is_one_sentence(name: str, hub: Hub, tmp_path: Path) -> None:
+    hub.answer = ANSWERS[name]
+    code, line = pull(hub, tmp_path / "deep/home")
+    status = ANSWERS[name][0]
+    assert code in (3, 4) and line.startswith("onward: org/name "), line
+    assert len(line) < 500 and "\x1b" not in line
+    if status in (429, 500):
+        assert line.endswith(f"and the hub answers {status}: try again later."), line
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_strange_names_of_files_are_one_sentence(name: str, hub: Hub, tmp_path: Path) -> None:
+    hub.names = NAMES[name]
+    code, line = pull(hub, tmp_path / "deep/home")
+    assert code == 4 and line.startswith("onward: org/name could not be downloaded"), line
+
+
+def test_a_file_that_is_cut_is_no_model(hub: Hub, tmp_path: Path) -> None:
+    hub.names, hub.is_cut = ["m-Q8_0.gguf"], True
+    code, line = pull(hub, tmp_path / "deep/home")
+    assert code == 3 and line.startswith("onward: org/name could not be downloaded"), line
+
+
+def test_a_file_that_is_no_model_is_refused(hub: Hub, tmp_path: Path) -> None:
+    hub.names = ["m-Q8_0.gguf"]
+    code, line = pull(hub, tmp_path / "deep/home")
+    assert code == 1 and "of GGUF; versions 2 and 3 can be read" in line, line
