@@ -131,7 +131,8 @@ VIEWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("scheme", "device"), [("light", {}), ("dark", PHONE)], ids=["light-1280", "dark-400"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["1280", "400"])
 @pytest.mark.parametrize("show", VIEWS, ids=lambda show: show.__name__)
 def test_axe_finds_no_violation(
     browser: Browser, site: str, show: Callable[[Playground], None], scheme: str, device: dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -117,3 +117,58 @@ def test_a_tree_of_strange_nodes_is_shown_and_kept_without_an_error(
     expect(playground.page.locator(".editor .cm-content").first).to_contain_text(str(node["text"])[:4])
     assert not errors
     assert playground.page.evaluate("window.hacked") is None
+
+
+GOOD = {"format": "onward-tree", "version": 1, "nodes": [{"id": 1, "parent": None, "origin": "written", "text": "My own."}]}
+LISTED = {"id": "good", "title": "My <img src=x onerror=window.hacked=1>", "start": "My", "words": 2, "changed": 1}
+KEPT: dict[str, Any] = {
+    "story-good": {"file": GOOD, "notes": {"memory": 5, "lore": [{"keys": 5}, None]}},
+    "draft-good": {"current": 1, "text": "My own."},
+}
+JUNK = [None, 5, "x", {}, {"id": 5}]
+DATABASES: dict[str, dict[str, Any]] = {
+    "a list that is a text": {"stories": "x", **KEPT},
+    "a list with junk": {"stories": [*JUNK, LISTED], **KEPT},
+    "entries of wrong types": {"stories": [{**LISTED, "title": {}, "start": 5, "words": "x", "changed": None}], **KEPT},
+    "a newer story that is damaged": {
+        "stories": [{**LISTED, "id": "bad", "title": "Bad", "changed": 2}, LISTED],
+        "story-bad": {"file": "x", "notes": 5},
+        "draft-bad": {"current": {}, "text": 5},
+        **KEPT,
+    },
+    "a draft of wrong types": {"stories": [LISTED], **KEPT, "draft-good": {"current": {}, "text": 5}},
+    "a damaged tree of the first edition": {"tree": {"file": 5, "current": "x", "text": 7}, "stories": [LISTED], **KEPT},
+}
+PUT = """values => new Promise((resolve, reject) => {
+    const opened = indexedDB.open("onward");
+    opened.onsuccess = () => {
+        const change = opened.result.transaction("values", "readwrite");
+        const store = change.objectStore("values");
+        store.clear();
+        for (const [name, value] of Object.entries(values)) store.put(value, name);
+        change.oncomplete = () => { opened.result.close(); resolve(); };
+        change.onerror = reject;
+    };
+})"""
+
+
+@pytest.mark.parametrize("name", DATABASES)
+def test_a_damaged_database_costs_no_story_that_can_be_read(playground: Playground, name: str) -> None:
+    page = playground.page
+    page.wait_for_timeout(600)  # the page has made its database
+    page.goto(f"{playground.url}/health")
+    page.evaluate(PUT, DATABASES[name])
+    playground.open()
+    if name == "a draft of wrong types":
+        page.locator("main").wait_for()  # its tree is whole, the place in it is not
+    else:
+        expect(playground.stories().filter(has_text="My")).to_have_count(1)
+        page.locator(".stories button.story", has_text="My").click()
+        expect(page.locator(".editor .cm-content").first).to_contain_text("My own.")
+    playground.editor.focus()
+    page.keyboard.press("Control+End")
+    page.keyboard.insert_text(" More.")
+    page.wait_for_timeout(600)
+    playground.open()
+    expect(page.locator(".editor .cm-content").first).to_contain_text("More.")
+    assert page.evaluate("window.hacked") is None

@@ -1,6 +1,6 @@
 /** The library: stories in the browser's database, each with its tree and notes; every change is kept. */
 import { batch, effect, signal } from "@preact/signals";
-import { createStore, del, get, setMany, update } from "idb-keyval";
+import { createStore, del, get, keys, setMany, update } from "idb-keyval";
 import { asNotes, NO_NOTES, type Notes } from "../core/context";
 import { markdown, readStory, storyFile } from "../core/story_file";
 import { EMPTY_TREE, textAt, type Tree } from "../core/tree";
@@ -52,14 +52,58 @@ interface KeptDraft {
   text: string;
 }
 
+/** What the database has may be damaged, or another program's: entries without an id are left out, wrong values emptied. */
+function asInfos(found: unknown): StoryInfo[] {
+  if (!Array.isArray(found)) return [];
+  return found
+    .filter((each) => typeof each?.id === "string")
+    .map(({ id, title: named, start, words, changed }) => ({
+      id,
+      title: asText(named),
+      start: asText(start),
+      words: Number.isFinite(words) ? words : 0,
+      changed: Number.isFinite(changed) ? changed : 0,
+    }));
+}
+
+function asText(found: unknown): string {
+  return typeof found === "string" ? found : "";
+}
+
+/** Returns the stories that are kept, the last one first. Where their list is lost, they are found by their drafts. */
+async function listed(): Promise<StoryInfo[]> {
+  const kept = await get<unknown>("stories", database);
+  const found = asInfos(kept);
+  if (kept !== undefined && !Array.isArray(kept)) {
+    for (const name of await keys<string>(database)) {
+      if (!name.startsWith("draft-")) continue;
+      const written = asText((await get<KeptDraft>(name, database))?.text);
+      found.push({ id: name.slice("draft-".length), title: "", start: startOf(written), words: countWords(written), changed: 0 });
+    }
+  }
+  return found.toSorted((one, other) => other.changed - one.changed);
+}
+
+/** Opens the last story that can be read, and returns whether there is one; others stay where they are, and are named. */
+async function openLast(): Promise<boolean> {
+  for (const info of stories.value) {
+    try {
+      await load(info.id);
+      return true;
+    } catch {
+      notify(`“${shownTitle(info)}” is damaged and cannot be opened. It stays in this browser.`);
+    }
+  }
+  return false;
+}
+
 /** Restores what this browser has kept, then keeps every change, until the story is opened in another tab. */
 export async function keepStories(): Promise<void> {
   const channel = new BroadcastChannel("onward-story");
   try {
     await takeOldTree();
-    stories.value = ((await get<StoryInfo[]>("stories", database)) ?? []).toSorted((one, other) => other.changed - one.changed);
-    const [last] = stories.value;
-    if (last) await load(last.id);
+    stories.value = await listed();
+    await openLast();
   } catch {
     notify("This browser keeps nothing for this page: export your story before you leave.");
     return;
@@ -111,10 +155,10 @@ async function keep(): Promise<void> {
 /** Changes the list of stories here and in the database, where other tabs change it too. */
 async function relist(change: (listed: StoryInfo[]) => StoryInfo[]): Promise<void> {
   stories.value = change(stories.value);
-  await update<StoryInfo[]>(
+  await update<unknown>(
     "stories",
-    (listed = []) => {
-      const changed = change(listed);
+    (kept) => {
+      const changed = change(Array.isArray(kept) ? asInfos(kept) : stories.value);
       stories.value = changed;
       return changed;
     },
@@ -126,9 +170,9 @@ async function relist(change: (listed: StoryInfo[]) => StoryInfo[]): Promise<voi
 async function takeOldTree(): Promise<void> {
   const old = await get<{ file: unknown; current: number | null; text: string }>(OLD_TREE, database);
   if (!old) return;
-  const info: StoryInfo = { id: newId(), title: "", start: startOf(old.text), words: countWords(old.text), changed: Date.now() };
-  const others = (await get<StoryInfo[]>("stories", database)) ?? [];
-  await setMany([["stories", [info, ...others]], [`story-${info.id}`, { file: old.file, notes: NO_NOTES }], [`draft-${info.id}`, old]], database);
+  const written = asText(old.text);
+  const info: StoryInfo = { id: newId(), title: "", start: startOf(written), words: countWords(written), changed: Date.now() };
+  await setMany([["stories", [info, ...(await listed())]], [`story-${info.id}`, { file: old.file, notes: NO_NOTES }], [`draft-${info.id}`, old]], database);
   await del(OLD_TREE, database);
 }
 
@@ -137,7 +181,8 @@ async function read(id: string): Promise<{ tree: Tree; notes: Notes; current: nu
   const found = story ? fromFile(story.file) : EMPTY_TREE;
   const ids = story ? (story.file as { nodes: { id: number }[] }).nodes.map((node) => node.id) : [];
   const at = draft?.current == null ? null : ids.indexOf(draft.current) + 1 || null; // the file's nodes are numbered anew
-  return { tree: found, notes: asNotes(story?.notes), current: at, text: draft?.text ?? textAt(found, at) };
+  const written = typeof draft?.text === "string" ? draft.text : textAt(found, at);
+  return { tree: found, notes: asNotes(story?.notes), current: at, text: written };
 }
 
 async function load(id: string): Promise<void> {
@@ -190,9 +235,7 @@ async function leave(): Promise<void> {
 export async function removeStory(id: string): Promise<void> {
   await forget(id);
   if (id !== storyId.value) return;
-  const [next] = stories.value;
-  if (next) await load(next.id);
-  else show(newId(), "", { tree: EMPTY_TREE, notes: NO_NOTES, current: null, text: FIRST_PROMPT });
+  if (!(await openLast())) show(newId(), "", { tree: EMPTY_TREE, notes: NO_NOTES, current: null, text: FIRST_PROMPT });
 }
 
 async function forget(id: string): Promise<void> {
@@ -213,7 +256,7 @@ export async function searchStories(words: string): Promise<Set<string>> {
   const wanted = words.trim().toLowerCase();
   const found = await Promise.all(
     stories.value.map(async ({ id, title: name }) => {
-      const written = id === storyId.value ? text.value : ((await get<KeptDraft>(`draft-${id}`, database))?.text ?? "");
+      const written = id === storyId.value ? text.value : asText((await get<KeptDraft>(`draft-${id}`, database))?.text);
       return `${name}\n${written}`.toLowerCase().includes(wanted) ? id : null;
     }),
   );
