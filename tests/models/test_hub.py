@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ NAMES: dict[str, list[Any]] = {
 
 class Hub(http.server.ThreadingHTTPServer):
     answer: tuple[int, bytes, dict[str, str]] | None = None
-    names: list[Any] = []
+    names: Sequence[Any] = ()
     is_cut = False
 
 

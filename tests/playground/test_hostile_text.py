@@ -119,7 +119,8 @@ def test_a_tree_of_strange_nodes_is_shown_and_kept_without_an_error(
     assert playground.page.evaluate("window.hacked") is None
 
 
-GOOD = {"format": "onward-tree", "version": 1, "nodes": [{"id": 1, "parent": None, "origin": "written", "text": "My own."}]}
+NODE = {"id": 1, "parent": None, "origin": "written", "text": "My own."}
+GOOD = {"format": "onward-tree", "version": 1, "nodes": [NODE]}
 LISTED = {"id": "good", "title": "My <img src=x onerror=window.hacked=1>", "start": "My", "words": 2, "changed": 1}
 KEPT: dict[str, Any] = {
     "story-good": {"file": GOOD, "notes": {"memory": 5, "lore": [{"keys": 5}, None]}},
@@ -137,7 +138,7 @@ DATABASES: dict[str, dict[str, Any]] = {
         **KEPT,
     },
     "a draft of wrong types": {"stories": [LISTED], **KEPT, "draft-good": {"current": {}, "text": 5}},
-    "a damaged tree of the first edition": {"tree": {"file": 5, "current": "x", "text": 7}, "stories": [LISTED], **KEPT},
+    "the first edition's tree, damaged": {"tree": {"file": 5, "current": "x", "text": 7}, "stories": [LISTED], **KEPT},
 }
 PUT = """values => new Promise((resolve, reject) => {
     const opened = indexedDB.open("onward");

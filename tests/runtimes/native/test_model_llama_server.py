@@ -59,7 +59,7 @@ UNEQUAL = {
     "attention.head_count": (HEADS, 2, ("attn_q",), "attn_output"),
     "attention.head_count_kv": (KV_HEADS, 1, ("attn_k", "attn_v"), ""),
 }
-"""What is stated per layer: usually, of the second layer here, the matrices with so many rows, and with so many inputs."""
+"""What is stated per layer: usually, of the second one, the matrices with so many rows, and with so many inputs."""
 
 
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if "," not in name and name not in JOINED])
@@ -67,7 +67,7 @@ UNEQUAL = {
 def test_layers_of_different_sizes_are_refused_as_llama_server_refuses_them(
     name: str, key: str, tmp_path: Path
 ) -> None:
-    """None of the architectures has such files: llama.cpp creates the tensors of all layers by the sizes of the first."""
+    """No architecture here has such files: llama.cpp creates the tensors of all layers by the sizes of the first."""
     usual, other, by_rows, by_inputs = UNEQUAL[key]
     metadata, tensors = tiny(name)
     metadata[f"{name}.{key}"] = [usual, other] + [usual] * (metadata[f"{name}.block_count"] - 2)
