@@ -2,9 +2,12 @@
 
 import os
 import sys
-import threading
 
 from onward.cli.interrupt import exit_on_interrupt, install_handler
+
+TYPE_CHECKING = False  # importing typing, or threading, would leave Ctrl-C unhandled for longer
+if TYPE_CHECKING:
+    import threading
 
 
 def main() -> None:
@@ -13,6 +16,8 @@ def main() -> None:
     os.environ.setdefault(
         "OPENBLAS_NUM_THREADS", "1"
     )  # numpy's, whose threads nothing uses: they take start and memory
+    import threading
+
     from onward.stdio import escape_what_cannot_be_encoded, replace_closed_streams
 
     escape_what_cannot_be_encoded()
@@ -37,8 +42,10 @@ def main() -> None:
         raise
 
 
-def _report_thread_error(error: threading.ExceptHookArgs) -> None:
+def _report_thread_error(error: "threading.ExceptHookArgs") -> None:
     """Print what ended a thread: a sentence if it was the lack of memory, else the traceback."""
+    import threading
+
     from onward.cli.output.errors import NO_MEMORY, lacks_memory
 
     if lacks_memory(error.exc_value):
