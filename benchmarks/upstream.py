@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from benchmarks import peer_build
 from benchmarks.llama_server import Slots, serve_peer
@@ -28,7 +28,7 @@ WARM_UP = 3
 """Requests to each that are not counted."""
 
 
-def stream_times(client: httpx.Client, url: str, body: dict[str, Any]) -> tuple[float, float]:
+def stream_times(client: httpx2.Client, url: str, body: dict[str, Any]) -> tuple[float, float]:
     """Return the seconds to the first event of a stream, and the seconds per event after it."""
     start = time.perf_counter()
     arrivals: list[float] = []
@@ -55,7 +55,7 @@ def main() -> int:
     with serve_peer(program, arguments.model, slots) as peer:
         address = peer.url.removesuffix("/v1")
         upstream = f"peer={address.replace('http://', 'llama+http://')}"
-        with serve(upstream, *flags) as onward, httpx.Client(timeout=60) as client:
+        with serve(upstream, *flags) as onward, httpx2.Client(timeout=60) as client:
             for number in range(arguments.rounds + WARM_UP):
                 draw = random.Random(number)
                 prompt, other = (draw.choices(range(300, 3000), k=PROMPT_TOKENS) for _ in range(2))

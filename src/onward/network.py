@@ -1,7 +1,7 @@
 """How the environment says to reach other servers: through which proxy, by which certificate authorities.
 
-httpx reads the same variables, but fails at a network or an IPv6 address in NO_PROXY, and before the first request at
-the proxy of a scheme that is never used.
+httpx2 reads the same variables, but NO_PROXY only with commas, and it fails before the first request at a proxy that no
+request would use, with an error that does not name the variable. So the choice of proxies is made here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import certifi
 from onward.errors import SetupError
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 _PORTS = {"http": 80, "https": 443}
 _SOCKS = ("socks5", "socks5h")
@@ -83,7 +83,7 @@ def _check_proxy(proxy: str, variable: str) -> None:
     if parts.scheme in _SOCKS and importlib.util.find_spec("socksio") is None:
         raise SetupError(
             f"The proxy in {variable} speaks SOCKS, for which a package is missing: install it with `pip install "
-            "'httpx[socks]'`, or name an HTTP proxy."
+            "'httpx2[socks]'`, or name an HTTP proxy."
         )
 
 
@@ -167,14 +167,14 @@ class _Route(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments of an httpx transport. Raises SetupError."""
-        import httpx
+        """The arguments of an httpx2 transport. Raises SetupError."""
+        import httpx2
 
         proxy = None
         if self.proxy:
             is_encrypted = self.proxy.startswith("https://")
-            proxy = httpx.Proxy(self.proxy, ssl_context=trusted_certificates() if is_encrypted else None)
-        # Otherwise httpx would read the certificates for requests that need none.
+            proxy = httpx2.Proxy(self.proxy, ssl_context=trusted_certificates() if is_encrypted else None)
+        # Otherwise httpx2 would read the certificates for requests that need none.
         verify = trusted_certificates() if self.is_encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return {"verify": verify, "proxy": proxy}
 
@@ -185,20 +185,20 @@ def _route(url: str) -> _Route:
 
 
 class Transport:
-    """An httpx.BaseTransport that follows the environment for each request.
+    """An httpx2.BaseTransport that follows the environment for each request.
 
     Raises SetupError for a request that needs what cannot be used.
     """
 
     def __init__(self) -> None:
-        self._made: dict[_Route, httpx.HTTPTransport] = {}
+        self._made: dict[_Route, httpx2.HTTPTransport] = {}
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        import httpx
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        import httpx2
 
         route = _route(str(request.url))
         if route not in self._made:
-            self._made[route] = httpx.HTTPTransport(**route.options)
+            self._made[route] = httpx2.HTTPTransport(**route.options)
         return self._made[route].handle_request(request)
 
     def close(self) -> None:
@@ -213,18 +213,18 @@ class Transport:
 
 
 class AsyncTransport:
-    """An httpx.AsyncBaseTransport, as `Transport`."""
+    """An httpx2.AsyncBaseTransport, as `Transport`."""
 
-    def __init__(self, limits: httpx.Limits) -> None:
+    def __init__(self, limits: httpx2.Limits) -> None:
         self._limits = limits
-        self._made: dict[_Route, httpx.AsyncHTTPTransport] = {}
+        self._made: dict[_Route, httpx2.AsyncHTTPTransport] = {}
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        import httpx
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        import httpx2
 
         route = _route(str(request.url))
         if route not in self._made:
-            self._made[route] = httpx.AsyncHTTPTransport(**route.options, limits=self._limits)
+            self._made[route] = httpx2.AsyncHTTPTransport(**route.options, limits=self._limits)
         return await self._made[route].handle_async_request(request)
 
     async def aclose(self) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from tests.chaos.faulty_engine import NAME, ORDERS
 from tests.chaos.injector import Injector, read_metric, schedule, wait_for
@@ -121,7 +121,7 @@ def wait_until_quiet(server: ServerProcess, before: Resources) -> Resources:
     after = Resources.of(server)
     assert after.num_threads <= before.num_threads + MAX_NEW_THREADS, f"{before} became {after}"
     wait_for(lambda: len(server.engines()) == 1, "the end of all processes but one")
-    assert httpx.get(f"{server.url}/health").json()["status"] == "ready"
+    assert httpx2.get(f"{server.url}/health").json()["status"] == "ready"
     return after
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from benchmarks.hostile_constraints import HOSTILE_CONSTRAINTS
 
 from tests.chaos.faulty_engine import FATAL, FAULTS, NO_MEMORY, NOT_FINITE, ORDER_FILE
@@ -127,7 +127,7 @@ class Injector:
 
 def read_metric(server: ServerProcess, model: str, name: str, labels: str = "") -> float:
     """Return the value of a metric of a model; `labels` are those after the model's."""
-    text = httpx.get(f"{server.url}/metrics", timeout=GUARD_SECONDS).text
+    text = httpx2.get(f"{server.url}/metrics", timeout=GUARD_SECONDS).text
     found = re.search(rf'^{name}{{model="{model}"{labels}}} (\S+)$', text, re.MULTILINE)
     assert found, f"{name} is not in the metrics"
     return float(found[1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -236,7 +236,7 @@ def test_llama_server_makes_the_same_tokens(name: str, tmp_path: Path) -> None:
         for text in texts:
             for special in (False, True):
                 asked = {"content": text, "add_special": special, "parse_special": True}
-                answer = httpx.post(f"{url}/tokenize", json=asked).json()
+                answer = httpx2.post(f"{url}/tokenize", json=asked).json()
                 assert token_ids(path, text, special=special) == answer["tokens"], text
 
 

@@ -27,7 +27,7 @@ HEAVY = (
     "llvmlite",
     "starlette",
     "uvicorn",
-    "httpx",
+    "httpx2",
     "prometheus_client",
     "msgspec",
     "tokenizers",

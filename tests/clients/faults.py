@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-import httpx
+import httpx2
 import uvicorn
 
 Scope = MutableMapping[str, Any]
@@ -71,7 +71,7 @@ class FaultProxy:
         self, method: str, path: str, headers: dict[str, str], body: bytes, fault: str, send: Send
     ) -> None:
         async with (
-            httpx.AsyncClient(base_url=self._target, timeout=30) as client,
+            httpx2.AsyncClient(base_url=self._target, timeout=30) as client,
             client.stream(method, path, content=body, headers=headers) as got,
         ):
             head = [(key, value) for key, value in got.headers.raw if key.lower() == b"content-type"]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from tests.parity.servers import BASE, COMPLETIONS, Server
 
@@ -241,7 +241,7 @@ def check_curl(server: Server, report: Report) -> None:
     def keystrokes() -> None:
         body = BASE | {"stream": True, "max_tokens": 1500, "ignore_eos": True}
         for _ in range(10):
-            with httpx.stream("POST", url, json=body, timeout=10) as answer:
+            with httpx2.stream("POST", url, json=body, timeout=10) as answer:
                 next(answer.iter_bytes())
         until(lambda: server.metric("onward_kv_blocks_used") == 0)
         assert server.ask().status == 200

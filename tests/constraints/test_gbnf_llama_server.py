@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 
 from tests.constraints import gbnf_oracle as oracle
@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def generated(url: str, grammar: str, seed: int) -> str | None:
     """A text that llama-server generates and ends itself; None if it refuses the grammar, or the text is cut."""
     body = {**LIKED, "grammar": grammar, "seed": seed, "logit_bias": [[ord(each), 6] for each in 'ab-]\n "']}
-    answer = httpx.post(f"{url}/completion", json=body, timeout=60)
+    answer = httpx2.post(f"{url}/completion", json=body, timeout=60)
     if answer.status_code == 400:
         return None
     found = answer.raise_for_status().json()

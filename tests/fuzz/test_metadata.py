@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -86,8 +86,8 @@ def of_llama(path: Path) -> dict[str, float] | None:
     try:
         with llama_server(path, *flags) as url:
             asked = {"prompt": PROMPT, "n_predict": 1, "n_probs": 30, "temperature": 0, "samplers": []}
-            answer = httpx.post(f"{url}/completion", json=asked, timeout=60).json()
-    except (AssertionError, httpx.HTTPError, subprocess.SubprocessError):
+            answer = httpx2.post(f"{url}/completion", json=asked, timeout=60).json()
+    except (AssertionError, httpx2.HTTPError, subprocess.SubprocessError):
         return None
     if "completion_probabilities" not in answer:
         return None

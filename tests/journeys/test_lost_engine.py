@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from onward.ipc.worker_end import OOM_SCORE_OFFSET
@@ -65,7 +65,9 @@ class Client:
 
     def _run(self, fields: dict[str, Any]) -> Folded:
         folded = Folded()
-        with httpx.stream("POST", f"{self._url}/v1/completions", json={"model": "toy", **fields}, timeout=60) as answer:
+        with httpx2.stream(
+            "POST", f"{self._url}/v1/completions", json={"model": "toy", **fields}, timeout=60
+        ) as answer:
             if not fields.get("stream") or answer.status_code != 200:
                 folded.take(json.loads(answer.read()))
                 return folded
@@ -95,7 +97,7 @@ def undisturbed(server: ServerProcess) -> dict[str, Folded]:
 
 
 def metric(server: ServerProcess, name: str) -> float:
-    text = httpx.get(f"{server.url}/metrics").text
+    text = httpx2.get(f"{server.url}/metrics").text
     found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
     assert found, f"{name} is not in the metrics"
     return float(found[1])
@@ -125,7 +127,7 @@ def check_survives(server: ServerProcess, undisturbed: dict[str, Folded], harm: 
         lambda: metric(server, 'onward_engine_recovery_seconds_count{model="toy"}') > before, "the count of recoveries"
     )
     assert engine not in server.engines() and len(server.engines()) == 1
-    assert httpx.get(f"{server.url}/health").json()["status"] == "ready"
+    assert httpx2.get(f"{server.url}/health").json()["status"] == "ready"
     wait_for(lambda: metric(server, 'onward_kv_blocks_used{model="toy"}') == 0, "free blocks")
     assert metric(server, 'onward_engine_running{model="toy"}') == 0
 
@@ -160,12 +162,12 @@ def test_the_system_ends_an_engine_before_the_server_when_memory_runs_out(server
 def test_health_says_that_an_engine_is_being_started_again(server: ServerProcess) -> None:
     (engine,) = server.engines()
     os.kill(engine, signal.SIGKILL)
-    wait_for(lambda: httpx.get(f"{server.url}/health").status_code == 503, "503")
-    assert httpx.get(f"{server.url}/live").status_code == 200
+    wait_for(lambda: httpx2.get(f"{server.url}/health").status_code == 503, "503")
+    assert httpx2.get(f"{server.url}/live").status_code == 200
     fields = {"model": "toy", "prompt": "a", "max_tokens": 2}
-    answer = httpx.post(f"{server.url}/v1/completions", json=fields, timeout=GUARD_SECONDS)
+    answer = httpx2.post(f"{server.url}/v1/completions", json=fields, timeout=GUARD_SECONDS)
     assert answer.status_code == 200, "requests wait for the next engine"
-    wait_for(lambda: httpx.get(f"{server.url}/health").status_code == 200, "200")
+    wait_for(lambda: httpx2.get(f"{server.url}/health").status_code == 200, "200")
 
 
 @pytest.mark.slow
@@ -208,7 +210,7 @@ def test_a_request_that_ends_engines_ends_itself_and_no_other(undisturbed: dict[
         for name, answer in answers.items():
             assert answer.result(GUARD_SECONDS) == undisturbed[name], name
         assert metric(server, 'onward_engine_poisoned_requests_total{model="toy"}') == 2
-        assert httpx.get(f"{server.url}/live").status_code == 200
+        assert httpx2.get(f"{server.url}/live").status_code == 200
     assert sum("was ended as the cause" in line for line in server.output) == 2
 
 

@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.processes import served, server_process
@@ -29,12 +29,12 @@ time.time_ns = lambda: int(_jumping() * 1e9)
 BODY = {"model": "toy", "prompt": "Once upon a time", "max_tokens": 24, "temperature": 0, "seed": 1}
 
 
-def post(url: str, key: str = "", **fields: object) -> httpx.Response:
+def post(url: str, key: str = "", **fields: object) -> httpx2.Response:
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    return httpx.post(f"{url}/v1/completions", json=BODY | fields, headers=headers, timeout=60)
+    return httpx2.post(f"{url}/v1/completions", json=BODY | fields, headers=headers, timeout=60)
 
 
-def text_of(answer: httpx.Response) -> str:
+def text_of(answer: httpx2.Response) -> str:
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["text"])
 

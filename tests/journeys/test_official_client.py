@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import httpx
+import httpx2
 import openai
 import pytest
 import uvicorn
@@ -83,7 +83,7 @@ def test_a_client_that_does_not_read_delays_no_other_and_its_disconnect_is_notic
     tick.set()
     flood: list[Step] = [delta("x" * 100_000), tick] * 200
     backend = FakeBackend(script_of=lambda request: list(flood) if request.stream else list(STORY))
-    with served(backend) as url, httpx.Client(base_url=url) as client:
+    with served(backend) as url, httpx2.Client(base_url=url) as client:
         fields = {"model": "m", "prompt": "x", "stream": True}
         with client.stream("POST", "/completions", json=fields) as unread:
             assert unread.status_code == 200

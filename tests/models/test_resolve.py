@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from huggingface_hub import errors
 
@@ -40,7 +40,7 @@ class Hub:
 
 
 def http_error(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
-    response: Any = httpx.Response(404, request=httpx.Request("GET", "http://hub.invalid/"))
+    response: Any = httpx2.Response(404, request=httpx2.Request("GET", "http://hub.invalid/"))
     return kind("refused", response=response)  # of whichever HTTP client the hub's library uses
 
 
@@ -164,7 +164,7 @@ def test_each_way_a_download_can_fail_has_its_own_message(error: Exception, word
         errors.LocalEntryNotFoundError("nothing"),
         errors.OfflineModeIsEnabled("offline"),
         ConnectionResetError("reset"),
-        httpx.RemoteProtocolError("Server disconnected without sending a response."),
+        httpx2.RemoteProtocolError("Server disconnected without sending a response."),
         requests_error("ConnectionError"),
         requests_error("Timeout"),
         requests_error("ChunkedEncodingError"),

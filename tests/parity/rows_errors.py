@@ -354,7 +354,7 @@ def overload(server: Server) -> None:
     """A full waiting queue is a 503 with Retry-After; later requests are served again."""
     busy = base(stream=True, n=20, max_tokens=1900, ignore_eos=True, temperature=1)
     with server.http.stream("POST", COMPLETIONS, json=busy, headers={"api-key": KEY}) as running:
-        chunks = running.iter_bytes()  # kept: httpx hangs up when its iterator is dropped
+        chunks = running.iter_bytes()  # kept: httpx2 hangs up when its iterator is dropped
         next(chunks)
         answer = server.ask(max_tokens=1)
         assert answer.status == 503, f"{answer.status} {answer.error}"

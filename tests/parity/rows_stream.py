@@ -6,7 +6,7 @@ import contextlib
 import json
 from typing import Any
 
-import httpx
+import httpx2
 
 from .servers import COMPLETIONS, Answer, Server
 from .table import Area, base
@@ -240,7 +240,7 @@ def accept_is_ignored(server: Server) -> None:
 def departure(server: Server) -> None:
     """A disconnect stops the request; the next request is served at once, and no KV block is lost."""
     body = base(stream=True, n=8, max_tokens=1900, ignore_eos=True, temperature=1)
-    with server.http.stream("POST", COMPLETIONS, json=body) as answer, contextlib.suppress(httpx.HTTPError):
+    with server.http.stream("POST", COMPLETIONS, json=body) as answer, contextlib.suppress(httpx2.HTTPError):
         next(answer.iter_bytes())
     assert server.ask(max_tokens=1).status == 200
     for _ in range(500):

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-import httpx
+import httpx2
 from sqlalchemy import URL
 
 from onward.service.keys import create_key
@@ -63,7 +63,7 @@ class Answer:
     """A complete response."""
 
     status: int
-    headers: httpx.Headers
+    headers: httpx2.Headers
     raw: bytes
 
     @property
@@ -141,7 +141,7 @@ class Server:
         self.port = int(found[2])
         self.url = f"http://127.0.0.1:{self.port}"
         self._key = {"authorization": f"Bearer {KEY}"} if KEY in flags else {}
-        self.http = httpx.Client(base_url=self.url, timeout=30)
+        self.http = httpx2.Client(base_url=self.url, timeout=30)
 
     def close(self) -> str:
         """Stop the process and return its standard error."""
@@ -168,11 +168,11 @@ class Server:
     def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
         """Send a raw request. Its content type is JSON, unless `headers` contain another."""
         given = {"content-type": "application/json"} if body else {}
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)  # unlike httpx, it sends invalid headers
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)  # unlike httpx2, it sends invalid headers
         with contextlib.closing(connection):
             connection.request(method, path, body, given | dict(headers or {}))
             got = connection.getresponse()
-            return Answer(got.status, httpx.Headers(got.getheaders()), got.read())
+            return Answer(got.status, httpx2.Headers(got.getheaders()), got.read())
 
     def tokens(self, text: str) -> list[int]:
         """Return the toy's token ids of `text`."""

@@ -6,7 +6,7 @@ import json
 import socket
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -25,14 +25,14 @@ def post(**fields: Any) -> bytes:
 
 
 def gauge(server: Process, name: str) -> float:
-    text = httpx.get(f"{server.url}/metrics").text
+    text = httpx2.get(f"{server.url}/metrics").text
     return float(next(line for line in text.splitlines() if line.startswith(f"{name} ")).split()[1])
 
 
 def test_the_ready_line_names_address_and_models(server: Process) -> None:
     named = f"Onward is ready at {server.url}/v1 (model: storyteller)."
     assert server.ready_line == f"{named} Write at {server.url}; Ctrl-C stops it.\n"
-    assert httpx.get(f"{server.url}/health").json()["status"] == "ready"
+    assert httpx2.get(f"{server.url}/health").json()["status"] == "ready"
 
 
 def test_a_stream_is_chunked_and_ends_with_the_last_chunk(server: Process) -> None:
@@ -78,7 +78,7 @@ def test_the_client_raises_an_error_from_inside_a_stream(client: openai.OpenAI) 
 
 
 def test_an_idle_stream_gets_keep_alive_comments_on_the_wire(server: Process) -> None:
-    with httpx.stream(
+    with httpx2.stream(
         "POST", f"{server.url}/v1/completions", json={"model": "m", "prompt": "slow", "stream": True}
     ) as answer:
         received = b""
@@ -110,7 +110,7 @@ def test_closing_the_stream_of_the_client_cancels_the_work(server: Process, clie
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_over_the_limit_is_answered_while_it_is_sent(server: Process, chunked: bool) -> None:
     body = b"x" * 50_000
-    answer = httpx.post(
+    answer = httpx2.post(
         f"{server.url}/v1/completions",
         content=iter([body]) if chunked else body,
         headers={"content-type": "application/json"},
@@ -136,7 +136,7 @@ def test_malformed_http_is_a_400_in_the_envelope(server: Process) -> None:
 
 
 def test_one_connection_serves_many_requests(server: Process) -> None:
-    with httpx.Client(base_url=server.url) as connection:
+    with httpx2.Client(base_url=server.url) as connection:
         for _ in range(3):
             stream = connection.post("/v1/completions", json={"model": "m", "prompt": "x", "stream": True})
             assert events(stream.content)[-1] == "[DONE]"

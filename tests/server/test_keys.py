@@ -13,7 +13,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from onward.errors import SetupError
@@ -225,7 +225,7 @@ if sys.platform == "win32":
 
 
 def status(server: Process, key: str) -> int:
-    return httpx.get(f"{server.url}/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
+    return httpx2.get(f"{server.url}/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
 
 
 def has_terminal() -> bool:

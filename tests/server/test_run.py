@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from onward.errors import SetupError
@@ -50,7 +50,7 @@ class Streaming:
 
     def _run(self, url: str, prompt: str) -> None:
         fields = {"model": "m", "prompt": prompt, "stream": True}
-        with httpx.stream("POST", f"{url}/v1/completions", json=fields, timeout=20) as answer:
+        with httpx2.stream("POST", f"{url}/v1/completions", json=fields, timeout=20) as answer:
             for chunk in answer.iter_raw():
                 self.body += chunk
                 self._started.set()
@@ -66,7 +66,7 @@ Start = Callable[..., Process]
 
 def wait_for_drain(server: Process) -> None:
     """Wait until `/health` reports that the server is draining."""
-    wait_for(lambda: httpx.get(f"{server.url}/health").json()["status"] == "draining")
+    wait_for(lambda: httpx2.get(f"{server.url}/health").json()["status"] == "draining")
 
 
 hangs_up = pytest.mark.skipif(
@@ -84,7 +84,7 @@ hangs_up = pytest.mark.skipif(
 )
 def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, number: signal.Signals) -> None:
     server = start()
-    httpx.get(f"{server.url}/health")
+    httpx2.get(f"{server.url}/health")
     server.popen.send_signal(number)
     assert server.popen.wait(10) == 0
     bind("127.0.0.1", server.port).close()
@@ -96,7 +96,7 @@ def test_a_drain_refuses_new_requests_and_ends_running_ones_with_an_error_event(
     streams = [Streaming(server) for _ in range(4)]
     server.popen.send_signal(signal.SIGTERM)
     wait_for_drain(server)
-    refused = httpx.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "x"})
+    refused = httpx2.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "x"})
     assert refused.status_code == 503
     assert refused.headers["retry-after"] == "1"
     assert refused.headers["connection"] == "close"
@@ -116,7 +116,7 @@ def test_a_server_whose_engine_is_dead_drains_and_ends_with_a_code_of_its_own(st
     """Not zero: systemd's `Restart=on-failure` and the like start it again."""
     server = start("drain=0.5")
     streaming = Streaming(server)
-    assert httpx.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "die"}).status_code == 200
+    assert httpx2.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "die"}).status_code == 200
     assert streaming.wait()[-1]["error"]["type"] == "server_error"
     assert server.popen.wait(10) == DEAD_ENGINE_EXIT_CODE == 70
     said = server.end()

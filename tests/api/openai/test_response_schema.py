@@ -33,11 +33,11 @@ from onward.api.openapi import openapi
 from onward.api.parameter import Parameter, Profile
 from onward.api.refusals import no_model
 from onward.api.request_schema import request_schema
-from onward.api.sse import EventDecoder
 from onward.errors import ApiError
 from onward.server.app import ROUTES
 from tests.api.openai.decoding import decode_request
 from tests.examples import examples
+from tests.server.fakes import events as parse_events
 
 from .schema_check import is_valid, resolve
 
@@ -240,10 +240,10 @@ def test_the_examples_of_the_document_are_valid() -> None:
         assert is_valid(example["value"], request_schema())
     content = operation["responses"]["200"]["content"]
     assert is_valid(content["application/json"]["example"], completion_schema())
-    *events, done = EventDecoder().feed(content["text/event-stream"]["example"].encode())
+    *events, done = parse_events(content["text/event-stream"]["example"].encode())
     assert done == "[DONE]"
     for event in events:
-        assert is_valid(json.loads(event), DOCUMENT["components"]["schemas"]["CompletionChunk"], DOCUMENT)
+        assert is_valid(event, DOCUMENT["components"]["schemas"]["CompletionChunk"], DOCUMENT)
 
 
 def test_a_linked_completion_requires_its_link() -> None:

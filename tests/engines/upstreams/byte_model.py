@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -99,9 +99,9 @@ def llama_server(model: Path, *flags: str) -> Iterator[str]:
         for _ in range(600):
             assert process.poll() is None, "llama-server has ended"
             try:
-                if httpx.get(url + "/health", timeout=2).status_code == 200:
+                if httpx2.get(url + "/health", timeout=2).status_code == 200:
                     break
-            except httpx.HTTPError:
+            except httpx2.HTTPError:
                 pass
             time.sleep(0.1)
         yield url

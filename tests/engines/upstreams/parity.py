@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from tests.engines.upstreams.byte_model import llama_server, write_byte_model
 from tests.parity.rows import ROWS
@@ -47,7 +47,7 @@ class Alone(Watched):
         self.url = url
         self.port = int(url.rpartition(":")[2])
         self._key: dict[str, str] = {}
-        self.http = httpx.Client(base_url=url, timeout=ALONE_SECONDS)
+        self.http = httpx2.Client(base_url=url, timeout=ALONE_SECONDS)
 
     def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
         """Raises TimeoutError, also for an answer that goes on for ever."""

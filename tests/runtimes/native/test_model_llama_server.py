@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ LONGEST = {"phi3": 24}
 def next_token(url: str, prompt: list[int], count: int) -> NDArray[np.float64]:
     """Log-probabilities of all tokens behind a prompt, by id."""
     body = {"prompt": prompt, "n_predict": 1, "n_probs": count, "temperature": 0.0, "cache_prompt": False}
-    answer = httpx.post(f"{url}/completion", json=body, timeout=60).raise_for_status().json()
+    answer = httpx2.post(f"{url}/completion", json=body, timeout=60).raise_for_status().json()
     found = np.full(count, -np.inf)
     for each in answer["completion_probabilities"][0]["top_logprobs"]:
         found[each["id"]] = each["logprob"]

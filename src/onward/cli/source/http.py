@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import msgspec
 
 import onward
@@ -26,7 +26,14 @@ from onward.cli.source.base import (
     remote_error,
     too_large,
 )
-from onward.cli.source.stream import PREFERENCE, ChunkStream, parse_document, parse_object, resume_window
+from onward.cli.source.stream import (
+    PREFERENCE,
+    ChunkStream,
+    is_event_stream,
+    parse_document,
+    parse_object,
+    resume_window,
+)
 from onward.cli.source.transport import (
     MAX_ANSWER_BYTES,
     MAX_ERROR_BYTES,
@@ -88,7 +95,7 @@ class HttpSource:
         self,
         connection: ServerConnection,
         *,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         quiet: bool = False,
     ) -> None:
@@ -100,13 +107,13 @@ class HttpSource:
         self._debug = connection.debug
         self._sleep = sleep
         self._quiet = quiet
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         try:
-            httpx.URL(connection.base_url)
-        except (httpx.InvalidURL, ValueError):
+            httpx2.URL(connection.base_url)
+        except (httpx2.InvalidURL, ValueError):
             raise ConnectionFailed(f"{connection.origin} is not a valid URL, such as http://HOST:PORT/v1.") from None
-        transport = transport or cast(httpx.AsyncBaseTransport, AsyncTransport(limits))
-        self._client = httpx.AsyncClient(headers=_headers(connection), timeout=TIMEOUT, transport=transport)
+        transport = transport or cast(httpx2.AsyncBaseTransport, AsyncTransport(limits))
+        self._client = httpx2.AsyncClient(headers=_headers(connection), timeout=TIMEOUT, transport=transport)
 
     async def complete(self, fields: dict[str, Any]) -> Document:
         url = self._base + "/completions"
@@ -119,7 +126,7 @@ class HttpSource:
         when the generator is closed."""
         url = self._base + "/completions"
         async with self._response("POST", url, fields, {"prefer": PREFERENCE}) as response:
-            if "text/event-stream" not in response.headers.get("content-type", ""):
+            if not is_event_stream(response):
                 yield parse_document((await _read(response)).decode("utf-8", "replace"), url)
                 return
             stream = ChunkStream(url, resume_window(response.headers))
@@ -133,7 +140,7 @@ class HttpSource:
                 await self._cancel(stream)
                 raise
 
-    async def _all_chunks(self, stream: ChunkStream, response: httpx.Response) -> AsyncGenerator[Document, None]:
+    async def _all_chunks(self, stream: ChunkStream, response: httpx2.Response) -> AsyncGenerator[Document, None]:
         """Yield the chunks of a stream, over as many connections as it takes. Raises as `chunks`."""
         while True:
             try:
@@ -147,7 +154,7 @@ class HttpSource:
                 await response.aclose()
             response = await self._reconnect(stream, lost)
 
-    async def _reconnect(self, stream: ChunkStream, lost: ConnectionFailed) -> httpx.Response:
+    async def _reconnect(self, stream: ChunkStream, lost: ConnectionFailed) -> httpx2.Response:
         """Return a connection that reads on. Raises `lost` if the server does not keep the stream, or not so long."""
         if stream.own_url is None or stream.window_seconds is None:
             raise lost
@@ -157,11 +164,11 @@ class HttpSource:
             request = self._request("GET", stream.own_url, None, attempt, headers)
             try:
                 response = await self._client.send(request, stream=True)
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 delay = next_delay(attempt, None, {})
             else:
                 self._log_response(response)
-                if response.status_code == 200:
+                if response.status_code == 200 and is_event_stream(response):
                     return response
                 await response.aclose()
                 delay = next_delay(attempt, response.status_code, response.headers)
@@ -175,7 +182,7 @@ class HttpSource:
     async def _cancel(self, stream: ChunkStream) -> None:
         """Let the server stop the work on a stream that nobody will read."""
         if stream.own_url is not None:
-            with suppress(httpx.HTTPError):
+            with suppress(httpx2.HTTPError):
                 await self._client.delete(stream.own_url, timeout=CANCEL_SECONDS)
 
     async def request(
@@ -212,7 +219,7 @@ class HttpSource:
 
     async def answers(self) -> bool:
         """Return whether the server answers a small request, whatever it says."""
-        with suppress(httpx.TransportError):
+        with suppress(httpx2.TransportError):
             await self._client.get(self._base + "/models", timeout=PROBE_SECONDS)
             return True
         return False
@@ -223,14 +230,14 @@ class HttpSource:
     @asynccontextmanager
     async def _response(
         self, method: str, url: str, fields: dict[str, Any] | None, headers: Mapping[str, str] = NO_HEADERS
-    ) -> AsyncIterator[httpx.Response]:
+    ) -> AsyncIterator[httpx2.Response]:
         """Yield a successful response whose body has not been read. Retries as OpenAI's clients do."""
         attempt = 0
         while True:
             request = self._request(method, url, fields, attempt, headers)
             try:
                 response = await self._client.send(request, stream=True)
-            except httpx.TransportError as problem:
+            except httpx2.TransportError as problem:
                 failure: Exception = connection_failed(problem, url)
                 delay = retry_delay(attempt, None, {})
             else:
@@ -254,7 +261,7 @@ class HttpSource:
 
     def _request(
         self, method: str, url: str, fields: dict[str, Any] | None, attempt: int, given: Mapping[str, str]
-    ) -> httpx.Request:
+    ) -> httpx2.Request:
         content = None if fields is None else msgspec.json.encode(fields)
         headers = {**given, "x-stainless-retry-count": str(attempt)}
         if content is not None:
@@ -264,7 +271,7 @@ class HttpSource:
             _log(f"> {method} {without_secrets(url)}", request.headers)
         return request
 
-    def _log_response(self, response: httpx.Response) -> None:
+    def _log_response(self, response: httpx2.Response) -> None:
         if self._debug:
             _log(f"< {response.status_code} {response.reason_phrase}", response.headers)
 
@@ -280,7 +287,7 @@ def _headers(connection: ServerConnection) -> dict[str, str]:
     return headers | {name.lower(): value for name, value in connection.headers.items()}
 
 
-async def _read(response: httpx.Response) -> bytes:
+async def _read(response: httpx2.Response) -> bytes:
     """Return the body. Raises ConnectionFailed, and RemoteError if it is larger than any answer."""
     body = bytearray()
     try:
@@ -288,15 +295,15 @@ async def _read(response: httpx.Response) -> bytes:
             body += part
             if len(body) > MAX_ANSWER_BYTES:
                 raise too_large(str(response.url))
-    except httpx.TransportError as problem:
+    except httpx2.TransportError as problem:
         raise connection_failed(problem, str(response.url)) from None
     return bytes(body)
 
 
-async def _beginning(response: httpx.Response) -> bytes:
+async def _beginning(response: httpx2.Response) -> bytes:
     """Return what a body begins with that explains an error."""
     body = bytearray()
-    with suppress(httpx.TransportError):
+    with suppress(httpx2.TransportError):
         async for part in response.aiter_bytes():
             body += part
             if len(body) > MAX_ERROR_BYTES:
@@ -305,7 +312,7 @@ async def _beginning(response: httpx.Response) -> bytes:
     return bytes(body[:MAX_ERROR_BYTES])
 
 
-async def _failure(response: httpx.Response, url: str, attempt: int) -> RemoteError:
+async def _failure(response: httpx2.Response, url: str, attempt: int) -> RemoteError:
     content = await _beginning(response)
     return remote_error(
         response.status_code,
@@ -316,7 +323,7 @@ async def _failure(response: httpx.Response, url: str, attempt: int) -> RemoteEr
     )
 
 
-def _log(title: str, headers: httpx.Headers) -> None:
+def _log(title: str, headers: httpx2.Headers) -> None:
     lines = [title]
     for name, value in headers.items():
         if name.lower() in REDACTED:

@@ -6,10 +6,9 @@ import math
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
-from onward.api.sse import EventDecoder, EventTooLong
 from onward.cli.source.base import ConnectionFailed, Document, RemoteError, stream_error, too_large
 from onward.cli.source.transport import MAX_ANSWER_BYTES, connection_failed
 from onward.network import without_secrets
@@ -35,26 +34,24 @@ class ChunkStream:
         """URL by which another connection reads on, None if that is impossible."""
         return f"{self.url}/{self._id}" if self.window_seconds and self._id and self.last_event_id else None
 
-    async def read(self, response: httpx.Response) -> AsyncGenerator[Document, None]:
+    async def read(self, response: httpx2.Response) -> AsyncGenerator[Document, None]:
         """Yield chunks up to `[DONE]`. Without it a stream is complete if every choice has a finish reason.
 
         Raises ConnectionFailed; RemoteError for an error event.
         """
-        decoder = EventDecoder(MAX_ANSWER_BYTES)
+        response.encoding = "utf-8-sig"  # the standard's, whatever the content type says
         try:
-            async for body_chunk in response.aiter_bytes():
-                try:
-                    events = decoder.feed(body_chunk)  # all of them are yielded before anything can fail
-                except EventTooLong as problem:
-                    raise too_large(self.url) from problem
-                self.last_event_id = decoder.last_event_id or self.last_event_id
-                for data in events:
-                    if data == "[DONE]":
-                        return
-                    document = _chunk(data, self.url)
+            async for event in httpx2.EventSource(response, MAX_ANSWER_BYTES):
+                self.last_event_id = event.id or self.last_event_id
+                if event.data == "[DONE]":
+                    return
+                if event.data:
+                    document = _chunk(event.data, self.url)
                     self._note(document)
                     yield document
-        except httpx.TransportError as problem:
+        except httpx2.SSEError as problem:
+            raise too_large(self.url) from problem
+        except httpx2.TransportError as problem:
             raise connection_failed(problem, self.url) from None
         if self._unfinished or not self._has_started:
             raise ConnectionFailed(f"The stream from {without_secrets(self.url)} ended before it was complete.")
@@ -65,6 +62,12 @@ class ChunkStream:
         for choice in document.value.get("choices") or ():
             update = self._unfinished.discard if choice.get("finish_reason") else self._unfinished.add
             update(choice.get("index", 0))
+
+
+def is_event_stream(response: httpx2.Response) -> bool:
+    """Return whether the body of a response is a stream of events."""
+    content_type, _, _ = response.headers.get("content-type", "").partition(";")
+    return content_type.strip().lower() == "text/event-stream"
 
 
 def resume_window(headers: Mapping[str, str]) -> float | None:

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Mapping
 
-import httpx
+import httpx2
 
 from onward.cli.source.base import ConnectionFailed
 
@@ -21,7 +21,7 @@ MAX_DELAY_SECONDS = 8.0
 MAX_RETRY_AFTER_SECONDS = 120.0
 """A request whose server asks for a longer delay is not retried."""
 
-TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+TIMEOUT = httpx2.Timeout(600.0, connect=5.0)
 MAX_ANSWER_BYTES = 1 << 28
 """More than the log-probabilities of a million tokens take."""
 MAX_ERROR_BYTES = 1 << 16
@@ -67,25 +67,25 @@ def _requested_delay(headers: Mapping[str, str]) -> float | None:
     return None if date is None else max(0.0, email.utils.mktime_tz(date) - time.time())
 
 
-def connection_failed(problem: httpx.TransportError, url: str) -> ConnectionFailed:
+def connection_failed(problem: httpx2.TransportError, url: str) -> ConnectionFailed:
     """Return the error for a connection to `url` that was not made, or was lost."""
     return ConnectionFailed(_message(problem, url))
 
 
-def _message(problem: httpx.TransportError, url: str) -> str:
-    place = f"{httpx.URL(url).host}:{httpx.URL(url).port or ''}".rstrip(":")
-    if isinstance(problem, httpx.ConnectTimeout):
+def _message(problem: httpx2.TransportError, url: str) -> str:
+    place = f"{httpx2.URL(url).host}:{httpx2.URL(url).port or ''}".rstrip(":")
+    if isinstance(problem, httpx2.ConnectTimeout):
         return f"{place} did not respond within {TIMEOUT.connect:g} seconds."
-    if isinstance(problem, httpx.ConnectError) and "CERTIFICATE" in str(problem):
+    if isinstance(problem, httpx2.ConnectError) and "CERTIFICATE" in str(problem):
         return (
             f"The certificate of {place} is not trusted ({problem}); set SSL_CERT_FILE to add certificate authorities."
         )
-    if isinstance(problem, httpx.ConnectError):
+    if isinstance(problem, httpx2.ConnectError):
         cause = _system_error(problem)
         if isinstance(cause, socket.gaierror):
-            return f"The host name {httpx.URL(url).host} cannot be resolved ({cause.strerror})."
+            return f"The host name {httpx2.URL(url).host} cannot be resolved ({cause.strerror})."
         return f"Cannot connect to {place} ({os.strerror(cause.errno) if cause and cause.errno else problem})."
-    if isinstance(problem, httpx.TimeoutException):
+    if isinstance(problem, httpx2.TimeoutException):
         return f"{place} sent nothing for {TIMEOUT.read:g} seconds."
     return f"The connection to {place} was lost before the response was complete ({problem or type(problem).__name__})."
 

@@ -1,6 +1,6 @@
 """HTTP/1.1 to one server, as an upstream needs it: a request, its status, its body as it arrives.
 
-Over httptools, the parser that uvicorn serves with. With httpx the first token came 1.5 ms later: it needs that much
+Over httptools, the parser that uvicorn serves with. With httpx2 the first token came 1.5 ms later: it needs that much
 processor time for a request on a new connection, which llama-server demands for each stream (`python -m
 benchmarks.upstream` measures what an upstream adds). Redirects, proxies, cookies and compressed answers are not
 supported.
