@@ -87,6 +87,12 @@ def test_the_service_unit_is_notified_and_restarted() -> None:
     assert shlex.split(unit["ExecStart"])[1:] == ["serve"]
 
 
+def test_the_socket_unit_listens_where_a_server_does() -> None:
+    """Its name is that of the service, which therefore gets the socket."""
+    unit = dict(re.findall(r"^(\w+)=(.*)$", read("deploy/systemd/onward.socket"), re.MULTILINE))
+    assert unit["ListenStream"] == f"{FLAGS['--host'].default}:{FLAGS['--port'].default}"
+
+
 def test_files_and_pages_for_deployment_name_settings_that_exist() -> None:
     text = "\n".join(map(read, ["Dockerfile", "deploy/systemd/onward.service", "docs/how-to/deploy.md"]))
     named = set(re.findall(r"ONWARD_[A-Z_]+", text))

@@ -97,6 +97,7 @@ EXAMPLES = {
     "port": "8123",
     "keep_alive": "5",
     "drain": "2.5s",
+    "take_over": "true",
     "api_key": "sk-a",
     "api_key_file": "/keys",
     "allowed_host": "models.example",

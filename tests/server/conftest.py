@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 class Process:
     """A server process that is ready. `port` is the free port that it bound."""
 
-    def __init__(self, *flags: str) -> None:
-        self.popen = start_process("0", *flags)
+    def __init__(self, *flags: str, port: int = 0) -> None:
+        self.popen = start_process(str(port), *flags)
         assert self.popen.stdout is not None
         self.ready_line = self.popen.stdout.readline()
         found = re.search(r":(\d+)/v1", self.ready_line)
@@ -59,8 +59,8 @@ def start() -> Iterator[Callable[..., Process]]:
     """A function that starts servers, which stop after the test."""
     with ExitStack() as stack:
 
-        def begin(*flags: str) -> Process:
-            process = Process(*flags)
+        def begin(*flags: str, port: int = 0) -> Process:
+            process = Process(*flags, port=port)
             stack.callback(process.end)
             return process
 

@@ -7,10 +7,13 @@ forever before its first, "die" leaves a backend whose engine is dead; all other
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from onward.completions.request import CompletionRequest
+from onward.errors import SetupError
 from onward.server.run import serve
 from onward.settings import Settings, resolve
 from tests.server.fakes import STORY, FakeBackend, Step, delta
@@ -28,6 +31,11 @@ def script_of(request: CompletionRequest) -> list[Step]:
 
 
 def compose(settings: Settings, progress: Callable[[str], None]) -> FakeBackend:
+    """$SERVED_LOADS: a pipe that is read to its end before the models are there; what it says is an error."""
+    if path := os.environ.get("SERVED_LOADS"):
+        progress("Loading")
+        if problem := Path(path).read_text():
+            raise SetupError(problem)
     backend = FakeBackend(script_of=script_of)
 
     def script_or_death(request: CompletionRequest) -> list[Step]:
@@ -40,7 +48,12 @@ def compose(settings: Settings, progress: Callable[[str], None]) -> FakeBackend:
 
 
 def main(port: str, *flags: str) -> int:
-    return serve(resolve({"port": port, **dict(flag.split("=") for flag in flags)}, environ={}).settings, compose)
+    named = dict(flag.split("=") for flag in flags)
+    try:
+        return serve(resolve({"port": port, **named}, environ={}).settings, compose)
+    except SetupError as problem:
+        print(problem, file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from onward.server import organization
 from onward.server.addresses import TrustedProxies
 from onward.server.auth import Authenticator
 from onward.server.exchange import ClientDisconnected, HttpExchange, Receive, Scope, Send, convert_error, send_error
+from onward.server.handover import Predecessor
 from onward.server.keys import Keys, collect_keys
 from onward.server.logs import log_request
 from onward.server.metrics import Metrics
@@ -56,18 +57,32 @@ COMMON_HEADERS = [
 PREFLIGHT_MAX_AGE_SECONDS = b"86400"
 
 
-def make_app(backend: Backend, settings: Settings, keys: Keys | None = None, team: Team | None = None) -> App:
+def make_app(
+    backend: Backend,
+    settings: Settings,
+    keys: Keys | None = None,
+    team: Team | None = None,
+    predecessor: Predecessor | None = None,
+) -> App:
     """Return the application over a backend.
 
-    `keys` None reads them from the settings and the key file; `team` has those of a database. Raises SetupError.
+    `keys` None reads them from the settings and the key file; `team` has those of a database; `predecessor` may keep
+    streams. Raises SetupError.
     """
-    return App(backend, settings, collect_keys(settings) if keys is None else keys, team)
+    return App(backend, settings, collect_keys(settings) if keys is None else keys, team, predecessor)
 
 
 class App:
     """An ASGI 3 application. All its state belongs to one event loop."""
 
-    def __init__(self, backend: Backend, settings: Settings, keys: Keys, team: Team | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        settings: Settings,
+        keys: Keys,
+        team: Team | None = None,
+        predecessor: Predecessor | None = None,
+    ) -> None:
         self._backend = backend
         self._keys = keys
         self._team = team
@@ -78,9 +93,11 @@ class App:
         self._proxies = TrustedProxies(settings.trusted_proxy)
         self._metrics = Metrics(backend)
         self._running = Running()
-        kept = KeptStreams(settings.resume_window, settings.resume_memory, self._running)
+        self._kept = kept = KeptStreams(settings.resume_window, settings.resume_memory, self._running)
         self._metrics.registry.register(StreamCollector(kept))
         runner = Runner(backend, self._metrics, self._running, settings.keep_alive, team)
+        self.closes_connections = False
+        """Whether each response closes its connection: another server listens in place of this one."""
         self._log_requests = settings.access_log
         self._services = services = Services.create(backend, settings, completing(runner, kept))
         served = served_dialects(settings.dialects)
@@ -95,7 +112,7 @@ class App:
         self._routes = Routes(
             [
                 (services, (*openai.COMPLETIONS, *openai.COMPLETIONS_OF_MODELS, *openai.CATALOGUE, *tokens.ROUTES)),
-                (Streams(kept, self._running, settings.keep_alive), streams.ROUTES),
+                (Streams(kept, self._running, settings.keep_alive, predecessor), streams.ROUTES),
                 (monitoring, monitoring_routes.ROUTES),
                 (Organization(team), organization.ROUTES),
                 *((services, DIALECTS[name]) for name in served),
@@ -124,6 +141,11 @@ class App:
         """Number of completion requests that have not ended."""
         return self._running.count
 
+    @property
+    def num_kept(self) -> int:
+        """Number of streams that a client may come back for, running or ended."""
+        return self._kept.num_streams
+
     async def wait_until_idle(self) -> None:
         """Return when no completion is running."""
         await self._running.wait_until_idle()
@@ -141,7 +163,7 @@ class App:
         """Handle one request, whatever happens; count it and log it."""
         exchange.client = self._proxies.client(exchange.client, exchange.headers_named(b"x-forwarded-for"))
         exchange.headers += [*COMMON_HEADERS, (b"x-request-id", exchange.id.encode())]
-        if self._backend.health().state in ("draining", "dead"):
+        if self.closes_connections or self._backend.health().state in ("draining", "dead"):
             exchange.headers.append((b"connection", b"close"))
         self._metrics.in_flight.inc()
         try:

@@ -236,10 +236,12 @@ def check_uvicorn() -> None:
         )
 
 
-def server_config(app: App) -> uvicorn.Config:
-    """Return uvicorn's configuration of the application, for the server process and for tests."""
+def server_config(app: App, socket_path: str | None = None) -> uvicorn.Config:
+    """Return uvicorn's configuration of the application, for the server process and for tests. `socket_path`: that of a
+    Unix socket to listen at."""
     return uvicorn.Config(
         app,
+        uds=socket_path,
         http=Protocol,
         ws="none",
         lifespan="off",

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from onward.backends.base import Backend
 from onward.errors import SetupError
@@ -36,8 +37,17 @@ DEAD_ENGINE_EXIT_CODE = 70
 HEALTH_POLL_SECONDS = 0.25
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a bound socket that does not listen yet. Raises SetupError."""
+class AddressInfo(NamedTuple):
+    """Where to listen."""
+
+    family: socket.AddressFamily
+    kind: socket.SocketKind
+    protocol: int
+    address: tuple[Any, ...]
+
+
+def resolve_address(host: str, port: int) -> AddressInfo:
+    """Return the address of this machine that `host` names. Raises SetupError."""
     try:
         family, kind, number, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -46,6 +56,12 @@ def bind(host: str, port: int) -> socket.socket:
         raise SetupError(
             f"The host name {host!r} cannot be resolved; pass an address or a name of this machine with --host."
         ) from None
+    return AddressInfo(family, kind, number, address)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a bound socket that does not listen yet. Raises SetupError."""
+    family, kind, number, address = resolve_address(host, port)
     listener = socket.socket(family, kind, number)
     if sys.platform != "win32":  # there it would let two programs share the port
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -8,8 +8,9 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -22,6 +23,7 @@ from onward.residency import share_heap
 from onward.server.app import App, make_app
 from onward.server.auth import check_exposure
 from onward.server.connection import check_uvicorn, server_config
+from onward.server.handover import Handover, Predecessor, activated_listener
 from onward.server.keys import KeyReload, collect_keys, file_version, reload_on_hangup
 from onward.server.logs import configure_logging
 from onward.server.process import (
@@ -35,6 +37,7 @@ from onward.server.process import (
     ignore_user_signals,
     notify,
     raise_open_files_limit,
+    resolve_address,
     wait_for_dead_engine,
 )
 from onward.settings import Settings, served_names
@@ -55,6 +58,7 @@ CLOSE_SECONDS = 5.0
 """Time for the engine to finish its step and for the error events of cancelled requests to reach their clients."""
 STOP_NOW_SECONDS = 0.5
 """The same after a second signal."""
+FINISHED_POLL_SECONDS = 0.1
 BACKLOG = 2048
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """What a server listens on that listens everywhere → an address at which this machine reaches it."""
@@ -85,31 +89,48 @@ def serve(
     raise_open_files_limit()
     key_version = file_version(settings.api_key_file)
     keys = collect_keys(settings)
-    listener = bind(settings.host, settings.port)
+    settings, listener, predecessor = _listener(settings)
     team = None
     try:
         team = open_team(settings)
         check_exposure(settings, keys if team is None else keys.with_stored(team.keys))
         with show_progress(log.info) as progress:
             backend = compose(settings, progress)
-        app = make_app(backend, settings, keys, team)
+        app = make_app(backend, settings, keys, team, predecessor)
         gc.freeze()  # objects of libraries live as long as the process: no collection needs to traverse them
         delay_full_collections()
         if settings.engine_process == "on":
             sys.setswitchinterval(SWITCH_SECONDS)
     except BaseException:
         listener.close()
+        if predecessor is not None:
+            predecessor.close()
         if team is not None:
             team.close()
         raise
     # Never closed: that would restore the default actions of signals, and a further one would spoil the clean end.
     runner = asyncio.Runner(loop_factory=fast_event_loop)
     key_reload = KeyReload(settings, keys, key_version, app.replace_keys)
-    status = runner.run(Service(app, backend, settings, listener, key_reload, team).run())
+    status = runner.run(Service(app, backend, settings, listener, key_reload, team, predecessor).run())
     if team is not None:
         team.close()
     logging.shutdown()
     return status
+
+
+def _listener(settings: Settings) -> tuple[Settings, socket.socket, Predecessor | None]:
+    """Return the socket to listen on, the settings with its address, and the server that it is taken over from.
+
+    Raises SetupError.
+    """
+    if (activated := activated_listener()) is not None:
+        host, port = activated.getsockname()[:2]
+        return replace(settings, host=host, port=port), activated, None
+    if settings.take_over:
+        host, port = resolve_address(settings.host, settings.port).address[:2]
+        if (predecessor := Predecessor.find(host, port)) is not None:
+            return settings, predecessor.listener, predecessor
+    return settings, bind(settings.host, settings.port), None
 
 
 class _Server(uvicorn.Server):
@@ -131,6 +152,7 @@ class Service:
         listener: socket.socket,
         key_reload: KeyReload,
         team: Team | None = None,
+        predecessor: Predecessor | None = None,
     ) -> None:
         self._app = app
         self._backend = backend
@@ -138,6 +160,8 @@ class Service:
         self._listener = listener
         self._key_reload = key_reload
         self._team = team
+        self._predecessor = predecessor
+        self._handover = Handover(listener)
         self._reloads_on_hangup = reload_on_hangup(settings)
         self._signal: int | None = None
         self._stop = asyncio.Event()
@@ -155,29 +179,61 @@ class Service:
         self._add_signal_handlers()
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         try:
-            await self._wait_until_started(serving)
+            await _wait_until_started(self._server, serving)
+            if self._predecessor is not None:
+                await self._predecessor.replace()
             # The settings do not know the models of a cluster.
             names = list(self._backend.health().models) if self._settings.cluster else served_names(self._settings)
             print_or_log(ready_line(names, self._settings, self._listener))
             notify(READY)
-            await _wait_for_first(
-                serving,
-                self._stop.wait(),
-                wait_for_dead_engine(self._backend),
-                self._key_reload.run(),
-                *([] if self._team is None else [self._team.run(self._app.replace_keys)]),
-                collect_when_idle(lambda: self._app.num_running),
-            )
+            await self._serve_until(serving, self._handover.wait_for_successor())
+            if self._handover.is_taken:
+                await self._hand_over(serving)
             self._is_dead = self._backend.health().state == "dead"
             await self._drain()
         finally:
             await self._close()
             await asyncio.wait({serving})
+            self._handover.close()
         serving.result()
         log.info("stopped")
         if self._stop_now.is_set():
             return 128 + (self._signal or signal.SIGINT)
         return DEAD_ENGINE_EXIT_CODE if self._is_dead else 0
+
+    async def _serve_until(self, serving: asyncio.Task[None], event: Coroutine[object, object, None]) -> None:
+        """Return at `event`, at a signal, or when the engine is dead."""
+        await _wait_for_first(
+            serving,
+            event,
+            self._stop.wait(),
+            wait_for_dead_engine(self._backend),
+            self._key_reload.run(),
+            *([] if self._team is None else [self._team.run(self._app.replace_keys)]),
+            *([] if self._predecessor is None else [self._predecessor.watch()]),
+            collect_when_idle(lambda: self._app.num_running),
+        )
+
+    async def _hand_over(self, serving: asyncio.Task[None]) -> None:
+        """Accept no more connections, and finish what was begun, however long that takes; a signal ends it as usual."""
+        kept = _Server(server_config(self._app, str(self._handover.streams_path)))
+        serving_kept = asyncio.create_task(kept.serve())
+        try:
+            await _wait_until_started(kept, serving_kept)
+            self._app.closes_connections = True
+            for server in self._server.servers:
+                server.close()
+            await self._handover.hand_over()
+            log.info("process %s has taken over; this one ends when it has finished", self._handover.successor)
+            await self._serve_until(serving, self._wait_until_finished())
+        finally:
+            kept.should_exit = True
+            await asyncio.wait({serving_kept})
+
+    async def _wait_until_finished(self) -> None:
+        """Return when no request runs, no client is connected, and no stream is kept."""
+        while self._app.num_running or self._app.num_kept or self._server.server_state.connections:
+            await asyncio.sleep(FINISHED_POLL_SECONDS)
 
     def signal(self, number: int) -> None:
         """Drain on the first signal, stop at once on the second; a closing terminal may send SIGHUP repeatedly.
@@ -213,12 +269,6 @@ class Service:
             self._listener.close()
             raise SetupError(bind_error(error, self._settings.host, self._settings.port)) from None
 
-    async def _wait_until_started(self, serving: asyncio.Task[None]) -> None:
-        while not self._server.started:
-            if serving.done():
-                serving.result()
-            await asyncio.sleep(0.005)
-
     async def _drain(self) -> None:
         """Refuse new completions and wait for the running ones. The port stays open, so that /health can report it."""
         notify(STOPPING)
@@ -251,6 +301,13 @@ class Service:
     async def _close_backend(self) -> None:
         await self._backend.aclose()
         await self._app.wait_until_idle()
+
+
+async def _wait_until_started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+    while not server.started:
+        if serving.done():
+            serving.result()
+        await asyncio.sleep(0.005)
 
 
 def _count_requests(count: int) -> str:

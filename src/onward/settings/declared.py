@@ -91,6 +91,11 @@ class Settings:
     port: int = option(
         8000, "Network", values.integer(0, 65535), "Port to listen on; 0: any free port.", metavar="PORT"
     )
+    take_over: bool = option(
+        False, "Network", values.boolean,
+        "Take the port over from the server of this user that listens there, if there is one, when the models are "
+        "loaded: no request fails, and that server ends when it has finished what it began.",
+    )  # fmt: skip
     keep_alive: float = option(
         15.0, "Network", values.seconds,
         "Interval of the comment lines that keep a silent stream from timing out in proxies and clients; 0: none.",

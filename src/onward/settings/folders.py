@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 
@@ -12,6 +13,19 @@ def home_folder() -> Path:
         return Path.home()
     except RuntimeError:
         return Path("/nonexistent")
+
+
+def runtime_folder() -> Path:
+    """Return the folder for sockets between processes of this user: systemd's $RUNTIME_DIRECTORY,
+    $XDG_RUNTIME_DIR/onward, or onward-UID in the folder for temporary files.
+
+    It may not exist, or belong to somebody else.
+    """
+    if (given := Path(os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0])).is_absolute():
+        return given
+    if (given := Path(os.environ.get("XDG_RUNTIME_DIR", ""))).is_absolute():
+        return given / "onward"
+    return Path(tempfile.gettempdir()) / f"onward-{os.getuid()}"
 
 
 def cache_folder() -> Path:

@@ -14,6 +14,7 @@ from onward.api.routes import EVENTS, JSON, Route
 from onward.errors import InvalidRequest, NotFound
 from onward.offload import inline_or_on_thread
 from onward.server.exchange import HttpExchange
+from onward.server.handover import Predecessor
 from onward.server.running import Running, run_while_connected
 from onward.server.sink import EventStream, send_whole
 from onward.server.streams.kept import KeptStreams
@@ -24,10 +25,14 @@ Work = Coroutine[object, object, None]
 
 
 class Streams:
-    """The endpoints of streams that are kept. `keep_alive_seconds` as for the stream's first connection."""
+    """The endpoints of streams that are kept, here or by the server that listened before. `keep_alive_seconds` as for
+    the stream's first connection."""
 
-    def __init__(self, kept: KeptStreams, running: Running, keep_alive_seconds: float) -> None:
+    def __init__(
+        self, kept: KeptStreams, running: Running, keep_alive_seconds: float, predecessor: Predecessor | None = None
+    ) -> None:
         self._kept = kept
+        self._predecessor = predecessor
         self._running = running
         self._keep_alive_seconds = keep_alive_seconds
 
@@ -37,7 +42,9 @@ class Streams:
 
         Raises NotFound, InvalidRequest, ClientDisconnected.
         """
-        log = self._find(exchange)
+        log = await self._find(exchange)
+        if log is None:
+            return
         exchange.record.model, exchange.record.stream_id = log.model, log.id
         if exchange.method == "HEAD":  # must not take the stream over from its reader
             await exchange.respond(200, b"", "")
@@ -76,14 +83,24 @@ class Streams:
 
     async def cancel(self, exchange: HttpExchange) -> None:
         """End the work on a stream at once and forget it; a connection that reads it is closed. Raises NotFound."""
-        log = self._find(exchange)
+        log = await self._find(exchange)
+        if log is None:
+            return
         exchange.record.model, exchange.record.stream_id = log.model, log.id
         self._kept.cancel(log)
         deleted = {"id": log.id, "object": "text_completion.deleted", "deleted": True}
         await exchange.respond(200, msgspec.json.encode(deleted), "application/json")
 
-    def _find(self, exchange: HttpExchange) -> StreamLog:
-        return self._kept.find(exchange.path_value or "", owner(exchange))
+    async def _find(self, exchange: HttpExchange) -> StreamLog | None:
+        """Return the log of the stream; None once the server that listened before has answered. Raises NotFound."""
+        try:
+            return self._kept.find(exchange.path_value or "", owner(exchange))
+        except NotFound:
+            if self._predecessor is None or not self._predecessor.keeps_streams:
+                raise
+        with self._running.one():
+            await run_while_connected(exchange, self._predecessor.forward(exchange), 0.0, _nothing)
+        return None
 
     async def _send_whole(self, exchange: HttpExchange, log: StreamLog) -> None:
         """Send the whole completion, or the error that ended it."""

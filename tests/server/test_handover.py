@@ -1,0 +1,269 @@
+"""A port that passes from one server process to the next, or comes from the service manager."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from onward.errors import SetupError
+from onward.server.handover import IS_SUPPORTED, Handover, Predecessor, check_private, control_path
+from tests.server.conftest import ROOT, Process, start_process
+from tests.server.fakes import wait_for
+
+pytestmark = pytest.mark.skipif(not IS_SUPPORTED, reason="needs Unix sockets")
+
+STORY = {"model": "m", "prompt": "Once"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the servers of a test find each other. Its path is short enough for a Unix socket."""
+    path = tmp_path_factory.mktemp("run")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    return path / "onward"
+
+
+@pytest.fixture
+def old(folder: Path, start: Any) -> Process:
+    """A server that can be taken over."""
+    server: Process = start("drain=2")
+    wait_for(lambda: any(folder.glob("127.0.0.1-*.sock")))
+    return server
+
+
+class Loading:
+    """A server that takes over, and loads its models until `finish`."""
+
+    def __init__(self, port: int, folder: Path, monkeypatch: pytest.MonkeyPatch, old: Process) -> None:
+        self._pipe = folder.parent / "loads"
+        os.mkfifo(self._pipe)
+        with monkeypatch.context() as environment:
+            environment.setenv("SERVED_LOADS", str(self._pipe))
+            self.popen = start_process(str(port), "take_over=true")
+        self._writer = self._pipe.open("w")  # opens when the server reads
+
+    def finish(self, problem: str = "") -> None:
+        self._writer.write(problem)
+        self._writer.close()
+
+    def end(self) -> str:
+        self._writer.close()
+        self.popen.kill()
+        return self.popen.communicate()[1]
+
+
+@pytest.fixture
+def loading(old: Process, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loading]:
+    server = Loading(old.port, folder, monkeypatch, old)
+    yield server
+    server.end()
+
+
+def complete(server: Process, client: httpx.Client | None = None, **fields: Any) -> httpx.Response:
+    post = httpx.post if client is None else client.post
+    return post(f"{server.url}/v1/completions", json=STORY | fields, timeout=20)
+
+
+def first_event(stream: httpx.Response) -> Any:
+    return json.loads(next(line for line in stream.iter_lines() if line.startswith("data: ")).removeprefix("data: "))
+
+
+def test_a_new_server_answers_at_the_same_port_and_the_old_one_ends(old: Process, start: Any) -> None:
+    assert complete(old).status_code == 200
+    new: Process = start("take_over=true", port=old.port)
+    assert old.popen.wait(10) == 0 and "has taken over" in old.end()
+    assert complete(new).status_code == 200
+
+
+@pytest.mark.slow
+def test_where_no_server_is_it_starts_as_any_other(start: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server: Process = start("take_over=true", port=port)
+    assert server.port == port and complete(server).status_code == 200
+
+
+def test_what_the_old_one_began_is_finished(old: Process, start: Any) -> None:
+    """A stream that hangs goes on on its connection; the next answer on another one closes it."""
+    with (
+        httpx.Client() as client,
+        httpx.stream("POST", f"{old.url}/v1/completions", json=STORY | {"prompt": "hang", "stream": True}) as stream,
+    ):
+        chunks = stream.iter_text()
+        assert "a" in next(chunks)
+        assert complete(old, client).headers.get("connection") is None
+        new: Process = start("take_over=true", port=old.port)
+        last = complete(old, client)
+        assert last.status_code == 200 and last.headers["connection"] == "close"
+        assert complete(new, client).headers.get("connection") is None
+        assert old.popen.poll() is None
+    assert old.popen.wait(10) == 0
+
+
+def test_a_kept_stream_is_read_on_through_the_new_one(old: Process, start: Any) -> None:
+    fields = STORY | {"prompt": "hang", "stream": True, "stream_options": {"resumable": True}}
+    with httpx.stream("POST", f"{old.url}/v1/completions", json=fields) as stream:
+        first = first_event(stream)
+    new: Process = start("take_over=true", port=old.port)
+    url = f"{new.url}/v1/completions/{first['id']}"
+    assert httpx.head(url).status_code == 200
+    with httpx.stream("GET", url) as stream:
+        assert first_event(stream) == first
+    assert httpx.get(f"{new.url}/v1/completions/cmpl-unknown").status_code == 404
+    assert httpx.get(f"{new.url}/v1/completions/x%0d%0ay").status_code == 404
+    assert httpx.delete(url).json()["deleted"] is True
+    assert old.popen.wait(10) == 0
+    assert httpx.get(url).status_code == 404
+
+
+@pytest.mark.slow
+def test_a_signal_ends_what_is_left_of_the_old_one(old: Process, start: Any) -> None:
+    with httpx.stream("POST", f"{old.url}/v1/completions", json=STORY | {"prompt": "hang", "stream": True}) as stream:
+        received = stream.iter_text()
+        next(received)
+        start("take_over=true", port=old.port)
+        old.popen.terminate()
+        assert "error" in "".join(received)
+    assert old.popen.wait(10) == 0
+
+
+def test_a_new_one_that_cannot_start_changes_nothing(old: Process, loading: Loading, start: Any) -> None:
+    assert complete(old).status_code == 200
+    loading.finish("The model is broken.")
+    assert loading.popen.wait(10) == 1 and loading.end().endswith("The model is broken.\n")
+    for _ in range(3):
+        assert complete(old).headers.get("connection") is None
+    start("take_over=true", port=old.port)
+    assert old.popen.wait(10) == 0
+
+
+@pytest.mark.slow
+def test_a_new_one_that_is_killed_changes_nothing(old: Process, loading: Loading, start: Any) -> None:
+    loading.end()
+    assert complete(old).status_code == 200
+    start("take_over=true", port=old.port)
+    assert old.popen.wait(10) == 0
+
+
+@pytest.mark.slow
+def test_one_takes_over_at_a_time(old: Process, loading: Loading) -> None:
+    second = start_process(str(old.port), "take_over=true")
+    assert second.wait(10) == 1
+    assert f"Process {loading.popen.pid} is taking it over already." in second.communicate()[1]
+    loading.finish()
+    assert old.popen.wait(10) == 0
+
+
+@pytest.mark.slow
+def test_the_next_one_takes_over_from_the_new_one(old: Process, start: Any) -> None:
+    new: Process = start("take_over=true", port=old.port)
+    newest: Process = start("take_over=true", port=old.port)
+    assert new.popen.wait(10) == 0 and complete(newest).status_code == 200
+
+
+@pytest.mark.slow
+def test_another_users_folder_is_not_trusted(old: Process, folder: Path) -> None:
+    folder.chmod(0o777)
+    refused = start_process(str(old.port), "take_over=true")
+    assert refused.wait(10) == 1 and "not a folder of this user alone" in refused.communicate()[1]
+    assert complete(old).status_code == 200
+
+
+@pytest.mark.slow
+def test_a_server_starts_where_the_folder_cannot_be_used(folder: Path, start: Any) -> None:
+    folder.write_text("no folder")
+    server: Process = start()
+    assert complete(server).status_code == 200 and "no other server can take this one over" in server.end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", [b"", b"no json", b'{"type":"hello","protocol":99,"pid":1}', b'{"type":"accepting"}'])
+def test_who_speaks_otherwise_gets_no_port(said: bytes, old: Process, folder: Path, start: Any) -> None:
+    (path,) = folder.glob("127.0.0.1-*.sock")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        connection.sendall(said)
+        connection.shutdown(socket.SHUT_WR)
+        data, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
+    assert not descriptors and (b"not-granted" in data) == (b"99" in said)
+    start("take_over=true", port=old.port)
+    assert old.popen.wait(10) == 0
+
+
+def test_a_server_that_says_nothing_is_not_taken_over(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(control_path("127.0.0.1", 7)))
+        silent.listen()
+        answering = threading.Thread(target=lambda: silent.accept()[0].close())
+        answering.start()
+        with pytest.raises(SetupError, match="is not taken over: It does not answer"):
+            Predecessor.find("127.0.0.1", 7)
+        answering.join()
+
+
+def test_a_link_is_no_private_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o700)
+    check_private(tmp_path / "mine")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with pytest.raises(SetupError):
+        check_private(tmp_path / "link")
+
+
+def test_closing_twice_removes_nothing_of_another(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        handover = Handover(listener)
+        handover.close()
+        handover.close()
+    assert not folder.exists()
+
+
+def activated(*flags: str, host: str = "127.0.0.1", count: str = "1", family: int = socket.AF_INET) -> Any:
+    """Run a server as systemd does: with its socket as descriptor 3. Returns the process and the socket's address."""
+    listener = socket.socket(family)
+    listener.bind("" if family == socket.AF_UNIX else (host, 0))
+    listener.listen()
+    command = [sys.executable, "-m", "tests.server.served", "1", *flags]
+    script = f'LISTEN_PID=$$ LISTEN_FDS={count} exec "$@" 3<&{listener.fileno()}'
+    process = subprocess.Popen(
+        ["bash", "-c", script, "bash", *command],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, pass_fds=[listener.fileno()],
+    )  # fmt: skip
+    address = listener.getsockname()
+    listener.close()
+    return process, address
+
+
+def test_the_service_managers_socket_is_listened_on() -> None:
+    """Whatever --port says; a connection that came before the server did waits for it."""
+    process, address = activated()
+    try:
+        answer = httpx.post(f"http://127.0.0.1:{address[1]}/v1/completions", json=STORY, timeout=20)
+        assert answer.status_code == 200 and f":{address[1]}/v1" in process.stdout.readline()
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"host": "0.0.0.0"}, "Listening on 0.0.0.0 without a key"),
+        pytest.param({"count": "2"}, "The service manager passed 2 sockets", marks=pytest.mark.slow),
+        pytest.param({"family": socket.AF_UNIX}, "not a TCP socket", marks=pytest.mark.slow),
+    ],
+)
+def test_a_socket_that_does_not_fit_is_refused(options: dict[str, Any], said: str) -> None:
+    process, _ = activated(**options)
+    assert said in process.communicate()[1] and process.returncode == 1
