@@ -65,6 +65,7 @@ def random_blocks(name: str, rows: int, inputs: int, seed: int = 0) -> Stored:
 
 
 SCALES = {
+    "Q1_0": (0,),
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
     "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q8_K": (0,), "IQ4_NL": (0,), "IQ4_XS": (0,),
 }  # fmt: skip

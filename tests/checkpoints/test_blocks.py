@@ -22,6 +22,10 @@ def test_weights_are_those_of_ggml(name: str, tmp_path: Path) -> None:
     if name == "Q8_K":  # the package does not read it: one float32 per block of 256 int8 (ggml-common.h)
         blocks = np.frombuffer(stored[2], np.uint8).reshape(-1, 292)
         expected = blocks[:, :4].copy().view("<f4") * blocks[:, 4:260].copy().view(np.int8).astype(np.float32)
+    elif name == "Q1_0":  # nor this one: the sign of each weight (ggml-quants.c's dequantize_row_q1_0)
+        blocks = np.frombuffer(stored[2], np.uint8).reshape(-1, 18)
+        signs = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little").astype(np.float32) * 2 - 1
+        expected = blocks[:, :2].copy().view("<f2").astype(np.float32) * signs
     else:
         expected = quants.dequantize(np.frombuffer(stored[2], np.uint8).reshape(6, -1), kind)
     assert found.dtype == np.float32

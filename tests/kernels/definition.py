@@ -71,6 +71,11 @@ def _half(blocks: NDArray[np.uint8], at: int) -> Floats:
     return np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2")[..., 0].astype(np.float32)
 
 
+def _q1_0(blocks: NDArray[np.uint8]) -> Parts:
+    bits = np.unpackbits(blocks[..., 2:], axis=-1, bitorder="little").astype(np.int64)
+    return Parts(_half(blocks, 0), 2 * bits.reshape(*blocks.shape[:2], 4, 32), 1)
+
+
 def _q4_0(blocks: NDArray[np.uint8]) -> Parts:
     low, high = blocks[..., 2:] & 15, blocks[..., 2:] >> 4
     return Parts(_half(blocks, 0), np.concatenate((low, high), axis=-1)[..., None, :].astype(np.int64), 8)
@@ -173,7 +178,7 @@ def _q6_k(blocks: NDArray[np.uint8]) -> Parts:
 
 
 PARTS: dict[str, Callable[[NDArray[np.uint8]], Parts]] = {
-    "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8_0, "Q8_X": _q8_x,
+    "Q1_0": _q1_0, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8_0, "Q8_X": _q8_x,
     "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
 }  # fmt: skip
 

@@ -152,7 +152,7 @@ def inputs_of(rows: int, inputs: int) -> NDArray[np.float32]:
 
 
 def check(kind: ProductKind, form: str) -> None:
-    inputs = 512 if kind.type.block_weights == 256 else 288
+    inputs = 512 if kind.type.block_weights > 32 else 288
     stored = file_rows(kind.weights, inputs)
     product = Product(kind, form, stored, inputs)
     x = inputs_of(max(ROWS), inputs)

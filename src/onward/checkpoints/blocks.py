@@ -81,6 +81,10 @@ def _signed(values: Bytes, zero: int) -> NDArray[np.int8]:
     return (values.view(np.int8) - np.int8(zero)).astype(np.int8)
 
 
+def _q1_0(blocks: Bytes) -> Unpacked:
+    return _signed(_bits(blocks[:, 2:]) << 1, 1), _half(blocks, 0), None
+
+
 def _q4_0(blocks: Bytes) -> Unpacked:
     return _signed(_nibbles(blocks[:, 2:]), 8), _half(blocks, 0), None
 
@@ -172,6 +176,7 @@ def _iq4_xs(blocks: Bytes) -> Unpacked:
 
 
 _UNPACK: dict[str, Callable[[Bytes], Unpacked]] = {
+    "Q1_0": _q1_0,
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,

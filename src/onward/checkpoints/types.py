@@ -10,7 +10,7 @@ CODEBOOK_TYPES = frozenset(
 )
 """Types whose bits stand for vectors of a table, or for something else that has no integers to compute with."""
 UNSUPPORTED_TYPES: dict[int, str] = {
-    9: "Q8_1", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 40: "NVFP4", 41: "Q1_0",
+    9: "Q8_1", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 40: "NVFP4",
 }  # fmt: skip
 """Names of the types that are known and not read."""
 FILE_TYPES: dict[int, str] = {
@@ -58,6 +58,7 @@ TENSOR_TYPES: dict[int, TensorType] = {
     34: TensorType("TQ1_0", 256, 54),
     35: TensorType("TQ2_0", 256, 66),
     39: TensorType("MXFP4", 32, 17),
+    41: TensorType("Q1_0", 128, 18),
 }
 
 """By number in the file (ggml/include/ggml.h)."""

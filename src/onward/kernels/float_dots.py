@@ -59,18 +59,18 @@ class Float32:
         assert isinstance(kind, WeightType)
         head = kind.head(reader)
         factors, additions = self._tables(head)
-        per_group = max(1, kind.scales_per_group)
+        per_group = kind.scales_per_group
 
         def steps(step: Value) -> None:
             words = kind.words(reader, step)
             for e in range(kind.step_groups):
                 group = step * kind.step_groups + e
                 for i in range(8):
-                    half = i * per_group // 8
+                    index = group * per_group + i * per_group // 8 if per_group else f.i64(0)
                     word = words(e, i)
                     for byte in range(4):
                         integer = self._integer(word, byte)
-                        weight = self._weight(integer, factors, additions, group * per_group + half)
+                        weight = self._weight(integer, factors, additions, index)
                         use(group * GROUP + (4 * i + byte), weight)
 
         if kind.groups == kind.step_groups == 1:

@@ -299,6 +299,17 @@ def _q6_k_words(r: BlockReader, step: Value) -> WordReader:
     return word
 
 
+def _q1_0_words(r: BlockReader, step: Value) -> WordReader:
+    """Signs: bit j of the step's word is set where weight j is positive."""
+    at = r.at(step * WORD_BYTES + 32)
+
+    def word(e: int, i: int) -> Value:
+        four = (r.words(at, 0) >> (4 * i)) & 0xF
+        return ((four * 0x00204081) & 0x01010101) << 1
+
+    return word
+
+
 def _bytes_at(offset: int) -> Callable[[BlockReader, Value], WordReader]:
     return lambda r, step: lambda e, i: r.words(r.block, offset + i * WORD_BYTES)
 
@@ -310,6 +321,7 @@ def _factor_alone(r: BlockReader) -> Head:
 WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
     each.name: each
     for each in (
+        WeightType("Q1_0", 128, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _q1_0_words, max_integer=2, offset=1),
         WeightType("Q4_0", 32, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _blocks_of_32(32), max_integer=15, offset=8),
         WeightType("Q4_1", 32, 20, ((0, 4, 5),), _q4_1_head, _blocks_of_32(64), max_integer=15, minimum_weights=32),
         WeightType(

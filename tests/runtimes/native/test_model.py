@@ -35,6 +35,7 @@ from tests.checkpoints.tiny import ARCHITECTURES, tiny
 from tests.processes import served
 
 SCALES = {
+    "Q1_0": (1 / 16,),
     "Q4_0": (1 / 64,), "Q4_1": (1 / 64, -7.5 / 64), "Q5_0": (1 / 128,), "Q5_1": (1 / 128, -15.5 / 128), "Q8_0": (1e-3,),
     "Q2_K": (4e-3, 6e-3), "Q3_K": (6e-4,), "Q4_K": (2e-4, 1.5e-3), "Q5_K": (1e-4, 1.6e-3), "Q6_K": (6e-5,),
     "IQ4_NL": (1e-3,), "IQ4_XS": (5e-5,), "IQ2_XS": (1e-3,), "F16": (), "BF16": (),
