@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -85,7 +84,11 @@ def note(text: str, *, keeps_line: bool = False) -> None:
 
 def text_width(text: str) -> int:
     """Return the number of cells of a text without tabs, newlines and control characters."""
-    return len(text) if text.isascii() else sum(map(_cells, text))
+    if text.isascii():
+        return len(text)
+    import wcwidth  # here: its tables take 20 ms, and few commands print more than ASCII
+
+    return wcwidth.width(text)
 
 
 def pad(text: str, cells: int) -> str:
@@ -99,21 +102,27 @@ def cut(text: str, cells: int) -> str:
 
 
 def wrap(text: str, cells: int) -> Iterator[str]:
-    """Yield the lines of a text, each at most this wide (but at least one character); tabs become spaces."""
+    """Yield the lines of a text, each at most this wide (but at least one grapheme); tabs become spaces.
+
+    wcwidth's own wrap breaks between words and drops spaces; the lines here joined are the text.
+    """
     for line in text.expandtabs(8).split("\n"):
-        start = used = 0
-        for end, character in enumerate(line):
-            used += _cells(character)
-            if used > cells and end > start:
+        start = end = used = 0
+        for grapheme in _graphemes(line):
+            width = text_width(grapheme)
+            if used + width > cells and end > start:
                 yield line[start:end]
-                start, used = end, _cells(character)
+                start, used = end, 0
+            used, end = used + width, end + len(grapheme)
         yield line[start:]
 
 
-def _cells(character: str) -> int:
-    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+def _graphemes(text: str) -> Iterable[str]:
+    if text.isascii():
+        return text
+    import wcwidth
+
+    return wcwidth.iter_graphemes(text)
 
 
 def pluralize(number: int, noun: str) -> str:
