@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies
 
-import certifi
-
 from onward.errors import SetupError
 
 if TYPE_CHECKING:
@@ -124,17 +122,18 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def trusted_certificates(*, with_system: bool = False) -> ssl.SSLContext:
-    """Return a context that trusts what SSL_CERT_FILE or SSL_CERT_DIR says, else certifi's authorities, and the
-    system's if `with_system`. Raises SetupError for a file or folder that cannot be used."""
+def trusted_certificates() -> ssl.SSLContext:
+    """Return a context that trusts what SSL_CERT_FILE or SSL_CERT_DIR says, else the authorities of the system.
+
+    Raises SetupError for a file or folder that cannot be used.
+    """
     if file := os.environ.get("SSL_CERT_FILE"):
         return _context("SSL_CERT_FILE", file, lambda: ssl.create_default_context(cafile=file))
     if folder := os.environ.get("SSL_CERT_DIR"):
         return _context("SSL_CERT_DIR", folder, lambda: _context_of_folders(folder))
-    context = ssl.create_default_context() if with_system else ssl.create_default_context(cafile=certifi.where())
-    if with_system:
-        context.load_verify_locations(certifi.where())  # some systems have none
-    return context
+    import httpx2
+
+    return httpx2.create_ssl_context(trust_env=False)  # by truststore, or as OpenSSL finds them on Linux
 
 
 def _context(variable: str, place: str, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:

@@ -78,7 +78,8 @@ def _message(problem: httpx2.TransportError, url: str) -> str:
         return f"{place} did not respond within {TIMEOUT.connect:g} seconds."
     if isinstance(problem, httpx2.ConnectError) and "CERTIFICATE" in str(problem):
         return (
-            f"The certificate of {place} is not trusted ({problem}); set SSL_CERT_FILE to add certificate authorities."
+            f"The certificate of {place} is not trusted ({problem}); set SSL_CERT_FILE to a file with the certificate "
+            "of its authority."
         )
     if isinstance(problem, httpx2.ConnectError):
         cause = _system_error(problem)

@@ -43,7 +43,7 @@ class HTTPClient:
         self._socket_path = parts.path if parts.scheme == "unix" else None
         self._last = ""
         """The address that was connected to last, or tried."""
-        self._tls = trusted_certificates(with_system=True) if parts.scheme == "https" else None
+        self._tls = trusted_certificates() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._headers = {"host": parts.netloc or "localhost", "accept-encoding": "identity", **headers}
         self._silence_seconds = silence_seconds
