@@ -4,9 +4,9 @@
 ARG PYTHON=3.12
 FROM python:${PYTHON}-slim AS build
 WORKDIR /source
-COPY pyproject.toml hatch_build.py README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
 COPY src src
-RUN python -m venv /opt/onward && /opt/onward/bin/pip install --no-cache-dir --disable-pip-version-check .
+RUN python -m venv /opt/onward && /opt/onward/bin/pip install --no-cache-dir --disable-pip-version-check '.[filters,gguf]'
 
 FROM python:${PYTHON}-slim
 COPY --from=build /opt/onward /opt/onward

@@ -102,7 +102,7 @@ def test_files_and_pages_for_deployment_name_settings_that_exist() -> None:
 def test_the_image_copies_what_the_build_reads_and_runs_without_privileges() -> None:
     steps = re.findall(r"^([A-Z]+) (.*)$", read("Dockerfile"), re.MULTILINE)
     copied = {name for step, rest in steps for name in rest.split()[:-1] if step == "COPY"}
-    assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "src"} <= copied
+    assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE", "src"} <= copied
     kept = {line[1:] for line in read(".dockerignore").splitlines() if line.startswith("!")}
     assert kept == copied - {"--from=build", "/opt/onward"}
     order = [step for step, _ in steps]

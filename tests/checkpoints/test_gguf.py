@@ -115,6 +115,16 @@ def test_what_is_broken_is_a_sentence(name: str, tmp_path: Path) -> None:
     assert str(path) in str(caught.value)
 
 
+def test_types_of_tables_without_their_package_are_a_sentence_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(_head(num_tensors=1) + _tensor((256,), number=17) + bytes(200))
+    assert read_gguf(tmp_path / "m.gguf").tensors["t"].type.name == "IQ2_XS"
+    monkeypatch.setattr("onward.checkpoints.gguf._has_codebooks", lambda: False)
+    with pytest.raises(CheckpointError, match=r"the type IQ2_XS, .*`pip install 'onward\[gguf\]'"):
+        read_gguf(tmp_path / "m.gguf")
+
+
 def test_tensors_that_overlap_are_a_sentence(tmp_path: Path) -> None:
     second = text("u") + struct.pack("<IQIQ", 1, 4, 0, 32)
     content = _head(num_tensors=2) + _tensor((16,)) + second + bytes(300)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Coroutine
 from importlib import metadata
@@ -175,6 +176,12 @@ def test_no_match_is_longer_than_the_known_bound(parts: list[str], text: str) ->
 def test_an_invalid_pattern_is_an_error_at_startup(pattern: str, words: str) -> None:
     with pytest.raises(SetupError, match=words):
         make_filters([setting(pattern)])
+
+
+def test_patterns_without_re2_are_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(SetupError, match=r"'test' has patterns, .* pip install 'onward\[filters\]'"):
+        compile_patterns("test", ["a"])
 
 
 def test_a_pattern_that_would_hang_a_backtracking_engine_is_harmless() -> None:

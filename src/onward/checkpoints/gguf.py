@@ -7,6 +7,8 @@ what is wrong is a CheckpointError with a sentence.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from onward.checkpoints.cursor import Cursor, Value
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.paths import MAGIC, part_paths
 from onward.checkpoints.tensor import Tensor
-from onward.checkpoints.types import TENSOR_TYPES, type_name
+from onward.checkpoints.types import CODEBOOK_TYPES, TENSOR_TYPES, type_name
 from onward.errors import CheckpointError
 
 VERSIONS = (2, 3)
@@ -107,6 +109,11 @@ def _read_tensors(cursor: Cursor, data: memoryview, count: int, alignment: int) 
                 f"{cursor.where}: the tensor {name[:80]!r} has the type {type_name(number)}, which Onward does not "
                 "read. Use a file in one of Q4_K_M, Q5_K_M, Q6_K, Q8_0, F16 or BF16."
             )
+        if kind.name in CODEBOOK_TYPES and not _has_codebooks():
+            raise CheckpointError(
+                f"{cursor.where}: the tensor {name[:80]!r} has the type {kind.name}, whose tables are in another "
+                "package: `pip install 'onward[gguf]'`, or use a file in one of Q4_K_M, Q5_K_M, Q6_K or Q8_0."
+            )
         size = _num_bytes(cursor, name, shape, kind.block_weights, kind.block_bytes)
         if name in tensors or offset % alignment or begin + offset + size > len(data):
             raise cursor.broken(f"a tensor {name[:80]!r} that is there twice, not aligned, or not within the file")
@@ -115,6 +122,11 @@ def _read_tensors(cursor: Cursor, data: memoryview, count: int, alignment: int) 
     if any(after[0] < before[1] for before, after in pairwise(sorted(ends))):
         raise cursor.broken("tensors that overlap")
     return tensors
+
+
+@cache
+def _has_codebooks() -> bool:
+    return find_spec("gguf") is not None
 
 
 def _read_tensor(cursor: Cursor) -> tuple[str, tuple[int, ...], int, int]:

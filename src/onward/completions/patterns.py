@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
-import re2
-
 from onward.errors import SetupError
 
 ENTRY_POINTS = "onward.content_filters"
@@ -32,8 +30,15 @@ FindSpans = Callable[[str, int], Iterator[Span]]
 def compile_patterns(name: str, patterns: Sequence[str]) -> tuple[FindSpans, int | None]:
     """Return a function that finds matches of any of the patterns, and the length of the longest possible match.
 
-    The length is None if there is no bound. Raises SetupError for patterns that are invalid or match the empty string.
+    The length is None if there is no bound. Raises SetupError for patterns that are invalid or match the empty string,
+    and where RE2 is not installed.
     """
+    try:
+        import re2
+    except ImportError:
+        raise SetupError(
+            f"The content filter {name!r} has patterns, which need RE2: run pip install 'onward[filters]'."
+        ) from None
     options = re2.Options()
     options.log_errors = False
     for pattern in patterns:
