@@ -287,5 +287,5 @@ def test_every_setting_named_in_the_docs_exists() -> None:
     flags |= {"--no-" + flag.removeprefix("--") for flag in flags}
     pages = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", ROOT / "docs/how-to/serve.md"))
     known = flags | {"--prompt", "--max-tokens", "--model", "--temperature", "--suffix", "--compare-tokenizer"}
-    known |= {"--from"}  # of uvx
+    known |= {"--from", "--server"}  # of uvx and `onward doctor`
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", pages)) <= known

@@ -9,22 +9,21 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import click
 
 from onward.cli.command import session_command
+from onward.cli.output.findings import Finding, shown
 from onward.cli.output.formats import bytes_in_words, emit
-from onward.cli.output.terminal import Style, pluralize, style_of
-from onward.cli.session import Session
+from onward.cli.output.terminal import pluralize
+from onward.cli.session import Session, session_of
 from onward.errors import SetupError
 from onward.machine import available_memory, cpu_quota
 from onward.models.registry import BUILT_IN
 from onward.network import without_secrets
 
-State = Literal["good", "note", "bad"]
+READY = "Ready: onward completions create 'Once upon a time'"
 MIN_FREE_MEMORY_BYTES = 1_000_000_000
 MIN_FREE_DISK_BYTES = 1_000_000_000
 LOW_DISK_ADVICE = "Larger models will not fit."
@@ -38,25 +37,16 @@ _INSTRUCTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check. `advice` says what to do if it is not good."""
+def doctor(session: Session, server: str | None, api_key: str | None) -> None:
+    if server is None:
+        findings, verdict = [finding for check in CHECKS for finding in check()], READY
+    else:
+        from onward.cli.server_findings import server_findings
 
-    subject: str
-    state: State
-    words: str
-    advice: str = ""
-
-
-def doctor(session: Session) -> None:
-    findings = [finding for check in CHECKS for finding in check()]
-    value = {
-        "findings": [
-            {"subject": each.subject, "state": each.state, "words": each.words, "advice": each.advice or None}
-            for each in findings
-        ]
-    }
-    emit(session.output, value, lambda: _shown(findings))
+        asked = session_of({"base_url": server, "api_key": api_key}).connection
+        assert asked.base_url is not None
+        findings, verdict = list(server_findings(asked.base_url, asked.api_key)), "The server answers."
+    emit(session.output, {"findings": [each.as_object() for each in findings]}, lambda: shown(findings, verdict))
     if any(each.state == "bad" for each in findings):
         raise click.exceptions.Exit(1)
 
@@ -195,29 +185,22 @@ def _environment() -> Iterator[Finding]:
         )
 
 
-def _shown(findings: list[Finding]) -> str:
-    style = style_of(sys.stdout)
-    width = max(len(each.subject) for each in findings)
-    lines: list[str] = []
-    for each in findings:
-        lines.append(f"{_mark(each.state, style)} {each.subject:<{width}}  {each.words}")
-        if each.advice:
-            lines.append(f"  {'':<{width}}  {style.dim(each.advice)}")
-    bad = sum(each.state == "bad" for each in findings)
-    verdict = f"{pluralize(bad, 'problem')} found." if bad else "Ready: onward completions create 'Once upon a time'"
-    return "\n".join([*lines, "", style.bold(verdict)])
-
-
-def _mark(state: State, style: Style) -> str:
-    return {"good": style.green("✓"), "note": style.yellow("!"), "bad": style.red("✗")}[state]
-
-
 CHECKS = (_python, _packages, _processor, _kernels, _memory, _models, _engines, _environment, _settings)
 """In the order of the report."""
 
-HELP = """Check this machine: what works, what is missing, and what to do about it.
+HELP = """Check this machine, or a running server: what works, what is missing, and what to do about it.
 
-Prints a report on a terminal and JSON elsewhere; --format text prints the report everywhere.
+Prints a report on a terminal and JSON elsewhere; --format text prints the report everywhere. The exit code is 1 if
+something is wrong.
 """
 
-command = session_command("doctor", doctor, HELP, can_connect=False, example="findings.0.words")
+PARAMETERS = (
+    click.Option(
+        ["--server"],
+        metavar="URL",
+        help="Ask the server there how it is: version, clock, certificate, models, queues, memory, restarts.",
+    ),
+    click.Option(["--api-key"], metavar="KEY", help="API key for --server.  [default: OPENAI_API_KEY]"),
+)
+
+command = session_command("doctor", doctor, HELP, PARAMETERS, can_connect=False, example="findings.0.words")
