@@ -13,7 +13,7 @@ from onward.server.app import ROUTES
 READ = (
     "CompletionChunk", "Choice", "Logprobs", "PromptLogprob", "Usage", "PromptTokensDetails",
     "CompletionTokensDetails", "Error", "Model", "ModelList", "TokenizeRequest", "TokenizeResponse",
-    "DetokenizeRequest", "DetokenizeResponse", "TokenizerInfo",
+    "DetokenizeRequest", "DetokenizeResponse", "TokenizerInfo", "ApplyTemplateResponse",
 )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ LEVELS = {
     "kernels": 1,
     "sampling": 1,
     "routing": 1,
+    "templates": 1,
     "constraints": 1,
     "checkpoints": 2,
     "engine": 2,

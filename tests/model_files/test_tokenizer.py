@@ -14,7 +14,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from onward.errors import ModelFolderError, TextNotEncodable
 from onward.model_files import tokenizer as tokenizer_module
+from onward.model_files.gguf import GGUFFiles
 from onward.model_files.tokenizer import HuggingFaceTokenizer
+from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.tiny import tiny
 from tests.examples import examples
 from tests.model_files.tiny_tokenizers import END, START, byte_level, save, sentencepiece
 
@@ -262,3 +265,36 @@ def test_after_a_very_long_text_freed_memory_is_returned(tmp_path: Path, monkeyp
     for num_characters in (10, 5000, 10_000, 10_001):
         saved.encode("a" * num_characters, add_special_tokens=False)
     assert trimmed == ["once"]
+
+
+TEMPLATES: dict[str, tuple[object, str | None, str]] = {
+    "a text": ("{{ a }}", None, "{{ a }}"),
+    "several by name": ([{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}], None, "d"),
+    "several without a default": ([{"name": "tool_use", "template": "t"}], None, ""),
+    "a file of its own": ("{{ a }}", "{{ b }}\n", "{{ b }}\n"),
+    "a file alone": (None, "{{ b }}", "{{ b }}"),
+    "nothing": (None, None, ""),
+    "a number": (5, None, ""),
+    "junk": ([5, None, {"name": []}], None, ""),
+}
+"""What tokenizer_config.json states, chat_template.jinja, and the template (transformers, utils/hub.py and
+tokenization_utils_base.py)."""
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_chat_template_is_where_transformers_looks(name: str, tmp_path: Path) -> None:
+    stated, file, template = TEMPLATES[name]
+    save(byte_level(), tmp_path, tokenizer_config={} if stated is None else {"chat_template": stated})
+    if file is not None:
+        (tmp_path / "chat_template.jinja").write_text(file)
+    assert HuggingFaceTokenizer(tmp_path).chat_template == template
+
+
+def test_the_chat_template_of_a_gguf_file_is_the_one_that_it_states(tmp_path: Path) -> None:
+    metadata, tensors = tiny("llama")
+    for value, template in (("{{ a }}", "{{ a }}"), (5, ""), (None, "")):
+        stated = {} if value is None else {"tokenizer.chat_template": value}
+        path = write_gguf(
+            tmp_path / "m.gguf", metadata | stated, {name: floats(each) for name, each in tensors.items()}
+        )
+        assert GGUFFiles(path).load_tokenizer(tmp_path).chat_template == template

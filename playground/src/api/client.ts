@@ -1,7 +1,7 @@
 /** Requests to the server that sent this page. Streams survive a lost connection. */
 import { BASE } from "./base";
 import { readEvents } from "./events";
-import type { Chunk, DetokenizeResponse, ErrorBody, ModelList, RequestBody, TokenizeResponse, TokenizerInfo } from "./types";
+import type { ApplyTemplateResponse, Chunk, DetokenizeResponse, ErrorBody, ModelList, RequestBody, TokenizeResponse, TokenizerInfo } from "./types";
 
 const RETRY_DELAYS_MS = [200, 500, 1000, 2000, 4000, 8000];
 
@@ -37,6 +37,8 @@ export const tokenizerInfo = (model: string, key: string) =>
 export const tokenize = (body: RequestBody, key: string, signal?: AbortSignal) =>
   fetchJson<TokenizeResponse>("tokenize", key, body, signal);
 export const detokenize = (body: RequestBody, key: string) => fetchJson<DetokenizeResponse>("detokenize", key, body);
+export const applyTemplate = (body: RequestBody, key: string, signal: AbortSignal) =>
+  fetchJson<ApplyTemplateResponse>("apply-template", key, body, signal);
 
 /**
  * Yields the chunks of a streamed completion. A stream that was requested as resumable goes on after a lost connection,

@@ -206,6 +206,11 @@ export interface components {
             model_max_length: number;
             /** @description Whether the model supports `suffix`. */
             infill: boolean;
+            /** @description What /apply-template renders. */
+            chat_template: string | null;
+        };
+        ApplyTemplateResponse: {
+            prompt: string;
         };
     };
     responses: never;

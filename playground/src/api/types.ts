@@ -7,6 +7,7 @@ export type Choice = Schemas["Choice"];
 export type Logprobs = Schemas["Logprobs"];
 export type Usage = Schemas["Usage"];
 export type TokenizerInfo = Schemas["TokenizerInfo"];
+export type ApplyTemplateResponse = Schemas["ApplyTemplateResponse"];
 export type TokenizeResponse = Schemas["TokenizeResponse"];
 export type DetokenizeResponse = Schemas["DetokenizeResponse"];
 export type ModelList = Schemas["ModelList"];

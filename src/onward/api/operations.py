@@ -120,6 +120,18 @@ def detokenize(suffix: str = "") -> Operation:
     return lambda _: text
 
 
+def apply_template(suffix: str = "") -> Operation:
+    applied = _post(
+        f"applyTemplate{suffix}", "A conversation as the prompt that the model's chat template makes of it.",
+        "ApplyTemplateRequest", "ApplyTemplateResponse",
+    )  # fmt: skip
+    applied["description"] = (
+        "The template is part of the model's files. It is rendered in a process of its own, with limits in time and "
+        "memory; what it makes is plain text, to be sent as `prompt`."
+    )
+    return lambda _: applied
+
+
 def health() -> Operation:
     return lambda _: _open(_health())
 
@@ -236,6 +248,10 @@ _TEXT: Schema = {"type": "string"}
 _COUNT: Schema = {"type": "integer"}
 _LITERAL: Schema = {"type": ["string", "null"]}
 _TOKENS: Schema = {"type": "array", "items": {"type": "integer"}}
+_TURN: Schema = {
+    "type": "object", "properties": {"role": _TEXT, "content": _TEXT}, "required": ["role", "content"],
+    "additionalProperties": False,
+}  # fmt: skip
 _MODEL: Schema = _LITERAL | {"description": "A model id or alias; by default the first model."}
 
 
@@ -300,6 +316,15 @@ def _token_schemas() -> dict[str, Schema]:
         "TokenizeResponse": _token_answer(),
         "DetokenizeRequest": _request({"model": _MODEL, "tokens": _TOKENS}, required=["tokens"]),
         "DetokenizeResponse": _detokenize_answer(),
+        "ApplyTemplateRequest": _request(
+            {
+                "model": _MODEL,
+                "messages": {"type": "array", "items": _TURN},
+                "add_generation_prompt": _switch(True, "Whether the prompt ends where the model's answer begins."),
+            },
+            required=["messages"],
+        ),
+        "ApplyTemplateResponse": _record({"prompt": _TEXT}),
         "TokenizerInfo": _record(
             {
                 "tokenizer_class": _TEXT,
@@ -316,6 +341,7 @@ def _token_schemas() -> dict[str, Schema]:
                 "vocab_size": _COUNT,
                 "model_max_length": _COUNT,
                 "infill": {"type": "boolean", "description": "Whether the model supports `suffix`."},
+                "chat_template": {"type": ["string", "null"], "description": "What /apply-template renders."},
             }
         ),
     }

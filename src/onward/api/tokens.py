@@ -1,5 +1,6 @@
 """/tokenize, /detokenize and /tokenizer_info, in the shapes that evaluation harnesses expect (behaviour §14): vLLM's
-fields, and those of llama-server on the same path. Also below /m/NAME, for clients that cannot name a model there."""
+fields, and those of llama-server on the same path; and llama-server's /apply-template. Also below /m/NAME, for clients
+that cannot name a model there."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from onward.api.operations import MODEL_ID, MODEL_QUERY, get
 from onward.api.routes import JSON, Exchange, Node, Route, Services
 from onward.errors import InvalidRequest
 from onward.offload import inline_or_on_thread
+from onward.templates.render import Message, Render, TemplateError, render
 
 T = TypeVar("T")
 
@@ -81,6 +83,15 @@ def detokenize_request(fields: dict[str, Any]) -> tuple[str | None, list[int]]:
     return model, _take(fields, "tokens", "an array of integers", _is_token_list)
 
 
+def template_request(fields: dict[str, Any]) -> tuple[str | None, list[Message], bool]:
+    """Return model, conversation, and whether it ends where the model's answer begins. Raises InvalidRequest."""
+    _check_known(fields, {"model", "messages", "add_generation_prompt"})
+    model = _take(fields, "model", "a string", _is_string, None)
+    turns = _take(fields, "messages", "an array of objects with 'role' and 'content'", _is_message_list)
+    messages = [Message(each["role"], each["content"]) for each in turns]
+    return model, messages, _take(fields, "add_generation_prompt", "a boolean", _is_boolean, True)
+
+
 def check_text(request: TokenizeRequest, max_bytes: int) -> None:
     """Raise InvalidRequest where the text is too long."""
     text = request.text
@@ -125,6 +136,14 @@ def _is_token_list(value: object) -> bool:
     return isinstance(value, list) and all(type(item) is int for item in value)
 
 
+def _is_message_list(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and all(isinstance(each, dict) and each.keys() == {"role", "content"} for each in value)
+        and all(isinstance(each[name], str) for each in value for name in each)
+    )
+
+
 async def tokenize(services: Services, exchange: Exchange) -> None:
     """{"prompt", "model"?, "add_special_tokens"?, "return_token_strs"?, …} → {"tokens", "count", …}.
 
@@ -162,6 +181,22 @@ async def detokenize(services: Services, exchange: Exchange) -> None:
     await _respond(exchange, await inline_or_on_thread(len(tokens), body))
 
 
+async def apply_template(services: Services, exchange: Exchange) -> None:
+    """{"messages", "model"?, "add_generation_prompt"?} → {"prompt"}: what the model's own chat template makes of a
+    conversation, as llama-server's route of this name. A start token that is added to every text is left out."""
+    model, messages, ends_open = await _decode(services, exchange, template_request)
+    model = _model(services, exchange, model)
+    info = await services.backend.tokenizer_info(model)
+    if not info.chat_template:
+        raise InvalidRequest("This model's files have no chat template: write the marks of its turns yourself.")
+    bos = info.bos_token or ""
+    try:
+        prompt = await render(Render(info.chat_template, messages, bos, info.eos_token or "", ends_open))
+    except TemplateError as error:
+        raise InvalidRequest(f"{str(error)[0].upper()}{str(error)[1:]}.", param="messages") from None
+    await _respond(exchange, msgspec.json.encode({"prompt": prompt.removeprefix(bos) if info.adds_bos else prompt}))
+
+
 async def info(services: Services, exchange: Exchange) -> None:
     """Describe the tokenizer of the model in the path or in `?model=`; of the only one without."""
     model = _model(services, exchange, exchange.query("model"))
@@ -177,6 +212,7 @@ async def info(services: Services, exchange: Exchange) -> None:
         "vocab_size": info.vocab_size,
         "model_max_length": info.context_length,
         "infill": info.infill,
+        "chat_template": info.chat_template or None,
     }
     await _respond(exchange, msgspec.json.encode(answer | info.extra))
 
@@ -217,6 +253,7 @@ _TOKENIZER: Node = {
     "vocab_size": 8192,
     "model_max_length": 1024,
     "infill": True,
+    "chat_template": None,
 }
 
 
@@ -243,6 +280,14 @@ def _routes(root: str, suffix: str, in_path: tuple[Node, ...], in_query: tuple[N
             detokenize,
             operation=operations.detokenize(suffix),
             example={JSON: {"prompt": "Once upon"}},
+            parameters=in_path,
+        ),
+        Route(
+            "POST",
+            f"{root}/apply-template",
+            apply_template,
+            operation=operations.apply_template(suffix),
+            example={JSON: {"prompt": "<|im_start|>user\nTell a story.<|im_end|>\n<|im_start|>assistant\n"}},
             parameters=in_path,
         ),
         Route(

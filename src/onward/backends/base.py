@@ -45,6 +45,8 @@ class TokenizerInfo:
     """Whether the model needs the start token at the beginning, so that it is added to every text."""
     special_tokens: tuple[str, ...] = ()
     infill: bool = False
+    chat_template: str = ""
+    """Of the model's files; a stranger's program, which `templates.render` runs."""
     extra: dict[str, object] = field(default_factory=dict)
 
 

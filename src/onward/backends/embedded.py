@@ -223,6 +223,7 @@ class EmbeddedBackend:
             context_length=served.context_length,
             special_tokens=tokenizer.special_literals,
             infill=served.infill is not None,
+            chat_template=tokenizer.chat_template,
         )
 
     async def tokenize(self, model: str | None, text: str, add_special_tokens: bool) -> list[int]:

@@ -130,6 +130,10 @@ class Tokenizer(Vocabulary, Protocol):
     """Ids of infill tokens that the model's files state: `prefix`, `suffix`, `middle`, `padding`, `repository`, `file`.
     Empty where only their texts say what they are for."""
 
+    chat_template: str
+    """The program in Jinja2 that makes a prompt of a conversation, "" where the model's files have none. It is a
+    stranger's: `templates.render` runs it, nothing else does."""
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the token ids of `text`. Literals of special tokens inside it become those tokens.
 

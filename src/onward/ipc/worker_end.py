@@ -1,5 +1,6 @@
 """What a process does first that `spawn` has started: takes its connection, ignores the signals that concern the server
-alone, although a terminal or a service manager sends them to all its processes, and prepares to end before the server.
+alone, although a terminal or a service manager sends them to all its processes, prepares to end before the server, and
+limits itself where strangers' programs run in it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 log = logging.getLogger("onward.engine")
@@ -80,3 +81,42 @@ def prefer_as_oom_victim() -> None:
         _OOM_SCORE.write_text(str(min(int(_OOM_SCORE.read_text()) + OOM_SCORE_OFFSET, 1000)))
     except (OSError, ValueError):
         log.debug("%s cannot be written", _OOM_SCORE)
+
+
+def limit_memory(extra_bytes: int) -> None:
+    """Limit the addresses that this process may have to so many beyond those that it has, where the system knows how
+    many these are."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    with suppress(OSError, ValueError):
+        num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = num_pages * os.sysconf("SC_PAGE_SIZE") + extra_bytes
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+@contextmanager
+def limited_processor_time(seconds: float) -> Iterator[None]:
+    """End this process, by SIGPROF, where the block takes more processor time. Not on Windows."""
+    _end_after(seconds)
+    try:
+        yield
+    finally:
+        _end_after(0.0)
+
+
+def _end_after(seconds: float) -> None:
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def open_nothing() -> None:
+    """Let this process open neither files nor connections from now on; what is open stays so. Not on Windows."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))

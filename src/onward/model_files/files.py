@@ -24,9 +24,10 @@ ADDED_TOKENS = "added_tokens.json"
 """These count where tokenizer.json is missing."""
 SPECIAL_TOKENS = "special_tokens_map.json"
 GENERATION_CONFIG = "generation_config.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 TOKENIZER_FILES = (
     TOKENIZER, SENTENCE_PIECE, VOCABULARY, MERGES, ADDED_TOKENS, TOKENIZER_CONFIG, SPECIAL_TOKENS, GENERATION_CONFIG,
-    CONFIG,
+    CONFIG, CHAT_TEMPLATE,
 )  # fmt: skip
 """All files from which a tokenizer is built; the first one is enough, or the second, or the third and fourth."""
 _TEKKEN = "tekken.json"
@@ -37,6 +38,8 @@ MAX_JSON_BYTES = 8_000_000
 """Of a configuration. The largest known ones, tokenizer_config.json with all added tokens, have two million."""
 MAX_JSON_ENTRIES = 500_000
 """Of a configuration, whose objects take a hundred bytes each. The largest known ones have a tenth."""
+MAX_TEMPLATE_BYTES = 1_000_000
+"""Of a chat template; the largest known ones have twenty thousand."""
 MAX_TOKENIZER_BYTES = 64_000_000
 """Of tokenizer.json: twice the largest known one, with 262,000 tokens and 514,000 merges."""
 MAX_TOKENIZER_ENTRIES = 12_000_000

@@ -68,7 +68,9 @@ class GGUFFiles(CheckpointFiles):
         from onward.model_files.tokenizer_cache import cached_tokenizer_files
 
         files = cached_tokenizer_files(self.checkpoint().parameters, cache_dir)
-        content = TokenizerContent(self.checkpoint_path, files.tokenizer, files.configuration, [files.generation])
+        template = self.checkpoint().parameters.whole("tokenizer.chat_template")
+        names = {**files.configuration, "chat_template": template}
+        content = TokenizerContent(self.checkpoint_path, files.tokenizer, names, [files.generation])
         return HuggingFaceTokenizer(content)
 
 

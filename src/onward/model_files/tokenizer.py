@@ -14,11 +14,14 @@ from tokenizers import Tokenizer as Library
 from onward.checkpoints.tokenizer import INFILL_TOKENS, SPECIAL_IDS, TOKENS
 from onward.errors import ModelFolderError, OnwardError, TextNotEncodable
 from onward.model_files.files import (
+    CHAT_TEMPLATE,
     CONFIG,
     GENERATION_CONFIG,
+    MAX_TEMPLATE_BYTES,
     SPECIAL_TOKENS,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    read_bounded,
     read_object,
     read_tokenizer,
     tokenizer_source,
@@ -124,6 +127,7 @@ class HuggingFaceTokenizer:
         self.start_token = eos if bos is None else bos
         ends = {token for config in configs for token in _listed(config.get("eos_token_id"))}
         self.end_tokens = frozenset(ends if eos is None else {*ends, eos})
+        self.chat_template = _chat_template(names.get("chat_template"))
         self.infill_tokens: Mapping[str, int] = _infill_tokens(names.get(INFILL_TOKENS), self.size)
         self._prefix = self._implicit_tokens(names, bos)
 
@@ -224,6 +228,8 @@ def _reported(path: Path) -> Iterator[None]:
 
 def _read_folder(folder: Path) -> TokenizerContent:
     names = read_object(folder / SPECIAL_TOKENS) | read_object(folder / TOKENIZER_CONFIG)
+    if (template := folder / CHAT_TEMPLATE).is_file():  # transformers prefers it, too
+        names["chat_template"] = read_bounded(template, MAX_TEMPLATE_BYTES).decode("utf-8", "replace")
     configs = [read_object(folder / name) for name in (GENERATION_CONFIG, CONFIG)]
     if (source := tokenizer_source(folder)) != TOKENIZER:
         made = made_tokenizer(folder)
@@ -241,6 +247,14 @@ def _read_tokenizer(content: bytes) -> tuple[Library, BytesOf]:
     library.no_truncation()
     library.no_padding()
     return library, bytes_of
+
+
+def _chat_template(stated: object) -> str:
+    """Return a template, of several by names that called default; "" for what is none."""
+    if isinstance(stated, list):
+        named = (each for each in stated if isinstance(each, dict) and each.get("name") == "default")
+        stated = next((each.get("template") for each in named), None)
+    return stated if isinstance(stated, str) else ""
 
 
 def _infill_tokens(stated: object, size: int) -> dict[str, int]:

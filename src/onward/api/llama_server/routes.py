@@ -63,7 +63,7 @@ async def props(services: Services, exchange: Exchange) -> None:
         "model_alias": model.id,
         "model_path": model.id,
         "modalities": {"vision": False, "audio": False},
-        "chat_template": "",
+        "chat_template": info.chat_template,
         "bos_token": info.bos_token or "",
         "eos_token": info.eos_token or "",
         "build_info": f"onward {onward.__version__}",

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +41,13 @@ from onward.constraints.process.messages import (
 from onward.constraints.reasons import shown_reason
 from onward.constraints.tokens import LibraryTokens
 from onward.ipc.frames import BrokenFrame, FrameReader, write_frame
-from onward.ipc.worker_end import ignore_server_signals, prefer_as_oom_victim, take_connection
+from onward.ipc.worker_end import (
+    ignore_server_signals,
+    limit_memory,
+    limited_processor_time,
+    prefer_as_oom_victim,
+    take_connection,
+)
 from onward.sampling.masks import pack_mask
 
 CHECK_SECONDS = 2.0
@@ -74,7 +78,7 @@ class Worker:
     def run(self) -> None:
         """Answer until the other side is gone."""
         for request in self._requests:
-            with _processor_time(_seconds(request)):
+            with limited_processor_time(_seconds(request)):
                 reply = self._answer(request)
             if reply is not None:
                 self._send(reply)
@@ -178,37 +182,6 @@ def _seconds(request: Request) -> float:
             return CHECK_SECONDS
 
 
-class _processor_time:
-    """Ends this process where a block takes more processor time. Not on Windows."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def __enter__(self) -> None:
-        self._set(self._seconds)
-
-    def __exit__(self, *_: object) -> None:
-        self._set(0.0)
-
-    @staticmethod
-    def _set(seconds: float) -> None:
-        if sys.platform != "win32":
-            signal.setitimer(signal.ITIMER_PROF, seconds)
-
-
-def _limit_memory() -> None:
-    """Limit the addresses that this process may have, where the system knows how many it has."""
-    if sys.platform != "linux":
-        return
-    import resource
-
-    with suppress(OSError, ValueError):
-        num_pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = num_pages * os.sysconf("SC_PAGE_SIZE") + MAX_EXTRA_MEMORY
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
 def _work(worker: Worker) -> None:
     """Run until the other side is gone; then the process ends, whatever threads the library has."""
     try:
@@ -228,7 +201,7 @@ def main() -> None:
     with suppress(AttributeError, OSError):
         os.nice(NICENESS)
     check("start: /a/")  # load the library before anybody waits, and before memory is limited
-    _limit_memory()
+    limit_memory(MAX_EXTRA_MEMORY)
     threading.stack_size(STACK_BYTES)
     worker = Worker(*take_connection())
     thread = threading.Thread(target=_work, args=(worker,), name="onward-grammars")
