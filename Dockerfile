@@ -6,9 +6,12 @@ FROM python:${PYTHON}-slim AS build
 WORKDIR /source
 COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
 COPY src src
-RUN python -m venv /opt/onward && /opt/onward/bin/pip install --no-cache-dir --disable-pip-version-check '.[filters,gguf]'
+RUN python -m venv /opt/onward && /opt/onward/bin/pip install --no-cache-dir --disable-pip-version-check '.[filters,gguf,postgres]'
 
 FROM python:${PYTHON}-slim
+LABEL org.opencontainers.image.title="Onward" \
+    org.opencontainers.image.description="OpenAI's Completions API, served from your own machine" \
+    org.opencontainers.image.licenses="Apache-2.0 AND MIT"
 COPY --from=build /opt/onward /opt/onward
 RUN useradd --system --uid 10001 --create-home onward && install -d -o onward -g onward /cache /models
 ENV PATH=/opt/onward/bin:$PATH \

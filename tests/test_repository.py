@@ -93,8 +93,25 @@ def test_the_socket_unit_listens_where_a_server_does() -> None:
     assert unit["ListenStream"] == f"{FLAGS['--host'].default}:{FLAGS['--port'].default}"
 
 
+def test_the_stack_mounts_files_that_exist_and_publishes_loopback_ports_only() -> None:
+    stack = load("deploy/stack/compose.yaml")
+    written = {"./models", "./prometheus.key"}  # by the operator, as the page says
+    for service in stack["services"].values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+        sources = [volume.partition(":")[0] for volume in service["volumes"]]
+        files = {source for source in sources if source.startswith("./")}
+        assert all((ROOT / "deploy/stack" / name).is_file() for name in files - written), files
+        assert set(sources) - files <= set(stack["volumes"])
+        assert {secret in stack["secrets"] for secret in service.get("secrets", ())} <= {True}
+    page = read("docs/how-to/deploy.md")
+    assert all(name.removeprefix("./") in page for name in written)
+    drain = float(str(FLAGS["--drain"].default))
+    assert int(stack["services"]["onward"]["stop_grace_period"].removesuffix("s")) > drain + 5
+
+
 def test_files_and_pages_for_deployment_name_settings_that_exist() -> None:
-    text = "\n".join(map(read, ["Dockerfile", "deploy/systemd/onward.service", "docs/how-to/deploy.md"]))
+    files = ["Dockerfile", "deploy/systemd/onward.service", "deploy/stack/compose.yaml", "docs/how-to/deploy.md"]
+    text = "\n".join(map(read, files))
     named = set(re.findall(r"ONWARD_[A-Z_]+", text))
     assert {"ONWARD_HOST", "ONWARD_API_KEY", "ONWARD_API_KEY_FILE"} <= named <= ENVIRONMENT
 
