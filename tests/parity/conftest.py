@@ -1,18 +1,56 @@
-"""The servers of the parity rows, started once per session."""
+"""The servers of the parity rows, each started once per session, when a row first needs it."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from .servers import Servers
+from onward.loop_thread import LoopThread
+
+from .in_process import InProcess
+from .servers import PLUGIN, Servers
+
+SECRET = "the secret reason"
+"""Of the error that the content filter of "broken" raises: logged, and sent to nobody."""
+
+
+class Tracebacks(logging.Handler):
+    """Collects those of errors that the server logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.found.append(self.format(record))
 
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
+    """Without sockets."""
+    loop, tracebacks = LoopThread("parity"), Tracebacks()
+    loop.start()
+    logging.getLogger().addHandler(tracebacks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(PLUGIN))
+        running = Servers(partial(InProcess, loop))
+        yield running
+        used = running.close()
+    loop.stop(lambda: None)
+    logging.getLogger().removeHandler(tracebacks)
+    assert all(SECRET in found for found in tracebacks.found), tracebacks.found
+    assert tracebacks.found or "broken" not in used, "the cause of an error must be logged"
+
+
+@pytest.fixture(scope="session")
+def processes() -> Iterator[Servers]:
+    """On real sockets."""
     running = Servers()
     yield running
     logs = running.close()
     assert not any("Traceback" in log for name, log in logs.items() if name != "broken"), logs
-    assert "the secret reason" in logs.get("broken", "the secret reason"), "the cause of an error must be logged"
+    assert SECRET in logs.get("broken", SECRET), "the cause of an error must be logged"

@@ -353,9 +353,7 @@ OVERLOADED = (
 def overload(server: Server) -> None:
     """A full waiting queue is a 503 with Retry-After; later requests are served again."""
     busy = base(stream=True, n=20, max_tokens=1900, ignore_eos=True, temperature=1)
-    with server.http.stream("POST", COMPLETIONS, json=busy, headers={"api-key": KEY}) as running:
-        chunks = running.iter_bytes()  # kept: httpx2 hangs up when its iterator is dropped
-        next(chunks)
+    with server.streaming(busy, {"api-key": KEY}):
         answer = server.ask(max_tokens=1)
         assert answer.status == 503, f"{answer.status} {answer.error}"
         assert int(answer.headers["retry-after"]) >= 1
@@ -404,7 +402,7 @@ def others_go_on(server: Server) -> None:
     raise AssertionError(f"{num_used} KV blocks are still used")
 
 
-@AREA.law("not_http", "bytes that are not HTTP", source="behaviour W6", weak="Not recorded.")
+@AREA.law("not_http", "bytes that are not HTTP", source="behaviour W6", weak="Not recorded.", needs_socket=True)
 def not_http(server: Server) -> None:
     """Bytes that are not HTTP get a 400 with an error body, and the connection is closed."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:

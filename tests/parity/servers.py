@@ -1,4 +1,4 @@
-"""Real server processes on real sockets, one per profile, all with the toy model, and requests to them."""
+"""Servers with the toy model, one per profile, and requests to them: processes on real sockets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -174,6 +175,15 @@ class Server:
             got = connection.getresponse()
             return Answer(got.status, httpx2.Headers(got.getheaders()), got.read())
 
+    @contextmanager
+    def streaming(self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Iterator[None]:
+        """A stream whose first bytes have arrived, and whose client leaves at the end."""
+        with self.http.stream("POST", COMPLETIONS, json=body, headers=headers) as answer:
+            parts = answer.iter_bytes()  # kept: httpx2 hangs up when its iterator is dropped
+            next(parts)
+            with contextlib.suppress(httpx2.HTTPError):
+                yield
+
     def tokens(self, text: str) -> list[int]:
         """Return the toy's token ids of `text`."""
         body = json.dumps({"prompt": text}).encode()
@@ -188,16 +198,17 @@ class Server:
 
 
 class Servers:
-    """The servers by name, each started on first use."""
+    """The servers by name, each started on first use by `start`, which takes its flags."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: Callable[..., Server] = Server) -> None:
+        self._start = start
         self._running: dict[str, Server] = {}
         self._folder = TemporaryDirectory()
 
     def __getitem__(self, name: str) -> Server:
         if name not in self._running:
             team = self._team() if name == "team" else ()
-            self._running[name] = Server(*PROFILES[name], *team)
+            self._running[name] = self._start(*PROFILES[name], *team)
         return self._running[name]
 
     def _team(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ class Row:
     """One behaviour. `check` sends requests to the server `on` and asserts; the strings are shown on the page.
 
     `golden` are the numbers of the golden cases (behaviour §13) that the row covers. `weak` explains where the
-    evidence is weak (§12) and what was chosen.
+    evidence is weak (§12) and what was chosen. `needs_socket`: it is about what reaches no application.
     """
 
     id: str
@@ -29,6 +29,15 @@ class Row:
     on: str = "default"
     golden: tuple[int, ...] = ()
     weak: str = ""
+    needs_socket: bool = False
+
+    def problem(self, server: Server) -> str | None:
+        """What is wrong with this row, in short."""
+        try:
+            self.check(server)
+        except Exception as error:
+            return f"{self.id}: {type(error).__name__}: {str(error)[:200]}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from tests.clients.run import CLIENTS, Bench, run_client
 from tests.engines.cluster.simulated import SimulatedCluster
 from tests.parity.rows import ROWS
 from tests.parity.servers import PROFILES, Server
-from tests.parity.table import Row
 
 if not sys.platform.startswith("linux"):
     pytest.skip("finds processes in /proc", allow_module_level=True)
@@ -47,17 +46,9 @@ def faces(address: str) -> Iterator[dict[str, Server]]:
 def test_the_parity_table(faces: dict[str, Server]) -> None:
     """All rows at once: a test each would be a thousand more for the same reason."""
     rows = [row for row in ROWS if row.on in faces and row.id not in STEP_BY_STEP]
-    failed = [problem for row in rows if (problem := _problem(row, faces[row.on])) is not None]
+    failed = [problem for row in rows if (problem := row.problem(faces[row.on])) is not None]
     assert failed == []
     assert len(rows) > 0.9 * len(ROWS)
-
-
-def _problem(row: Row, face: Server) -> str | None:
-    try:
-        row.check(face)
-    except Exception as error:
-        return f"{row.id}: {type(error).__name__}: {str(error)[:200]}"
-    return None
 
 
 class ClusterBench(Bench):
