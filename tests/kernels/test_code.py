@@ -147,13 +147,14 @@ def test_a_full_disk_leaves_no_part_of_a_file(cache: ObjectCache, monkeypatch: p
     assert not list(cache._folder.iterdir())
 
 
-def test_the_oldest_objects_are_removed(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_cache, "MAX_OBJECTS", 2)
+def test_what_was_used_longest_ago_is_removed(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
     for age, key in enumerate(("a", "b", "c")):
         cache.put(key, b"object")
         os.utime(cache._folder / f"{key}.o", (100 + age, 100 + age))
+    monkeypatch.setattr(object_cache, "MAX_CACHE_BYTES", 3 * (cache._folder / "a.o").stat().st_size)
+    assert cache.get("a") == b"object"
     cache.put("d", b"object")
-    assert sorted(path.stem for path in cache._folder.glob("*.o")) == ["c", "d"]
+    assert sorted(path.stem for path in cache._folder.glob("*.o")) == ["a", "c", "d"]
 
 
 def test_what_a_killed_process_has_left_is_removed_and_what_is_being_written_is_not(cache: ObjectCache) -> None:

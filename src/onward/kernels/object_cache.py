@@ -18,8 +18,9 @@ from pathlib import Path
 
 from onward.settings.folders import cache_folder
 
-MAX_OBJECTS = 128
-"""The oldest are removed where there are more: those of earlier versions, of settings that were tried once."""
+MAX_CACHE_BYTES = 256 << 20
+"""Those that were used longest ago are removed where there are more: of earlier versions, of settings that were tried
+once. A model has one object per precision, of 20 to 400 KB; sampling and the self-test have one each."""
 MAX_OBJECT_BYTES = 64 << 20
 _ABANDONED_SECONDS = 3600
 _MAGIC = b"onward object 1\n"
@@ -46,7 +47,11 @@ class ObjectCache:
             return None
         start = len(_MAGIC) + _DIGEST_BYTES
         is_whole = data.startswith(_MAGIC) and data[len(_MAGIC) : start] == _digest(key, data[start:])
-        return data[start:] if is_whole else None
+        if not is_whole:
+            return None
+        with suppress(OSError):
+            os.utime(self._folder / f"{key}.o")
+        return data[start:]
 
     def put(self, key: str, data: bytes) -> None:
         """Keep an object, if that can be done."""
@@ -59,16 +64,19 @@ class ObjectCache:
             except OSError:
                 Path(temporary).unlink(missing_ok=True)
                 raise
-            self._remove_oldest()
+            self._remove_unused()
 
-    def _remove_oldest(self) -> None:
+    def _remove_unused(self) -> None:
         """Remove what is too much, and what processes that were killed have left."""
         for path in self._folder.glob("*.tmp"):
             if path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
                 path.unlink(missing_ok=True)
-        objects = sorted(self._folder.glob("*.o"), key=lambda path: path.lstat().st_mtime)
-        for path in objects[: max(0, len(objects) - MAX_OBJECTS)]:
-            path.unlink(missing_ok=True)
+        objects = [(path.lstat(), path) for path in self._folder.glob("*.o")]
+        left = MAX_CACHE_BYTES
+        for status, path in sorted(objects, key=lambda each: each[0].st_mtime, reverse=True):
+            left -= status.st_size
+            if left < 0:
+                path.unlink(missing_ok=True)
 
     @contextmanager
     def _opened_folder(self) -> Iterator[int | None]:
