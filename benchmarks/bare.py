@@ -1,7 +1,8 @@
 """The baseline: a model's steps in a bare loop, without scheduler, sampling or text.
 
 Prompts of the same length are prefilled in the largest chunks, then all rows decode in lockstep with a constant token.
-`python -m benchmarks.bare --model storyteller --rows 1 8 32`.
+`python -m benchmarks.bare --model storyteller --rows 1 8 32`; with `--steps`, the milliseconds of single steps by their
+number of tokens, which `benchmarks.simulate` has in a table.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from onward.engine.model import ModelRunner, Row
 
 TOKEN = 300
 """The input of every decode step."""
+STEPS = (1, 2, 4, 8, 16, 24, 32, 33, 48, 64, 96, 128, 192, 256, 384, 512)
+MAX_DECODE_ROWS = 64
+STEP_CONTEXT = 100
+"""Tokens of each sequence before a single step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,18 @@ class BareLoop:
                 outputs = int(end == length)
                 yield self._step([self._row(each, prompts[each][start:end], start, outputs) for each in group])
 
+    def fill(self, sequences: int, length: int) -> None:
+        """Compute prompts of one length, for steps behind them."""
+        for _ in self._prefill([[TOKEN] * length] * sequences):
+            pass
+
+    def single_step(self, num_tokens: int, start: int, *, outputs: int = 0) -> float:
+        """Return the seconds of a step of so many tokens: up to MAX_DECODE_ROWS of them, one of each sequence at
+        `start`; more of them, a prompt. `outputs`: rows of logits per sequence."""
+        if num_tokens <= MAX_DECODE_ROWS:
+            return self._step([self._row(each, [TOKEN], start, outputs) for each in range(num_tokens)])
+        return self._step([self._row(0, [TOKEN] * num_tokens, 0, outputs)])
+
     def _step(self, rows: list[Row]) -> float:
         begin = time.perf_counter()
         self._model.evaluate(rows)
@@ -117,6 +134,20 @@ def figures_of(loop: BareLoop, model: ModelRunner, rows: int, options: argparse.
     }
 
 
+def step_figures(model: ModelRunner, sizes: list[int], rounds: int) -> dict[str, Any]:
+    """Return milliseconds of steps by their number of tokens, and of a row of logits, medians of rounds in which each
+    takes its turn."""
+    loop = BareLoop(model, max(*sizes, STEP_CONTEXT + 1))
+    loop.fill(MAX_DECODE_ROWS, STEP_CONTEXT)
+    seconds: dict[str, list[float]] = {}
+    for number in range(rounds + 1):
+        for size in sizes if number % 2 else reversed(sizes):
+            seconds.setdefault(str(size), []).append(loop.single_step(size, STEP_CONTEXT))
+        with_logits, without = (loop.single_step(32, STEP_CONTEXT, outputs=count) for count in (1, 0))
+        seconds.setdefault("row of logits", []).append(max(0.0, with_logits - without) / 32)
+    return {name: measure.median_of([each * 1e3 for each in found[1:]]) for name, found in seconds.items()}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bare", description=__doc__)
     parser.add_argument("--model", default="storyteller")
@@ -124,10 +155,19 @@ def main() -> int:
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--out", type=int, default=64, help="tokens per row, at least 2 (default 64)")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds, after a warm-up round (default 5)")
+    parser.add_argument(
+        "--steps", type=int, nargs="*", metavar="TOKENS", help="measure single steps of so many tokens instead"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     at_start = measure.start()
     model, _ = load(options.model)
+    if options.steps is not None:
+        found = step_figures(model, options.steps or list(STEPS), options.rounds)
+        for name, each in sorted(found.items(), key=lambda pair: int(pair[0]) if pair[0].isdigit() else 0):
+            print(f"{name:>13}: {each['median']:8.3f} ms ({each['least']:.3f} to {each['greatest']:.3f})")
+        measure.write_report(options.json, "bare", found, at_start)
+        return 0
     loop = BareLoop(model, options.prompt + options.out)
     figures = {str(rows): figures_of(loop, model, rows, options) for rows in options.rows}
     for rows, found in figures.items():

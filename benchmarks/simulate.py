@@ -21,24 +21,20 @@ from numpy.typing import NDArray
 from benchmarks import measure
 from benchmarks.in_process import InProcess
 from benchmarks.outcome import Outcome
-from onward.engine.model import Hook, Row, StepShape, nothing
+from onward.engine.model import Hook, Row, nothing
 from onward.model_files.toy import ToyTokenizer
+from onward.runtimes.native.model import STEP_SHAPE
 
-STEP_SHAPE = StepShape(
-    block_tokens=32, min_prefill_tokens=8, tile_tokens=64, max_prefill_tokens=512, imperceptible_seconds=0.010
-)
 STEP_MS = {
-    1: 15.5, 2: 16.0, 4: 17.5, 8: 20.8, 16: 27.4, 24: 33.7, 32: 37.3, 40: 40.9, 48: 46.2, 56: 52.8, 64: 56.0,
-    65: 85.0, 96: 95.0, 128: 105.0, 129: 133.0, 192: 153.0, 193: 183.0, 256: 198.0, 257: 229.0, 512: 382.0,
+    1: 7.5, 2: 8.0, 4: 9.0, 8: 12.0, 16: 17.0, 24: 22.5, 32: 27.5, 33: 30.5, 48: 42.0, 64: 53.0, 96: 68.0, 128: 91.0,
+    192: 137.0, 256: 184.0, 384: 277.0, 512: 385.0,
 }  # fmt: skip
-"""Number of tokens → milliseconds of a step, with prompts of about 100 tokens: a 0.5B model with 8-bit weights on two
-cores in OpenVINO, whose matrix kernels compute tiles of 64 tokens. Interpolated linearly. Measured once, like the
-constants below: the simulation depends on the shape, not on the last digit."""
-SIZE_CHANGE_MS = 4.2
-"""Added if a step has another number of tokens than the previous one."""
+"""Number of tokens → milliseconds of a step, with prompts of about 100 tokens: a 0.5B model in Q8_0 on two cores.
+Interpolated linearly. `python -m benchmarks.bare --model .peers/models/qwen05b-Q8_0.gguf --steps` measures them and
+ROW_MS; these are half of one thread's processor time. The simulation depends on the shape, not on the last digit."""
 OVERHEAD_MS = 0.3
 """Added per step: the engine's own work."""
-ROW_MS = 0.09
+ROW_MS = 0.29
 """Added per row of logits: output layer and sampling."""
 ATTENTION_MS = 0.0002
 """Added per token of a step and token of its context."""
@@ -62,23 +58,20 @@ class TimedModel:
         self.steps: list[tuple[int, int, float]] = []
         """(decoded rows, prefilled tokens, seconds) of each step."""
         self.random = np.random.default_rng(seed)
-        self._jitter, self._drift, self._last_size = jitter, 0.0, 0
+        self._jitter, self._drift = jitter, 0.0
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         before_compute()
         tokens, outputs = sum(len(row.tokens) for row in rows), sum(row.outputs for row in rows)
         decoding = sum(len(row.tokens) == 1 for row in rows)
-        seconds = self._seconds(rows, tokens, outputs, decoding) * self._jitter_factor()
+        seconds = self._seconds(rows, tokens, outputs) * self._jitter_factor()
         self.now += seconds
         self.steps.append((decoding, tokens - decoding, seconds))
         return self.random.normal(size=(outputs, self.vocab_size)).astype(np.float32)
 
-    def _seconds(self, rows: Sequence[Row], tokens: int, outputs: int, decoding: int) -> float:
-        size = padded(tokens, singles=decoding == tokens)
+    def _seconds(self, rows: Sequence[Row], tokens: int, outputs: int) -> float:
         context = sum(len(row.tokens) * (row.start + len(row.tokens) / 2) for row in rows)
-        changed = SIZE_CHANGE_MS if size != self._last_size else 0.0
-        self._last_size = size
-        return (step_ms(size) + changed + ATTENTION_MS * context + OVERHEAD_MS + ROW_MS * outputs) / 1e3
+        return (step_ms(tokens) + ATTENTION_MS * context + OVERHEAD_MS + ROW_MS * outputs) / 1e3
 
     def _jitter_factor(self) -> float:
         """Return the duration of this step relative to the usual one."""
@@ -97,14 +90,6 @@ def step_ms(tokens: int) -> float:
     full_steps, rest = divmod(tokens, MAX_PREFILL_TOKENS)
     remainder = float(np.interp(rest, list(STEP_MS), list(STEP_MS.values()))) if rest else 0.0
     return full_steps * STEP_MS[MAX_PREFILL_TOKENS] + remainder
-
-
-def padded(tokens: int, *, singles: bool) -> int:
-    """Return the padded size of a step, as the runtime rounds it (runtimes/openvino/batch.py)."""
-    if tokens == 1:
-        return 1
-    multiple = 2 if tokens <= 8 else 4 if singles else 8
-    return -(-tokens // multiple) * multiple
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +165,10 @@ def lockstep_tok_s(load: Load) -> float:
     engine."""
     prompts = load.clients * load.prompt
     chunks = [min(MAX_PREFILL_TOKENS, prompts - done) for done in range(0, prompts, MAX_PREFILL_TOKENS)]
-    milliseconds = sum(map(step_ms, chunks)) + 2 * SIZE_CHANGE_MS
+    milliseconds = sum(map(step_ms, chunks))
     milliseconds += ATTENTION_MS * load.clients * load.prompt**2 / 2
     for position in range(load.prompt, load.prompt + load.out - 1):
-        milliseconds += step_ms(padded(load.clients, singles=True)) + ATTENTION_MS * load.clients * position
+        milliseconds += step_ms(load.clients) + ROW_MS * load.clients + ATTENTION_MS * load.clients * position
     return load.clients * load.out / milliseconds * 1e3
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from benchmarks.simulate import (
+    STEP_MS,
     Load,
     figures,
     lockstep_tok_s,
@@ -59,8 +60,8 @@ def test_a_simulation_is_deterministic() -> None:
 
 
 def test_step_durations_follow_the_table_and_its_multiples() -> None:
-    assert step_ms(8) == 20.8
-    assert step_ms(12) == pytest.approx((20.8 + 27.4) / 2)
+    assert step_ms(8) == STEP_MS[8]
+    assert step_ms(12) == pytest.approx((STEP_MS[8] + STEP_MS[16]) / 2)
     assert step_ms(1024) == 2 * step_ms(512)
     assert lockstep_tok_s(Load(32, 128, 64, 1)) > lockstep_tok_s(Load(8, 128, 64, 1)) > 200.0
 

@@ -33,6 +33,10 @@ SHARED_STRETCH_BESIDE_LONG = 1.3
 of a tile. Those of a long prompt take longer, because they attend to more. `python -m benchmarks.fairness` shows what
 follows for the first token of a small request."""
 
+MIN_SHARED_TOKENS = 64
+"""The same if that is more than a tile: where the end of each small prompt made a step of its own, prompts of the other
+clients would hardly be computed."""
+
 ChooseDrafts = Callable[[ReadOnly[Sequence]], dict[int, Draft]]
 """Returns the drafts worth evaluating for these decoding sequences, by sequence id."""
 
@@ -237,8 +241,9 @@ def _share(
         return budget
     stretch = SHARED_STRETCH if all(sequence.is_short for sequence in ordered) else SHARED_STRETCH_BESIDE_LONG
     left = _num_left(ordered[0])
-    max_tokens = int(stretch * max(left, shape.tile_tokens)) - num_decoding
-    return max(min(budget, max_tokens), min(left, shape.tile_tokens), shape.min_prefill_tokens)
+    least = max(shape.tile_tokens, MIN_SHARED_TOKENS)
+    max_tokens = int(stretch * max(left, least)) - num_decoding
+    return max(min(budget, max_tokens), min(left, least), shape.min_prefill_tokens)
 
 
 def _start(admitted: AdmittedSequence, running: list[Sequence], output: SchedulerOutput) -> Sequence:

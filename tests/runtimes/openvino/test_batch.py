@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.simulate import padded
 
 from onward.engine.model import Row
-from onward.runtimes.openvino.batch import INPUTS, Batch, padded_count
+from onward.runtimes.openvino.batch import INPUTS, Batch
 from onward.runtimes.openvino.invariance import WINDOWS
 from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 
@@ -107,9 +106,3 @@ def test_inputs_that_a_graph_does_not_have_are_skipped() -> None:
     request = Request()
     Batch(request, INPUTS - {"position_ids", "max_context_len"}, SCRATCH, 1).fill([Row(0, [1, 2], 0, [0], 1)])
     assert set(request.inputs()) == INPUTS - {"position_ids", "max_context_len"}
-
-
-@pytest.mark.parametrize("singles", [True, False])
-def test_the_simulation_pads_steps_as_this_runtime(singles: bool) -> None:
-    sizes = range(2, 600)
-    assert [padded(size, singles=singles) for size in sizes] == [padded_count(size, singles=singles) for size in sizes]
