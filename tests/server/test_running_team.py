@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +14,12 @@ import pytest
 from sqlalchemy import URL, func, select
 
 from onward.api.dialects import DIALECTS
-from onward.errors import ServerError
+from onward.errors import ServerError, SetupError
 from onward.server.app import App, make_app
-from onward.service.keys import create_key, new_secret
+from onward.server.keys import KeyReload, Keys, collect_keys
+from onward.server.process import bind
+from onward.server.run import Service
+from onward.service.keys import create_key, new_secret, read_keys
 from onward.service.limits import Limits
 from onward.service.reservations import read_usages
 from onward.service.store import Store, open_store
@@ -29,10 +33,10 @@ Test = Callable[["Served"], Coroutine[Any, Any, None]]
 class Served:
     """An application over a scripted backend, with keys of a database."""
 
-    def __init__(self, store: Store, backend: FakeBackend, **given: Any) -> None:
+    def __init__(self, store: Store, folder: Path, backend: FakeBackend, **given: Any) -> None:
         self.store = store
         self.backend = backend
-        self.team = Team(store)
+        self.team = Team(store, folder)
         self.app: App = make_app(backend, settings(**given), team=self.team)
 
     def complete(self, key: str, **fields: Any) -> Call:
@@ -42,7 +46,7 @@ class Served:
         return Call(self.app, "GET", path, authorization=f"Bearer sk-{key}")
 
     async def settled(self) -> None:
-        while self.team._unwritten:
+        while self.team._spool.num_waiting:
             await asyncio.sleep(0.001)
 
     def used(self, name: str) -> tuple[int, int]:
@@ -69,7 +73,7 @@ def serving(folder: Path, test: Test, *script: Any, keys: dict[str, dict[str, An
 
         @in_loop
         async def run() -> None:
-            served = Served(store, FakeBackend(*script), **given)
+            served = Served(store, folder, FakeBackend(*script), **given)
             try:
                 await test(served)
             finally:
@@ -236,3 +240,54 @@ def test_keys_of_a_file_work_beside_those_of_a_database(tmp_path: Path) -> None:
             assert (await served.complete(key).done()).status == status
 
     serving(tmp_path, test, keys={"a": {}}, api_key=("sk-file",))
+
+
+def test_a_name_belongs_to_one_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "keys.txt"
+    file.write_text("a = sk-of-the-file\n")
+    file.chmod(0o600)
+
+    async def test(served: Served) -> None:
+        assert "the key a of the database is not accepted" in caplog.text
+        assert (await served.complete("a").done()).status == 401
+        assert (await served.complete("of-the-file").done()).status == 200
+
+    serving(tmp_path, test, keys={"a": {}}, api_key_file=file)
+    with store_with(tmp_path / "other", a={}) as store, store.read() as connection:
+        stored = read_keys(connection)
+    with pytest.raises(SetupError, match="a key of the same name, a:"):
+        collect_keys(settings(api_key_file=file)).check_names(stored)
+
+
+def test_a_server_that_drains_says_that_it_lives(tmp_path: Path) -> None:
+    """Others would otherwise take it for dead, and free what its requests have reserved."""
+    asked: list[str] = []
+
+    class Watched(Team):
+        async def _poll(self) -> bool:
+            asked.append(backend.state)
+            return await super()._poll()
+
+    backend = FakeBackend(delta("a"), asyncio.Event())
+
+    @in_loop
+    async def run() -> None:
+        with store_with(tmp_path, a={}) as store:
+            team = Watched(store, tmp_path)
+            given = settings(drain=30)
+            app = make_app(backend, given, team=team)
+            listener = bind("127.0.0.1", 0)
+            reload = KeyReload(given, Keys([]), None, app.replace_keys)
+            service = Service(app, backend, given, listener, reload, team)
+            running = asyncio.create_task(service.run())
+            call = completion(app, headers={"authorization": "Bearer sk-a"}, stream=True)
+            await call.until(2)
+            service.signal(signal.SIGTERM)
+            while "draining" not in asked:
+                await asyncio.sleep(0.005)
+            call.leave()
+            await call.done()
+            assert await running == 0
+            team.close()
+
+    run()

@@ -22,7 +22,11 @@ from onward.service.tables import REQUESTS
 from .test_reservations import begin, new_grant, usage_of
 
 NOTHING: dict[str, Any] = dict.fromkeys(
-    ("prompt_tokens", "cached_tokens", "completion_tokens", "computed_tokens", "prompt_cost", "completion_cost"), 0
+    (
+        *("prompt_tokens", "cached_tokens", "completion_tokens", "computed_tokens", "delivered_tokens"),
+        *("prompt_cost", "completion_cost", "first_token_ms"),
+    ),
+    0,
 )
 EMPTY = LedgerRow(
     id="", started_ms=0, ended_ms=0, key_id="k", key_name="", model="m", fingerprint="", route="", seed="",

@@ -67,14 +67,14 @@ def row_of(team: Team, prompt: int, cached: int, completion: int) -> LedgerRow:
 
 
 async def settled(team: Team) -> None:
-    while team._unwritten:
+    while team._spool.num_waiting:
         await asyncio.sleep(0.001)
 
 
-def test_what_is_billed_replaces_what_was_reserved_and_is_priced(breaking: BreakingStore) -> None:
+def test_what_is_billed_replaces_what_was_reserved_and_is_priced(breaking: BreakingStore, tmp_path: Path) -> None:
     @in_loop
     async def test() -> None:
-        team = Team(breaking, {"m": Price(2_000_000, 4_000_000, 1_000_000)})
+        team = Team(breaking, tmp_path, {"m": Price(2_000_000, 4_000_000, 1_000_000)})
         grant = team.keys[0].grant
         admitted = await team.admit(grant, "m", 10, 50)
         assert admitted is not None
@@ -91,13 +91,13 @@ def test_what_is_billed_replaces_what_was_reserved_and_is_priced(breaking: Break
     test()
 
 
-def test_a_key_without_limits_reserves_nothing(breaking: BreakingStore, clock: Clock) -> None:
+def test_a_key_without_limits_reserves_nothing(breaking: BreakingStore, clock: Clock, tmp_path: Path) -> None:
     with breaking.begin() as connection:
         create_key(connection, "sk-b", "free", Limits(), clock.now)
 
     @in_loop
     async def test() -> None:
-        team = Team(breaking)
+        team = Team(breaking, tmp_path)
         breaking.is_away = True
         (grant,) = (key.grant for key in team.keys if key.name == "free")
         assert await team.admit(grant, "m", 10, 10**9) is None
@@ -108,13 +108,13 @@ def test_a_key_without_limits_reserves_nothing(breaking: BreakingStore, clock: C
 
 
 def test_while_the_database_is_away_known_keys_are_served_for_a_grace_by_what_was_known(
-    breaking: BreakingStore, clock: Clock
+    breaking: BreakingStore, clock: Clock, tmp_path: Path
 ) -> None:
     now = [0.0]
 
     @in_loop
     async def test() -> None:
-        team = Team(breaking, monotonic=lambda: now[0])
+        team = Team(breaking, tmp_path, monotonic=lambda: now[0])
         grant = team.keys[0].grant
         first = await team.admit(grant, "m", 10, 30)
         assert first is not None and first.is_stored and team.detail == ""
@@ -144,10 +144,10 @@ def test_while_the_database_is_away_known_keys_are_served_for_a_grace_by_what_wa
     test()
 
 
-def test_a_client_that_leaves_while_it_waits_leaves_nothing_reserved(breaking: BreakingStore) -> None:
+def test_a_client_that_leaves_while_it_waits_leaves_nothing_reserved(breaking: BreakingStore, tmp_path: Path) -> None:
     @in_loop
     async def test() -> None:
-        team = Team(breaking)
+        team = Team(breaking, tmp_path)
         grant = team.keys[0].grant
         for _ in range(5):
             task = asyncio.create_task(team.admit(grant, "m", 10, 40))
@@ -162,10 +162,10 @@ def test_a_client_that_leaves_while_it_waits_leaves_nothing_reserved(breaking: B
         assert connection.execute(select(func.count()).select_from(RESERVATIONS)).scalar_one() == 0
 
 
-def test_changed_keys_are_noticed(breaking: BreakingStore, clock: Clock) -> None:
+def test_changed_keys_are_noticed(breaking: BreakingStore, clock: Clock, tmp_path: Path) -> None:
     @in_loop
     async def test() -> None:
-        team = Team(breaking)
+        team = Team(breaking, tmp_path)
         assert not await team._poll()
         with breaking.begin() as connection:
             change_key(connection, "alice", {"tokens_per_day": 5}, clock.now)

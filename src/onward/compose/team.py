@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.errors import SetupError
 from onward.settings import Settings
+from onward.settings.folders import state_folder
 
 if TYPE_CHECKING:
     from onward.service.store import Store
@@ -42,4 +44,22 @@ def open_team(settings: Settings) -> Team | None:
     from onward.service.team import Team
 
     prices = {model: Price(prompt, completion, cached) for model, prompt, completion, cached in settings.price}
-    return Team(open_database(settings), prices)
+    store = open_database(settings)
+    try:
+        return Team(store, _data_folder(settings) / "spool", prices)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _data_folder(settings: Settings) -> Path:
+    """Return where a server keeps what its database does not have yet: the data folder, else that of the database's
+    file, else one of the user's."""
+    if settings.data_dir is not None:
+        return settings.data_dir
+    from sqlalchemy import make_url
+
+    url = make_url(settings.database or "")
+    if url.get_backend_name() == "sqlite" and url.database:
+        return Path(url.database).absolute().parent
+    return state_folder()

@@ -102,16 +102,30 @@ class Keys:
 
     def with_stored(self, stored: Iterable[StoredKey]) -> Keys:
         """Return these keys and those of a database. One that was ever made there requires keys from then on, also
-        when it is revoked."""
+        when it is revoked. One with the name of a key of the file is left out: for whom would it count?"""
         stored = list(stored)
+        for name in self._names_of_both(stored):
+            log.error("the key %s of the database is not accepted: the key file has one of this name; rename it", name)
         keys = [
             Key(digest, each.name, each.grant, min(ends) if (ends := _times(each.grant.expires_ms, expires)) else None)
             for each in stored
+            if each.name not in self.names
             for digest, expires in each.digests
         ]
         return Keys(
             [*keys, *self._by_digest.values()], are_required=bool(stored) or self.are_required, clock=self._clock
         )
+
+    def check_names(self, stored: Iterable[StoredKey]) -> None:
+        """Raise SetupError if a valid key of a database has the name of one of these."""
+        for name in self._names_of_both(stored):
+            raise SetupError(
+                f"The key file and the database have a key of the same name, {name}: rename the one of the file, or "
+                f"run `onward key revoke {name}`."
+            )
+
+    def _names_of_both(self, stored: Iterable[StoredKey]) -> list[str]:
+        return [each.name for each in stored if each.digests and each.name in self.names]
 
 
 def _times(*times: int | None) -> list[int]:

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -19,6 +19,7 @@ from onward.backends.base import Backend
 from onward.completions.answer import Answer
 from onward.completions.delta import Delta, TokenCounts
 from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected
+from onward.server.account import Account
 from onward.server.collectors import LoadCollector
 from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange, RequestRecord
 from onward.service.grant import Grant
@@ -221,10 +222,9 @@ class MeasuredAnswer:
         metrics: Metrics,
         record: RequestRecord,
         started: float,
-        bill: Callable[[TokenCounts, int, str], None] | None = None,
+        account: Account | None = None,
     ) -> None:
-        """`bill` is called once, with what the client saw or would have seen as usage, the status and the reasons why
-        the choices ended."""
+        """`account` is that of a team's server, where the request is billed."""
         self._answer = answer
         self._metrics = metrics
         self._bound = metrics.of(answer.model)
@@ -232,13 +232,14 @@ class MeasuredAnswer:
         self._started = started
         self._left_at: TokenCounts | None = None
         self._is_settled = False
-        self._bill = bill
+        self.account = account
         self._error_status = 0
         """Status of the response, if it is an error, which has no usage."""
-        self._finish_reasons: list[str] = []
         self.model = record.model = answer.model
         self.fingerprint = answer.fingerprint
         self.warning = answer.warning
+        if account is not None:
+            account.begin(lambda: answer.counts)
 
     @property
     def counts(self) -> TokenCounts:
@@ -263,7 +264,10 @@ class MeasuredAnswer:
                 self._record.first_token_ms = (now - self._started) * 1000
                 observe = self._bound.inter_token.observe
             last = now
-            self._finish_reasons += [delta.finish.reason for delta in deltas if delta.finish is not None]
+            if self.account is not None:
+                if not self.account.is_noted:
+                    await self.account.noted()
+                self.account.generated(deltas)
             yield deltas
 
     async def aclose(self) -> None:
@@ -284,9 +288,9 @@ class MeasuredAnswer:
     def _settle(self) -> None:
         """Count the tokens: the answer has ended or was cancelled."""
         counts = self._answer.counts
-        if self._bill is not None:
+        if self.account is not None:
             billed = TokenCounts(computed=counts.computed) if self._error_status else counts
-            self._bill(billed, self._error_status or self._record.status, ",".join(self._finish_reasons))
+            self.account.end(billed, self._error_status or self._record.status)
         self._fill_record()
         self._bound.prompt_tokens.inc(counts.prompt)
         self._bound.completion_tokens.inc(counts.completion)

@@ -93,6 +93,8 @@ def serve(
     team = None
     try:
         team = open_team(settings)
+        if team is not None:
+            keys.check_names(team.keys)
         check_exposure(settings, keys if team is None else keys.with_stored(team.keys))
         with show_progress(log.info) as progress:
             backend = compose(settings, progress)
@@ -178,6 +180,7 @@ class Service:
             raise
         self._add_signal_handlers()
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        polling = None if self._team is None else asyncio.create_task(self._team.run(self._app.replace_keys))
         try:
             await _wait_until_started(self._server, serving)
             if self._predecessor is not None:
@@ -193,6 +196,8 @@ class Service:
             await self._drain()
         finally:
             await self._close()
+            if polling is not None:  # until now, so that nobody takes a server that drains for dead
+                polling.cancel()
             await asyncio.wait({serving})
             self._handover.close()
         serving.result()
@@ -209,7 +214,6 @@ class Service:
             self._stop.wait(),
             wait_for_dead_engine(self._backend),
             self._key_reload.run(),
-            *([] if self._team is None else [self._team.run(self._app.replace_keys)]),
             *([] if self._predecessor is None else [self._predecessor.watch()]),
             collect_when_idle(lambda: self._app.num_running),
         )

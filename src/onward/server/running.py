@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onward.api.reply import Reply, forward
-from onward.backends.base import Backend, Needs
+from onward.backends.base import Backend
 from onward.backends.restricted import RestrictedBackend
-from onward.completions.delta import TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import Forbidden, Overloaded
+from onward.server.account import Account, AccountedSink
 from onward.server.exchange import ClientDisconnected, HttpExchange
 from onward.server.metrics import MeasuredAnswer, Metrics, warn
 from onward.server.sink import ConnectionSink
 from onward.service.grant import Grant
-from onward.service.records import LedgerRow
 
 if TYPE_CHECKING:  # a server without a database does not import what needs one
-    from onward.service.team import Admitted, Team
+    from onward.service.team import Team
 
 ADMIN_KEY = (
     "This is an admin key, which sees usage and costs but completes nothing. Send one that was made without --admin."
@@ -114,21 +113,20 @@ class Runner:
         Raises ApiError, RequestRejected.
         """
         grant = None if exchange.key is None else exchange.key.grant
-        admission = None if self.team is None else _Admission(self.team, grant, exchange)
+        account = None if self.team is None else Account(self.team, grant, exchange)
         try:
             answer = await self._backend_of(grant).complete(
-                request, client=exchange.sender, admit=None if admission is None else admission.admit
+                request, client=exchange.sender, admit=None if account is None else account.admit
             )
         except BaseException as error:
-            if admission is not None:
-                admission.release()
+            if account is not None:
+                account.release()
             if isinstance(error, Overloaded):
                 self.metrics.count_refused(exchange.record, error)
             raise
         if answer.warning:
             warn(exchange, answer, self.metrics.warned)
-        bill = None if admission is None else admission.bill
-        return MeasuredAnswer(answer, self.metrics, exchange.record, exchange.started, bill)
+        return MeasuredAnswer(answer, self.metrics, exchange.record, exchange.started, account)
 
     def _backend_of(self, grant: Grant | None) -> Backend:
         """Return the backend as a key sees it. Raises Forbidden."""
@@ -146,63 +144,6 @@ class Runner:
             await run_while_connected(exchange, run.run(), self.keep_alive_seconds, run.send_keep_alive)
 
 
-class _Admission:
-    """What one request reserves of its key's limits, and its row in the ledger."""
-
-    def __init__(self, team: Team, grant: Grant | None, exchange: HttpExchange) -> None:
-        self._team = team
-        self._grant = grant
-        self._exchange = exchange
-        self._started_ms = team.now_ms - int(exchange.elapsed_ms)
-        self._needs: Needs | None = None
-        self._admitted: Admitted | None = None
-
-    async def admit(self, needs: Needs) -> None:
-        """Reserve what the request may use; say in the response's headers what is left. Raises RateLimited,
-        Overloaded."""
-        self._needs = needs
-        try:
-            self._admitted = await self._team.admit(
-                self._grant, needs.model, needs.prompt_tokens, needs.completion_tokens
-            )
-        finally:
-            if self._grant is not None:
-                self._exchange.add_headers(self._team.headers_after(self._grant))
-
-    def release(self) -> None:
-        """The request was not computed after all."""
-        if self._admitted is not None:
-            self._team.release(self._admitted)
-            self._admitted = None
-
-    def bill(self, counts: TokenCounts, status: int, finish_reasons: str) -> None:
-        """Write the row of a request that has ended, and settle what it reserved."""
-        key, needs = self._exchange.key, self._needs
-        assert needs is not None
-        costs = self._team.parts(needs.model, counts.prompt, counts.cached, counts.completion)
-        row = LedgerRow(
-            id=self._exchange.id,
-            started_ms=self._started_ms,
-            ended_ms=self._team.now_ms,
-            key_id="" if key is None else key.public_id,
-            key_name="" if key is None else key.name,
-            model=needs.model,
-            fingerprint=needs.fingerprint,
-            route=self._exchange.record.route,
-            seed=str(needs.seed),
-            finish_reasons=finish_reasons,
-            status=status,
-            prompt_tokens=counts.prompt,
-            cached_tokens=counts.cached,
-            completion_tokens=counts.completion,
-            computed_tokens=counts.computed,
-            prompt_cost=costs[0],
-            completion_cost=costs[1],
-        )
-        self._team.record(row, self._grant, self._admitted)
-        self._admitted = None
-
-
 class _CompletionRun:
     def __init__(self, runner: Runner, exchange: HttpExchange, request: CompletionRequest, reply: Reply) -> None:
         self._runner = runner
@@ -218,7 +159,8 @@ class _CompletionRun:
         answer = await runner.accept(self._exchange, self._request)
         self._reply.begin(answer)
         self._is_accepted = True
-        await forward(answer, self._reply, self._sink)
+        sink = self._sink if answer.account is None else AccountedSink(self._sink, answer.account)
+        await forward(answer, self._reply, sink)
 
     async def send_keep_alive(self) -> None:
         """Send what the format has for it on an idle stream, once the request was accepted."""

@@ -125,6 +125,11 @@ def read_revision(connection: Connection) -> int:
     return int(connection.execute(select(META.c.value).where(META.c.name == "revision")).scalar_one())
 
 
+def read_id(connection: Connection) -> int:
+    """Return the number that tells this database from others."""
+    return int(connection.execute(select(META.c.value).where(META.c.name == "id")).scalar_one())
+
+
 def _stored_key(row: Row[Any], digests: tuple[tuple[bytes, int | None], ...]) -> StoredKey:
     limits = Limits(**{name: getattr(row, name) for name in LIMIT_NAMES})
     models = None if row.models is None else frozenset(json.loads(row.models))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, case, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, case, func, insert, or_, select, update
 
 from onward.service.grant import Grant
 from onward.service.records import LedgerRow, Question, Sums
@@ -23,9 +23,14 @@ COLUMNS: dict[str, ColumnElement[Any]] = {
 
 
 def write_row(connection: Connection, row: LedgerRow, grant: Grant | None, reservation_id: str | None) -> None:
-    """Add a request to the ledger, and settle what it had reserved. Does nothing the second time: a transaction may be
-    run again because its answer was lost. A key that was forgotten meanwhile leaves no row."""
-    if connection.execute(select(REQUESTS.c.id).where(REQUESTS.c.id == row.id)).first() is not None:
+    """Add a request to the ledger, and settle what it had reserved. The second time only more delivered tokens count: a
+    transaction may be run again because its answer was lost, and a stream read on after the request has ended. A key
+    that was forgotten meanwhile leaves no row."""
+    found = connection.execute(select(REQUESTS.c.delivered_tokens).where(REQUESTS.c.id == row.id)).first()
+    if found is not None:
+        if row.delivered_tokens > found.delivered_tokens:
+            delivered = update(REQUESTS).where(REQUESTS.c.id == row.id).values(delivered_tokens=row.delivered_tokens)
+            connection.execute(delivered)
         return
     if grant is not None and connection.execute(select(KEYS.c.id).where(KEYS.c.id == grant.id)).first() is None:
         return

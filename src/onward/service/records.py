@@ -10,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow:
-    """One request. Times are Unix milliseconds, costs micro-units. `computed_tokens` came from the engine;
+    """One request. Times are Unix milliseconds, costs micro-units. `computed_tokens` came from the engine,
+    `delivered_tokens` are those billed tokens of the completion that reached the client's connection;
     `prompt_tokens`, `cached_tokens` and `completion_tokens` are billed: what `usage` says, or would have said to a
     client that left; all 0 for a request whose response is an error. `key_id` and `key_name` are "" without a key,
     `batch` is the id of the batch that a request is a line of, else ""."""
@@ -31,8 +32,11 @@ class LedgerRow:
     cached_tokens: int
     completion_tokens: int
     computed_tokens: int
+    delivered_tokens: int
     prompt_cost: int
     completion_cost: int
+    first_token_ms: int | None
+    """Milliseconds from the start to the first token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, Text, inspect, select, text, update
+import secrets
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
 
 from onward.errors import SetupError
 from onward.service.limits import KeyUsage, Limits
@@ -10,7 +25,7 @@ from onward.service.limits import KeyUsage, Limits
 METADATA = MetaData()
 
 META = Table("meta", METADATA, Column("name", Text, primary_key=True), Column("value", BigInteger, nullable=False))
-"""`version` of the schema, and `revision`, which rises with every change of a key."""
+"""`version` of the schema, `revision`, which rises with every change of a key, and the random `id` of the database."""
 
 LIMIT_NAMES = tuple(Limits.__dataclass_fields__)
 USAGE_NAMES = tuple(KeyUsage.__dataclass_fields__)
@@ -142,6 +157,8 @@ def migrate(connection: Connection) -> None:
     for statements in MIGRATIONS[found:]:
         for statement in statements:
             connection.execute(text(statement))
+    if connection.execute(select(META.c.value).where(META.c.name == "id")).first() is None:
+        connection.execute(insert(META).values(name="id", value=secrets.randbits(62)))
     if found < VERSION:
         connection.execute(update(META).where(META.c.name == "version").values(value=VERSION))
 

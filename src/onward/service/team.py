@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from sqlalchemy import Connection
 
 from onward.errors import Overloaded, SetupError
 from onward.models.registry import ListedModel
 from onward.service.grant import Grant, StoredKey
-from onward.service.keys import read_keys, read_revision
+from onward.service.keys import read_id, read_keys, read_revision
 from onward.service.ledger import sums, write_row
 from onward.service.limits import KeyUsage, Refusal, Reservation, headers, reserve, settle
 from onward.service.limits import at as usage_at
@@ -24,6 +25,8 @@ from onward.service.prices import Price
 from onward.service.records import LedgerRow, Question, Sums
 from onward.service.refusals import refused
 from onward.service.reservations import admit, beat, leave, read_usages, settle_request
+from onward.service.spool import Spool
+from onward.service.spool_file import Progress, SpoolEntry
 from onward.service.store import DatabaseAway, Store
 from onward.service.writer import Writer
 
@@ -40,9 +43,7 @@ GRACE_SECONDS = 60.0
 CLOSE_SECONDS = 5.0
 BEAT_MS = 5_000
 ASK_SECONDS = 30.0
-FULL = "The database does not answer, and too many requests wait to be written down. Retry later."
-MAX_UNWRITTEN = 100_000
-"""Rows that may wait for the database; more requests are refused, since they could not be written down."""
+FULL = "The database does not answer, and no more requests can be written down. Retry later."
 
 
 @dataclass(slots=True)
@@ -58,12 +59,14 @@ class Admitted:
 
 
 class Team:
-    """The keys of a store and their limits. Belongs to one event loop, but for the store behind it. `prices`: by model
-    id. `monotonic` is a clock in seconds."""
+    """The keys of a store and their limits. Belongs to one event loop, but for the store behind it. `folder`: for rows
+    that the database does not have yet. `prices`: by model id. `monotonic` is a clock in seconds. Raises SetupError for
+    a folder that cannot be used."""
 
     def __init__(
         self,
         store: Store,
+        folder: Path,
         prices: Mapping[str, Price] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -71,26 +74,32 @@ class Team:
         self.prices = dict(prices or {})
         self._store = store
         self._monotonic = monotonic
-        self._writer = Writer(store)
         self._revision = -1
         self._refreshed = -REFRESH_SECONDS
         self._beaten_ms = 0
         self._usages: dict[str, KeyUsage] = {}
         self._away_since: float | None = None
-        self._unwritten: dict[str, tuple[LedgerRow, Grant | None, str | None]] = {}
         self._polling: Future[tuple[int, list[StoredKey] | None]] | None = None
         self.keys: list[StoredKey] = []
         """Every key of the store, as it was when it was read last."""
         with store.begin() as connection:
             self._take(*_read(connection, self._revision))
             self._usages = read_usages(connection)
+            store_id = read_id(connection)
             beat(connection, self.face, self._grants, store.clock())
+        self._spool = Spool(folder / f"{store_id:016x}", self.face, self._write_ended)
+        self._writer = Writer(store)
+        self._write_ended()
 
     @property
     def detail(self) -> str:
         """What /health says of the database; "" while it answers."""
+        if self._spool.problem:
+            return "Rows of the ledger cannot be written to the data folder, which may be full."
         if self._away_since is None:
             return ""
+        if self._spool.is_full:
+            return "The database does not answer, and too many rows wait for it: requests are refused until it does."
         if self._is_in_grace:
             return "The database does not answer; keys with limits are served by what was known last."
         return "The database does not answer; requests of keys with limits are refused until it does."
@@ -168,10 +177,8 @@ class Team:
         Raises RateLimited; Overloaded where the database is away for too long, or too many rows wait for it. If this
         call is cancelled, nothing stays reserved.
         """
-        if len(self._unwritten) >= MAX_UNWRITTEN:
-            raise Overloaded(
-                "The database does not answer, and no more can be written down. Retry later.", retry_after=5
-            )
+        if self._spool.is_full or (self._spool.problem and self._away_since is not None):
+            raise Overloaded(FULL, retry_after=5)
         if grant is None or not grant.limits:
             return None
         tokens, cost = prompt_tokens + completion_tokens, self._cost(model, prompt_tokens, 0, completion_tokens)
@@ -216,18 +223,37 @@ class Team:
             now = self._store.clock()
             self._writer.submit(lambda connection: settle_request(connection, request_id, grant, 0, 0, now), grant.id)
 
+    def begin(
+        self, row: LedgerRow, grant: Grant | None, admitted: Admitted | None, progress: Callable[[], Progress]
+    ) -> SpoolEntry:
+        """Note a request that runs, so that it has a row even if this server is killed. `progress` is called on another
+        thread. Nothing of the request may be delivered before `noted`."""
+        entry = _entry(row, grant, admitted)
+        entry.progress = progress
+        self._spool.begin(entry)
+        return entry
+
+    async def noted(self, entry: SpoolEntry) -> None:
+        """Return when a request that runs is noted where it outlives this server."""
+        await self._spool.written(entry)
+
+    async def before_end(self) -> None:
+        """Called before the last byte of a response: while the database is away, all counts are on disk by then."""
+        if self._away_since is not None:
+            await self._spool.flushed()
+
     def record(self, row: LedgerRow, grant: Grant | None, admitted: Admitted | None) -> None:
-        """Add a request that has ended to the ledger, and settle what it reserved. Never raises or waits. The row stays
-        in memory until the database has it."""
+        """Add a request that has ended to the ledger, and settle what it reserved; or note that more of it was
+        delivered. Never raises or waits. The row stays in the spool until the database has it."""
         if admitted is not None:
             tokens, cost = row.prompt_tokens + row.completion_tokens, row.prompt_cost + row.completion_cost
             known = self._usage_of(admitted.grant)
             usage = settle(admitted.grant.limits, known, admitted.reservation, tokens, cost, row.ended_ms)
             self._usages[admitted.grant.id] = usage
-        entry = row, grant, None if admitted is None else admitted.request_id
-        self._unwritten[row.id] = entry
+        entry = _entry(row, grant, admitted)
+        self._spool.end(entry)
         if self._away_since is None:
-            self._write(*entry)
+            self._write(entry)
 
     def release(self, admitted: Admitted) -> None:
         """Free what a request reserved that was not computed after all."""
@@ -239,20 +265,24 @@ class Team:
                 lambda connection: settle_request(connection, admitted.request_id, grant, 0, 0, now), grant.id
             )
 
-    def _write(self, row: LedgerRow, grant: Grant | None, reservation_id: str | None) -> None:
+    def _write_ended(self) -> None:
+        """Give the database what has ended and what it does not have. Called on any thread."""
+        for entry in self._spool.ended():
+            self._write(entry)
+
+    def _write(self, entry: SpoolEntry) -> None:
+        grant = None
+        if entry.key_id:  # of a key that is not known any more, the ledger wants no row
+            grant = self._grants.get(entry.key_id) or Grant(entry.key_id, "")
         future = self._writer.submit(
-            lambda connection: write_row(connection, row, grant, reservation_id), "" if grant is None else grant.id
+            lambda connection: write_row(connection, entry.row, grant, entry.reservation_id), entry.key_id
         )
-        loop = asyncio.get_running_loop()
 
         def done(future: Future[None]) -> None:
-            problem = future.exception()
-            if loop.is_closed():
-                return
-            if problem is None:
-                loop.call_soon_threadsafe(self._unwritten.pop, row.id, None)
-            else:
-                loop.call_soon_threadsafe(self._is_away, str(problem))
+            if (problem := future.exception()) is None:
+                self._spool.drop(entry.row)
+            elif isinstance(problem, DatabaseAway):
+                self._is_away(str(problem))
 
         future.add_done_callback(done)
 
@@ -305,15 +335,19 @@ class Team:
             return
         self._away_since = None
         log.warning("the database answers again")
-        for entry in list(self._unwritten.values()):
-            self._write(*entry)
+        self._write_ended()
 
     def close(self) -> None:
         """Free what is reserved, and end. Blocks for some seconds at most."""
         grants, now = self._grants, self._store.clock()
         self._writer.submit(lambda connection: leave(connection, self.face, grants, now), "\uffff")
         self._writer.close(CLOSE_SECONDS)
+        self._spool.close()
         self._store.close()
+
+
+def _entry(row: LedgerRow, grant: Grant | None, admitted: Admitted | None) -> SpoolEntry:
+    return SpoolEntry(row, "" if grant is None else grant.id, None if admitted is None else admitted.request_id)
 
 
 def _read(connection: Connection, known_revision: int) -> tuple[int, list[StoredKey] | None]:

@@ -28,6 +28,12 @@ def runtime_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"onward-{os.getuid()}"
 
 
+def state_folder() -> Path:
+    """Return the default folder for what a server has to keep: $XDG_STATE_HOME/onward, or ~/.local/state/onward."""
+    stated = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (stated if stated.is_absolute() else home_folder() / ".local" / "state") / "onward"
+
+
 def cache_folder() -> Path:
     """Return the default folder for downloads and compiled models: $XDG_CACHE_HOME/onward, or ~/.cache/onward. A path
     that is not absolute is ignored, as the XDG Base Directory Specification says: it would be a folder of wherever one

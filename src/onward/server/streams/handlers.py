@@ -111,6 +111,9 @@ class Streams:
         _require_events_after(log, 0)
         completion = await inline_or_on_thread(log.num_bytes, lambda: completion_of(log))
         await send_whole(exchange, encoded(completion, schema_url(exchange) if exchange.with_schema else None))
+        if log.account is not None:
+            log.account.sent_through(log.last)
+            log.account.connection_ended()
 
 
 _RESUMED = f"id: 2\n{CHUNK}id: 3\ndata: [DONE]\n\n"

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 
 from onward.api.openai.response import Completion
 from onward.errors import ApiError, NotFound
+from onward.server.account import Account
 
 Event = tuple[bytes, ...]
 """An encoded event with its id. Only an event of many kilobytes has more than one part."""
@@ -22,14 +23,15 @@ class StreamLog:
 
     One connection reads it at a time: a new reader takes over, because the one before is most often a connection whose
     loss the server has not noticed yet. `owner` identifies the key that the request was sent with, None without keys;
-    `client` whoever has a share of the memory for streams: a key, or an address.
+    `client` whoever has a share of the memory for streams: a key, or an address. `account` learns what was sent.
     """
 
-    def __init__(self, id: str, owner: str | None, client: str, model: str) -> None:
+    def __init__(self, id: str, owner: str | None, client: str, model: str, account: Account | None = None) -> None:
         self.id = id
         self.owner = owner
         self.client = client
         self.model = model
+        self.account = account
         self.num_bytes = LOG_BYTES
         self.is_ended = False
         self.is_cancelled = False

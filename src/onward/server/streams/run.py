@@ -16,11 +16,11 @@ from onward.api.reply import Event as ReplyEvent
 from onward.api.reply import Reply, forward
 from onward.api.routes import Complete
 from onward.api.sse import event_id
-from onward.completions.answer import Answer
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest, RequestCancelled
 from onward.offload import on_thread
 from onward.server.exchange import HttpExchange, convert_error
+from onward.server.metrics import MeasuredAnswer
 from onward.server.running import Runner, run_while_connected
 from onward.server.sink import EventStream
 from onward.server.streams.kept import KeptStreams
@@ -32,7 +32,7 @@ PREFERENCE = "resumable"
 """In the header Prefer (RFC 7240), which other servers ignore: as `stream_options.resumable`, where it is possible."""
 
 
-async def fill(log: StreamLog, kept: KeptStreams, answer: Answer, reply: OpenAIReply, request_id: str) -> None:
+async def fill(log: StreamLog, kept: KeptStreams, answer: MeasuredAnswer, reply: OpenAIReply, request_id: str) -> None:
     """Append the answer's events, then `[DONE]` or an error, as an ordinary stream would send them. Never raises but
     CancelledError. `request_id` is that of the request that began the stream, for the server's log."""
     try:
@@ -44,7 +44,9 @@ async def fill(log: StreamLog, kept: KeptStreams, answer: Answer, reply: OpenAIR
 class _LogSink:
     """Takes what a reply writes into the log of a stream."""
 
-    def __init__(self, log: StreamLog, kept: KeptStreams, answer: Answer, reply: OpenAIReply, request_id: str) -> None:
+    def __init__(
+        self, log: StreamLog, kept: KeptStreams, answer: MeasuredAnswer, reply: OpenAIReply, request_id: str
+    ) -> None:
         self._log = log
         self._kept = kept
         self._answer = answer
@@ -54,10 +56,14 @@ class _LogSink:
     async def send(self, events: list[ReplyEvent]) -> None:
         for event in events:
             await self._kept.append(self._log, await self._numbered(event))
+        if self._answer.account is not None:
+            self._answer.account.logged(self._log.last)
 
     async def end(self, events: list[ReplyEvent]) -> None:
         *others, last = events
         await self.send(others)
+        if self._answer.account is not None:
+            await self._answer.account.before_end()
         completion = self._reply.without_choices(self._answer.counts)
         self._kept.end(self._log, await self._numbered(last), completion=completion)
 
@@ -99,6 +105,7 @@ class StreamSender:
         self._exchange = exchange
         self._log = log
         self._after = after
+        """Number of the last event that was sent."""
 
     async def run(self) -> None:
         """Send all events and end the response. A stream that is cancelled, or that another connection takes over, ends
@@ -115,6 +122,9 @@ class StreamSender:
                 raise
             exchange.record.error = error.type
             last = error_event(error)
+        finally:
+            if self._log.account is not None:
+                self._log.account.connection_ended()
         await exchange.end_response(last)
 
     async def _send_events(self) -> None:
@@ -124,6 +134,9 @@ class StreamSender:
                 if log.error is not None and log.last == 1 and not exchange.response_started:
                     raise log.error
                 await self._send(events)
+                self._after += len(events)
+                if log.account is not None:
+                    log.account.sent_through(self._after)
         exchange.record.error = log.error.type if log.error is not None else ""
 
     async def _send(self, events: list[Event]) -> None:
@@ -190,7 +203,7 @@ class _ResumableRun:
         exchange, reply = self._exchange, self._reply
         answer = await self._runner.accept(exchange, self._request)
         reply.begin(answer)
-        log = StreamLog(reply.identity.id, owner(exchange), exchange.sender, answer.model)
+        log = StreamLog(reply.identity.id, owner(exchange), exchange.sender, answer.model, answer.account)
         exchange.record.stream_id = log.id
         if prefers_resumable(exchange):
             applied = f"{PREFERENCE}; window={self._kept.window_seconds:g}"

@@ -1,0 +1,184 @@
+"""One request's account with the team: what it reserves of its key's limits, what of it was computed, delivered and is
+billed, and its row in the ledger."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from onward.api.reply import Event, Sink
+from onward.backends.base import Needs
+from onward.completions.delta import Delta, TokenCounts
+from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange
+from onward.service.grant import Grant
+from onward.service.records import LedgerRow
+
+if TYPE_CHECKING:  # a server without a database does not import what needs one
+    from onward.service.spool_file import Progress, SpoolEntry
+    from onward.service.team import Admitted, Team
+
+
+class Account:
+    """Used on one event loop, but for `_progress`, which the spool's thread calls."""
+
+    def __init__(self, team: Team, grant: Grant | None, exchange: HttpExchange) -> None:
+        self._team = team
+        self._grant = grant
+        self._exchange = exchange
+        self._record = exchange.record
+        self._started_ms = team.now_ms - int(exchange.elapsed_ms)
+        self._needs: Needs | None = None
+        self._admitted: Admitted | None = None
+        self._entry: SpoolEntry | None = None
+        self._counts: Callable[[], TokenCounts] = TokenCounts
+        self._row: LedgerRow | None = None
+        """The row, once the request has ended."""
+        self._delivered = 0
+        self._unsent = 0
+        """Tokens that were generated since the last time something was sent."""
+        self._finish_reasons: list[str] = []
+        self._events: deque[tuple[int, int]] = deque()
+        """Of a kept stream: numbers of events that were not sent yet, each with its tokens."""
+
+    async def admit(self, needs: Needs) -> None:
+        """Reserve what the request may use; say in the response's headers what is left. Raises RateLimited,
+        Overloaded."""
+        self._needs = needs
+        try:
+            self._admitted = await self._team.admit(
+                self._grant, needs.model, needs.prompt_tokens, needs.completion_tokens
+            )
+        finally:
+            if self._grant is not None:
+                self._exchange.add_headers(self._team.headers_after(self._grant))
+
+    def release(self) -> None:
+        """The request was not computed after all."""
+        if self._admitted is not None:
+            self._team.release(self._admitted)
+            self._admitted = None
+
+    def begin(self, counts: Callable[[], TokenCounts]) -> None:
+        """The request is computed: note it. `counts` may be called on another thread."""
+        self._counts = counts
+        needs = self._needs
+        assert needs is not None
+        row = self._row_of(TokenCounts(prompt=needs.prompt_tokens), CLIENT_CLOSED_REQUEST)
+        self._entry = self._team.begin(row, self._grant, self._admitted, self._progress)
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether the request has a row even if the server is killed."""
+        return self._entry is None or self._entry.is_written
+
+    async def noted(self) -> None:
+        """Return when it is noted, or cannot be: before that, nothing of it may be sent."""
+        if self._entry is not None:
+            await self._team.noted(self._entry)
+
+    def generated(self, deltas: Iterable[Delta]) -> None:
+        """Deltas are about to be sent."""
+        for delta in deltas:
+            for record in delta.tokens:
+                self._unsent += not record.is_terminator
+            if delta.finish is not None:
+                self._finish_reasons.append(delta.finish.reason)
+
+    def sent(self) -> None:
+        """What was generated has reached the connection."""
+        self._delivered += self._unsent
+        self._unsent = 0
+
+    def logged(self, event: int) -> None:
+        """What was generated is the event of this number of a stream that is kept."""
+        self._events.append((event, self._unsent))
+        self._unsent = 0
+
+    def sent_through(self, event: int) -> None:
+        """The events of a kept stream through this number have reached a connection, this one or a later one."""
+        while self._events and self._events[0][0] <= event:
+            self._delivered += self._events.popleft()[1]
+
+    def connection_ended(self) -> None:
+        """A connection of a kept stream has ended: if the request has too, its row has what was delivered since."""
+        if self._row is not None and self._row.delivered_tokens < self._delivered:
+            self._row = replace(self._row, delivered_tokens=self._delivered)
+            self._team.record(self._row, self._grant, None)
+
+    async def before_end(self) -> None:
+        """The last bytes of the response are about to be sent."""
+        await self._team.before_end()
+
+    def end(self, counts: TokenCounts, status: int) -> None:
+        """Write the row of a request that has ended, and settle what it reserved."""
+        self._row = self._row_of(counts, status)
+        self._team.record(self._row, self._grant, self._admitted)
+        self._admitted = self._entry = None
+
+    def _progress(self) -> Progress:
+        now_ms, needs = self._team.now_ms, self._needs  # the time first: all that was sent before it is counted
+        assert needs is not None
+        counts = self._counts()
+        costs = self._team.parts(needs.model, counts.prompt, counts.cached, counts.completion)
+        first = self._record.first_token_ms
+        return (
+            now_ms,
+            self._record.status,
+            counts.prompt,
+            counts.cached,
+            counts.completion,
+            counts.computed,
+            self._delivered,
+            None if first is None else int(first),
+            *costs,
+            ",".join(self._finish_reasons),
+        )
+
+    def _row_of(self, counts: TokenCounts, status: int) -> LedgerRow:
+        key, needs = self._exchange.key, self._needs
+        assert needs is not None
+        costs = self._team.parts(needs.model, counts.prompt, counts.cached, counts.completion)
+        first = self._record.first_token_ms
+        return LedgerRow(
+            id=self._exchange.id,
+            started_ms=self._started_ms,
+            ended_ms=self._team.now_ms,
+            key_id="" if key is None else key.public_id,
+            key_name="" if key is None else key.name,
+            model=needs.model,
+            fingerprint=needs.fingerprint,
+            route=self._record.route,
+            seed=str(needs.seed),
+            finish_reasons=",".join(self._finish_reasons),
+            status=status,
+            prompt_tokens=counts.prompt,
+            cached_tokens=counts.cached,
+            completion_tokens=counts.completion,
+            computed_tokens=counts.computed,
+            delivered_tokens=self._delivered,
+            prompt_cost=costs[0],
+            completion_cost=costs[1],
+            first_token_ms=None if first is None else int(first),
+        )
+
+
+class AccountedSink:
+    """A Sink that states what was delivered."""
+
+    def __init__(self, sink: Sink, account: Account) -> None:
+        self._sink = sink
+        self._account = account
+
+    async def send(self, events: list[Event]) -> None:
+        await self._sink.send(events)
+        self._account.sent()
+
+    async def end(self, events: list[Event]) -> None:
+        await self._account.before_end()
+        await self._sink.end(events)
+        self._account.sent()
+
+    async def fail(self, exception: Exception) -> None:
+        await self._sink.fail(exception)

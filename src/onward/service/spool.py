@@ -1,0 +1,245 @@
+"""What a server's database does not have yet, in a file that outlives the server: rows of requests that run or have
+ended, appended in groups by one thread. A written page survives the death of the process, so nothing waits for a disk.
+The file of a dead server is adopted by the next one in the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from onward.errors import SetupError
+from onward.service.records import LedgerRow
+from onward.service.spool_file import SUFFIX, SpoolEntry, SpoolFile, lines, put_line, read_entries, try_lock
+
+log = logging.getLogger("onward.service")
+
+TICK_SECONDS = 0.05
+"""How often the counts of running requests are written: half of what a killed server may leave uncounted."""
+ADOPT_SECONDS = 10.0
+"""How often files of servers that have died are looked for."""
+RETRY_SECONDS = 1.0
+"""How soon a file that cannot be written is tried again."""
+MAX_ROWS = 100_000
+"""Rows that may wait for the database."""
+MIN_REWRITE_BYTES = 4_000_000
+"""A file that has grown by this is written anew, with what is still needed of it."""
+
+
+class Spool:
+    """The file of one server. Methods may be called on any thread, `written` and `flushed` on that of an event loop.
+
+    `adopted` is called, on the spool's thread, after rows of a dead server were added. Raises SetupError for a folder
+    that cannot be used.
+    """
+
+    def __init__(self, folder: Path, face: str, adopted: Callable[[], None] = lambda: None) -> None:
+        self._folder = folder
+        self._face = face
+        self._adopted = adopted
+        self._lock = threading.Lock()
+        """Held while the entries, the changes and those who wait are read or changed."""
+        self._wake = threading.Event()
+        self._entries: dict[str, SpoolEntry] = {}
+        self._num_running = 0
+        self._changes: list[tuple[str, Any]] = []
+        self._num_changes = self._num_written = 0
+        self._waiting: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._is_closed = False
+        self._refused: set[Path] = set()
+        self._names = (f"{face}-{number}" for number in itertools.count())
+        self._must_rewrite = False
+        self._rewrite_at = MIN_REWRITE_BYTES
+        self._looked = time.monotonic()
+        self.problem = ""
+        """Why the file cannot be written; "" while it can."""
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = SpoolFile(folder, self._names)
+            self._adopt()
+        except OSError as error:
+            raise SetupError(
+                f"The folder {folder} cannot keep rows that wait for the database: {error.strerror}. Name another one "
+                "with --data-dir."
+            ) from None
+        self._thread = threading.Thread(target=self._run, name="onward-spool", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests that have ended and are not in the database."""
+        return len(self._entries) - self._num_running
+
+    @property
+    def is_full(self) -> bool:
+        return self.num_waiting >= MAX_ROWS
+
+    def ended(self) -> list[SpoolEntry]:
+        """Return what the database should have."""
+        with self._lock:
+            return [entry for entry in self._entries.values() if entry.progress is None]
+
+    def begin(self, entry: SpoolEntry) -> None:
+        """Add a request that runs."""
+        with self._lock:
+            self._entries[entry.row.id] = entry
+            self._num_running += 1
+            self._change("put", entry)
+        self._wake.set()
+
+    def end(self, entry: SpoolEntry) -> None:
+        """Add a request that has ended, in the place of what was known of it."""
+        with self._lock:
+            before = self._entries.get(entry.row.id)
+            was_running = before is not None and before.progress is not None
+            self._num_running -= was_running
+            self._entries[entry.row.id] = entry
+            self._change("put", entry)
+        if not was_running:
+            self._wake.set()  # else a tick is near
+
+    def drop(self, row: LedgerRow) -> None:
+        """Forget a row that the database has, unless there is a newer one of the same request."""
+        with self._lock:
+            entry = self._entries.get(row.id)
+            if entry is not None and entry.row is row and entry.progress is None:
+                del self._entries[row.id]
+                self._change("drop", row.id)
+
+    def _change(self, kind: str, value: Any) -> None:
+        self._changes.append((kind, value))
+        self._num_changes += 1
+
+    async def written(self, entry: SpoolEntry) -> None:
+        """Return when the file has an entry, or cannot be written."""
+        if not entry.is_written:
+            await self.flushed()
+
+    async def flushed(self) -> None:
+        """Return when the file has everything that is known now, also of requests that run; or cannot be written."""
+        done = asyncio.Event()
+        with self._lock:
+            self._num_changes += 1  # a turn that has begun does not know all of it
+            self._waiting.append((self._num_changes, asyncio.get_running_loop(), done))
+        self._wake.set()
+        await done.wait()
+
+    def close(self) -> None:
+        """End the thread. The file stays only if something is in it that the database does not have."""
+        self._is_closed = True
+        self._wake.set()
+        self._thread.join()
+        self._file.close(removes=not self._entries)
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            self._wake.wait(self._pause())
+            self._wake.clear()
+            self._turn()
+        self._turn()
+
+    def _pause(self) -> float:
+        if self.problem:
+            return RETRY_SECONDS
+        if self._num_running or self._changes:
+            return TICK_SECONDS
+        return ADOPT_SECONDS
+
+    def _turn(self) -> None:
+        """Write what is new, and notify those who wait for it."""
+        now = time.monotonic()
+        try:
+            if now - self._looked >= ADOPT_SECONDS:
+                self._looked = now
+                if self._adopt():
+                    self._adopted()
+            self._write_changes()
+            self.problem = ""
+        except OSError as error:
+            if not self.problem:
+                log.error("rows for the ledger cannot be written to %s: %s", self._folder, error.strerror)
+            self.problem = error.strerror or "it cannot be written"
+            self._must_rewrite = True
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            written = float("inf") if self.problem else self._num_written
+            self._waiting = [each for each in waiting if each[0] > written]
+        for number, loop, event in waiting:
+            if number <= written:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(event.set)
+
+    def _write_changes(self) -> None:
+        """Append what has changed; write the file anew where it has grown, or could not be written. Raises OSError."""
+        with self._lock:
+            changes, self._changes = self._changes, []
+            number = self._num_changes
+            entries = list(self._entries.values()) if self._num_running or self._must_rewrite else []
+        progress = {entry.row.id: entry.last for entry in entries if entry.progress and entry.has_advanced()}
+        if self._must_rewrite or self._file.size > self._rewrite_at:
+            self._rewrite()
+        elif changes or progress:
+            self._file.append(lines(changes, progress))
+        for kind, value in changes:
+            if kind == "put":
+                value.is_written = True
+        self._num_written = number
+
+    def _rewrite(self) -> None:
+        """Write what is needed to another file, and remove the one before. Raises OSError, and keeps that one then."""
+        with self._lock:
+            entries = list(self._entries.values())
+        file = SpoolFile(self._folder, self._names)
+        try:
+            file.append(b"".join(put_line(entry) for entry in entries))
+        except OSError:
+            file.close(removes=True)
+            raise
+        for entry in entries:
+            entry.is_written = True
+        before, self._file = self._file, file
+        before.close(removes=True)
+        self._must_rewrite = False
+        self._rewrite_at = 2 * file.size + MIN_REWRITE_BYTES
+
+    def _adopt(self) -> int:
+        """Take over the files of servers that have died; return the number of rows. They are in this server's file
+        before those are removed, and a row that is in both is written once. Raises OSError."""
+        count = 0
+        for path in sorted(self._folder.glob("*" + SUFFIX)):
+            if path.name.startswith(f"{self._face}-") or path in self._refused:
+                continue
+            with suppress(FileNotFoundError):  # another server was faster
+                file = os.open(path, os.O_RDWR)
+                try:
+                    if try_lock(file):
+                        count += self._adopt_file(path)
+                finally:
+                    os.close(file)
+        if count:
+            log.warning("rows of %d requests of servers that have died are added to the ledger", count)
+        return count
+
+    def _adopt_file(self, path: Path) -> int:
+        try:
+            entries = read_entries(path)
+        except ValueError as problem:
+            self._refused.add(path)
+            log.error("%s is left as it is: %s", path, problem)
+            return 0
+        with self._lock:
+            new = [entry for entry in entries if entry.row.id not in self._entries]
+            for entry in new:
+                self._entries[entry.row.id] = entry
+                self._change("put", entry)
+        self._write_changes()
+        path.unlink()
+        return len(new)

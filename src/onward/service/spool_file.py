@@ -1,0 +1,156 @@
+"""The file of a spool: what its lines say, who owns it, and what is left of one whose server was killed.
+
+A file is a list of lines: a CRC-32 in hexadecimal, a space, JSON. Whoever holds a file's lock owns it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from onward.service.records import LedgerRow
+
+log = logging.getLogger("onward.service")
+
+SUFFIX = ".spool"
+FORMAT = 1
+PROGRESS = (
+    *("ended_ms", "status", "prompt_tokens", "cached_tokens", "completion_tokens", "computed_tokens"),
+    *("delivered_tokens", "first_token_ms", "prompt_cost", "completion_cost", "finish_reasons"),
+)
+"""What changes of a row while its request runs."""
+Progress = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class SpoolEntry:
+    """A request that the database does not have. `row` is how it is billed if nothing more is heard of it; `key_id`
+    that of the database's key that it belongs to, "" for others; `progress` returns what PROGRESS is now, None once
+    the request has ended. `is_written`: whether the file has it; `last` is the progress there."""
+
+    row: LedgerRow
+    key_id: str
+    reservation_id: str | None
+    progress: Callable[[], Progress] | None = None
+    is_written: bool = False
+    last: Progress = ()
+
+    def has_advanced(self) -> bool:
+        """Bring `last` up to date; return whether there is more than a later time."""
+        assert self.progress is not None
+        before, self.last = self.last, self.progress()
+        return self.last[1:] != before[1:]
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def try_lock(file: int) -> bool:
+        """Lock an open file; return whether that succeeded. Raises OSError where the file system has no locks."""
+        os.lseek(file, 2**31 - 2, os.SEEK_SET)  # behind what the file has: locked bytes cannot be read
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def try_lock(file: int) -> bool:
+        """Lock an open file; return whether that succeeded. Raises OSError where the file system has no locks."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+class SpoolFile:
+    """A new file that this process owns until it closes it or ends. Methods raise OSError."""
+
+    def __init__(self, folder: Path, names: Iterator[str]) -> None:
+        """`names` are tried in turn."""
+        while True:
+            self.path = folder / f"{next(names)}{SUFFIX}"
+            self._file = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o600)
+            if try_lock(self._file):
+                break
+            os.close(self._file)  # another server has taken the empty file for that of a dead one
+        self.size = 0
+        self.append(_line({"spool": FORMAT}))
+
+    def append(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            count = os.write(self._file, view)
+            self.size += count
+            view = view[count:]
+
+    def close(self, *, removes: bool) -> None:
+        """Give the file up. Never raises."""
+        with suppress(OSError):
+            os.close(self._file)
+            if removes:
+                self.path.unlink()
+
+
+def lines(changes: list[tuple[str, Any]], progress: dict[str, Progress]) -> bytes:
+    """Return the lines of changes ("put" with an SpoolEntry, "drop" with an id), then that of running requests."""
+    found = [put_line(value) for kind, value in changes if kind == "put"]
+    if dropped := [value for kind, value in changes if kind == "drop"]:
+        found.append(_line({"drop": dropped}))
+    if progress:
+        found.append(_line({"progress": progress}))
+    return b"".join(found)
+
+
+def put_line(entry: SpoolEntry) -> bytes:
+    row = _advanced(entry.row, entry.last) if entry.progress is not None and entry.last else entry.row
+    return _line({"put": asdict(row), "key": entry.key_id, "reservation": entry.reservation_id})
+
+
+def _line(value: object) -> bytes:
+    encoded = msgspec.json.encode(value)
+    return b"%08x %s\n" % (zlib.crc32(encoded), encoded)
+
+
+def _advanced(row: LedgerRow, progress: Progress) -> LedgerRow:
+    return replace(row, **dict(zip(PROGRESS, progress, strict=True)))
+
+
+def read_entries(path: Path) -> list[SpoolEntry]:
+    """Return what a file has that was not dropped. Lines that are not whole are left out: a server that is killed may
+    leave the last one so. Raises OSError; ValueError for a file of another version."""
+    found: dict[str, SpoolEntry] = {}
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            checksum, _, encoded = line.rstrip(b"\n").partition(b" ")
+            if checksum != b"%08x" % zlib.crc32(encoded):
+                log.warning("line %d of %s is not whole", number, path)
+                continue
+            value = msgspec.json.decode(encoded)
+            if value.get("spool", FORMAT) != FORMAT:
+                raise ValueError("it was written by another version of Onward, which has to read it.")
+            _replay(value, found)
+    return list(found.values())
+
+
+def _replay(value: dict[str, Any], found: dict[str, SpoolEntry]) -> None:
+    if "put" in value:
+        row = LedgerRow(**value["put"])
+        found[row.id] = SpoolEntry(row, value["key"], value["reservation"])
+    for id in value.get("drop", ()):
+        found.pop(id, None)
+    for id, progress in value.get("progress", {}).items():
+        if id in found:
+            found[id].row = _advanced(found[id].row, progress)

@@ -1,0 +1,196 @@
+"""What a server that is killed leaves behind, and what becomes of it; full disks; the size of the file."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.errors import SetupError
+from onward.service import spool as spool_module
+from onward.service.spool import Spool
+from onward.service.spool_file import Progress, SpoolEntry, SpoolFile, read_entries
+from tests.server.fakes import in_loop
+
+from .test_ledger import EMPTY
+
+VICTIM = """
+import asyncio, sys, time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from onward.service.spool import Spool
+from tests.service.test_spool import entry, running
+spool = Spool(Path(sys.argv[1]), "victim")
+counts = [1]
+spool.begin(running("runs", counts))
+spool.begin(running("ends", counts))
+spool.end(entry("ends", completion_tokens=9))
+spool.end(done := entry("done"))
+spool.drop(done.row)
+asyncio.run(spool.flushed())
+counts[0] = 7
+asyncio.run(spool.flushed())
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def entry(id: str, **given: Any) -> SpoolEntry:
+    return SpoolEntry(replace(EMPTY, id=id, **given), "key_1", "reserved")
+
+
+def running(id: str, counts: list[int]) -> SpoolEntry:
+    """A running request: `counts` has the tokens of its completion."""
+
+    def progress() -> Progress:
+        return (5, 200, 3, 0, counts[0], counts[0], counts[0], 1, 0, 0, "")
+
+    found = entry(id)
+    found.progress = progress
+    return found
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name.partition("-")[0] for path in folder.iterdir())
+
+
+def test_the_next_server_adopts_what_a_killed_one_left(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    victim = subprocess.Popen([sys.executable, "-c", VICTIM, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert victim.stdout is not None and victim.stdout.readline() == "ready\n"
+    other = Spool(folder, "other")
+    assert other.ended() == [] and files(folder) == ["other", "victim"], "a living server keeps its file"
+    victim.send_signal(signal.SIGKILL)
+    victim.communicate()
+    next_one = Spool(folder, "next")
+    found = {each.row.id: each for each in next_one.ended()}
+    assert {id: each.row.completion_tokens for id, each in found.items()} == {"runs": 7, "ends": 9}
+    assert found["runs"].row.delivered_tokens == 7 and found["runs"].row.status == 200
+    assert {(each.key_id, each.reservation_id) for each in found.values()} == {("key_1", "reserved")}
+    assert files(folder) == ["next", "other"]
+    other.close()
+    assert files(folder) == ["next"], "nothing is left of a server with nothing to tell"
+    next_one.close()
+    assert files(folder) == ["next"]
+    last = Spool(folder, "last")
+    for each in last.ended():
+        last.drop(each.row)
+    last.close()
+    assert files(folder) == []
+
+
+def test_a_server_that_lives_adopts_too_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "ADOPT_SECONDS", 0.01)
+    adopted: list[int] = []
+    spool = Spool(tmp_path, "a", lambda: adopted.append(len(spool.ended())))
+    left = Spool(tmp_path, "b")
+    left.end(entry("x"))
+    left.close()
+    deadline = time.monotonic() + 10
+    while not adopted and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert adopted == [1]
+    spool.close()
+
+
+def test_an_entry_is_written_before_its_request_goes_on(tmp_path: Path) -> None:
+    @in_loop
+    async def test() -> None:
+        spool = Spool(tmp_path, "a")
+        each = running("x", [0])
+        spool.begin(each)
+        await spool.written(each)
+        (path,) = tmp_path.iterdir()
+        assert [one.row.id for one in read_entries(path)] == ["x"]
+        spool.close()
+
+    test()
+
+
+def test_a_full_disk_loses_nothing_once_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append, is_full = SpoolFile.append, True
+
+    def full(file: SpoolFile, data: bytes) -> None:
+        if is_full and file.size:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(file, data)
+
+    monkeypatch.setattr(SpoolFile, "append", full)
+    monkeypatch.setattr(spool_module, "RETRY_SECONDS", 0.01)
+
+    @in_loop
+    async def test() -> None:
+        nonlocal is_full
+        spool = Spool(tmp_path, "a")
+        for number in range(5):
+            spool.end(entry(str(number)))
+        await spool.flushed()
+        assert "No space left" in spool.problem
+        is_full = False
+        while spool.problem:
+            await asyncio.sleep(0.005)
+        (path,) = tmp_path.iterdir()
+        assert sorted(each.row.id for each in read_entries(path)) == ["0", "1", "2", "3", "4"]
+        spool.close()
+
+    test()
+
+
+def test_the_file_stays_small_and_has_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "MIN_REWRITE_BYTES", 20_000)
+
+    @in_loop
+    async def test() -> None:
+        spool = Spool(tmp_path, "a")
+        counts = [3]
+        spool.begin(running("runs", counts))
+        for number in range(300):
+            spool.end(each := entry(str(number)))
+            if number != 100:
+                spool.drop(each.row)
+            if number % 10 == 0:
+                await spool.flushed()
+        counts[0] = 4
+        await spool.flushed()
+        (path,) = tmp_path.iterdir()
+        assert path.stat().st_size < 60_000
+        assert {each.row.id: each.row.completion_tokens for each in read_entries(path)} == {"runs": 4, "100": 0}
+        spool.close()
+
+    test()
+
+
+def test_a_row_that_was_replaced_meanwhile_is_not_dropped(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, "a")
+    spool.end(first := entry("x"))
+    spool.end(entry("x", delivered_tokens=5))
+    spool.drop(first.row)
+    assert [each.row.delivered_tokens for each in spool.ended()] == [5]
+    spool.close()
+
+
+def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupError, match="Name another one with --data-dir"):
+        Spool(tmp_path / "file" / "spool", "a")
+
+
+def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
+    left = Spool(tmp_path, "b")
+    left.end(entry("x"))
+    left.close()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(b'%08x {"spool":2}\n' % zlib.crc32(b'{"spool":2}'))
+    spool = Spool(tmp_path, "a")
+    assert spool.ended() == [] and path.exists()
+    spool.close()

@@ -1,0 +1,69 @@
+"""The lines of a spool: whatever a killed server has written of them, what is whole is read back."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onward.service.records import LedgerRow
+from onward.service.spool_file import PROGRESS, SpoolEntry, lines, read_entries
+
+from .test_ledger import EMPTY
+
+IDS = st.sampled_from("abc")
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), IDS, st.integers(0, 99)),
+        st.tuples(st.just("drop"), IDS, st.just(0)),
+        st.tuples(st.just("progress"), IDS, st.integers(0, 99)),
+    ),
+    max_size=20,
+)
+
+
+def advance(row: LedgerRow, count: int) -> tuple[Any, ...]:
+    return tuple(count if name == "completion_tokens" else getattr(row, name) for name in PROGRESS)
+
+
+def fold(operations: list[tuple[str, str, int]]) -> dict[str, int]:
+    known: dict[str, int] = {}
+    for kind, id, count in operations:
+        if kind == "put" or (kind == "progress" and id in known):
+            known[id] = count
+        elif kind == "drop":
+            known.pop(id, None)
+    return known
+
+
+def encode(operation: tuple[str, str, int]) -> bytes:
+    kind, id, count = operation
+    row = replace(EMPTY, id=id, completion_tokens=count, key_name="é\n\x00")
+    match kind:
+        case "put":
+            return lines([("put", SpoolEntry(row, "", None))], {})
+        case "drop":
+            return lines([("drop", id)], {})
+    return lines([], {id: advance(row, count)})
+
+
+@given(OPERATIONS, st.floats(0, 1), st.integers(0, 19))
+def test_what_is_whole_is_read_back(operations: list[tuple[str, str, int]], cut: float, damaged: int) -> None:
+    encoded = [encode(each) for each in operations]
+    kept = b"".join(encoded)[: round(cut * sum(map(len, encoded)))]
+    ends = [len(b"".join(encoded[: number + 1])) - 1 for number in range(len(encoded))]  # a line may lack its end
+    num_whole = sum(end <= len(kept) for end in ends)
+    whole = operations[:num_whole]
+    if damaged < num_whole:
+        start = len(b"".join(encoded[:damaged]))
+        kept = kept[:start] + b"~" + kept[start + 1 :]
+        whole = whole[:damaged] + whole[damaged + 1 :]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.spool"
+        path.write_bytes(kept)
+        found = {entry.row.id: entry.row.completion_tokens for entry in read_entries(path)}
+    assert found == fold(whole)
