@@ -125,6 +125,7 @@ EXAMPLES = {
     "prefix_cache": "off",
     "engine_process": "off",
     "engine_timeout": "5",
+    "engine_wait": "5",
     "speculation": "off",
     "dialects": "llama-server",
     "log_level": "debug",

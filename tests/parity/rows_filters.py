@@ -51,7 +51,7 @@ def stop(server: Server) -> None:
     """stop: the text ends before the match, finish_reason is content_filter; tokens count to the match's end."""
     found = 0
     for seed in range(6):
-        fields = {**FREE, "temperature": 1, "seed": seed, "logit_bias": {"113": 2, "117": 2}, "logprobs": 1}
+        fields = {**FREE, "temperature": 1, "seed": seed, "logit_bias": {"113": 3, "117": 3}, "logprobs": 1}
         answer = server.ask(**fields)
         assert "".join(answer.logprobs["tokens"]) == answer.text
         if answer.finish == "content_filter":

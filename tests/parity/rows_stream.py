@@ -185,9 +185,10 @@ for name, fields in (
     weak="One report of 2023 has one choice only; all clients expect chunks with an index.",
 )
 def interleaved(server: Server) -> None:
-    """The choices of a stream are interleaved."""
+    """The choices of a stream are interleaved: none waits for the end of another."""
     order = [chunk["choices"][0]["index"] for chunk in server.stream(**SEEDED, n=2).chunks]
-    assert order[:4] in ([0, 1, 0, 1], [1, 0, 1, 0])
+    assert order.count(0) > 1 and order.count(1) > 1
+    assert order != sorted(order) and order != sorted(order, reverse=True)
 
 
 @AREA.law("stream.echo", '"echo": true, "stream": true', golden=(62,))
@@ -254,8 +255,10 @@ def resumable_stream(server: Server) -> None:
     blocks = answer.raw.decode().split("\n\n")[:-1]
     assert [block.split("\n")[0] for block in blocks] == [f"id: {number + 1}" for number in range(len(blocks))]
     plain = server.stream(**fields)
-    chosen = [json.loads(block.partition("data: ")[2])["choices"] for block in blocks[:-1]]
-    assert chosen == [chunk["choices"] for chunk in plain.chunks]
+    chosen = [json.loads(block.partition("data: ")[2])["choices"][0] for block in blocks[:-1]]
+    plainly = [chunk["choices"][0] for chunk in plain.chunks]
+    for index in range(2):  # how two choices alternate is not laid down
+        assert [one for one in chosen if one["index"] == index] == [one for one in plainly if one["index"] == index]
     path = f"{COMPLETIONS}/{json.loads(blocks[0].partition('data: ')[2])['id']}"
     assert server.send("GET", path).raw == answer.raw
     rest = server.send("GET", path, headers={"last-event-id": "5"})

@@ -132,6 +132,7 @@ class ChoiceStream:
     def _decoded(self, state: _PromptState, event: Decoded) -> list[Delta]:
         """Return the deltas that the tokens of one step add to a choice."""
         self._computed_tokens += len(event.tokens)
+        self._cached_tokens += event.num_cached_tokens
         text = self._text(state, event.choice)
         if text is None:
             return []

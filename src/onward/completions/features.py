@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from onward.completions.rejections import NotAvailable
 from onward.completions.request import CompletionRequest
-from onward.sampling.filters import OPTIONAL, PARAMETERS
+from onward.completions.sampling_params import acting_filters
+from onward.sampling.filters import OPTIONAL, PARAMETERS, is_in_usual_order
 
 
 def _has_penalties(request: CompletionRequest) -> bool:
@@ -19,6 +20,10 @@ def _needs_raw_logprobs(request: CompletionRequest) -> bool:
     is_reported = request.logprobs is not None or request.candidates > request.n
     is_changed = request.temperature not in (0, 1) or request.min_tokens or request.logit_bias or request.banned_tokens
     return bool(is_reported and (is_changed or _has_penalties(request) or request.ban_eos_token))
+
+
+def _is_greedy(request: CompletionRequest) -> bool:
+    return request.temperature == 0 or request.top_p == 0 or request.top_k == 1
 
 
 def _acts(name: str, request: CompletionRequest) -> bool:
@@ -60,7 +65,9 @@ FEATURES: dict[str, Feature] = {
     "several_filters": Feature(
         "top_p", "more than one of `top_p`, `top_k` and `min_p` one after the other", _has_several_filters
     ),
-    "repetition_penalty": _named("repetition_penalty", lambda request: request.repetition_penalty != 1),
+    "repetition_penalty": _named(
+        "repetition_penalty", lambda request: request.repetition_penalty != 1 and request.repeat_last_n != 0
+    ),
     "repetition_penalty_with_bias": Feature(
         "repetition_penalty",
         "`repetition_penalty` together with `logit_bias` or `dry_multiplier`",
@@ -73,9 +80,13 @@ FEATURES: dict[str, Feature] = {
     **{name: _named(name, partial(_acts, name)) for name in OPTIONAL},
     "dry": _named("dry_multiplier", lambda request: request.dry_multiplier > 0),
     "mirostat": _named("mirostat", lambda request: request.mirostat > 0),
+    "order_of_samplers": Feature(
+        "samplers",
+        "another order of `samplers` than temperature, `min_p`, `top_k`, `top_p`",
+        lambda request: not _is_greedy(request) and not is_in_usual_order(acting_filters(request)),
+    ),
     "samplers": _named("samplers", lambda request: request.samplers is not None or request.temperature_last),
     "cache_salt": _named("cache_salt", lambda request: request.cache_salt is not None),
-    "priority": _named("priority", lambda request: request.priority != 0),
     "constraint": Feature(None, "constrained output", lambda request: request.constraint is not None),
 }
 """What `EngineInfo.lacks` may name."""

@@ -50,7 +50,7 @@ def sampling_params(
         banned_tokens=rules.banned,
         banned_sequences=rules.sequences,
         filters=() if request.mirostat else optional_values(partial(getattr, request)),
-        order=DEFAULT_ORDER if request.mirostat else _order(request),
+        order=DEFAULT_ORDER if request.mirostat else filter_order(request),
         dry=_dry(request, breakers) if acts("dry") else None,
         mirostat=_mirostat(request),
         seed=_seed(request, prompt_index),
@@ -108,15 +108,28 @@ def _mirostat(request: CompletionRequest) -> Mirostat | None:
     return Mirostat(request.mirostat, request.mirostat_tau, request.mirostat_eta)
 
 
-def _order(request: CompletionRequest) -> tuple[str, ...]:
+def filter_order(request: CompletionRequest) -> tuple[str, ...]:
     """Return the order of the request's filters, the default one where it makes no difference."""
-    order: tuple[str, ...] = DEFAULT_ORDER
-    if request.samplers is not None:
-        order = tuple(
-            name for name in dict.fromkeys(ALIASES.get(each, each) for each in request.samplers) if name in FILTERS
-        )
-    elif request.temperature_last:
-        order = (*(name for name in DEFAULT_ORDER if name != "temperature"), "temperature")
-    active = {name for name, each in FILTERS.items() if each.acts(partial(getattr, request))}
+    order = _stated_order(request)
+    active = _active(request)
     in_order = [name for name in order if name in active]
     return DEFAULT_ORDER if in_order == [name for name in DEFAULT_ORDER if name in active] else order
+
+
+def acting_filters(request: CompletionRequest) -> tuple[str, ...]:
+    """Return the request's filters that act, in their order."""
+    active = _active(request)
+    return tuple(name for name in _stated_order(request) if name in active)
+
+
+def _active(request: CompletionRequest) -> set[str]:
+    return {name for name, each in FILTERS.items() if each.acts(partial(getattr, request))}
+
+
+def _stated_order(request: CompletionRequest) -> tuple[str, ...]:
+    if request.samplers is not None:
+        names = (ALIASES.get(each, each) for each in request.samplers)
+        return tuple(name for name in dict.fromkeys(names) if name in FILTERS)
+    if request.temperature_last:
+        return (*(name for name in DEFAULT_ORDER if name != "temperature"), "temperature")
+    return DEFAULT_ORDER

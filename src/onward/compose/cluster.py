@@ -90,7 +90,7 @@ def _connect(
         )
     asyncio.run(_check_answers(transport, found_members))
     members = Members(vocabulary, info.engine.context_length)
-    engine = ClusterEngine(info.model_id, transport, info.engine, members)
+    engine = ClusterEngine(info.model_id, transport, info.engine, members, settings.engine_wait)
     on_failure.callback(engine.stop)
     return replace(found, id=info.model_id), tokenizer, engine
 

@@ -45,6 +45,8 @@ def connect(upstream: UpstreamName, tokenizer: Tokenizer, settings: Settings, on
         lambda: _connections(upstream, settings),
         tokenizer,
         context_length=settings.context_length or None,
+        max_rows=settings.max_rows,
+        wait_seconds=settings.engine_wait,
         fingerprint=fingerprint_of,
     )
     on_failure.callback(engine.stop)

@@ -35,7 +35,8 @@ class Decoded(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     the choice are the last of `tokens`. `tokens` is empty if the job's `max_tokens` is 0. Both counts are totals of the
     choice so far: tokens drafted from the job's prediction that were accepted, and those that were rejected. `mu` is
     mirostat's state behind these tokens, None without mirostat: it depends on logits that a resumed choice does not
-    compute again.
+    compute again. `num_cached_tokens`: tokens of the prompt that came from a cache, beyond those of Prefilled, where an
+    engine says so last.
     """
 
     job: int
@@ -45,6 +46,7 @@ class Decoded(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     num_accepted_prediction_tokens: int = 0
     num_rejected_prediction_tokens: int = 0
     mu: float | None = None
+    num_cached_tokens: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):

@@ -8,8 +8,9 @@ annotations import what computes, so that whoever needs the names pays for neith
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from onward.sampling.rng import XTC_ATTEMPT
@@ -230,6 +231,18 @@ OPTIONAL: dict[str, str] = {
     if one.switches and one.name not in COMMON
 }
 """The other parameters that turn a filter on, and its name: what an engine may lack."""
+
+
+_COMMUTING = ({"temperature", "top_k"}, {"min_p", "top_k"})
+"""Filters that keep the same tokens whichever acts first: top_k looks at nothing but ranks, min_p at the likeliest
+token, which top_k keeps."""
+
+
+def is_in_usual_order(chain: Sequence[str]) -> bool:
+    """Return whether filters that act in this order keep the same tokens as in the default one."""
+    places = [DEFAULT_ORDER.index(name) for name in chain]
+    pairs = combinations(zip(places, chain, strict=True), 2)
+    return all(first < second or {name, other} in _COMMUTING for (first, name), (second, other) in pairs)
 
 
 def optional_values(value: Callable[[str], float]) -> tuple[tuple[str, float], ...]:

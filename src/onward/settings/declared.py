@@ -280,6 +280,13 @@ class Settings:
         "model. 0: never.",
         metavar="SECONDS", is_server_only=True,
     )  # fmt: skip
+    engine_wait: float = option(
+        300.0, "Performance", values.seconds,
+        "How long requests wait while another server that computes a model, or every replica of a cluster, is away; "
+        "then they are rejected with 503, and so are later ones, until it is back. For an engine that Onward starts "
+        "they wait as long as it loads.",
+        metavar="SECONDS", is_server_only=True,
+    )  # fmt: skip
     speculation: Literal["auto", "off"] = option(
         "auto", "Performance", values.choice("auto", "off"),
         "auto: draft tokens from a request's prediction and from repeated text, and verify several per step. "

@@ -20,7 +20,6 @@ from onward.completions.plan import ServedModel
 from onward.engine.client import EngineState
 from onward.engine_load import EngineCounts
 from onward.engines.cluster import channels, flight
-from onward.engines.cluster import engine as cluster_engine
 from onward.engines.cluster import replica as replica_module
 from onward.engines.cluster.engine import ClusterEngine
 from onward.engines.cluster.flight import GROUP_CHOICES, POLICY
@@ -51,11 +50,13 @@ def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def cluster(*replicas: LocalReplica) -> AsyncIterator[tuple[EmbeddedBackend, LocalTransport, ClusterEngine]]:
+async def cluster(
+    *replicas: LocalReplica, wait_seconds: float = 30.0
+) -> AsyncIterator[tuple[EmbeddedBackend, LocalTransport, ClusterEngine]]:
     """A backend over replicas. At the end no answer, no call and no block may be left (law 4)."""
     tokenizer, transport = ToyTokenizer(), LocalTransport(*replicas)
     info = replicas[0].info
-    client = ClusterEngine("toy", transport, info, Members(VOCABULARY, info.context_length))
+    client = ClusterEngine("toy", transport, info, Members(VOCABULARY, info.context_length), wait_seconds)
     served = ServedModel.create("toy", tokenizer, info.vocab_size, info.context_length)
     model = EmbeddedModel(served, client)
     backend = EmbeddedBackend({"toy": model}, [ListedModel(id="toy", created=1, owned_by="onward")], {})
@@ -235,13 +236,12 @@ def test_a_client_that_leaves_ends_the_work_at_the_replica() -> None:
     asyncio.run(run())
 
 
-def test_jobs_wait_for_a_replica_with_their_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_wait_for_a_replica_with_their_fingerprint() -> None:
     """A rolling update: what was begun under one fingerprint never goes on under another."""
-    monkeypatch.setattr(cluster_engine, "PATIENCE_SECONDS", 0.3)
 
     async def run() -> None:
         old = LocalReplica("old", dies_after=3, is_slow=True)
-        async with cluster(old) as (backend, transport, client):
+        async with cluster(old, wait_seconds=0.3) as (backend, transport, client):
             running = asyncio.create_task(complete(backend, prompt="x", max_tokens=1500, seed=1, ignore_eos=True))
             while not transport.calls:
                 await asyncio.sleep(0.001)
@@ -272,11 +272,9 @@ def test_replicas_with_another_tokenizer_are_left_alone() -> None:
     asyncio.run(run())
 
 
-def test_without_replicas_requests_wait_and_are_then_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_engine, "PATIENCE_SECONDS", 0.2)
-
+def test_without_replicas_requests_wait_and_are_then_refused() -> None:
     async def run() -> None:
-        async with cluster(LocalReplica("a")) as (backend, transport, client):
+        async with cluster(LocalReplica("a"), wait_seconds=0.2) as (backend, transport, client):
             transport.kill("a")
             waiting = asyncio.create_task(complete(backend, prompt="x", max_tokens=3))
             await asyncio.sleep(0.05)

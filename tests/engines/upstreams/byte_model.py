@@ -32,7 +32,7 @@ def byte_characters() -> list[str]:
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
-def write_byte_model(path: Path, seed: int = 0) -> Path:
+def write_byte_model(path: Path, seed: int = 0, num_heads: int = HEADS) -> Path:
     """Write a llama of random weights that mostly generates lower-case letters, as the toy does."""
     # As a word of its own, "é" would have the text of a byte's character: it is merged from its two bytes instead.
     tokens = [*byte_characters(), *SPECIALS, *("Ã©" if word == "é" else word for word in WORDS)]
@@ -43,7 +43,7 @@ def write_byte_model(path: Path, seed: int = 0) -> Path:
         "llama.context_length": CONTEXT,
         "llama.embedding_length": HIDDEN,
         "llama.feed_forward_length": FEED_FORWARD,
-        "llama.attention.head_count": HEADS,
+        "llama.attention.head_count": num_heads,
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",

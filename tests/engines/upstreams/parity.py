@@ -74,13 +74,15 @@ def outcome(row: Row, server: Watched) -> tuple[str, str]:
     return "passed", ""
 
 
-def outcomes(url: str, profiles: Mapping[str, tuple[str, ...]] = PROFILES) -> Iterator[tuple[Row, str, str]]:
+def outcomes(
+    url: str, kind: str = "llama", profiles: Mapping[str, tuple[str, ...]] = PROFILES
+) -> Iterator[tuple[Row, str, str]]:
     """Yield every row of these profiles with what became of it through Onward, and why. Limits of keys are counted
     before any engine is asked: their profile is left out."""
     for profile, flags in profiles.items():
         if profile == "team":
             continue
-        address = "toy=" + url.replace("http://", "llama+http://")
+        address = f"toy={kind}+{url}"
         server = Watched("--tokenizer", "toy=toy", *flags, model=address)
         try:
             for row in ROWS:

@@ -18,6 +18,7 @@ from typing import Any
 from onward.model_files.toy import END, ToyTokenizer
 
 TOKENIZER = ToyTokenizer()
+CONTEXT = 512
 Script = Callable[[Sequence[int]], int]
 """From all tokens so far to the next one."""
 Fault = Callable[["Handler", dict[str, Any]], None]
@@ -48,6 +49,8 @@ class StandIn:
         self.described: dict[str, Any] = {}
         self.build = "b1"
         self.adds_space = False
+        self.num_cached: int | None = None
+        """What vLLM's usage says."""
         self.is_unhealthy = False
         self.is_incremental = False
         self.connections: list[socket.socket] = []
@@ -135,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path in state.described:
             self.send_json(state.described[self.path])
         elif self.path == "/props":
-            settings = {"n_ctx": 512}
+            settings = {"n_ctx": CONTEXT}
             self.send_json({"default_generation_settings": settings, "total_slots": 2, "build_info": state.build})
         elif self.path == "/get_model_info":
             self.send_json({"model_path": "org/name", "weight_version": state.build})
@@ -143,7 +146,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_json({"version": state.build})
         else:
             meta = {"n_vocab": TOKENIZER.size, "size": 1}
-            self.send_json({"data": [{"id": "served", "root": "org/name", "max_model_len": 512, "meta": meta}]})
+            self.send_json({"data": [{"id": "served", "root": "org/name", "max_model_len": CONTEXT, "meta": meta}]})
 
     def do_POST(self) -> None:
         state = self.server_state
@@ -226,6 +229,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _vllm(self, body: dict[str, Any], fault: str) -> None:
         assert body["return_tokens_as_token_ids"] and body["return_token_ids"]
+        if len(body["prompt"]) >= CONTEXT:
+            message = f"The decoder prompt (length {len(body['prompt'])}) plus at least 1 token is too long"
+            self.send_json({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
+            return
         if body.get("echo"):
             prompt = body["prompt"]
             logprobs = self._vllm_logprobs(prompt, body)
@@ -236,13 +243,15 @@ class Handler(BaseHTTPRequestHandler):
                 choice["prompt_logprobs"] = [None, *ranked[1:]]
             self.send_json({"choices": [choice]})
             return
-        self.begin_stream()
+        usage = {"prompt_tokens_details": {"cached_tokens": self.server_state.num_cached}}
+        if body["stream"]:
+            self.begin_stream()
         tokens = list(body["prompt"])
         for count in range(1, body["max_tokens"] + 1):
             if fault == "half" and count == 3:
                 self.close_connection = True
                 return
-            token = self.server_state.script(tokens)
+            token = self._vllm_token(tokens, body)
             if token in body["stop_token_ids"] and count <= body["min_tokens"]:
                 token = ord("z")
             tokens.append(token)
@@ -255,11 +264,25 @@ class Handler(BaseHTTPRequestHandler):
                 choice["token_ids"] = [99_999]
             if body.get("logprobs") is not None:
                 choice["logprobs"] = self._vllm_logprobs([token], body)
+            if not body["stream"]:
+                assert finish, "one token at a time is asked for in one piece"
+                self.send_json({"choices": [choice], "usage": usage})
+                return
             self.send_event({"choices": [choice]})
             if finish:
                 break
+        if body["stream_options"]["include_usage"]:
+            self.send_event({"choices": [], "usage": usage})
         self.send_chunk(b"data: [DONE]\n\n")
         self.send_chunk(b"")
+
+    def _vllm_token(self, tokens: list[int], body: dict[str, Any]) -> int:
+        """The best of what is allowed: what the script says has a logit of 10, all others have 0."""
+        biases = {int(token): value for token, value in body.get("logit_bias", {}).items()}
+        assert all(-100 <= value <= 100 for value in biases.values())
+        allowed = body.get("allowed_token_ids") or range(TOKENIZER.size)
+        token = self.server_state.script(tokens)
+        return max(allowed, key=lambda other: (biases.get(other, 0.0) + 10 * (other == token), -other))
 
     def _vllm_logprobs(self, tokens: Sequence[int], body: dict[str, Any]) -> dict[str, list[Any]]:
         others = {f"token_id:{other}": -1.0 - other / 1000 for other in range(body["logprobs"])}

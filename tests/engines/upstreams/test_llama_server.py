@@ -16,7 +16,6 @@ from onward.api.openai.reply import fold_chunks
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
 from onward.constraints.errors import GrammarError
-from onward.engines.upstreams import pool
 from onward.engines.upstreams.base import Segment, UpstreamError
 from onward.engines.upstreams.choice import ChoiceRun, UpstreamGrammars
 from onward.engines.upstreams.engine import UpstreamEngine
@@ -263,11 +262,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_an_upstream_that_stays_away_is_reported_and_comes_back(
-    server: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool, "PATIENCE_SECONDS", 0.0)
-
+def test_an_upstream_that_stays_away_is_reported_and_comes_back(server: StandIn) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         server.faults = ["down"] * 40
         for _ in range(2):
@@ -279,7 +274,7 @@ def test_an_upstream_that_stays_away_is_reported_and_comes_back(
         await until(lambda: backend.health().state == "ready")
         assert (await complete(backend, max_tokens=3)).choices[0].text
 
-    on(server, test)
+    on(server, test, engine_wait=0.0)
 
 
 def test_another_model_behind_the_address_ends_the_engine(server: StandIn) -> None:

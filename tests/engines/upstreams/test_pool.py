@@ -236,7 +236,7 @@ def test_an_address_that_only_fails_rests_and_is_tried_with_one_job(
         for _ in range(pool.MAX_FAILURES):
             await until(lambda: address.answers)
             for other in engine._pool.addresses:  # so that it is the one with room
-                other.num_slots = 256 if other is address else 0.001  # type: ignore[assignment]
+                other.slots.number = 256 if other is address else 0.001  # type: ignore[assignment]
             assert (await complete(backend, max_tokens=40)).choices[0].text == TEXT
         await until(lambda: address.answers)
         assert len(first.requests) == pool.MAX_FAILURES and detail(backend) == "2 of 3 engines answer."
@@ -267,9 +267,7 @@ def test_an_address_that_rests_is_better_than_none(servers: list[StandIn], monke
     on(servers, test)
 
 
-def test_requests_are_refused_while_none_answers(servers: list[StandIn], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "PATIENCE_SECONDS", 0.0)
-
+def test_requests_are_refused_while_none_answers(servers: list[StandIn]) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         for server in servers:
             server.faults = ["down"] * 1000
@@ -280,7 +278,7 @@ def test_requests_are_refused_while_none_answers(servers: list[StandIn], monkeyp
         await until(lambda: backend.health().state == "ready")
         assert (await complete(backend, max_tokens=40)).choices[0].text == TEXT
 
-    on(servers, test)
+    on(servers, test, engine_wait=0.0)
 
 
 def test_addresses_where_nobody_listens_are_no_attempts(servers: list[StandIn]) -> None:

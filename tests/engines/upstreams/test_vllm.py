@@ -15,13 +15,13 @@ from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
 from onward.engine.events import Decoded, Event
 from onward.engine.job import ResumedChoice
-from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError
+from onward.errors import InvalidRequest, ServerError, SetupError
 from onward.model_files.toy import END
 from onward.settings import Settings
 from onward.text.assembler import TextRules
 from tests.engine.harness import make_job
 from tests.engines.upstreams.harness import PROMPT, ask, complete, on, spell
-from tests.engines.upstreams.standin import TOKENIZER, StandIn, stand_in
+from tests.engines.upstreams.standin import TOKENIZER, Handler, StandIn, stand_in
 
 
 @pytest.fixture
@@ -104,10 +104,140 @@ def test_a_score_that_is_lost_is_asked_for_again(server: StandIn) -> None:
     assert choice.logprobs is not None and len(choice.logprobs.tokens) == 6
 
 
-def test_a_choice_with_penalties_does_not_go_on_with_other_counts(server: StandIn) -> None:
+def test_a_choice_with_penalties_goes_on_after_a_loss_with_the_same_penalties(server: StandIn) -> None:
     server.faults = ["half"]
-    with pytest.raises(EngineStopped):
-        ask(server, max_tokens=9, frequency_penalty=1)
+    server.script = lambda tokens: ord("a")
+    [choice] = ask(server, max_tokens=4, frequency_penalty=0.25, presence_penalty=0.25).choices
+    assert choice.text == "aaaa"
+    first, *others = server.requests
+    assert first["stream"] and first["frequency_penalty"] == 0.25 and "logit_bias" not in first
+    assert [request["logit_bias"] for request in others] == [{"97": -0.75}, {"97": -1.0}]
+    for request in others:
+        assert not request["stream"] and request["max_tokens"] == 1
+        assert request["frequency_penalty"] == request["presence_penalty"] == 0
+
+
+def test_penalties_of_a_window_are_biases(server: StandIn) -> None:
+    server.script = lambda tokens: ord("a")
+    [choice] = ask(server, max_tokens=4, presence_penalty=2, repeat_last_n=1, logit_bias={"98": 9}).choices
+    assert choice.text == "abab"
+    assert server.requests[1]["logit_bias"] == {"97": -2.0, "98": 9.0}
+    assert server.requests[2]["logit_bias"] == {"98": 7.0}
+    ask(server, max_tokens=4, presence_penalty=2, repeat_last_n=4)
+    assert server.requests[-1]["stream"] and server.requests[-1]["presence_penalty"] == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"choice": ["yes", "no"]}, "no"),
+        ({"regex": "[x-z]{3}q"}, "xxxq"),
+        ({"bad_words": ["bc"]}, "abdefg"),
+        ({"dry_multiplier": 100, "dry_allowed_length": 1, "dry_sequence_breakers": [], "prompt": "ce!zc"}, "\0e"),
+    ],
+)
+def test_rules_that_depend_on_earlier_tokens_are_asked_for_token_by_token(
+    server: StandIn, fields: dict[str, Any], text: str
+) -> None:
+    server.script = lambda tokens: ord("a") + len([token for token in tokens if token >= ord("a")]) % 26
+    fields = {"prompt": "!", "max_tokens": 6, **fields}
+    [choice] = ask(server, **fields).choices
+    assert choice.text[:2] == text[:2] and len(choice.text) <= 6
+    assert all(request["max_tokens"] == 1 and not request["stream"] for request in server.requests)
+
+
+def test_masks_name_the_fewer_of_allowed_and_banned_tokens(server: StandIn) -> None:
+    ask(server, max_tokens=2, allowed_token_ids=[97, 98])
+    assert server.requests[-1]["allowed_token_ids"] == [97, 98] and "logit_bias" not in server.requests[-1]
+    ask(server, max_tokens=2, allowed_token_ids=[*range(3, TOKENIZER.size)])
+    assert "allowed_token_ids" not in server.requests[-1]
+    assert server.requests[-1]["logit_bias"] == {"0": -100.0, "1": -100.0, "2": -100.0}
+
+
+def test_cached_tokens_are_read_from_the_last_usage(server: StandIn) -> None:
+    def cached(**fields: Any) -> int:
+        usage = ask(server, **fields).usage
+        assert usage is not None and usage.prompt_tokens_details is not None
+        return usage.prompt_tokens_details.cached_tokens
+
+    assert cached(max_tokens=3) == 0
+    server.num_cached = 3
+    assert cached(max_tokens=3) == cached(max_tokens=3, n=2) == 3
+    assert cached(max_tokens=3, presence_penalty=1, repeat_last_n=1) == 3
+    server.faults = ["half"]
+    assert cached(max_tokens=5) == 0, "what is said of a prompt with generated tokens is not said of the prompt"
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "fields"),
+    [
+        (512, {"max_tokens": 0}),
+        (512, {"max_tokens": 0, "echo": True}),
+        (512, {"max_tokens": 0, "echo": True, "logprobs": 2}),
+        (512, {"max_tokens": 0, "prompt_logprobs": 2}),
+        (511, {"max_tokens": 1, "echo": True, "logprobs": 0}),
+        (511, {"max_tokens": 1, "presence_penalty": 1, "repeat_last_n": 0}),
+        (510, {"max_tokens": 2, "dry_multiplier": 1}),
+    ],
+)
+def test_prompts_may_fill_the_context(server: StandIn, num_prompt: int, fields: dict[str, Any]) -> None:
+    answer = ask(server, prompt=[0] * num_prompt, **fields)
+    [choice] = answer.choices
+    assert choice.finish_reason == "length"
+    assert answer.usage is not None and answer.usage.total_tokens == 512
+    if fields.get("echo") and "logprobs" in fields:
+        assert choice.logprobs is not None and len(choice.logprobs.token_logprobs) == 512
+        assert choice.logprobs.token_logprobs[1:] == [-0.5] * 511
+
+
+def test_the_rank_of_a_last_token_that_is_not_listed_is_not_made_up(server: StandIn) -> None:
+    def unlisted(handler: Handler, body: dict[str, Any]) -> None:
+        tops = {f"token_id:{other}": -0.1 for other in range(20)}
+        logprobs = {"tokens": ["token_id:99"], "token_logprobs": [-9.0], "top_logprobs": [tops]}
+        handler.send_json({"choices": [{"token_ids": [99], "logprobs": logprobs, "finish_reason": "length"}]})
+
+    server.faults = [unlisted]
+    with pytest.raises(ServerError):
+        ask(server, prompt=[0] * 511 + [99], max_tokens=0, prompt_logprobs=2)
+
+
+def test_salts_are_passed_on(server: StandIn) -> None:
+    for salt in ("a", "b"):
+        ask(server, max_tokens=1, echo=True, logprobs=0, cache_salt=salt)
+    salts = [request["cache_salt"] for request in server.requests]
+    assert salts[0] == salts[1] != salts[2] == salts[3]
+    ask(server, max_tokens=1)
+    assert "cache_salt" not in server.requests[-1]
+
+
+def test_max_rows_is_how_many_choices_are_sent(server: StandIn) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        engine = backend.served["there"].engine
+        assert engine.info.max_rows == 2
+        server.faults = ["hang"] * 2
+        running = asyncio.create_task(complete(backend, n=5, max_tokens=2))
+        while len(server.requests) < 2:
+            await asyncio.sleep(0.01)
+        assert engine.load.num_running == 2 and engine.load.num_waiting == 3
+        server.release.set()
+        assert len((await running).choices) == 5
+
+    on(server, test, max_rows=2)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"samplers": ["top_k", "temperature"], "top_k": 3, "temperature": 2},
+        {"samplers": ["temperature"], "temperature": 2, "xtc_probability": 0},
+        {"samplers": ["top_k", "min_p", "top_p"], "top_k": 3, "min_p": 0.1, "top_p": 0.5, "temperature": 1},
+    ],
+)
+def test_orders_of_samplers_that_make_no_difference_are_served(server: StandIn, fields: dict[str, Any]) -> None:
+    ask(server, max_tokens=1, **fields)
+    [request] = server.requests
+    for name in ("top_k", "top_p", "min_p"):
+        assert request[name] == fields.get(name, {"top_p": 1}.get(name, 0))
 
 
 @pytest.mark.parametrize("fault", ["html", "refuse", "other model", "old version"])
@@ -125,9 +255,9 @@ def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, 
     ("fields", "param"),
     [
         ({"repetition_penalty": 1.5}, "repetition_penalty"),
-        ({"bad_words": ["no"]}, "bad_words"),
         ({"xtc_probability": 0.5}, "xtc_probability"),
-        ({"samplers": ["top_k"]}, "samplers"),
+        ({"samplers": ["top_p", "temperature"], "top_p": 0.5, "temperature": 2}, "samplers"),
+        ({"temperature_last": True, "min_p": 0.1, "temperature": 2}, "samplers"),
     ],
 )
 def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:

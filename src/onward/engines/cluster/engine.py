@@ -26,8 +26,9 @@ from onward.ipc.frames import BrokenMessage
 
 log = logging.getLogger("onward.engine")
 
-PATIENCE_SECONDS = 30.0
-"""How long jobs wait for a replica that can compute them. Later requests are refused until there is one."""
+WAIT_SECONDS = 300.0
+"""How long jobs wait, by default, for a replica that can compute them. Later requests are refused until there is one.
+"""
 RETRY_SECONDS = 0.05
 """Before the second attempt at another replica; longer before later ones. The first is made at once."""
 MAX_LOST_REPLICAS = 1_000
@@ -37,11 +38,20 @@ MAX_LOST_REPLICAS = 1_000
 class ClusterEngine(LoopClient):
     """Implements `engine.client.EngineClient` over the replicas that a transport reaches.
 
-    `info` is what was found at the start; `members` knows which replicas fit. Owns the transport.
+    `info` is what was found at the start; `members` knows which replicas fit. `wait_seconds`: how long jobs wait for a
+    replica. Owns the transport.
     """
 
-    def __init__(self, name: str, transport: ReplicaTransport, info: EngineInfo, members: Members) -> None:
+    def __init__(
+        self,
+        name: str,
+        transport: ReplicaTransport,
+        info: EngineInfo,
+        members: Members,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
         super().__init__(name)
+        self._wait_seconds = wait_seconds
         self._transport = transport
         self._members = members
         self._info = info
@@ -88,9 +98,9 @@ class ClusterEngine(LoopClient):
 
     @property
     def is_given_up(self) -> bool:
-        """Whether there has been no fit replica for PATIENCE_SECONDS."""
+        """Whether there has been no fit replica for so long that requests are refused."""
         since = self._absent_since
-        return since is not None and self._loop.time() - since > PATIENCE_SECONDS
+        return since is not None and self._loop.time() - since > self._wait_seconds
 
     def _post(self, jobs: list[Job]) -> None:
         self._loop.call_soon_threadsafe(self._begin, jobs, self._info.fingerprint)
@@ -156,8 +166,8 @@ class ClusterEngine(LoopClient):
             self._flights.pop(flight, None)
 
     async def _wait_for_replicas(self, flight: Flight) -> list[str]:
-        """Return the replicas that can compute a flight; wait for one. Raises ReplicaLost after PATIENCE_SECONDS."""
-        deadline = self._loop.time() + PATIENCE_SECONDS
+        """Return the replicas that can compute a flight; wait for one. Raises ReplicaLost after `wait_seconds`."""
+        deadline = self._loop.time() + self._wait_seconds
         while not (able := self._members.with_fingerprint(flight.fingerprint)):
             left = deadline - self._loop.time()
             if left <= 0:

@@ -9,26 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.sampling.filters import OPTIONAL
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
-
-UNCOMMON = frozenset(
-    (
-        "repetition_penalty",
-        "repeat_last_n",
-        "penalize_nl",
-        "bad_words",
-        *OPTIONAL,
-        "dry",
-        "mirostat",
-        "cache_salt",
-        "priority",
-        "samplers",
-        "constraint",
-    )
-)
-"""Features (`completions.features`) that servers for GPUs do not have, or that mean something else there."""
 
 
 class UpstreamError(Exception):
@@ -66,9 +48,10 @@ class Segment:
     """A continuation that one upstream request computes: at most `max_tokens` tokens behind `tokens`.
 
     `seed` is below 2**32. `banned` are not sampled. `allowed`, bool [vocabulary]: which others may be; None: all.
-    `repetitions`: what DRY adds to logits, as (token id, value) pairs. `num_generated`: how many of the last `tokens`
-    were generated, and are counted by penalties. `whole`: the answer is needed in one piece. `end_tokens` end it, but
-    not among its first `min_tokens`, where the upstream has `Traits.has_min_tokens`.
+    `penalties`: what DRY adds to logits, and the penalties that `sampling` does not have here, as (token id, value)
+    pairs. `num_generated`: how many of the last `tokens` were generated, and are counted by the penalties of
+    `sampling`. `whole`: the answer is needed in one piece. `end_tokens` end it, but not among its first `min_tokens`,
+    where the upstream has `Traits.has_min_tokens`. `salt`: see `Job`.
     """
 
     tokens: tuple[int, ...]
@@ -81,7 +64,8 @@ class Segment:
     end_tokens: frozenset[int] = frozenset()
     min_tokens: int = 0
     allowed: NDArray[np.bool_] | None = None
-    repetitions: tuple[tuple[int, float], ...] = ()
+    penalties: tuple[tuple[int, float], ...] = ()
+    salt: str = ""
 
     @property
     def forced_token(self) -> int | None:
@@ -96,14 +80,16 @@ class Segment:
 class Traits:
     """What a kind of server can do. `lacks`: names of `completions.features`.
 
-    `has_min_tokens`: it bans end tokens until a length itself. `counts_prompt`: its penalties count the prompt's tokens
-    too, so that it is asked for one token at a time; where they do not, a choice with penalties cannot be resumed
-    elsewhere.
+    `has_min_tokens`: it bans end tokens until a length itself. `counts_prompt`: its penalties count the last tokens
+    that a request names, also of the prompt, so that it is asked for one token at a time. Where they count all
+    generated tokens, and those alone, what was generated before a request is penalised by biases. `counts_cache_last`:
+    it says behind the last token how many tokens of the prompt were in its cache.
     """
 
     lacks: frozenset[str]
     has_min_tokens: bool = False
     counts_prompt: bool = True
+    counts_cache_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +119,12 @@ class Upstream(Protocol):
         """Compute a segment. Closing the generator ends the work. Raises UpstreamError."""
         ...
 
-    async def score(self, tokens: tuple[int, ...], top: int, *, with_ranks: bool) -> list[Sampled | None]:
+    async def score(
+        self, tokens: tuple[int, ...], top: int, *, with_ranks: bool, salt: str = ""
+    ) -> list[Sampled | None]:
         """Return the log-probability of each token, None for the first, with the `top` most likely ones. Not called
-        where `lacks` has "echo_logprobs", nor `with_ranks` where it has "prompt_logprobs". Raises UpstreamError."""
+        where `lacks` has "echo_logprobs", nor `with_ranks` where it has "prompt_logprobs". `salt`: see `Job`. Raises
+        UpstreamError."""
         ...
 
     async def close(self) -> None:

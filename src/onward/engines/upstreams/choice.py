@@ -7,6 +7,8 @@ own is asked to continue.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -85,12 +87,13 @@ class ChoiceRun:
         constraint: ChoiceConstraint | None = None,
     ) -> None:
         self.job = job
-        self._traits = traits
+        self.traits = traits
         self.choice = choice
         self.constraint = constraint
         self.generated = generated
         self._vocab_size = vocabulary.size
         self._sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
+        self._unpenalized = replace(job.sampling, presence_penalty=0.0, frequency_penalty=0.0)
         self._end = ChoiceEnd(job, vocabulary, constraint)
         self._needs_whole = False
         for token in generated:
@@ -100,8 +103,12 @@ class ChoiceRun:
         """Return what to ask for next: as much as can be sampled under the same rules. `mask`: what the constraint
         allows next. Raises UpstreamError if no token is left."""
         job, count = self.job, len(self.generated)
-        banned, limit = self._sampler.bans(), job.max_tokens - count
-        if count < job.min_tokens and not self._traits.has_min_tokens:
+        banned, limit, sampling = self._sampler.bans(), job.max_tokens - count, job.sampling
+        penalties = list(_pairs(*self._sampler.repetitions()))
+        if self._has_penalties_as_biases:
+            penalties += _pairs(*self._counted_penalties())
+            sampling = self._unpenalized
+        if count < job.min_tokens and not self.traits.has_min_tokens:
             banned, limit = banned | job.end_tokens, min(limit, job.min_tokens - count)
         one_by_one = self._changes_with_each_token
         whole = one_by_one or self._needs_whole
@@ -114,22 +121,40 @@ class ChoiceRun:
             tokens,
             count,
             limit,
-            job.sampling,
+            sampling,
             self._seed(count),
             banned,
             whole,
             job.end_tokens,
             min(least, limit),
             self._allowed(mask, banned),
-            tuple(zip(*(column.tolist() for column in self._sampler.repetitions()), strict=True)),
+            tuple(penalties),
+            job.salt,
         )
 
     @property
     def _changes_with_each_token(self) -> bool:
         """Whether what may be sampled depends on the token before in a way that upstreams do not know."""
         sampling = self.job.sampling
-        counts = self._sampler.has_penalties and self._traits.counts_prompt
-        return counts or bool(sampling.banned_sequences or sampling.dry) or self.constraint is not None
+        counts = self._sampler.has_penalties and self.traits.counts_prompt
+        has_rules = bool(sampling.banned_sequences or sampling.dry) or self.constraint is not None
+        return counts or has_rules or self._has_penalties_as_biases
+
+    @property
+    def _has_penalties_as_biases(self) -> bool:
+        """Whether penalties are sent as biases: the upstream would not count the tokens that were generated before this
+        segment, or knows neither a window nor tokens that are not penalised. They are sums where this is so: it lacks
+        `repetition_penalty`."""
+        if self.traits.counts_prompt or not self._sampler.has_penalties:
+            return False
+        params = self.job.sampling
+        has_window = 0 <= params.penalty_last_n < self.job.max_tokens
+        return bool(self.generated or params.unpenalized_tokens) or has_window
+
+    def _counted_penalties(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the tokens that presence and frequency penalties count, and what to add to their logits."""
+        params, counts = self.job.sampling, self._sampler.counts
+        return counts.ids, -(params.presence_penalty + params.frequency_penalty * counts.counts)
 
     def _allowed(self, mask: Mask | None, banned: frozenset[int]) -> NDArray[np.bool_] | None:
         """Return which tokens may be sampled, None if all but the banned ones. Raises UpstreamError if none is left."""
@@ -142,11 +167,6 @@ class ChoiceRun:
         if not allowed.any():
             raise UpstreamError(FAILURES[NO_TOKEN_LEFT], is_request=True)
         return allowed
-
-    @property
-    def can_go_on(self) -> bool:
-        """Whether another request can continue after the tokens so far: not where it would count none of them."""
-        return self._traits.counts_prompt or not (self.generated and self._sampler.has_penalties)
 
     @property
     def needs_whole(self) -> bool:
@@ -173,3 +193,7 @@ class ChoiceRun:
         for counter in (self.choice, position):
             state = mix((state + GOLDEN_GAMMA * (counter + 1)) & ((1 << 64) - 1))
         return state & _SEED_MASK
+
+
+def _pairs(ids: NDArray[np.int64], values: NDArray[np.float64]) -> Iterator[tuple[int, float]]:
+    return zip(ids.tolist(), values.tolist(), strict=True)

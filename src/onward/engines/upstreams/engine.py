@@ -13,18 +13,20 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 
+import msgspec
+
 from onward.constraints.errors import GrammarError
 from onward.engine.client import EngineInfo, EngineState
-from onward.engine.events import Decoded, Event, FailureKind, Prefilled
+from onward.engine.events import Decoded, EngineFinishReason, Event, FailureKind, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
 from onward.engine_load import EngineLoad
 from onward.engines.loop_client import LoopClient
 from onward.engines.losses import Losses, LossPolicy
 from onward.engines.upstreams.answers import check_scores, checked
-from onward.engines.upstreams.base import AnswerPart, Upstream, UpstreamError
+from onward.engines.upstreams.base import AnswerPart, Segment, Upstream, UpstreamError
 from onward.engines.upstreams.choice import ChoiceRun, UpstreamGrammars
-from onward.engines.upstreams.pool import Address, Check, Place, Pool
+from onward.engines.upstreams.pool import WAIT_SECONDS, Address, Check, Place, Pool
 from onward.errors import SetupError
 from onward.sampling.outputs import Sampled
 
@@ -41,7 +43,8 @@ class UpstreamEngine(LoopClient):
     the engine's event loop.
 
     Each computes as many choices at the same time as it has slots, at most `max_rows`. `fingerprint` makes one of what
-    an upstream says about itself. Call `connect` before all other methods.
+    an upstream says about itself. `wait_seconds`: how long jobs wait while none answers. Call `connect` before all
+    other methods.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class UpstreamEngine(LoopClient):
         context_length: int | None = None,
         max_rows: int | None = None,
         fingerprint: Callable[[str], str] = lambda description: description,
+        wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         super().__init__(name)
         self._make = make
@@ -61,6 +65,7 @@ class UpstreamEngine(LoopClient):
         self._context_length = context_length
         self._max_rows = max_rows
         self._fingerprint = fingerprint
+        self._wait_seconds = wait_seconds
         self._info: EngineInfo | None = None
         self._load = EngineLoad()
         # What follows is used on the event loop only.
@@ -87,6 +92,7 @@ class UpstreamEngine(LoopClient):
             self._set_state,
             self._changed,
             max_slots=self._max_rows,
+            wait_seconds=self._wait_seconds,
             may_return=self._may_return,
         )
         described, rows = await pool.connect()
@@ -140,6 +146,7 @@ class UpstreamEngine(LoopClient):
     async def _compute(self, run: _Run, choice: int) -> None:
         """Compute one choice, and remove its job when it is the last."""
         self._num_waiting += 1
+        self._count()
         try:
             await self._generate(run, choice)
         except UpstreamError as error:
@@ -168,7 +175,7 @@ class UpstreamEngine(LoopClient):
         state = ChoiceRun(run.job, choice, self._tokenizer, pool.traits, generated, constraint)
         while True:
             address = await pool.place(run.place)
-            async with address.slots:
+            async with address.slots.slot(run.job.client, run.job.priority):
                 if run.place.address is not address or address.is_lost:
                     continue  # lost while this choice waited for a slot
                 num_before, num_losses = len(state.generated), address.num_losses
@@ -183,7 +190,7 @@ class UpstreamEngine(LoopClient):
                         losses.progressed()
                     else:
                         losses.lost(is_strike=pool.counts_as_attempt(error))
-                    if losses.is_struck_out or not pool.may_go_on(error) or not state.can_go_on:
+                    if losses.is_struck_out or not pool.may_go_on(error):
                         raise
                     log.warning("%s: %s", self._name, error)
 
@@ -218,7 +225,7 @@ class UpstreamEngine(LoopClient):
         async with run.scoring:
             if not self._is_prefilled(run):
                 top, with_ranks = run.job.score_top, run.job.score_ranks
-                scores = await upstream.score(run.job.prompt, top, with_ranks=with_ranks)
+                scores = await upstream.score(run.job.prompt, top, with_ranks=with_ranks, salt=run.job.salt)
                 check_scores(scores, run.job.prompt, top, self._tokenizer.size, with_ranks=with_ranks)
                 self._prefilled(run, 0, scores)
 
@@ -233,36 +240,53 @@ class UpstreamEngine(LoopClient):
         segment, num_before = state.next_segment(self._grammars.mask_of(state.constraint)), len(state.generated)
         if segment.forced_token is not None:
             await asyncio.sleep(0)  # others are next: thousands of tokens may be forced
-            return self._take(run, state, AnswerPart([Sampled(segment.forced_token, float("nan"), ())]))
+            event = self._taken(run, state, AnswerPart([Sampled(segment.forced_token, float("nan"), ())]))
+            self._record(event)
+            return event.finish_reason is not None
         answer = checked(address.upstream.generate(segment), segment, self._tokenizer.size)
         async with aclosing(answer) as parts:
             async for part in parts:
                 if part.is_broken:
                     state.ask_in_one_piece()
                     return False
-                ended = self._take(run, state, part)
-                if part.tokens:
-                    self._pool.worked(address)
-                if ended:
-                    num_taken = len(state.generated) - num_before
-                    if num_taken >= segment.max_tokens or state.generated[-1] in segment.end_tokens:
-                        await _read_end(parts)
-                    return True
+                if not part.tokens:
+                    run.note_cached(part, segment)
+                    continue
+                self._pool.worked(address)
+                event = self._taken(run, state, part)
+                if event.finish_reason is None:
+                    self._record(event)
+                    continue
+                num_taken = len(state.generated) - num_before + len(event.tokens)
+                if num_taken < segment.max_tokens and event.tokens[-1].token not in segment.end_tokens:
+                    self._record(event)
+                elif state.traits.counts_cache_last:
+                    await _read_end(parts, lambda part: run.note_cached(part, segment))
+                    self._record(self._with_cached(run, event))
+                else:
+                    self._record(event)
+                    await _read_end(parts)
+                return True
         return False
 
-    def _take(self, run: _Run, state: ChoiceRun, part: AnswerPart) -> bool:
-        taken = []
+    def _taken(self, run: _Run, state: ChoiceRun, part: AnswerPart) -> Decoded:
+        """Return the event of a part, up to the token that ends the choice."""
+        taken: list[Sampled] = []
+        finish: EngineFinishReason | None = None
         for sampled in part.tokens:
             taken.append(sampled)
             if finish := state.take(sampled.token):
                 break
-        else:
-            finish = None
-        if taken:
-            self._prefilled(run, part.num_cached or 0)
-            self._num_decoded += len(taken)
-            self._record(Decoded(run.job.id, state.choice, taken, finish))
-        return finish is not None
+        self._prefilled(run, part.num_cached or 0)
+        self._num_decoded += len(taken)
+        return Decoded(run.job.id, state.choice, taken, finish)
+
+    def _with_cached(self, run: _Run, event: Decoded) -> Decoded:
+        """Return a choice's last event; that of the job's last choice with what is known now of the cache."""
+        if len(run.tasks) > 1 or not run.num_cached:
+            return event
+        self._num_prefilled -= run.num_cached
+        return msgspec.structs.replace(event, num_cached_tokens=run.num_cached)
 
     def _prefilled(self, run: _Run, num_cached: int, scores: list[Sampled | None] | None = None) -> None:
         if not self._is_prefilled(run):
@@ -337,22 +361,34 @@ class UpstreamEngine(LoopClient):
         self._deliver_events()
 
 
-async def _read_end(parts: AsyncGenerator[AnswerPart]) -> None:
+async def _read_end(
+    parts: AsyncGenerator[AnswerPart], note: Callable[[AnswerPart], object] = lambda part: None
+) -> None:
     """Read what follows the last token, so that the connection can be used again. If tokens follow, it cannot."""
     with suppress(UpstreamError, TimeoutError):
         async with asyncio.timeout(END_SECONDS):
             async for part in parts:
                 if part.tokens:
                     return
+                note(part)
 
 
 class _Run:
     """A job and the tasks of its unfinished choices."""
 
-    __slots__ = ("job", "place", "scoring", "tasks")
+    __slots__ = ("job", "num_cached", "place", "scoring", "tasks")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.place = Place(job.prompt, len(job.unfinished_choices))
         self.scoring = asyncio.Lock()
+        self.num_cached: int | None = None
+        """The fewest cached tokens of the prompt of which an answer has said so, where that is said last: those of the
+        choice that was first."""
+
+    def note_cached(self, part: AnswerPart, segment: Segment) -> None:
+        """Note what is said of the cache, if it is said of the prompt alone."""
+        if part.num_cached is not None and not segment.num_generated:
+            known = part.num_cached if self.num_cached is None else self.num_cached
+            self.num_cached = min(part.num_cached, known)

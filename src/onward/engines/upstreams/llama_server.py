@@ -53,7 +53,6 @@ LACKS = frozenset(
         *(name for name, each in OPTIONAL.items() if each not in SAMPLER_NAMES),
         "mirostat",
         "cache_salt",
-        "priority",
         "repetition_penalty_with_bias",
     )
 )
@@ -186,7 +185,9 @@ class LlamaServer:
         if not has_ended:
             raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
 
-    async def score(self, tokens: tuple[int, ...], top: int, *, with_ranks: bool) -> list[Sampled | None]:
+    async def score(
+        self, tokens: tuple[int, ...], top: int, *, with_ranks: bool, salt: str = ""
+    ) -> list[Sampled | None]:
         """It does not score prompts: each token is forced behind those before it, which its cache holds, and is
         reported with its log-probability in the raw distribution. That takes a request per token."""
         params = SamplingParams(temperature=0.0, logprobs=top)
@@ -273,7 +274,7 @@ def request_body(segment: Segment) -> Fields:
 def _biases(segment: Segment) -> list[list[object]]:
     """Return what is added to logits. Of the tokens that are allowed and those that are not, the fewer are named."""
     params = segment.sampling
-    biases: list[list[object]] = [[token, value] for token, value in (*params.logit_bias, *segment.repetitions)]
+    biases: list[list[object]] = [[token, value] for token, value in (*params.logit_bias, *segment.penalties)]
     biases += [[token, False] for token in sorted(segment.banned)]
     if segment.allowed is None:
         return biases

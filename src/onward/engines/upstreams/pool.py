@@ -15,13 +15,14 @@ from typing import Any
 from onward.engine.client import EngineState
 from onward.engine_load import EngineCounts
 from onward.engines.upstreams.base import Traits, Upstream, UpstreamError, UpstreamInfo
+from onward.engines.upstreams.slots import Slots
 from onward.errors import SetupError
 from onward.routing.router import Router, prefix_keys
 
 log = logging.getLogger("onward.engine")
 
-PATIENCE_SECONDS = 30.0
-"""How long jobs wait while no address answers. Later ones are refused until one does."""
+WAIT_SECONDS = 300.0
+"""How long jobs wait, by default, while no address answers. Later ones are refused until one does."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
 """Between two attempts to reach an address."""
 MAX_FAILURES = 3
@@ -41,9 +42,7 @@ class Address:
     def __init__(self, url: str, upstream: Upstream) -> None:
         self.url = url
         self.upstream = upstream
-        self.num_slots = 1
-        """Choices that are sent to it at a time."""
-        self.slots = asyncio.Semaphore()
+        self.slots = Slots(1)
         self.is_known = False
         """Whether it has answered and was found fit."""
         self.is_lost = self.is_changed = False
@@ -64,8 +63,7 @@ class Address:
 
     def set_slots(self, number: int) -> None:
         """Set how many choices are sent to it at a time. Before the first is."""
-        self.num_slots = max(1, number)
-        self.slots = asyncio.Semaphore(self.num_slots)
+        self.slots = Slots(max(1, number))
 
 
 class Place:
@@ -85,7 +83,7 @@ class Pool:
 
     `set_state` is called with every new state; `changed` with a reason when every address serves something else.
     `max_slots`: of an address, whatever it says. `may_return`: whether to keep waiting when no address has answered
-    for PATIENCE_SECONDS.
+    for `wait_seconds`.
     """
 
     def __init__(
@@ -97,6 +95,7 @@ class Pool:
         changed: Callable[[str], None],
         *,
         max_slots: int | None = None,
+        wait_seconds: float = WAIT_SECONDS,
         may_return: Callable[[], bool] = lambda: False,
     ) -> None:
         self.addresses = [Address(url, upstream) for url, upstream in upstreams.items()]
@@ -105,6 +104,7 @@ class Pool:
         self._set_state = set_state
         self._changed = changed
         self._max_slots = max_slots
+        self._wait_seconds = wait_seconds
         self._may_return = may_return
         self._described: UpstreamInfo | None = None
         self._router = Router(upstreams)
@@ -116,7 +116,7 @@ class Pool:
         self.num_moved = 0
         """Jobs that went on at another address."""
         self.is_given_up = False
-        """Whether no address has answered for PATIENCE_SECONDS."""
+        """Whether no address has answered for so long."""
 
     @property
     def traits(self) -> Traits:
@@ -145,7 +145,7 @@ class Pool:
             log.warning("%s: %s", self._name, error)
             address.set_slots(self._described.num_slots)
             self._look_for(address, str(error))
-        return self._described, sum(address.num_slots for address in self.addresses)
+        return self._described, sum(address.slots.number for address in self.addresses)
 
     async def close(self) -> None:
         if self._patience is not None:
@@ -213,8 +213,8 @@ class Pool:
             return next(iter(named.values()), None)
         place.keys = place.keys or prefix_keys(place.prompt)
         ranked = self._router.rank(place.keys, place.size, named)
-        free = (url for url in ranked if self._router.load(url) + place.size <= named[url].num_slots)
-        by_load = min(ranked, key=lambda url: self._router.load(url) / named[url].num_slots, default="")
+        free = (url for url in ranked if self._router.load(url) + place.size <= named[url].slots.number)
+        by_load = min(ranked, key=lambda url: self._router.load(url) / named[url].slots.number, default="")
         return named.get(next(free, by_load))
 
     def _move(self, place: Place, address: Address) -> None:
@@ -317,7 +317,7 @@ class Pool:
             self._be_patient()
 
     def _be_patient(self) -> None:
-        self._patience = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_up)
+        self._patience = asyncio.get_running_loop().call_later(self._wait_seconds, self._give_up)
 
     def _give_up(self) -> None:
         if self._may_return():

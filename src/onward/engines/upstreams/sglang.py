@@ -27,11 +27,29 @@ from onward.engines.upstreams.answers import (
     printable,
     tokenized,
 )
-from onward.engines.upstreams.base import UNCOMMON, AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
+from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
 from onward.engines.upstreams.connection import Connection, Fields
+from onward.sampling.filters import OPTIONAL
 from onward.sampling.outputs import Sampled
 
-LACKS = UNCOMMON | {"prompt_logprobs", "raw_logprobs", "several_filters", "allowed_token_ids"}
+LACKS = frozenset(
+    (
+        "prompt_logprobs",
+        "raw_logprobs",
+        "several_filters",
+        "allowed_token_ids",
+        "repetition_penalty",
+        "repeat_last_n",
+        "penalize_nl",
+        "bad_words",
+        *OPTIONAL,
+        "dry",
+        "mirostat",
+        "cache_salt",
+        "samplers",
+        "constraint",
+    )
+)
 NUM_SLOTS = 256
 """Choices that are sent at the same time: SGLang queues what its `--max-running-requests` has no room for."""
 BAN = -10_000.0
@@ -104,7 +122,9 @@ class SGLang:
         answer = await self._connection.post("/tokenize", {"prompt": text, "add_special_tokens": False}, _Tokenized)
         return tokenized(answer.tokens, text)
 
-    async def score(self, tokens: tuple[int, ...], top: int, *, with_ranks: bool) -> list[Sampled | None]:
+    async def score(
+        self, tokens: tuple[int, ...], top: int, *, with_ranks: bool, salt: str = ""
+    ) -> list[Sampled | None]:
         body: Fields = {
             "input_ids": list(tokens),
             "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
@@ -166,7 +186,10 @@ class SGLang:
 def request_body(segment: Segment) -> Fields:
     """Return the request for a segment."""
     params = segment.sampling
-    biases = {str(token): value for token, value in params.logit_bias} | {str(token): BAN for token in segment.banned}
+    biases: dict[int, float] = {}
+    for token, value in (*params.logit_bias, *segment.penalties):
+        biases[token] = biases.get(token, 0.0) + value
+    biases |= dict.fromkeys(segment.banned, BAN)
     sampling: Fields = {
         "max_new_tokens": segment.max_tokens,
         "min_new_tokens": segment.min_tokens,
@@ -184,7 +207,7 @@ def request_body(segment: Segment) -> Fields:
         "no_stop_trim": True,
     }
     if biases:
-        sampling["logit_bias"] = biases
+        sampling["logit_bias"] = {str(token): value for token, value in biases.items()}
     body: Fields = {"input_ids": list(segment.tokens), "sampling_params": sampling, "stream": True}
     if params.logprobs is not None:
         body |= {"return_logprob": True, "top_logprobs_num": params.logprobs}

@@ -2,8 +2,9 @@
 
 Prompts are arrays of token ids, and `return_token_ids` returns those that were generated. `ignore_eos` is always set
 and the end tokens of the job are `stop_token_ids`, so that both sides mean the same end. Prompts are scored by `echo`
-with `max_tokens` 0. Presence and frequency penalties count generated tokens only, as here; its repetition penalty
-counts the prompt's too. Log-probabilities are raw unless the server was started with another `--logprobs-mode`.
+with `max_tokens` 0, but for the last token of one that fills the context: vLLM wants room for one more. Presence and
+frequency penalties count generated tokens only, as here; its repetition penalty counts the prompt's too. Its filters
+act in the default order. Log-probabilities are raw unless the server was started with another `--logprobs-mode`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from onward.engines.upstreams.answers import (
+    MAX_CONTEXT_LENGTH,
     Malformed,
     UpstreamAnswer,
     answer_bytes,
@@ -23,15 +27,20 @@ from onward.engines.upstreams.answers import (
     logprob,
     tokenized,
 )
-from onward.engines.upstreams.base import UNCOMMON, AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
+from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
 from onward.engines.upstreams.connection import Connection, Fields
+from onward.sampling.filters import OPTIONAL
 from onward.sampling.outputs import Sampled
+from onward.sampling.params import SamplingParams
 
 NUM_SLOTS = 256
 """Choices that are sent at the same time: vLLM queues what its `--max-num-seqs` has no room for."""
-BAN = -100.0
-"""The lowest bias that it accepts."""
+MAX_BIAS = 100.0
+"""It takes larger biases for this one, and lower ones for its negative."""
+LACKS = frozenset({"repetition_penalty", *OPTIONAL, "mirostat", "order_of_samplers"})
 TOKEN_PREFIX = "token_id:"
+RANKED = 20
+"""Alternatives that every server reports: the default of `--max-logprobs`."""
 
 
 class _Model(msgspec.Struct):
@@ -72,10 +81,31 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    """With details where the server was started with `--enable-prompt-tokens-details`."""
+
+    prompt_tokens_details: _PromptDetails | None = None
+
+
 class _Completion(UpstreamAnswer, kw_only=True):
     """An answer in one piece, or a chunk of a stream: without a choice if it only has the usage."""
 
     choices: list[_Choice]
+    usage: _Usage | None = None
+
+    def num_cached(self, num_prompt: int) -> int | None:
+        """Return how many of so many tokens of the prompt were in the cache, None where it is not said. Raises
+        Malformed."""
+        details = None if self.usage is None else self.usage.prompt_tokens_details
+        if details is None or details.cached_tokens is None:
+            return None
+        if not 0 <= details.cached_tokens <= num_prompt:
+            raise Malformed(f"a number of {details.cached_tokens} cached tokens")
+        return details.cached_tokens
 
     @property
     def is_progress(self) -> bool:
@@ -93,11 +123,12 @@ class _Completion(UpstreamAnswer, kw_only=True):
 class VLLM:
     """Implements `base.Upstream`. `model` is known after `probe`."""
 
-    traits = Traits(UNCOMMON, has_min_tokens=True, counts_prompt=False)
+    traits = Traits(LACKS, has_min_tokens=True, counts_prompt=False, counts_cache_last=True)
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._model = ""
+        self._context_length = MAX_CONTEXT_LENGTH
 
     async def close(self) -> None:
         await self._connection.close()
@@ -109,14 +140,42 @@ class VLLM:
         first = first_model(models.data)
         self._model = first.id
         described = f"vllm {version.version} {first.id} {first.root}"
-        return UpstreamInfo(context_length(first.max_model_len), NUM_SLOTS, described, first.root or "")
+        self._context_length = context_length(first.max_model_len)
+        return UpstreamInfo(self._context_length, NUM_SLOTS, described, first.root or "")
 
     async def encode(self, text: str) -> list[int]:
         body: Fields = {"model": self._model, "prompt": text, "add_special_tokens": False}
         answer = await self._connection.post("/tokenize", body, _Tokenized)
         return tokenized(answer.tokens, text)
 
-    async def score(self, tokens: tuple[int, ...], top: int, *, with_ranks: bool) -> list[Sampled | None]:
+    async def score(
+        self, tokens: tuple[int, ...], top: int, *, with_ranks: bool, salt: str = ""
+    ) -> list[Sampled | None]:
+        if len(tokens) < self._context_length:
+            return await self._scores(tokens, top, with_ranks, salt)
+        last = await self._score_of_last(tokens, top, with_ranks, salt)
+        return [*(await self._scores(tokens[:-1], top, with_ranks, salt)), last]
+
+    async def _score_of_last(self, tokens: tuple[int, ...], top: int, with_ranks: bool, salt: str) -> Sampled:
+        """Score the last token as the only one that may be generated behind those before it. Of its rank is known what
+        the list of the most likely tokens says. Raises UpstreamError."""
+        last, listed = tokens[-1], RANKED if with_ranks else top
+        params = SamplingParams(temperature=0.0, allowed_tokens=(last,), logprobs=listed)
+        segment = Segment(tokens[:-1], 0, 1, params, 0, whole=True, salt=salt)
+        body = request_body(segment, self._model) | {"allowed_token_ids": [last]}
+        [scored] = (await self._whole(body, segment)).tokens
+        if with_ranks:
+            rank = next((place for place, (token, _) in enumerate(scored.top, 1) if token == last), None)
+            if rank is None:
+                raise UpstreamError(
+                    f"{self._connection.url} does not report the rank of the last token of a prompt that fills its "
+                    f"context, where it is not among the {listed} most likely ones.",
+                    is_request=True,
+                )
+            scored = scored._replace(rank=rank)
+        return scored._replace(top=scored.top[:top])
+
+    async def _scores(self, tokens: tuple[int, ...], top: int, with_ranks: bool, salt: str) -> list[Sampled | None]:
         body: Fields = {
             "model": self._model,
             "prompt": list(tokens),
@@ -128,21 +187,35 @@ class VLLM:
         }
         if with_ranks:
             body["prompt_logprobs"] = top
+        if salt:
+            body["cache_salt"] = salt
         max_bytes = answer_bytes(len(tokens), 2 * (top + 1) if with_ranks else top, len(tokens))
         answer = await self._connection.post("/v1/completions", body, _Completion, max_bytes)
         choice = answer.choice()
         found = _scored(list(tokens), choice.logprobs, top, first_is_none=True)
         return _ranked(found, choice.prompt_logprobs) if with_ranks else found
 
+    async def _whole(self, body: Fields, segment: Segment) -> AnswerPart:
+        """Return an answer in one piece. Raises UpstreamError."""
+        max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
+        answer = await self._connection.post("/v1/completions", body, _Completion, max_bytes)
+        tokens = self._part(answer.choice(), segment).tokens
+        return AnswerPart(tokens, answer.num_cached(len(segment.tokens)))
+
     async def generate(self, segment: Segment) -> AsyncGenerator[AnswerPart]:
         has_ended = False
         body = request_body(segment, self._model)
+        if segment.whole:
+            yield await self._whole(body, segment)
+            return
         max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
         stream = self._connection.stream(
             "/v1/completions", body, _Completion, max_bytes, lambda chunk: chunk.is_progress
         )
         async with aclosing(stream) as chunks:
             async for chunk in chunks:
+                if (num_cached := chunk.num_cached(len(segment.tokens))) is not None:
+                    yield AnswerPart(num_cached=num_cached)
                 if not chunk.choices:
                     continue
                 choice = chunk.choice()
@@ -166,13 +239,12 @@ class VLLM:
 def request_body(segment: Segment, model: str) -> Fields:
     """Return the request for a segment."""
     params = segment.sampling
-    biases = {str(token): value for token, value in params.logit_bias} | {str(token): BAN for token in segment.banned}
     body: Fields = {
         "model": model,
         "prompt": list(segment.tokens),
         "max_tokens": segment.max_tokens,
         "min_tokens": segment.min_tokens,
-        "stream": True,
+        "stream": not segment.whole,
         "temperature": 0.0 if params.is_greedy else params.temperature,
         "top_p": params.top_p if params.top_p > 0 else 1.0,
         "top_k": params.top_k,
@@ -188,13 +260,34 @@ def request_body(segment: Segment, model: str) -> Fields:
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
     }
-    if biases:
+    if not segment.whole:
+        body["stream_options"] = {"include_usage": True}
+    if segment.allowed is not None and not _names_banned(segment.allowed):
+        body["allowed_token_ids"] = np.flatnonzero(segment.allowed).tolist()
+    if biases := _biases(segment):
         body["logit_bias"] = biases
-    if params.allowed_tokens:
-        body["allowed_token_ids"] = list(params.allowed_tokens)
     if params.logprobs is not None:
         body["logprobs"] = params.logprobs
+    if segment.salt:
+        body["cache_salt"] = segment.salt
     return body
+
+
+def _names_banned(allowed: NDArray[np.bool_]) -> bool:
+    """Whether a request names the tokens that are not allowed, since they are the fewer."""
+    return 2 * int(np.count_nonzero(allowed)) > allowed.size
+
+
+def _biases(segment: Segment) -> dict[str, float]:
+    """Return what is added to logits, by token id."""
+    biases: dict[int, float] = {}
+    for token, value in (*segment.sampling.logit_bias, *segment.penalties):
+        biases[token] = biases.get(token, 0.0) + value
+    others = set(segment.banned)
+    if segment.allowed is not None and _names_banned(segment.allowed):
+        others.update(np.flatnonzero(~segment.allowed).tolist())
+    biases |= dict.fromkeys(others, -MAX_BIAS)
+    return {str(token): max(-MAX_BIAS, min(value, MAX_BIAS)) for token, value in biases.items()}
 
 
 def _ranked(scored: list[Sampled | None], entries: list[dict[str, _Ranked] | None] | None) -> list[Sampled | None]:

@@ -1,0 +1,53 @@
+"""Slots of an address: they go round among clients, and follow priorities among the choices of one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onward.engines.upstreams.slots import Slots
+
+
+def order(number: int, waiting: list[tuple[int, int]], leaves: frozenset[int] = frozenset()) -> list[int]:
+    """In which order choices, as (client, priority), have a slot; those in `leaves` leave while they wait."""
+    found: list[int] = []
+
+    async def run() -> None:
+        slots, most = Slots(number), 0
+
+        async def one(index: int, client: int, priority: int) -> None:
+            nonlocal most
+            async with slots.slot(client, priority):
+                found.append(index)
+                most = max(most, slots._taken.total())
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(one(index, *each)) for index, each in enumerate(waiting)]
+        await asyncio.sleep(0)
+        for index in leaves:
+            tasks[index].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert most <= number and not slots._taken and not slots._waiting
+
+    asyncio.run(run())
+    return found
+
+
+def test_choices_of_one_client_have_a_slot_by_priority_then_by_arrival() -> None:
+    assert order(1, [(0, 5), (0, 5), (0, 0), (0, 5), (0, -1)]) == [0, 4, 2, 1, 3]
+
+
+def test_a_client_with_many_choices_does_not_hold_the_others() -> None:
+    assert order(2, [(0, 0), (0, 0), (0, 0), (0, 0), (1, 9), (2, 9)])[:5] == [0, 1, 4, 2, 5]
+
+
+CHOICES = st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 1)), max_size=12)
+
+
+@given(CHOICES, st.integers(1, 4), st.sets(st.integers(0, 11)))
+def test_every_choice_that_stays_has_a_slot_once(waiting: list[tuple[int, int]], number: int, leaves: set[int]) -> None:
+    leaving = frozenset(index for index in leaves if number <= index < len(waiting))
+    found = order(number, waiting, leaving)
+    assert len(found) == len(set(found)) and set(range(len(waiting))) - leaving <= set(found)

@@ -1,0 +1,60 @@
+"""A folder that transformers and vLLM read, made of a GGUF file of the llama architecture: float32, with its tokenizer.
+
+`python -m tests.real_models.folders FILE.gguf FOLDER`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from onward.checkpoints.checkpoint import read_checkpoint
+from onward.checkpoints.tokenizer import tokenizer_files
+from tests.checkpoints.hugging_face import hugging_face_name, safetensors_bytes
+
+
+def write_folder_of(file: Path, folder: Path) -> Path:
+    """Write the folder of a GGUF file. Its rotated pairs are half a head apart, as transformers has them."""
+    checkpoint = read_checkpoint(file)
+    stated = checkpoint.parameters
+    layers = stated.num_layers()
+    heads = stated.same_in_layers("attention.head_count", layers)
+    files = tokenizer_files(stated)
+    ends = files.generation["eos_token_id"]
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "hidden_size": (hidden := stated.integer("embedding_length", minimum=1)),
+        "intermediate_size": stated.same_in_layers("feed_forward_length", layers),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": stated.same_in_layers("attention.head_count_kv", layers, heads),
+        "head_dim": hidden // heads,
+        "max_position_embeddings": stated.integer("context_length", minimum=1),
+        "rms_norm_eps": round(stated.real("attention.layer_norm_rms_epsilon"), 9),
+        "rope_theta": stated.real("rope.freq_base", 10_000.0),
+        "vocab_size": checkpoint.tensor("token_embd.weight").shape[0],
+        "tie_word_embeddings": "output.weight" not in checkpoint.tensors,
+        "torch_dtype": "float32",
+        "eos_token_id": ends[0],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = {
+        hugging_face_name(name, "llama"): tensor.floats().reshape(tensor.shape)
+        for name, tensor in checkpoint.tensors.items()
+    }
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(stored))
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_bytes(files.tokenizer)
+    names = {name: files.configuration[name] for name in ("bos_token", "eos_token") if files.configuration[name]}
+    class_name = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(class_name | names))
+    (folder / "generation_config.json").write_text(json.dumps(files.generation))
+    return folder
+
+
+if __name__ == "__main__":
+    print(write_folder_of(Path(sys.argv[1]), Path(sys.argv[2])))
