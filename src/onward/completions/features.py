@@ -27,7 +27,7 @@ def _is_greedy(request: CompletionRequest) -> bool:
 
 
 def _acts(name: str, request: CompletionRequest) -> bool:
-    return PARAMETERS[name].acts(getattr(request, name))
+    return PARAMETERS[name].acts(getattr(request, name)) and OPTIONAL[name] in acting_filters(request)
 
 
 def _has_several_filters(request: CompletionRequest) -> bool:

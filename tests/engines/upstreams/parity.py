@@ -1,7 +1,7 @@
-"""The parity table on llama-server alone, and on Onward with llama-server as its engine.
+"""The parity table on llama-server or vLLM alone, and on Onward with one of them as its engine.
 
-`python -m tests.engines.upstreams.parity [--failures]`. Both serve a tiny random model with the toy's vocabulary. A
-row passes, is refused by name (status 400 with "The engine behind this model does not have …"), or fails.
+`python -m tests.engines.upstreams.parity [--engine vllm] [--failures]`. Both serve a tiny random model with the toy's
+vocabulary. A row passes, is refused by name (status 400 with "The engine behind this model does not have …"), or fails.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -21,9 +22,12 @@ from tests.engines.upstreams.byte_model import llama_server, write_byte_model
 from tests.parity.rows import ROWS
 from tests.parity.servers import PROFILES, Answer, Server
 from tests.parity.table import Row
+from tests.real_models.vllm.folders import write_byte_folder
+from tests.real_models.vllm.install import installed
+from tests.real_models.vllm.server import vllm_server
 
 ALONE_SECONDS, ALONE_ROW_SECONDS = 3.0, 8.0
-"""How long llama-server may take for a request, and for all requests of a row."""
+"""How long it may take alone for a request, and for all requests of a row."""
 NUM_SLOTS = 4
 REFUSED = b"The engine behind this model does not have"
 
@@ -40,7 +44,7 @@ class Watched(Server):
 
 
 class Alone(Watched):
-    """llama-server itself, as if it were Onward, for one row: no profiles, no flags."""
+    """The engine itself, as if it were Onward, for one row: no profiles, no flags."""
 
     def __init__(self, url: str) -> None:
         self._ends_at = time.monotonic() + ALONE_ROW_SECONDS
@@ -94,34 +98,45 @@ def outcomes(
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.engines.upstreams.parity", description=__doc__)
+    parser.add_argument("--engine", choices=("llama", "vllm"), default="llama", help="whose server computes")
     parser.add_argument("--failures", action="store_true", help="print the rows that fail through Onward, and why")
-    parser.add_argument("--alone", action="store_true", help="also ask llama-server itself; takes minutes")
+    parser.add_argument("--alone", action="store_true", help="also ask the engine itself; takes minutes")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        model = write_byte_model(Path(folder) / "toy.gguf")
-        with llama_server(model, "-np", str(NUM_SLOTS), "-c", "8192") as url:
-            alone: Counter[str] = Counter()
-            through: Counter[str] = Counter()
-            if arguments.alone:
-                for what in alone_outcomes(url):
-                    alone[what] += 1
-                    _report("llama-server alone", alone)
-            for row, what, why in outcomes(url):
-                through[what] += 1
-                _report("through Onward", through)
-                if arguments.failures and what == "failed":
-                    print(f"{row.id}: {why}", flush=True)
+    with tempfile.TemporaryDirectory() as folder, _server(arguments.engine, Path(folder)) as url:
+        alone: Counter[str] = Counter()
+        through: Counter[str] = Counter()
+        if arguments.alone:
+            for what in alone_outcomes(url):
+                alone[what] += 1
+                _report("alone", alone)
+        for row, what, why in outcomes(url, arguments.engine):
+            through[what] += 1
+            _report("through Onward", through)
+            if arguments.failures and what == "failed":
+                print(f"{row.id}: {why}", flush=True)
     scores = {"through Onward": through}
     if arguments.alone:
-        scores = {"llama-server alone, rows of the default profile": alone, **scores}
+        scores = {"alone, rows of the default profile": alone, **scores}
     for name, counts in scores.items():
         share = counts["passed"] / max(1, counts.total())
         print(f"{name}: {_shown(counts)} of {counts.total()} rows; {share:.1%} pass")
     return 0
 
 
+@contextmanager
+def _server(kind: str, folder: Path) -> Iterator[str]:
+    """Run a server of the tiny model; yield its URL."""
+    if kind == "llama":
+        model = write_byte_model(folder / "toy.gguf")
+        with llama_server(model, "-np", str(NUM_SLOTS), "-c", "8192") as url:
+            yield url
+    else:
+        with vllm_server(installed(), write_byte_folder(folder / "toy")) as url:
+            yield url
+
+
 def alone_outcomes(url: str) -> Iterator[str]:
-    """Yield what became of every row of the default profile at llama-server itself."""
+    """Yield what became of every row of the default profile at the engine itself."""
     rows = [row for row in ROWS if row.on == "default"]
     with ThreadPoolExecutor(NUM_SLOTS) as threads:  # most rows that fail wait for ALONE_SECONDS
         yield from threads.map(lambda row: outcome(row, Alone(url))[0], rows)

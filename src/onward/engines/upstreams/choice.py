@@ -107,6 +107,7 @@ class ChoiceRun:
         penalties = list(_pairs(*self._sampler.repetitions()))
         if self._has_penalties_as_biases:
             penalties += _pairs(*self._counted_penalties())
+        if self._has_penalties_as_biases or not self._sampler.has_penalties:
             sampling = self._unpenalized
         if count < job.min_tokens and not self.traits.has_min_tokens:
             banned, limit = banned | job.end_tokens, min(limit, job.min_tokens - count)

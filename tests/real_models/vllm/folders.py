@@ -1,6 +1,6 @@
 """A folder that transformers and vLLM read, made of a GGUF file of the llama architecture: float32, with its tokenizer.
 
-`python -m tests.real_models.folders FILE.gguf FOLDER`.
+`python -m tests.real_models.vllm.folders FILE.gguf FOLDER`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from onward.checkpoints.checkpoint import read_checkpoint
 from onward.checkpoints.tokenizer import tokenizer_files
 from tests.checkpoints.hugging_face import hugging_face_name, safetensors_bytes
+from tests.engines.upstreams.byte_model import HIDDEN, write_byte_model
 
 
 def write_folder_of(file: Path, folder: Path) -> Path:
@@ -54,6 +55,12 @@ def write_folder_of(file: Path, folder: Path) -> Path:
     (folder / "tokenizer_config.json").write_text(json.dumps(class_name | names))
     (folder / "generation_config.json").write_text(json.dumps(files.generation))
     return folder
+
+
+def write_byte_folder(folder: Path) -> Path:
+    """Write the folder of the tiny model with the toy's vocabulary. vLLM's attention needs heads of 32 dimensions."""
+    file = folder.with_suffix(".gguf")
+    return write_folder_of(write_byte_model(file, num_heads=HIDDEN // 32), folder)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,233 @@
+"""Real vLLM, on this machine's processor, as the engine: the parity table, real clients, and what it computes and
+survives when Onward starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.api.openai.decode import check_request
+from onward.api.openai.response import Choice
+from onward.backends.embedded import EmbeddedBackend
+from onward.compose import compose
+from onward.engines.programs.engine import ProgramEngine
+from onward.errors import HubUnreachable
+from onward.settings import Settings
+from tests.clients.run import CLIENTS, Bench, run_client
+from tests.engines.programs.test_process import has_ended
+from tests.engines.upstreams.harness import complete
+from tests.engines.upstreams.parity import outcomes
+from tests.parity.servers import Server
+from tests.real_models.fetch import fetch
+from tests.real_models.vllm.folders import write_byte_folder, write_folder_of
+from tests.real_models.vllm.install import ENVIRONMENT, FLAGS, NoVLLM, installed
+from tests.real_models.vllm.server import vllm_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.companion]
+
+DEVIATIONS = {
+    "usage": "vLLM does not say how much of a prompt it has written to its cache",
+    "prediction.right": "nothing is drafted here: the upstream decides how it computes",
+    "prediction.parts": "nothing is drafted here: the upstream decides how it computes",
+}
+"""Rows that may fail, and why."""
+FIVE_CLIENTS = ("openai (Python)", "openai command line 2", "openai (Node) 6", "LangChain OpenAI()", "curl (editors)")
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    try:
+        return installed()
+    except NoVLLM as reason:
+        pytest.skip(f"vLLM COULD NOT BE INSTALLED: {reason}")
+
+
+@pytest.fixture(scope="module")
+def url(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of the tiny model that runs already."""
+    with vllm_server(program, write_byte_folder(tmp_path_factory.mktemp("vllm") / "toy")) as running:
+        yield running
+
+
+def test_the_parity_table_passes_through_it_or_is_refused_by_name(url: str) -> None:
+    found = list(outcomes(url, "vllm"))
+    failed = {row.id: why for row, what, why in found if what == "failed"}
+    assert failed.keys() <= DEVIATIONS.keys(), failed
+    passed = sum(what == "passed" for _, what, _ in found)
+    assert passed >= 0.96 * len(found), f"{passed} of {len(found)} rows pass; the others are refused by name"
+
+
+def test_five_clients_work_over_it(url: str) -> None:
+    class Over(Bench):
+        def _start(self, *flags: str, model: str = "toy") -> Server:
+            address = f"toy=vllm+{url}"
+            server = Server("--tokenizer", "toy=toy", *flags, model=address)
+            self._stack.callback(server.close)
+            return server
+
+    with closing(Over()) as on:
+        reports = [run_client(client, on) for client in CLIENTS if client.name in FIVE_CLIENTS]
+    assert len(reports) == len(FIVE_CLIENTS)
+    failed = {report.client: report.failed for report in reports if report.failed}
+    assert not failed, failed
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A model that vLLM computes, started by Onward, and on the same event loop that of Onward's own engine."""
+
+    loop: asyncio.Runner
+    backend: EmbeddedBackend
+    own: EmbeddedBackend
+
+    @property
+    def engine(self) -> ProgramEngine:
+        engine = self.backend.served["smol"].engine
+        assert isinstance(engine, ProgramEngine)
+        return engine
+
+    def ask(self, **fields: Any) -> Choice:
+        return self.loop.run(self.choice(**fields))
+
+    async def choice(self, **fields: Any) -> Choice:
+        [choice] = (await complete(self.backend, model="smol", **fields)).choices
+        return choice
+
+    def ask_own(self, **fields: Any) -> Choice:
+        [choice] = self.loop.run(complete(self.own, model="smol", **fields)).choices
+        return choice
+
+
+@pytest.fixture(scope="module")
+def running(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    try:
+        file = fetch("smollm2")
+    except HubUnreachable as reason:
+        pytest.skip(str(reason))
+    folder = write_folder_of(file, tmp_path_factory.mktemp("smol") / "smol")
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner() as loop:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        arguments = tuple(("vllm", flag) for flag in FLAGS)
+        fields: dict[str, Any] = {"model": (str(folder),), "context_length": 512}
+        own = compose(Settings(**fields, precision="exact"))
+        backend = compose(
+            Settings(**fields, engine=(("", "vllm"),), engine_path=(("vllm", program),), engine_arg=arguments)
+        )
+        found = Running(loop, backend, own)
+        pid = found.engine.pid
+        try:
+            yield found
+        finally:
+            loop.run(own.aclose())
+            loop.run(backend.aclose())
+            assert pid is not None and has_ended(pid)
+
+
+PROMPT = "The capital of France is"
+SAME_TEXT: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "stop": {"stop": ["answer"]},
+    "penalties": {"presence_penalty": 1.5, "frequency_penalty": 1.0},
+    "penalties of a window": {"presence_penalty": 2, "repeat_last_n": 3},
+    "biases": {"logit_bias": {"7042": -100, "284": 4}},
+    "banned": {"banned_tokens": [7042]},
+    "allowed": {"allowed_token_ids": [7042, 30, 504, 260]},
+    "bad words": {"bad_words": ["Paris", "answer is"]},
+    "dry": {"dry_multiplier": 2, "dry_allowed_length": 1, "prompt": "a b c d a b c d a b"},
+    "choice": {"choice": ["London", "Paris, France"]},
+    "regex": {"regex": "( [A-Z][a-z]+){3}\\."},
+    "json": {"json_schema": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 9}}}},
+    "end": {"prompt": "<|im_start|>user\nSay hi<|im_end|>\n<|im_start|>assistant\n", "max_tokens": 60},
+    "min tokens": {"prompt": "<|im_start|>user\nSay hi<|im_end|>\n<|im_start|>assistant\n", "min_tokens": 20},
+}
+
+
+@pytest.mark.parametrize("name", SAME_TEXT)
+def test_greedy_texts_are_those_of_the_own_engine(running: Running, name: str) -> None:
+    fields = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0, **SAME_TEXT[name]}
+    here, there = running.ask_own(**fields), running.ask(**fields)
+    assert (there.text, there.finish_reason) == (here.text, here.finish_reason)
+
+
+def test_scores_are_those_of_the_own_engine(running: Running) -> None:
+    fields: dict[str, Any] = {"prompt": PROMPT * 4, "echo": True, "logprobs": 3, "max_tokens": 4}
+    here, there = running.ask_own(**fields).logprobs, running.ask(**fields).logprobs
+    assert here is not None and there is not None
+    assert there.tokens == here.tokens and there.text_offset == here.text_offset
+    assert there.token_logprobs[1:] == pytest.approx(here.token_logprobs[1:], abs=1e-3)
+
+
+@pytest.mark.parametrize("num_prompt", [510, 511, 512])
+@pytest.mark.parametrize("fields", [{}, {"echo": True, "logprobs": 1}, {"prompt_logprobs": 0}, {"regex": "[a-z]*"}])
+def test_prompts_may_fill_the_context(running: Running, num_prompt: int, fields: dict[str, Any]) -> None:
+    fields = {"prompt": [504, 3575] * 256, "ignore_eos": True, **fields}
+    prompt, left = fields["prompt"][:num_prompt], 512 - num_prompt
+    choice = running.ask(**fields | {"prompt": prompt, "max_tokens": left})
+    assert choice.finish_reason == "length"
+    if fields.get("echo"):
+        own = running.ask_own(**fields | {"prompt": prompt, "max_tokens": left})
+        assert own.logprobs is not None and choice.logprobs is not None
+        assert choice.logprobs.token_logprobs[1:] == pytest.approx(own.logprobs.token_logprobs[1:], abs=1e-3)
+
+
+def test_what_a_client_leaves_is_not_computed(running: Running) -> None:
+    async def leave() -> int:
+        engine, before = running.engine, running.engine.load.num_decode_tokens
+        task = asyncio.create_task(running.choice(prompt=PROMPT, max_tokens=400, ignore_eos=True))
+        while engine.load.num_decode_tokens < before + 3:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        while engine.load.num_running:
+            await asyncio.sleep(0.01)
+        return engine.load.num_decode_tokens - before
+
+    assert running.loop.run(leave()) < 100
+
+
+def processes_of(group: int) -> dict[int, str]:
+    """The processes of a group, by id, with their titles."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if int(fields[2]) == group:
+                found[int(entry.name)] = title
+    return found
+
+
+@pytest.mark.parametrize("victim", ["EngineCore", "all"])
+def test_a_text_goes_on_when_it_is_killed(running: Running, victim: str) -> None:
+    fields: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 80, "ignore_eos": True, "temperature": 0}
+
+    async def disturbed() -> Choice:
+        engine, before = running.engine, running.engine.load.num_decode_tokens
+        task = asyncio.create_task(running.choice(**fields))
+        while engine.load.num_decode_tokens < before + 10:
+            await asyncio.sleep(0.01)
+        assert engine.pid is not None
+        if victim == "all":
+            os.killpg(engine.pid, signal.SIGKILL)
+        else:
+            [process] = [pid for pid, title in processes_of(engine.pid).items() if victim in title]
+            os.kill(process, signal.SIGKILL)
+        while engine.state.status == "running":
+            await asyncio.sleep(0.01)
+        return await task
+
+    undisturbed = running.ask(**fields)
+    assert running.loop.run(disturbed()).text == undisturbed.text
+    assert running.backend.health().state == "ready"
+    check_request({"model": "smol", "prompt": "x"})

@@ -1,0 +1,55 @@
+"""A real vLLM on a port of its own, as somebody starts it whose server Onward is to use."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from onward.engines.programs.kinds import KINDS, MAX_LOGPROBS
+from tests.real_models.vllm.install import ENVIRONMENT, FLAGS
+
+START_SECONDS = 900
+"""Fifty seconds on a quiet machine."""
+
+
+@contextmanager
+def vllm_server(program: Path, model: Path, name: str = "toy") -> Iterator[str]:
+    """Run it with a model; yield its URL."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(program), "serve", str(model), "--served-model-name", name, "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--max-logprobs", str(MAX_LOGPROBS), "--enable-prompt-tokens-details", *FLAGS]
+    environment = KINDS["vllm"].variables() | ENVIRONMENT
+    log = model.with_suffix(".log")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait(process, url, log)
+        yield url
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    for _ in range(START_SECONDS):
+        assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+        try:
+            if httpx.get(url + "/health", timeout=2).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(1)
+    raise AssertionError(f"vLLM does not answer: {log.read_text(errors='replace')[-4000:]}")
