@@ -30,7 +30,7 @@ COMMANDS = {
     "llama.cpp": "--model /models/m --alias m --host FOLDER/engine.sock --parallel 4 --ctx-size 16384 --no-webui "
     "--offline --mine",
     "vllm": "serve /models/m --served-model-name m --uds FOLDER/engine.sock --max-num-seqs 64 --max-model-len 4096 "
-    "--max-logprobs 128 --enable-prompt-tokens-details --mine",
+    "--max-logprobs -1 --enable-prompt-tokens-details --mine",
     "sglang": "--config FOLDER/sglang.yaml --model-path /models/m --served-model-name m --host 127.0.0.1 --port 4321 "
     "--max-running-requests 64 --context-length 4096 --mine",
 }

@@ -49,6 +49,8 @@ class StandIn:
         self.described: dict[str, Any] = {}
         self.build = "b1"
         self.adds_space = False
+        self.reports_all = False
+        """Whether vLLM reports the log-probability of every token."""
         self.num_cached: int | None = None
         """What vLLM's usage says."""
         self.is_unhealthy = False
@@ -158,6 +160,11 @@ class Handler(BaseHTTPRequestHandler):
             space = " " if state.adds_space else ""
             text = space + str(body.get("content", body.get("prompt")))
             self.send_json({"tokens": TOKENIZER.encode(text, add_special_tokens=False)})
+            return
+        if body.get("logprobs") == -1:
+            refusal = {"error": {"message": "greater than max allowed: 20", "type": "BadRequestError", "code": 400}}
+            answer = {"choices": [{"token_ids": [0]}]}
+            self.send_json(answer if state.reports_all else refusal, 200 if state.reports_all else 400)
             return
         state.requests.append(body)
         fault = state.faults.pop(0) if state.faults else ""
@@ -285,6 +292,10 @@ class Handler(BaseHTTPRequestHandler):
         return max(allowed, key=lambda other: (biases.get(other, 0.0) + 10 * (other == token), -other))
 
     def _vllm_logprobs(self, tokens: Sequence[int], body: dict[str, Any]) -> dict[str, list[Any]]:
+        if body["logprobs"] == TOKENIZER.size:
+            [token] = tokens
+            every = {f"token_id:{other}": -0.1 if other == token else -9.0 for other in range(TOKENIZER.size)}
+            return {"tokens": [f"token_id:{token}"], "token_logprobs": [-0.1], "top_logprobs": [every]}
         others = {f"token_id:{other}": -1.0 - other / 1000 for other in range(body["logprobs"])}
         return {
             "tokens": [f"token_id:{token}" for token in tokens],

@@ -269,6 +269,39 @@ def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[
     on(server, test)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"xtc_probability": 0.5, "xtc_threshold": 0.4},
+        {"top_n_sigma": 1},
+        {"typical_p": 0.5},
+        {"mirostat": 2, "mirostat_tau": 1},
+        {"samplers": ["top_p", "temperature"], "top_p": 0.5, "temperature": 2},
+        {"top_a": 0.9, "regex": "[a-z]*", "frequency_penalty": 0.1, "logit_bias": {"7": 1}},
+    ],
+)
+def test_other_samplers_act_where_the_probability_of_every_token_is_known(
+    server: StandIn, fields: dict[str, Any]
+) -> None:
+    server.reports_all = True
+    [choice] = ask(server, **{"max_tokens": 4, "temperature": 1, "seed": 1, "logprobs": 1, **fields}).choices
+    assert choice.text == "efgh" and choice.logprobs is not None
+    assert choice.logprobs.token_logprobs == pytest.approx([choice.logprobs.token_logprobs[0]] * 4)
+    assert [request["max_tokens"] for request in server.requests] == [1] * 4
+    assert all(request["logprobs"] == TOKENIZER.size for request in server.requests)
+
+
+def test_addresses_have_the_samplers_that_all_of_them_have(server: StandIn) -> None:
+    server.reports_all = True
+
+    async def test(backend: EmbeddedBackend) -> None:
+        with pytest.raises(InvalidRequest, match="does not have `top_n_sigma`"):
+            await complete(backend, top_n_sigma=1, temperature=1)
+
+    with stand_in("vllm") as other:
+        on([server, other], test)
+
+
 def test_a_hub_name_is_not_a_file_here(server: StandIn) -> None:
     address = server.url.replace("http://", "vllm+http://")
     with pytest.raises(SetupError, match=r"the model that the vLLM at .* serves"):

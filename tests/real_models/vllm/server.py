@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from onward.engines.programs.kinds import KINDS, MAX_LOGPROBS
+from onward.engines.programs.kinds import KINDS
 from tests.real_models.vllm.install import ENVIRONMENT, FLAGS
 
 START_SECONDS = 900
@@ -27,7 +27,7 @@ def vllm_server(program: Path, model: Path, name: str = "toy") -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [str(program), "serve", str(model), "--served-model-name", name, "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--max-logprobs", str(MAX_LOGPROBS), "--enable-prompt-tokens-details", *FLAGS]
+    command += ["--port", str(port), "--max-logprobs", "-1", "--enable-prompt-tokens-details", *FLAGS]
     environment = KINDS["vllm"].variables() | ENVIRONMENT
     log = model.with_suffix(".log")
     with log.open("wb") as output:

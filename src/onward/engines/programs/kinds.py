@@ -18,8 +18,6 @@ from pathlib import Path
 from onward.errors import SetupError
 from onward.ipc.spawn import SECRET_VARIABLES
 
-MAX_LOGPROBS = 128
-"""Alternatives that a program must be able to report per token."""
 LLAMA_SLOTS = 4
 """Sequences that llama-server computes together unless --max-rows is lower: each reserves a context of its own."""
 QUIET = {
@@ -128,7 +126,7 @@ def _llama_flags(plan: LaunchPlan) -> list[str]:
 def _vllm_flags(plan: LaunchPlan) -> list[str]:
     flags = ["serve", str(plan.model), "--served-model-name", plan.name, "--uds", str(plan.socket)]
     flags += ["--max-num-seqs", str(plan.max_rows), *_context("--max-model-len", plan)]
-    return [*flags, "--max-logprobs", str(MAX_LOGPROBS), "--enable-prompt-tokens-details"]
+    return [*flags, "--max-logprobs", "-1", "--enable-prompt-tokens-details"]
 
 
 def _sglang_flags(plan: LaunchPlan) -> list[str]:

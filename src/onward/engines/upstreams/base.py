@@ -83,13 +83,15 @@ class Traits:
     `has_min_tokens`: it bans end tokens until a length itself. `counts_prompt`: its penalties count the last tokens
     that a request names, also of the prompt, so that it is asked for one token at a time. Where they count all
     generated tokens, and those alone, what was generated before a request is penalised by biases. `counts_cache_last`:
-    it says behind the last token how many tokens of the prompt were in its cache.
+    it says behind the last token how many tokens of the prompt were in its cache. `has_distribution`: it reports the
+    log-probability of every token, from which Onward samples where the upstream does not have the samplers.
     """
 
     lacks: frozenset[str]
     has_min_tokens: bool = False
     counts_prompt: bool = True
     counts_cache_last: bool = False
+    has_distribution: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,12 @@ class Upstream(Protocol):
     ) -> list[Sampled | None]:
         """Return the log-probability of each token, None for the first, with the `top` most likely ones. Not called
         where `lacks` has "echo_logprobs", nor `with_ranks` where it has "prompt_logprobs". `salt`: see `Job`. Raises
+        UpstreamError."""
+        ...
+
+    async def distribution(self, segment: Segment, vocab_size: int) -> tuple[NDArray[np.float32], int | None]:
+        """Return the log-probability of each token behind those of the segment, float32 [vocabulary], -inf for one that
+        is not reported; and how many tokens of the prompt were cached. Called only where `traits` has it. Raises
         UpstreamError."""
         ...
 

@@ -21,11 +21,13 @@ from onward.engine.choice_end import ChoiceEnd
 from onward.engine.events import EngineFinishReason
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer, Vocabulary
-from onward.engines.upstreams.base import Segment, Traits, UpstreamError
+from onward.engines.upstreams.base import AnswerPart, Segment, Traits, Upstream, UpstreamError
 from onward.fair_pool import FairPool
 from onward.sampling.choice import ChoiceSampler
+from onward.sampling.filters import COMMON, is_in_usual_order
 from onward.sampling.masks import Mask, unpack_mask
-from onward.sampling.outputs import FAILURES, NO_TOKEN_LEFT
+from onward.sampling.outputs import FAILURES, NO_TOKEN_LEFT, Sampled
+from onward.sampling.reference import ReferenceSampler
 from onward.sampling.rng import GOLDEN_GAMMA, mix
 
 WHOLE_TOKENS = 8
@@ -96,8 +98,11 @@ class ChoiceRun:
         self._unpenalized = replace(job.sampling, presence_penalty=0.0, frequency_penalty=0.0)
         self._end = ChoiceEnd(job, vocabulary, constraint)
         self._needs_whole = False
+        self._reference = ReferenceSampler(self._vocab_size) if self.needs_distribution else None
         for token in generated:
             self.take(token)
+        if (resumed := job.resumed(choice)) is not None:
+            self._sampler.restore(resumed.mu)
 
     def next_segment(self, mask: Mask | None = None) -> Segment:
         """Return what to ask for next: as much as can be sampled under the same rules. `mask`: what the constraint
@@ -132,6 +137,42 @@ class ChoiceRun:
             tuple(penalties),
             job.salt,
         )
+
+    @property
+    def needs_distribution(self) -> bool:
+        """Whether Onward samples each token, from the probabilities of all: the upstream does not have the samplers."""
+        params = self.job.sampling
+        if not self.traits.has_distribution or params.is_greedy:
+            return False
+        has_others = bool(params.mirostat) or any(name not in COMMON for name in params.chain)
+        return has_others or not is_in_usual_order(params.chain)
+
+    @property
+    def mu(self) -> float | None:
+        """Mirostat's state behind the tokens taken."""
+        return self._sampler.mu
+
+    async def sampled_here(self, upstream: Upstream, segment: Segment, mask: Mask | None) -> AnswerPart | None:
+        """Return the next token where the upstream need not sample it: the only one that is allowed, or one that is
+        sampled from the probabilities of all. Raises UpstreamError."""
+        if segment.forced_token is not None:
+            await asyncio.sleep(0)  # others are next: thousands of tokens may be forced
+            return AnswerPart([Sampled(segment.forced_token, float("nan"), ())])
+        if not self.needs_distribution:
+            return None
+        logprobs, num_cached = await upstream.distribution(segment, self._vocab_size)
+        return AnswerPart([await asyncio.to_thread(self._sample, logprobs, mask)], num_cached)
+
+    def _sample(self, logprobs: NDArray[np.float32], mask: Mask | None) -> Sampled:
+        """Sample the next token from log-probabilities of all tokens, float32 [vocabulary]. Raises UpstreamError if no
+        token is left."""
+        assert self._reference is not None
+        is_short = len(self.generated) < self.job.min_tokens
+        banned = self.job.end_tokens if is_short else None
+        [sampled] = self._reference.sample(logprobs[None], [0], [self._sampler], [banned], [mask])
+        if sampled.token < 0:
+            raise UpstreamError(FAILURES[sampled.token], is_request=True)
+        return sampled
 
     @property
     def _changes_with_each_token(self) -> bool:

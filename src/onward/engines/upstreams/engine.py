@@ -237,10 +237,12 @@ class UpstreamEngine(LoopClient):
             if finish := state.settle():
                 self._record(Decoded(run.job.id, state.choice, [], finish))
                 return True
-        segment, num_before = state.next_segment(self._grammars.mask_of(state.constraint)), len(state.generated)
-        if segment.forced_token is not None:
-            await asyncio.sleep(0)  # others are next: thousands of tokens may be forced
-            event = self._taken(run, state, AnswerPart([Sampled(segment.forced_token, float("nan"), ())]))
+        mask = self._grammars.mask_of(state.constraint)
+        segment, num_before = state.next_segment(mask), len(state.generated)
+        if (part := await state.sampled_here(address.upstream, segment, mask)) is not None:
+            if segment.forced_token is None:
+                self._pool.worked(address)
+            event = self._taken(run, state, part)
             self._record(event)
             return event.finish_reason is not None
         answer = checked(address.upstream.generate(segment), segment, self._tokenizer.size)
@@ -279,7 +281,7 @@ class UpstreamEngine(LoopClient):
                 break
         self._prefilled(run, part.num_cached or 0)
         self._num_decoded += len(taken)
-        return Decoded(run.job.id, state.choice, taken, finish)
+        return Decoded(run.job.id, state.choice, taken, finish, mu=state.mu)
 
     def _with_cached(self, run: _Run, event: Decoded) -> Decoded:
         """Return a choice's last event; that of the job's last choice with what is known now of the cache."""

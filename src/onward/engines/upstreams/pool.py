@@ -120,7 +120,8 @@ class Pool:
 
     @property
     def traits(self) -> Traits:
-        return self.addresses[0].upstream.traits
+        """Those of the address that lacks most."""
+        return max((address.upstream.traits for address in self.addresses), key=lambda traits: len(traits.lacks))
 
     async def connect(self) -> tuple[UpstreamInfo, int]:
         """Reach the addresses; return what they serve, and how many choices they compute together.

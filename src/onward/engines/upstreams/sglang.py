@@ -14,6 +14,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from onward.engines.upstreams.answers import (
     LOST_CODES,
@@ -158,6 +160,9 @@ class SGLang:
                 has_ended = has_ended or finish is not None
         if not has_ended:
             raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+
+    async def distribution(self, segment: Segment, vocab_size: int) -> tuple[NDArray[np.float32], int | None]:
+        raise NotImplementedError  # not in its traits
 
     def _part(self, event: _Generated, known: int, segment: Segment) -> AnswerPart:
         """Return the new tokens of an event, behind `known` others. Raises Malformed."""

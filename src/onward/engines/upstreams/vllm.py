@@ -9,9 +9,11 @@ act in the default order. Log-probabilities are raw unless the server was starte
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from onward.engines.upstreams.answers import (
     MAX_CONTEXT_LENGTH,
+    MAX_LOGPROB_ERROR,
     Malformed,
     UpstreamAnswer,
     answer_bytes,
@@ -28,7 +31,7 @@ from onward.engines.upstreams.answers import (
     tokenized,
 )
 from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
-from onward.engines.upstreams.connection import Connection, Fields
+from onward.engines.upstreams.connection import MAX_DESCRIPTION_BYTES, Connection, Fields
 from onward.sampling.filters import OPTIONAL
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
@@ -38,7 +41,12 @@ NUM_SLOTS = 256
 MAX_BIAS = 100.0
 """It takes larger biases for this one, and lower ones for its negative."""
 LACKS = frozenset({"repetition_penalty", *OPTIONAL, "mirostat", "order_of_samplers"})
+WITH_DISTRIBUTION = frozenset({"repetition_penalty"})
+"""What it lacks where it reports the probability of every token: the penalty needs logits."""
 TOKEN_PREFIX = "token_id:"
+ALL_TOKENS = -1
+NO_LOGPROB = -9999.0
+"""What it sends for -inf."""
 RANKED = 20
 """Alternatives that every server reports: the default of `--max-logprobs`."""
 
@@ -124,6 +132,7 @@ class VLLM:
     """Implements `base.Upstream`. `model` is known after `probe`."""
 
     traits = Traits(LACKS, has_min_tokens=True, counts_prompt=False, counts_cache_last=True)
+    """With `has_distribution`, and without what that adds, when `probe` has found out."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -141,7 +150,20 @@ class VLLM:
         self._model = first.id
         described = f"vllm {version.version} {first.id} {first.root}"
         self._context_length = context_length(first.max_model_len)
+        if await self._reports_all():
+            self.traits = replace(self.traits, lacks=WITH_DISTRIBUTION, has_distribution=True)
         return UpstreamInfo(self._context_length, NUM_SLOTS, described, first.root or "")
+
+    async def _reports_all(self) -> bool:
+        """Return whether it reports the log-probability of every token (`--max-logprobs -1`)."""
+        body: Fields = {"model": self._model, "prompt": [0], "max_tokens": 1, "logprobs": ALL_TOKENS}
+        try:
+            answer = await self._connection.post("/v1/completions", body, _Completion, MAX_DESCRIPTION_BYTES)
+        except UpstreamError as error:
+            if error.is_request:
+                return False
+            raise
+        return bool(answer.choices)
 
     async def encode(self, text: str) -> list[int]:
         body: Fields = {"model": self._model, "prompt": text, "add_special_tokens": False}
@@ -226,6 +248,19 @@ class VLLM:
         if not has_ended:
             raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
 
+    async def distribution(self, segment: Segment, vocab_size: int) -> tuple[NDArray[np.float32], int | None]:
+        # Whatever it samples is not used.
+        whole = replace(segment, max_tokens=1, whole=True, penalties=(), banned=frozenset(), allowed=None)
+        plain = SamplingParams(temperature=0.0, logprobs=vocab_size)
+        body = request_body(replace(whole, sampling=plain, min_tokens=0), self._model)
+        max_bytes = answer_bytes(1, vocab_size, len(segment.tokens))
+        answer = await self._connection.post("/v1/completions", body, _Completion, max_bytes)
+        reported = answer.choice().logprobs
+        if reported is None or len(reported.top_logprobs) != 1:
+            raise Malformed("no log-probabilities of all tokens")
+        found = await asyncio.to_thread(_distribution, reported.top_logprobs[0] or {}, vocab_size)
+        return found, answer.num_cached(len(segment.tokens))
+
     def _part(self, choice: _Choice, segment: Segment) -> AnswerPart:
         """Return the tokens of a chunk. Raises Malformed for log-probabilities of others."""
         ids, num_top = choice.token_ids, segment.sampling.logprobs
@@ -304,6 +339,20 @@ def _ranked(scored: list[Sampled | None], entries: list[dict[str, _Ranked] | Non
         if own is None:
             raise Malformed("a token without its rank")
         found.append(one._replace(rank=places.get(one.token) or own.rank))
+    return found
+
+
+def _distribution(entries: dict[str, float], vocab_size: int) -> NDArray[np.float32]:
+    """Return log-probabilities by token, float32 [vocabulary]. Raises Malformed."""
+    ids = np.fromiter((_id(name) for name in entries), np.int64, len(entries))
+    values = np.fromiter(entries.values(), np.float32, len(entries))
+    if (values > MAX_LOGPROB_ERROR).any():
+        raise Malformed(f"the log-probability {values.max():g}")
+    known = ids < vocab_size
+    if np.count_nonzero(known) < vocab_size // 2:
+        raise Malformed(f"the log-probabilities of {len(entries)} tokens instead of all")
+    found = np.full(vocab_size, -np.inf, np.float32)
+    found[ids[known]] = np.where(values[known] > NO_LOGPROB, values[known], -np.inf)
     return found
 
 
