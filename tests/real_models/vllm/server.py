@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from onward.engines.programs.kinds import KINDS
 from tests.real_models.vllm.install import ENVIRONMENT, FLAGS
@@ -47,9 +47,9 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     for _ in range(START_SECONDS):
         assert process.poll() is None, log.read_text(errors="replace")[-4000:]
         try:
-            if httpx.get(url + "/health", timeout=2).status_code == 200:
+            if httpx2.get(url + "/health", timeout=2).status_code == 200:
                 return
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             pass
         time.sleep(1)
     raise AssertionError(f"vLLM does not answer: {log.read_text(errors='replace')[-4000:]}")
