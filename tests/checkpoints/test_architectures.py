@@ -3,7 +3,6 @@ reference."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from onward.runtimes.table import load_model
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, tiny
+from tests.examples import slow_but
 
 MAX_DIFFERENCE = 5e-4
 """Of a log-probability, in nats."""
@@ -70,11 +70,11 @@ OF_FOLDERS = {"qwen2, yarn"}
 """Stated in a way that llama.cpp does not read."""
 
 
-@pytest.fixture(params=[name for name in ARCHITECTURES if name not in OF_FOLDERS])
-def name(request: pytest.FixtureRequest) -> Iterator[str]:
-    yield request.param
+FAST = ["llama, yarn", "qwen2", "smollm3", "olmo2", "starcoder2", "granite", "gptneox"]
+"""The fast tests of the native runtime compute others (tests/runtimes/native/test_model.py)."""
 
 
+@pytest.mark.parametrize("name", slow_but(FAST, [each for each in ARCHITECTURES if each not in OF_FOLDERS]))
 def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     metadata, tensors = tiny(name)
     path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})

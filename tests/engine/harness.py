@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
 
@@ -288,17 +288,19 @@ class Results:
             job.choices[event.choice].take(event)
 
 
-def events_of(engine: Engine, jobs: list[Job], max_steps: int = 10_000) -> list[Event]:
-    """Submit all jobs and return the events of at most so many steps, checking blocks after each."""
+def steps_of(engine: Engine, jobs: list[Job]) -> Iterator[list[Event]]:
+    """Submit all jobs and yield the events of each step until the engine is idle, checking blocks after each."""
     for job in jobs:
         engine.add(job)
-    events: list[Event] = []
-    for _ in range(max_steps):
-        if engine.idle:
-            break
-        events += engine.step()
+    while not engine.idle:
+        events = engine.step()
         engine.check()
-    return events
+        yield events
+
+
+def events_of(engine: Engine, jobs: list[Job], max_steps: int = 10_000) -> list[Event]:
+    """Submit all jobs and return the events of at most so many steps, checking blocks after each."""
+    return [event for events in itertools.islice(steps_of(engine, jobs), max_steps) for event in events]
 
 
 def run(engine: ToyEngine, jobs: list[Job], *, before_step: Callable[[int], None] = lambda step: None) -> Results:

@@ -32,6 +32,7 @@ from tests.checkpoints.making import SCALES as BLOCK_SCALES
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_architectures import OF_FOLDERS
 from tests.checkpoints.tiny import ARCHITECTURES, tiny
+from tests.examples import slow_but
 from tests.processes import served
 
 SCALES = {
@@ -42,6 +43,11 @@ SCALES = {
 }  # fmt: skip
 """By type: scales with which random integers make weights of a usual size. Types with kernels, and three of
 those that are expanded."""
+FAST_TYPES = ["Q5_0", "Q4_K", "IQ4_NL"]
+"""Those of other families than the fast tests of products have (tests/kernels/test_products.py)."""
+NAMES = [name for name in ARCHITECTURES if name not in OF_FOLDERS]
+FAST_NAMES = ["llama", "llama, rope factors", "qwen3", "gemma3", "phi3", "stablelm, parallel", "gpt2", "cohere2"]
+"""Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
 NUM_TOKENS = 70
 OPTIONS = RuntimeOptions(runtime="native", threads=1, kv_memory=4_000_000)
 Bits = bytes
@@ -87,7 +93,7 @@ def whole(model: ModelRunner, tokens: list[int]) -> NDArray[np.float32]:
     return model.evaluate([row]).copy()
 
 
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in OF_FOLDERS])
+@pytest.mark.parametrize("name", slow_but(FAST_NAMES, NAMES))
 def test_log_probabilities_are_those_of_the_reference(name: str, models: Callable[..., ModelRunner]) -> None:
     metadata, tensors = tiny(name)
     model = models(name, precision="exact")
@@ -111,7 +117,7 @@ def usual_blocks(kind: str, rows: int, inputs: int, seed: int) -> Stored:
     return name, shape, blocks.tobytes()
 
 
-@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize("kind", slow_but(FAST_TYPES, SCALES))
 def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path) -> None:
     """A model whose matrices are quantised computes what one with their float32 values does."""
     metadata, tensors = tiny("qwen2")
@@ -142,7 +148,7 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
         model.close()
 
 
-@pytest.mark.parametrize("name", ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2"])
+@pytest.mark.parametrize("name", slow_but(["gemma3", "gpt2"], ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2"]))
 def test_fast_is_near_exact_and_no_cut_of_a_step_changes_a_bit(name: str, models: Callable[..., ModelRunner]) -> None:
     fast, exact = models(name), models(name, precision="exact")
     tokens = tokens_of(fast)
@@ -205,7 +211,7 @@ def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(models: C
     assert found.tobytes() == np.concatenate([expected[-2:]] * 4).tobytes()
 
 
-@pytest.mark.parametrize("threads", [2, 3, 4])
+@pytest.mark.parametrize("threads", slow_but([3], [2, 3, 4]))
 def test_the_number_of_threads_changes_no_bit(threads: int, models: Callable[..., ModelRunner]) -> None:
     one, several = models(), models(threads=threads)
     tokens = tokens_of(one, 100)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.engine.model import Row
@@ -27,6 +27,7 @@ from onward.kernels.weight_types import WEIGHT_TYPES
 from onward.runtimes.native import load as native_load
 from tests.checkpoints.test_architectures import OF_FOLDERS
 from tests.checkpoints.tiny import ARCHITECTURES
+from tests.examples import examples
 from tests.kernels.checked import Checker
 from tests.runtimes.native.test_model import load, tokens_of, write
 
@@ -127,6 +128,7 @@ class RandomTape:
         self.num_accepted += 1
 
 
+@settings(max_examples=examples(24))
 @given(st.data())
 def test_what_a_tape_accepts_stays_within_its_memory(data: st.DataObject) -> None:
     _, checker, code = kernels()

@@ -27,6 +27,7 @@ from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.step_shape import STEP_SHAPE
 from onward.runtimes.openvino.window import Window
 from onward.runtimes.options import RuntimeOptions
+from tests.examples import slow_but
 
 VOCABULARY = 50
 
@@ -139,7 +140,9 @@ def test_a_model_without_a_window_has_a_note_and_another_fingerprint(
 
 
 @pytest.mark.parametrize(
-    "window", [Window(max_tokens=64), Window(min_tokens=5), Window(min_tokens=5, max_tokens=64)], ids=str
+    "window",
+    slow_but([Window(5, 64)], [Window(max_tokens=64), Window(min_tokens=5), Window(min_tokens=5, max_tokens=64)]),
+    ids=str,
 )
 def test_a_model_in_a_window_has_the_same_logits_and_another_fingerprint(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, window: Window

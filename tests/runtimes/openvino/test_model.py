@@ -19,6 +19,7 @@ from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 from onward.runtimes.options import RuntimeOptions
+from tests.examples import slow_but
 from tests.runtimes.openvino.tiny_ir import Shape, write_folder
 
 EXACT = RuntimeOptions(precision="exact")
@@ -59,7 +60,9 @@ def unpaged(folder: Path, tokens: list[int]) -> NDArray[np.float32]:
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("shape", HEADS, ids=lambda shape: f"{shape.weights}-{shape.head}-tied={shape.tied}")
+@pytest.mark.parametrize(
+    "shape", slow_but(HEADS[3:5], HEADS), ids=lambda shape: f"{shape.weights}-{shape.head}-tied={shape.tied}"
+)
 def test_paged_logits_equal_those_of_the_exported_graph(shape: Shape, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "m", shape)
     tokens = np.random.default_rng(0).integers(0, shape.vocab, 45).tolist()
@@ -228,6 +231,7 @@ def test_importing_onward_and_options_does_not_import_openvino() -> None:
     assert run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_no_telemetry_is_imported_and_the_converter_stays_importable() -> None:
     code = (
         "import sys, onward.runtimes.openvino.load\n"
@@ -238,6 +242,7 @@ def test_no_telemetry_is_imported_and_the_converter_stays_importable() -> None:
     assert run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="reads the resident size from proc")
 def test_memory_grows_only_with_the_blocks_in_use(tiny_folder: Path) -> None:
     code = f"""

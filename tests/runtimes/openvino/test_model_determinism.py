@@ -23,7 +23,7 @@ from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 from onward.runtimes.options import RuntimeOptions
 from onward.values import Precision
-from tests.examples import examples
+from tests.examples import examples, slow_but
 from tests.runtimes.openvino.tiny_ir import Shape, write_folder
 
 TABLE = 8
@@ -94,13 +94,10 @@ class Run:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        ("int8", "fast"),
-        ("int8", "exact"),
-        ("int4", "fast"),
-        ("int4", "exact"),
-        ("f16", "fast"),
-    ],
+    params=slow_but(
+        [("int4", "fast")],
+        [("int8", "fast"), ("int8", "exact"), ("int4", "fast"), ("int4", "exact"), ("f16", "fast")],
+    ),
     ids="-".join,
 )
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenVINOModel]:
@@ -277,14 +274,15 @@ def test_old_contents_of_a_block_are_never_used(model: OpenVINOModel) -> None:
         tensor.data[200:232] = 0
 
 
-@pytest.mark.parametrize("threads", [1, 3, *(pytest.param(even, marks=pytest.mark.slow) for even in (2, 4))])
+@pytest.mark.parametrize("threads", slow_but([3], [1, 2, 3, 4]))
 def test_the_number_of_threads_does_not_change_a_bit(tiny_folder: Path, threads: int) -> None:
     prompt = list(range(70))
     many, few = (load_model(tiny_folder, RuntimeOptions(threads=each)) for each in (0, threads))
     assert plain(few, prompt, [1, 2, 3]).tobytes() == plain(many, prompt, [1, 2, 3]).tobytes()
 
 
-@pytest.mark.parametrize("threads", [2, *(pytest.param(others, marks=pytest.mark.slow) for others in (1, 3, 4))])
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
 @pytest.mark.parametrize("precision", ["fast", "exact"])
 def test_a_model_is_invariant_on_any_number_of_threads(tiny_folder: Path, precision: Precision, threads: int) -> None:
     prompt, tokens = list(range(10, 90)), [11, 12, 13, 14, 15]

@@ -98,6 +98,7 @@ def test_float32_that_a_model_states_is_seen() -> None:
     assert configuration(RuntimeOptions(), None, in_float32=True)["INFERENCE_PRECISION_HINT"] == "f32"
 
 
+@pytest.mark.slow
 def test_grouped_rows_have_the_same_values_and_stay_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "long", LONG_ROWS)
     compiled: list[ov.CompiledModel] = []
@@ -119,6 +120,7 @@ def test_grouped_rows_have_the_same_values_and_stay_compressed(tmp_path: Path, m
         assert {info["runtimePrecision"].astype(str) for info in layers} == {"i8"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 def test_in_float32_long_rows_are_invariant_on_any_number_of_threads(tmp_path: Path, threads: int) -> None:
     folder = write_folder(tmp_path / "long", LONG_ROWS)
@@ -130,6 +132,7 @@ def test_in_float32_long_rows_are_invariant_on_any_number_of_threads(tmp_path: P
     assert model.evaluate(rows).tobytes() == lone.evaluate(rows).tobytes()
 
 
+@pytest.mark.slow
 def test_a_window_makes_a_model_invariant_whose_sums_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "group_long_rows", lambda model, block: None)
     found: list[Window | None] = []
