@@ -133,7 +133,12 @@ def _compose_cluster(settings: Settings, filters: ContentFilters | None, progres
 def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) -> Served:
     """Return the one model of the settings with its engine, whose `EngineClient.start` was not called yet;
     `on_failure` stops it. Raises SetupError."""
-    models = _resolve_all(settings, progress, {})
+    wanted = wanted_engines(settings)
+    models = _resolve_all(settings, progress, wanted)
+    [(name, found)] = models.items()
+    if name in wanted and (kind := kind_of(wanted[name], found, progress)):
+        tokenizer = found.files.load_tokenizer(settings.cache_dir)
+        return Served(found, tokenizer, start_program(kind, found, tokenizer, settings, progress, on_failure))
     _require_address_space()
     if settings.engine_process == "on":
         return _start_processes(settings, models, progress, on_failure, None)[0]

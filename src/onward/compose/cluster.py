@@ -10,6 +10,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from onward.compose.programs import resolve_for_program
 from onward.engines.cluster import watchers
 from onward.engines.cluster.config import ENGINE_SETTINGS
 from onward.engines.cluster.connection import PREFIX, applications, connect
@@ -20,7 +21,7 @@ from onward.engines.cluster.transport import ReplicaLost
 from onward.errors import SetupError
 from onward.model_files.base import Progress
 from onward.model_files.vocabulary import vocabulary_digest
-from onward.models.resolve import ResolvedModel, resolve
+from onward.models.resolve import ResolvedModel
 from onward.settings import Settings
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _connect(
     found_members = _first_members(application, transport)
     info = next(iter(found_members.values())).info
     word = dict(settings.tokenizer).get(info.model_id) or info.model
-    found = resolve(word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
+    found = resolve_for_program(word, settings, progress)  # nothing is computed here
     tokenizer = found.files.load_tokenizer(settings.cache_dir)
     vocabulary = vocabulary_digest(tokenizer)
     if vocabulary != info.vocabulary:

@@ -35,7 +35,7 @@ class SlowModel(ToyModel):
 
 @dataclass(eq=False)
 class LocalReplica:
-    """A replica over an engine on the toy model. `dies_after`: items of calls after which it dies by itself.
+    """A replica over `engine`, or one on the toy model. `dies_after`: items of calls after which it dies by itself.
     `is_slow`: steps take two milliseconds, so that a test can act between them. `is_connected`: cleared, nothing that
     it sends arrives."""
 
@@ -45,21 +45,26 @@ class LocalReplica:
     started: float = 0.0
     dies_after: int | None = None
     is_slow: bool = False
+    engine: Any = None
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     is_connected: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        model, tokenizer = SlowModel() if self.is_slow else ToyModel(), ToyTokenizer()
-        engine = Engine(model, tokenizer, Sampler(model.vocab_size), load_tokenizer=lambda: tokenizer)
-        self.thread = EngineThread(engine, name=self.name, fingerprint=self.fingerprint)
+        self.thread = self.engine or self._toy()
         info = ReplicaInfo(PROTOCOL, "toy", "toy", 1, self.vocabulary, self.thread.info, self.started)
         self.replica = EngineReplica(self.thread, info, name=self.name)
         self.is_connected.set()
         self.member = Member(self.name, ReplicaInfo.decode(info.encode()), EngineLoad())
 
+    def _toy(self) -> EngineThread:
+        model, tokenizer = SlowModel() if self.is_slow else ToyModel(), ToyTokenizer()
+        engine = Engine(model, tokenizer, Sampler(model.vocab_size), load_tokenizer=lambda: tokenizer)
+        return EngineThread(engine, name=self.name, fingerprint=self.fingerprint)
+
     @property
     def info(self) -> EngineInfo:
-        return self.thread.info
+        info: EngineInfo = self.thread.info
+        return info
 
 
 class LocalTransport:

@@ -138,9 +138,24 @@ def test_a_file_says_what_runs(tmp_path: Path) -> None:
     }
 
 
+def test_a_program_computes_a_model_with_a_gpu_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(
+        "[[model]]\nmodel = '/models/m'\nreplicas = 2\ngpus = 1\nengine = 'vllm'\n"
+        "engine_arg = ['vllm=--dtype=float16', 'vllm=--enforce-eager']\nengine_path = 'vllm=/opt/vllm'\n"
+    )
+    [model] = read_config(path)
+    settings = model.settings()
+    assert settings.engine == (("", "vllm"),)
+    assert settings.engine_arg == (("vllm", "--dtype=float16"), ("vllm", "--enforce-eager"))
+    assert settings.engine_path == (("vllm", Path("/opt/vllm")),)
+    assert deployment_options(model)["ray_actor_options"]["num_gpus"] == 1.0
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("[[model]]\nmodel = 'toy'\nengine = 'vlm'", "vlm"),
         ("", "has no [[model]] table"),
         ("model = 3", "has no [[model]] table"),
         ("[[model]]\nreplicas = 1", "missing required field `model`"),

@@ -7,18 +7,25 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onward.backends.embedded import EmbeddedBackend
+from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+from onward.completions.plan import ServedModel
 from onward.compose import compose
+from onward.compose.backend import start_engine
+from onward.engines.cluster.config import parse_config
+from onward.engines.cluster.engine import ClusterEngine
+from onward.engines.cluster.members import Members
 from onward.engines.programs import engine
 from onward.engines.programs.engine import ProgramEngine
 from onward.errors import SetupError
 from onward.settings import Settings
+from tests.engines.cluster.local_transport import LocalReplica, LocalTransport
 from tests.engines.programs.fake_program import executable
 from tests.engines.programs.test_process import has_ended
 from tests.engines.upstreams.byte_model import find_llama_server, write_byte_model
@@ -180,3 +187,37 @@ def test_the_folder_of_its_socket_is_private_and_goes_with_it(tmp_path: Path) ->
         return socket.parent
 
     assert not on(settings(tmp_path), test).exists()
+
+
+def test_replicas_of_a_cluster_may_be_programs(tmp_path: Path) -> None:
+    """Two replicas of one cluster.toml; one is lost with its program, and the text goes on at the other."""
+    program, model = executable(tmp_path, "--slow"), write_byte_model(tmp_path / "m.gguf")
+    table = {"model": str(model), "engine": "llama.cpp", "engine_path": [f"llama.cpp={program}"], "max_rows": 2}
+    [config] = parse_config({"model": [table]}, "cluster.toml")
+
+    async def run() -> tuple[str, str]:
+        with ExitStack() as on_failure:
+            replicas = []
+            for name in "ab":
+                served = await asyncio.to_thread(start_engine, config.settings(), print, on_failure)
+                assert isinstance(served.engine, ProgramEngine)
+                replicas.append(LocalReplica(name, engine=served.engine))
+            transport, info = LocalTransport(*replicas), replicas[0].info
+            assert info.fingerprint.startswith("fp_llama_server_") and info.max_rows == 2
+            client = ClusterEngine("m", transport, info, Members("toy", info.context_length))
+            plan_model = ServedModel.create("m", served.tokenizer, info.vocab_size, info.context_length, info.lacks)
+            backend = EmbeddedBackend({"m": EmbeddedModel(plan_model, client)}, [], {})
+            undisturbed = await complete(backend, model="m", prompt="x", max_tokens=60)
+            running = asyncio.create_task(complete(backend, model="m", prompt="x", max_tokens=60))
+            while len(transport.calls) < 2:
+                await asyncio.sleep(0.01)
+            lost = transport.calls[-1]
+            await asyncio.sleep(0.1)
+            transport.kill(lost)
+            disturbed = await running
+            assert transport.calls[-1] != lost
+            await backend.aclose()
+        return undisturbed.choices[0].text, disturbed.choices[0].text
+
+    undisturbed, disturbed = asyncio.run(run())
+    assert disturbed == undisturbed

@@ -16,10 +16,12 @@ from onward.errors import SetupError
 from onward.settings import Settings, resolve, upstream_of
 
 ENGINE_SETTINGS = (
-    "cache_dir", "context_length", "engine_process", "engine_timeout", "kv_memory", "max_rows", "offline",
-    "precision", "prefix_cache", "speculation", "threads", "weights",
+    "cache_dir", "context_length", "engine", "engine_arg", "engine_path", "engine_process", "engine_timeout",
+    "kv_memory", "max_rows", "offline", "precision", "prefix_cache", "speculation", "threads", "weights",
 )  # fmt: skip
 """The settings that a model's table may have, under their own names."""
+REPEATABLE = frozenset({"engine", "engine_arg", "engine_path"})
+"""Those of them that may be lists."""
 MAX_FILE_BYTES = 1_000_000
 
 Count = Annotated[int, Meta(ge=1)]
@@ -55,8 +57,15 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         engine = dict(self.engine)
         if not engine.get("threads") and self.cpus >= 1:
             engine["threads"] = int(self.cpus)  # what is reserved is what is used
-        flags: dict[str, str | list[str]] = {name: _as_text(value) for name, value in engine.items()}
+        flags = {name: _as_flag(name, value) for name, value in engine.items()}
         return resolve({"model": [self.model], **flags}, environ={}, config=Path(os.devnull)).settings
+
+
+def _as_flag(name: str, value: Any) -> str | list[str]:
+    """Return what a setting's flag has, or is repeated with."""
+    if name in REPEATABLE:
+        return [_as_text(each) for each in (value if isinstance(value, list) else [value])]
+    return _as_text(value)
 
 
 def _as_text(value: Any) -> str:
