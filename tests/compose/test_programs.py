@@ -9,6 +9,7 @@ import pytest
 
 from onward.compose import compose, programs
 from onward.compose.programs import choose, resolve_for_program, wanted_engines
+from onward.compose.upstreams import fingerprint_of
 from onward.engines.programs.kinds import KINDS, ProgramKind
 from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel
@@ -116,3 +117,19 @@ def test_auto_for_a_model_that_onward_does_not_compute(monkeypatch: pytest.Monke
     install(monkeypatch)
     with pytest.raises(SetupError, match=r"mystery.* llama-server may compute it: install it\."):
         choose(unknown, has_gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("word", "variables", "mode"),
+    [
+        ("vllm", {"VLLM_BATCH_INVARIANT": "1"}, "_batch_invariant"),
+        ("vllm", {"VLLM_BATCH_INVARIANT": "0"}, ""),
+        ("vllm", {}, ""),
+        ("sglang", {"VLLM_BATCH_INVARIANT": "1"}, ""),
+    ],
+)
+def test_fingerprints_say_that_vllm_computes_the_same_bits_in_any_batch(
+    word: str, variables: dict[str, str], mode: str
+) -> None:
+    assert programs._mode(KINDS[word], variables) == mode
+    assert fingerprint_of("vllm 0.32.0 m /m", mode).startswith(f"fp_vllm{mode}_")

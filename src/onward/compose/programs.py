@@ -10,7 +10,9 @@ import shutil
 import socket
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,13 +157,20 @@ def start_program(
         connections,
         tokenizer,
         max_rows=settings.max_rows,
-        fingerprint=fingerprint_of,
+        fingerprint=partial(fingerprint_of, mode=_mode(kind, variables)),
         on_stop=lambda: shutil.rmtree(plan.folder, ignore_errors=True),
     )
     on_failure.callback(engine.stop)
-    engine.connect(tokenizer_check(found.id, tokenizer))
+    hint = f"{kind.title} reads the same files otherwise than Onward; report it, and say which model it is"
+    engine.connect(tokenizer_check(found.id, tokenizer, hint))
     shown.is_loading = False
     return engine
+
+
+def _mode(kind: ProgramKind, variables: Mapping[str, str]) -> str:
+    """Return what fingerprints say of how a program computes: vLLM with the same bits whatever else it computes."""
+    is_invariant = kind.word == "vllm" and variables.get("VLLM_BATCH_INVARIANT") == "1"
+    return "_batch_invariant" if is_invariant else ""
 
 
 class _Shown:

@@ -54,15 +54,17 @@ def connect(upstream: UpstreamName, tokenizer: Tokenizer, settings: Settings, on
     return engine
 
 
-def tokenizer_check(name: str, tokenizer: Tokenizer) -> Callable[[str, Upstream], Coroutine[Any, Any, None]]:
-    """Return what raises UpstreamError for an upstream of the model `name` with another tokenizer."""
+def tokenizer_check(
+    name: str, tokenizer: Tokenizer, hint: str = ""
+) -> Callable[[str, Upstream], Coroutine[Any, Any, None]]:
+    """Return what raises UpstreamError for an upstream of the model `name` with another tokenizer. `hint`: what to do;
+    by default to name another one for Onward."""
     from onward.engines.upstreams.base import UpstreamError
 
     async def check(url: str, connected: Upstream) -> None:
         if await connected.encode(PROBE_TEXT) != tokenizer.encode(PROBE_TEXT, add_special_tokens=False):
-            raise UpstreamError(
-                f"its tokenizer is not that of {name}: pass --tokenizer {name}=MODEL with the model that {url} serves."
-            )
+            usual = f"pass --tokenizer {name}=MODEL with the model that {url} serves"
+            raise UpstreamError(f"its tokenizer is not that of {name}: {hint or usual}.")
 
     return check
 
@@ -96,7 +98,8 @@ def _file_of(upstream: UpstreamName, settings: Settings) -> str:
     )
 
 
-def fingerprint_of(description: str) -> str:
-    """Return `system_fingerprint`: it names whose engine it is, and changes with what the upstream says of itself."""
-    kind = description.partition(" ")[0].replace("-", "_")
+def fingerprint_of(description: str, mode: str = "") -> str:
+    """Return `system_fingerprint`: it names whose engine it is, and in which `mode`, and changes with what the upstream
+    says of itself."""
+    kind = description.partition(" ")[0].replace("-", "_") + mode
     return f"fp_{kind}_" + hashlib.blake2b(description.encode(), digest_size=6).hexdigest()

@@ -1,7 +1,8 @@
 """A program that is started in place of llama-server: its flags, and the stand-in's answers on its Unix socket.
 
 `--ends=TEXT`: prints TEXT and ends at once. `--lives=FILE`: ends when FILE has lost its last character, one per start.
-`--slow`: takes ten milliseconds per token. `--garbage`: prints a megabyte without a line break first.
+`--slow`: takes ten milliseconds per token. `--space`: its tokenizer puts a space first. `--garbage`: prints a megabyte
+without a line break first.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def main() -> int:
     parser.add_argument("--lives", type=Path)
     parser.add_argument("--slow", action="store_true")
     parser.add_argument("--garbage", action="store_true")
+    parser.add_argument("--space", action="store_true")
     options, _ = parser.parse_known_args()
     if options.garbage:
         sys.stdout.write("\x00\xff" * (1 << 19))
@@ -72,6 +74,7 @@ def main() -> int:
             return 3
     print("loading model tensors: 42%", flush=True)
     stand_in = StandIn("llama")
+    stand_in.adds_space = options.space
     if options.slow:
         quick = stand_in.script
 

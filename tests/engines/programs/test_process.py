@@ -74,6 +74,18 @@ def test_what_a_program_prints_becomes_short_printable_lines(chunks: list[bytes]
         (["sh", "-c", "echo CUDA out of memory; exit 1"], "memory ran out (its last line: 'CUDA out of memory')"),
         (["sh", "-c", "echo error: unrecognized arguments: --uds; exit 2"], "it does not know a flag: it is too old"),
         (["sh", "-c", "echo bind: Address already in use; exit 1"], "its address is in use"),
+        (
+            ["sh", "-c", "echo 'ValueError: Free memory on device (1/80 GiB) is less than desired'; echo Bye; exit 1"],
+            "other programs use the memory of its GPU (it said: 'ValueError: Free memory on device (1/80 GiB)",
+        ),
+        (
+            [
+                "sh",
+                "-c",
+                "echo 'x ValueError: no block of 16'; echo 'OSError: See root cause above.'; exit 1",
+            ],
+            "it ended with exit code 1 (it said: 'ValueError: no block of 16')",
+        ),
     ],
 )
 def test_how_a_program_ended_is_said_in_words(

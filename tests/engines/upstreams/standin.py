@@ -202,6 +202,11 @@ class Handler(BaseHTTPRequestHandler):
     def _sglang(self, body: dict[str, Any], fault: str) -> None:
         params, prompt, num_top = body["sampling_params"], body["input_ids"], body.get("top_logprobs_num", 0)
         others = [[-1.0 - other / 1000, other, None] for other in range(num_top)]
+        if len(prompt) >= CONTEXT - 6:
+            message = f"Input length ({len(prompt)} tokens) exceeds the maximum allowed length ({CONTEXT - 6} tokens)."
+            self.send_json({"error": {"message": message}}, 400)
+            return
+        params["max_new_tokens"] = max(0, min(params["max_new_tokens"], CONTEXT - 2 - len(prompt)))
         if not body.get("stream"):
             meta: dict[str, Any] = {
                 "input_token_logprobs": [[None if i == 0 else -0.5, token, None] for i, token in enumerate(prompt)]

@@ -60,6 +60,32 @@ def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn) -> None:
     assert (choice.text, choice.finish_reason) == ("nothing is lost or doubled", "stop")
 
 
+@pytest.mark.parametrize(
+    ("num_prompt", "fields"),
+    [
+        (505, {"max_tokens": 0, "echo": True, "logprobs": 0}),
+        (505, {"max_tokens": 0}),
+        (504, {"max_tokens": 1}),
+        (4, {"max_tokens": 501, "ignore_eos": True}),
+    ],
+)
+def test_prompts_may_fill_the_context_that_is_left_of_its_own(
+    server: StandIn, num_prompt: int, fields: dict[str, Any]
+) -> None:
+    answer = ask(server, prompt=[0] * num_prompt, **fields)
+    assert answer.usage is not None and answer.usage.total_tokens == 505
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_a_choice_with_penalties_goes_on_after_a_loss_with_the_same_penalties(server: StandIn) -> None:
+    server.faults = ["half"]
+    server.script = lambda tokens: ord("a")
+    assert ask(server, max_tokens=4, frequency_penalty=0.25, presence_penalty=0.25).choices[0].text == "aaaa"
+    sent = [request["sampling_params"] for request in server.requests]
+    assert [each.get("logit_bias") for each in sent] == [None, {"97": -0.75}, {"97": -1.0}]
+    assert [each["frequency_penalty"] for each in sent] == [0.25, 0, 0]
+
+
 @pytest.mark.parametrize("fault", ["html", "refuse", "other model", "abort"])
 def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, fault: str) -> None:
     async def test(backend: EmbeddedBackend) -> None:

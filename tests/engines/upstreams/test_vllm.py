@@ -302,6 +302,13 @@ def test_addresses_have_the_samplers_that_all_of_them_have(server: StandIn) -> N
         on([server, other], test)
 
 
+@pytest.mark.parametrize("version", ["0.9.2", "0.10.1"])
+def test_a_release_that_is_too_old_is_refused_at_the_start(server: StandIn, version: str) -> None:
+    server.build = version
+    with pytest.raises(SetupError, match=rf"is vLLM {version}, .*: 0\.10\.2 or newer is needed"):
+        ask(server)
+
+
 def test_a_hub_name_is_not_a_file_here(server: StandIn) -> None:
     address = server.url.replace("http://", "vllm+http://")
     with pytest.raises(SetupError, match=r"the model that the vLLM at .* serves"):

@@ -16,12 +16,14 @@ from pathlib import Path
 from onward.engines.programs import keeper
 from onward.ipc.worker_end import server_signals_blocked
 
-NUM_KEPT_LINES = 40
+NUM_KEPT_LINES = 400
+"""vLLM repeats a traceback in each of its processes before it ends."""
 MAX_LINE_CHARACTERS = 500
 """Of a longer line the rest is dropped: a program may print anything."""
 STOP_SECONDS = keeper.GRACE_SECONDS + 2.0
 
 HINTS = (
+    (r"Free memory on device .* is less than desired", "other programs use the memory of its GPU"),
     (r"out of memory|OutOfMemory|failed to allocate|cannot allocate memory|No available memory", "memory ran out"),
     (
         r"unrecognized arguments|invalid argument|unknown argument|No such option",
@@ -31,6 +33,8 @@ HINTS = (
     (r"[Aa]ddress already in use", "its address is in use"),
 )
 """What a line of a program that ended means."""
+_ERROR = re.compile(r"((?:^|(?<=\s))\w+Error: (?!.*[Ss]ee root cause|.*Failed core proc).{3,})")
+"""What an exception of a program in Python says; not one that only points at another."""
 _ENDINGS = {
     126: "it is not a program that can run here: it may be for another processor or system",
     127: "it does not exist",
@@ -90,6 +94,9 @@ class ProgramProcess:
         hint = next((words for pattern, words in HINTS if re.search(pattern, text)), None)
         how = _ENDINGS.get(self._status) or hint or _how_it_ended(self._status)
         last = next((line for line in reversed(self._tail) if re.search(r"\w{2}", line)), "")
+        said = next((found[1] for line in reversed(self._tail) if (found := _ERROR.search(line))), None)
+        if said is not None and said not in last:
+            return f"{how} (it said: {said!r})"
         return f"{how} (its last line: {last!r})" if last else how
 
     def kill(self) -> None:

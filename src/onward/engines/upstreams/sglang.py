@@ -55,6 +55,8 @@ LACKS = frozenset(
 NUM_SLOTS = 256
 """Choices that are sent at the same time: SGLang queues what its `--max-running-requests` has no room for."""
 BAN = -10_000.0
+RESERVED_TOKENS = 7
+"""Of its context: the longest prompt that it takes has so many tokens less, and what it generates ends two before."""
 
 
 _Entry = tuple[float | None, int, str | None]
@@ -117,7 +119,7 @@ class SGLang:
         models = await self._connection.get("/v1/models", _Models)
         model = await self._connection.get("/get_model_info", _ModelInfo)
         described = f"sglang {model.model_path} {model.weight_version}"
-        length = context_length(first_model(models.data).max_model_len)
+        length = context_length(first_model(models.data).max_model_len - RESERVED_TOKENS)
         return UpstreamInfo(length, NUM_SLOTS, described, model.model_path)
 
     async def encode(self, text: str) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -44,6 +45,7 @@ LACKS = frozenset({"repetition_penalty", *OPTIONAL, "mirostat", "order_of_sample
 WITH_DISTRIBUTION = frozenset({"repetition_penalty"})
 """What it lacks where it reports the probability of every token: the penalty needs logits."""
 TOKEN_PREFIX = "token_id:"
+OLDEST = (0, 10, 2)
 ALL_TOKENS = -1
 NO_LOGPROB = -9999.0
 """What it sends for -inf."""
@@ -146,6 +148,7 @@ class VLLM:
         await self._connection.check("/health")  # it answers the others without its engine too
         models = await self._connection.get("/v1/models", _Models)
         version = await self._connection.get("/version", _Version)
+        self._require_version(version.version or "")
         first = first_model(models.data)
         self._model = first.id
         described = f"vllm {version.version} {first.id} {first.root}"
@@ -153,6 +156,14 @@ class VLLM:
         if await self._reports_all():
             self.traits = replace(self.traits, lacks=WITH_DISTRIBUTION, has_distribution=True)
         return UpstreamInfo(self._context_length, NUM_SLOTS, described, first.root or "")
+
+    def _require_version(self, version: str) -> None:
+        """Raise UpstreamError for a release that is too old; what is not a number of a release may be new."""
+        found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+        if found is not None and tuple(map(int, found.groups())) < OLDEST:
+            raise UpstreamError(
+                f"{self._connection.url} is vLLM {found[0]}, which returns no token ids: 0.10.2 or newer is needed."
+            )
 
     async def _reports_all(self) -> bool:
         """Return whether it reports the log-probability of every token (`--max-logprobs -1`)."""
