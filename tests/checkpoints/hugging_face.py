@@ -42,6 +42,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 1, 1, 0]},
     "olmo2": {"model_type": "olmo2", "rope_theta": 5e5},
     "stablelm": {"model_type": "stablelm", "use_qkv_bias": True},
+    "stablelm, head norms": {"model_type": "stablelm", "qk_layernorm": True, "use_parallel_residual": True},
     "gpt2": {"model_type": "gpt2"},
     "gptneox": {"model_type": "gpt_neox"},
     "gptneox, sequential": {"model_type": "gpt_neox", "use_parallel_residual": False, "rotary_pct": 1.0},
@@ -103,6 +104,9 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata["tokenizer.ggml.tokens"])))
     stored = {hugging_face_name(key, kind): _habits(key, array, kind, metadata) for key, array in tensors.items()}
+    for key in [key for key, array in stored.items() if key.endswith("_norm.weight") and array.ndim == 2]:
+        parts = enumerate(stored.pop(key))  # a norm for each head
+        stored |= {key.replace("_norm.", f"_layernorm.norms.{head}."): part for head, part in parts}
     _write_weights(folder, stored, dtype, num_files)
     return metadata, tensors
 

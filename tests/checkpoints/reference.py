@@ -114,7 +114,7 @@ class Reference:
         if self.kind == "olmo2":
             flat[:2] = [self.norm(flat[0], prefix + "attn_q_norm"), self.norm(flat[1], prefix + "attn_k_norm")]
         query, key, value = (each.reshape(len(hidden), -1, self.size) for each in flat)
-        if self.kind in ("qwen3", "gemma3"):
+        if self.kind in ("qwen3", "gemma3", "stablelm") and prefix + "attn_q_norm.weight" in self.tensors:
             query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")
         return [query, key, value]
 

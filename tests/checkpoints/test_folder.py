@@ -25,6 +25,7 @@ from tests.checkpoints.hugging_face import CONFIGS, safetensors_bytes, write_fol
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_architectures import check_logits
 from tests.examples import slow_but
+from tests.models.doors import refusal
 
 
 @pytest.mark.parametrize("name", slow_but(["qwen2", "gemma3", "phi3", "cohere2", "gpt2"], CONFIGS))
@@ -190,3 +191,13 @@ def test_a_file_with_other_bytes_anywhere_never_crashes(
     changes: dict[int, int], reading: Callable[[bytes], None]
 ) -> None:
     reading(with_bytes(WHOLE, changes))
+
+
+def test_norms_of_single_heads_are_as_many_as_there_are_heads(tmp_path: Path) -> None:
+    """StableLM 2 12B has them one by one; a folder that states none is another model's where it has some."""
+    write_folder(tmp_path, "stablelm, head norms")
+    change(tmp_path, qk_layernorm=False)
+    assert "attn_q_norm.weight', which Onward does not compute for 'stablelm'" in refusal(tmp_path)
+    write_folder(tmp_path, "stablelm")
+    change(tmp_path, qk_layernorm=True)
+    assert "no tensor 'blk.0.attn_q_norm.weight'" in refusal(tmp_path)

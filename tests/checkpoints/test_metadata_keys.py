@@ -214,7 +214,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "wide embeddings": ("llama", {"token_embd.weight": _zeros(30, 32)}, "token_embd.weight' has the shape"),
     "a norm of queries": ("qwen3", {"blk.0.attn_q_norm.weight": _zeros(5)}, "attn_q_norm.weight' has the shape"),
     "a norm that nothing uses": ("llama", {"blk.0.attn_q_norm.weight": _zeros(16)}, "does not compute for 'llama'"),
-    "norms per head": ("stablelm", {"blk.0.attn_q_norm.weight": _zeros(HEADS, 16)}, "does not compute for 'stablelm'"),
+    "norms per head": ("stablelm", {"blk.0.attn_q_norm.weight": _zeros(2, 16)}, r"\[2, 16\] instead of \[4, 16\]"),
     "a norm with a bias": ("llama", {"output_norm.bias": _zeros(HIDDEN)}, "does not compute for 'llama'"),
     "no gate": ("llama", {"blk.0.ffn_gate.weight": None}, "no tensor 'blk.0.ffn_gate.weight'"),
     "no bias": ("gpt2", {"blk.0.ffn_up.bias": None}, "no tensor 'blk.0.ffn_up.bias'"),

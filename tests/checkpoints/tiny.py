@@ -59,6 +59,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "stablelm": {"rope.dimension_count": 4},
     "stablelm, parallel": {"rope.dimension_count": 4},
+    "stablelm, head norms": {"rope.dimension_count": 4},
     "gpt2": {"attention.head_count_kv": HEADS},
     "gptneox": {"rope.dimension_count": 4, "use_parallel_residual": True, "attention.head_count_kv": HEADS},
     "gptneox, sequential": {"use_parallel_residual": False, "attention.head_count_kv": HEADS},
@@ -75,7 +76,7 @@ JOINED = ("phi3", "gpt2", "gptneox")
 UNGATED = ("starcoder2", "gpt2", "gptneox")
 UNTIED = (
     "llama, untied", "qwen2", "phi3", "phi3, long", "olmo2", "olmo2, window",
-    "stablelm", "stablelm, parallel", "gptneox", "gptneox, sequential",
+    "stablelm", "stablelm, parallel", "stablelm, head norms", "gptneox", "gptneox, sequential",
 )  # fmt: skip
 
 
@@ -125,7 +126,7 @@ class _Tensors:
     def block(self) -> dict[str, Any]:
         found = {**self._attention(), **self._feed_forward()}
         before = [] if self.kind == "olmo2" else ["attn_norm", "ffn_norm"]
-        if self.kind == "cohere2" or self.name == "stablelm, parallel":
+        if self.kind == "cohere2" or self.name in ("stablelm, parallel", "stablelm, head norms"):
             before = ["attn_norm"]
         after = ["post_attention_norm", "post_ffw_norm"] if self.kind in ("gemma3", "olmo2") else []
         for name in (*before, *after):
@@ -145,6 +146,10 @@ class _Tensors:
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
         if self.kind in ("qwen3", "gemma3"):
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
+        if self.name == "stablelm, head norms":
+            for part, width in (("q", self.queries), ("k", self.keys)):
+                weights = self.random.uniform(0.5, 1.5, (width // self.size, self.size)).astype(np.float32)
+                found[f"attn_{part}_norm.weight"] = weights
         if self.kind == "olmo2":
             found |= self.norm("attn_q_norm", self.queries) | self.norm("attn_k_norm", self.keys)
         return found | self._layer("attn_output", HIDDEN, self.queries)

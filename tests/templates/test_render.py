@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -175,7 +175,7 @@ def test_a_prompt_is_that_of_llama_server(name: str, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
     body = {"messages": [{"role": each.role, "content": each.content} for each in TURNS]}
     with llama_server(path, "-c", "64", "--no-warmup", "--jinja") as url:
-        answer = httpx.post(f"{url}/apply-template", json=body, timeout=60)
-        info = httpx.get(f"{url}/props", timeout=60).json()
+        answer = httpx2.post(f"{url}/apply-template", json=body, timeout=60)
+        info = httpx2.get(f"{url}/props", timeout=60).json()
     theirs = answer.json()["prompt"]
     assert rendering._render(made(USUAL[name], eos_token=info["eos_token"])) == theirs, json.dumps(theirs)

@@ -59,6 +59,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "use_parallel_residual": ("use_parallel_residual",),
     "final_logit_softcapping": ("final_logit_softcapping",),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "attention.head_norms": ("qk_layernorm",),
     "rope.freq_base": ("rope_theta", "rotary_emb_base"),
     "rope.freq_base_swa": ("rope_local_base_freq",),
 }
@@ -78,7 +79,6 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
 _TIED = frozenset({"gemma3_text", "starcoder2", "smollm3", "gpt2", "cohere2"})
 """Model types whose embeddings are the output layer, too, unless `tie_word_embeddings` says otherwise."""
 _CHANGES = {
-    "qk_layernorm": "norms of queries and keys per head",
     "scale_attn_by_inverse_layer_idx": "attention that is scaled by layer",
     "use_bidirectional_attention": "attention in both directions",
     "add_cross_attention": "layers that read what another model computes",
@@ -134,6 +134,10 @@ def _require_computable(config: Config, where: str) -> None:
         )
     if config.get("scale_attn_weights") is False:
         raise CheckpointError(f"{where} has attention without a scale, which Onward does not compute.")
+    if config.get("qk_layernorm") and config.get("model_type") != "stablelm":
+        raise CheckpointError(
+            f"{where} uses norms of queries and keys ('qk_layernorm'), which Onward does not compute."
+        )
     for name, meaning in _CHANGES.items():
         if config.get(name):
             raise CheckpointError(f"{where} uses {meaning} ({name!r}), which Onward does not compute.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ MAX_JSON_BYTES = 32_000_000
 MAX_JSON_ENTRIES = 100_000
 """Of such a file: several times the tensors that a model may have."""
 MAX_FILES = 1000
+_HEAD_NORM = re.compile(r"(?P<layer>.+\.self_attn\.[qk]_)layernorm\.norms\.(?P<head>\d{1,4})\.weight")
 
 
 def folder_paths(folder: Path) -> tuple[Path, ...]:
@@ -55,7 +57,7 @@ def read_folder(folder: Path) -> Folder:
     config = read_object(folder / CONFIG)
     parameters = Parameters(metadata_of(config, str(folder / CONFIG)), str(folder))
     paths = folder_paths(folder)
-    tensors = _named(parameters, _tensors(paths))
+    tensors = _named(parameters, _with_norms_together(_tensors(paths)))
     for name, factors in factor_lists(parameters).items():
         tensors[name] = vector(name, np.asarray(factors, np.float32))
     has_pairs = parameters.architecture in PAIRED_IN_FOLDERS
@@ -103,6 +105,25 @@ def _tensors(paths: tuple[Path, ...]) -> dict[str, Tensor]:
                 raise CheckpointError(f"{path} is broken (the tensor {name[:80]!r} is in another file too).")
             found[name] = tensor
     return found
+
+
+def _with_norms_together(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return StableLM's norms of single heads as one tensor for each layer's queries and keys, [heads, head size], as
+    GGUF files have them; any that are not of one size stay as they are."""
+    heads: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if found := _HEAD_NORM.fullmatch(name):
+            heads.setdefault(found["layer"], {})[int(found["head"])] = tensor
+    whole = dict(tensors)
+    for layer, norms in heads.items():
+        in_order = [norms[head] for head in sorted(norms)]
+        shapes = {norm.shape for norm in in_order}
+        if sorted(norms) == list(range(len(norms))) and len(shapes) == 1 and len(in_order[0].shape) == 1:
+            for norm in in_order:
+                del whole[norm.name]
+            name, values = f"{layer}norm.weight", np.concatenate([norm.floats()[0] for norm in in_order])
+            whole[name] = replace(vector(name, values), shape=(len(in_order), *shapes.pop()))
+    return whole
 
 
 def _named(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

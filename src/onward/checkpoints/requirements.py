@@ -22,6 +22,8 @@ _HEAD_NORMS = frozenset({"qwen3", "gemma3"})
 """Queries and keys have norms, per head."""
 _WHOLE_NORMS = frozenset({"olmo2"})
 """Queries and keys have norms, over all heads."""
+_OWN_HEAD_NORMS = frozenset({"stablelm"})
+"""Queries and keys may have norms, per head, each head its own."""
 _UNTIED = frozenset({"olmo2", "stablelm", "gptneox"})
 """A GGUF file has an output layer of its own (llama.cpp requires it)."""
 
@@ -137,6 +139,8 @@ def _block(found: Architecture, parameters: Parameters) -> Iterator[tuple[str, S
     for name, heads in (("attn_q_norm", found.num_heads), ("attn_k_norm", found.num_kv_heads)):
         if found.name in _HEAD_NORMS:
             yield f"{name}.weight", (found.head_size,)
+        if found.name in _OWN_HEAD_NORMS and parameters.switch("attention.head_norms", False):
+            yield f"{name}.weight", (heads, found.head_size)
         if found.name in _WHOLE_NORMS:
             yield f"{name}.weight", (heads * found.head_size,)
 
@@ -181,4 +185,7 @@ def _optional(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
                 shapes[f"blk.{layer}.{name}.bias"] = shape[:1]
         if found.norm == "layer":
             shapes |= {f"blk.{layer}.{name}.bias": (hidden,) for name in _norms(found)}
+        if found.name in _OWN_HEAD_NORMS and parameters.switch("attention.head_norms", True):
+            shapes[f"blk.{layer}.attn_q_norm.weight"] = found.num_heads, found.head_size
+            shapes[f"blk.{layer}.attn_k_norm.weight"] = found.num_kv_heads, found.head_size
     return shapes

@@ -20,12 +20,11 @@ from onward.kernels.attention_kernels import attention_scratch_bytes, emit_atten
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
+from onward.kernels.norms import emit_norm, emit_norm_heads
 from onward.kernels.operations import (
     Writers,
     claim,
     emit_embed,
-    emit_norm,
-    emit_norm_heads,
     emit_product_operation,
     emit_quantise,
     emit_rotate,

@@ -1,4 +1,4 @@
-"""The operations of a tape besides products and attention: embeddings, norms, activations, rotation, gated units.
+"""The operations of a tape besides products, attention and norms: embeddings, activations, rotation, gated units.
 
 Each is a function (record, context, thread, counter). Threads take pieces, mostly rows, by an atomic counter; no result
 depends on who takes which. Rows of float32 are zero from their end up to a multiple of 32.
@@ -23,8 +23,6 @@ from onward.kernels.records import (
     COMPLETED_OFFSET,
     CONTEXT,
     EMBED,
-    NORM,
-    NORM_HEADS,
     OWN,
     PIECE_MASK,
     PRODUCT,
@@ -167,93 +165,6 @@ def _embed_blocks(
         emit_ordered_block(f, kind, f.at(source, block * kind.block_bytes), ordered)
         place = f.at(target, block * (4 * kind.block_weights))
         Float32(f, isa, kind).read(RowReader(f, ordered)).each(lambda k, weight: put(place, k, weight))
-
-
-def emit_norm(module: Module, writers: Writers) -> Any:
-    """Norms of rows: root mean square, or layer norms."""
-    op = Operation(module, "norm")
-    f = op.f
-    blocks, normal = blocks_of(op.field(NORM, "inputs")), op.scratch()
-    with op.rows(op.field(NORM, "of_logit_rows")) as (number, row):
-        source = f.at(op.field(NORM, "source"), row * op.field(NORM, "source_stride"))
-        target = f.at(op.field(NORM, "target"), number * op.field(NORM, "target_stride"))
-        _Norm(op, source, blocks).write(normal)
-        with f.otherwise(op.field(NORM, "is_added").ne(0)) as (added, alone):
-            with added, f.loop(0, blocks * (4 * GROUP), _ROW_VECTOR) as at:
-                value = f.load(normal, F32X16, at) * f.splat(op.field(NORM, "scale"), LANES)
-                f.store(f.load(target, F32X16, at) + value, target, at)
-            with alone:
-                writers.call(f, op.field(NORM, "form"), normal, target, f.i64(0), blocks)
-    return f.ret()
-
-
-class _Norm:
-    """The norm of one row, whose memory is zero from its end up to a multiple of 32."""
-
-    def __init__(self, op: Operation, source: Value, blocks: Value) -> None:
-        self.op, self.f, self.source = op, op.f, source
-        self._bytes = blocks * (4 * GROUP)
-        self._inputs = op.field(NORM, "inputs")
-        self._lane = self.f.vconst(vec(I32, LANES), range(LANES))
-        self._mean = self.f.var(F32X16, 0.0)
-
-    def _sum(self, term: Callable[[Value, Value, Value], Value]) -> Value:
-        """Return the sum of a row: two vectors of sums, alternately, then their lanes."""
-        f = self.f
-        sums = [f.var(F32X16, 0.0) for _ in range(2)]
-        with f.loop(0, self._bytes, 4 * GROUP) as first:
-            for half, total in enumerate(sums):
-                at = first + half * _ROW_VECTOR
-                total.set(term(at, f.load(self.source, F32X16, at), total.value))
-        return f.hsum(sums[0].value + sums[1].value) / self._inputs.to_f32()
-
-    def _centred(self, at: Value, value: Value) -> Value:
-        """Return values without the mean; what is behind the row's end stays zero."""
-        f = self.f
-        number = f.splat((at >> 2).trunc(I32), LANES) + self._lane
-        is_inside = number < f.splat(self._inputs.trunc(I32), LANES)
-        return f.select(is_inside, value - self._mean.value, f.const(F32X16, 0.0))
-
-    def write(self, target: Value) -> None:
-        """Write the norm as float32."""
-        op, f = self.op, self.f
-        with f.when(op.field(NORM, "is_centred").ne(0)):
-            self._mean.set(f.splat(self._sum(lambda at, value, total: total + value), LANES))
-
-        def squared(at: Value, value: Value, total: Value) -> Value:
-            centred = self._centred(at, value)
-            return f.fma(centred, centred, total)
-
-        mean = self._sum(squared)
-        inverse = f.splat(f.f32(1.0) / f.sqrt(mean + op.field(NORM, "epsilon")), LANES)
-        weight, bias = op.field(NORM, "weight"), op.field(NORM, "bias")
-        with f.loop(0, self._bytes, _ROW_VECTOR) as at:
-            normal = self._centred(at, f.load(self.source, F32X16, at)) * inverse
-            f.store(normal * f.load(weight, F32X16, at), target, at)
-        with f.when(bias.is_null().eq(0)), f.loop(0, self._bytes, _ROW_VECTOR) as at:
-            f.store(f.load(target, F32X16, at) + f.load(bias, F32X16, at), target, at)
-
-
-def emit_norm_heads(module: Module, shape: AttentionShape) -> Any:
-    """Root mean square norms of each head's queries or keys, in place."""
-    op = Operation(module, "norm_heads")
-    f, size = op.f, shape.head_size
-    lanes = math.gcd(size, LANES)
-    t = vec(F32, lanes) if lanes > 1 else F32
-    heads = op.field(NORM_HEADS, "num_heads")
-    with claim(f, op.counter, op.shared("rows") * heads, heads) as (first, last), f.loop(first, last) as piece:
-        row, head = piece // heads, piece % heads
-        values = f.at(op.field(NORM_HEADS, "values"), row * op.field(NORM_HEADS, "stride") + head * (4 * size))
-        total = f.var(t, 0.0)
-        with f.loop(0, 4 * size, 4 * lanes) as at:
-            value = f.load(values, t, at)
-            total.set(f.fma(value, value, total.value))
-        mean = (f.hsum(total.value) if lanes > 1 else total.value) / float(size)
-        inverse = f.f32(1.0) / f.sqrt(mean + op.field(NORM_HEADS, "epsilon"))
-        with f.loop(0, 4 * size, 4 * lanes) as at:
-            weight = f.load(op.field(NORM_HEADS, "weight"), t, at)
-            f.store(f.load(values, t, at) * inverse * weight, values, at)
-    return f.ret()
 
 
 def emit_quantise(module: Module, writers: Writers) -> Any:

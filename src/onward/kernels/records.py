@@ -64,8 +64,11 @@ NORM = Layout(
 )  # fmt: skip
 """target = source / root mean square * weight + bias, as a form of activations (0: int8, 1: int16, 2: float32). With
 `is_centred` the mean is subtracted first. With `is_added`, the norm times a scale is added to target, float32."""
-NORM_HEADS = Layout(values=PTR, stride=I64, num_heads=I64, weight=PTR, epsilon=F32)
-"""Each head's values divided by their root mean square, times a weight, in place."""
+NORM_HEADS = Layout(
+    values=PTR, stride=I64, num_heads=I64, weight=PTR, weight_stride=I64, is_centred=I64, epsilon=F32
+)  # fmt: skip
+"""Each head's values divided by their root mean square, times a weight, in place. With `is_centred` their mean is
+subtracted first. `weight_stride`: bytes from one head's weights to the next one's, 0 where all have the same."""
 QUANTISE = Layout(
     source=PTR, source_stride=I64, inputs=I64, target=PTR, target_stride=I64,
     form=I64,

@@ -184,16 +184,18 @@ class TapeBuilder:
         self._append(record, source, norm, target)
 
     def norm_heads(self, values: Rows, num_heads: int, norm: Norm) -> None:
-        """Normalise each head of rows of float32, in place, by its root mean square."""
+        """Normalise each head of rows of float32, in place, by weights that all heads have, or each its own."""
         size = self._kernels.attention.head_size
         values.require(self._rows, 4 * num_heads * size)
-        if norm.weight.length != size or norm.bias is not None or norm.is_centred:
+        if norm.weight.length not in (size, num_heads * size) or norm.bias is not None:
             raise ValueError(
                 f"Heads of {size} numbers have a norm of {norm.weight.length}, or one that is not computed."
             )
+        has_own_weights = norm.weight.length > size
         record = NORM_HEADS.record(
             NORM_HEADS_CODE, has_barrier=True, values=values.address, stride=values.stride, num_heads=num_heads,
-            weight=norm.weight.address, epsilon=norm.epsilon,
+            weight=norm.weight.address, weight_stride=4 * size if has_own_weights else 0, is_centred=norm.is_centred,
+            epsilon=norm.epsilon,
         )  # fmt: skip
         self._append(record, values, norm)
 

@@ -125,11 +125,12 @@ class Decoder:
             tape.quantise(self._attended, found.num_heads * found.head_size, self._inputs[form], form)
 
     def _norm_heads(self, name: str, values: Rows, num_heads: int) -> None:
-        """Normalise queries or keys where there is a norm for them: per head, or over all heads where it is as long."""
+        """Normalise queries or keys where there is a norm for them: per head, or over all heads where it is as long. A
+        layer norm as long as all heads has the weights of each, one after the other (StableLM)."""
         if not self._weights.has(f"{name}.weight"):
             return
         norm = self._norm(name)
-        if norm.weight.length == self._found.head_size:
+        if norm.weight.length == self._found.head_size or norm.is_centred:
             self._tape.norm_heads(values, num_heads, norm)
         else:
             self._tape.norm(values, norm, values, "float32")
