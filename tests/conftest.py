@@ -1,13 +1,20 @@
 """For all tests."""
 
+import importlib
 import os
+import re
 import signal
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from onward.machine import cpu_quota
 from onward.settings import CONFIG_ENVIRONMENT, options
+
+ROOT = Path(__file__).parent.parent
+SLOW_FILE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow", re.MULTILINE)
 
 # A busy machine is no failure: no property test looks at the clock.
 settings.register_profile("random", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,3 +43,28 @@ def pytest_xdist_auto_num_workers() -> int | None:
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     return (cpu_quota() or os.cpu_count() or 1) + 1
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files of slow tests alone where only fast ones are wanted: they import Playwright, Ray and SDKs."""
+    if config.option.markexpr == "not slow" and collection_path.match("test_*.py"):
+        return bool(SLOW_FILE.search(collection_path.read_text(encoding="utf-8"))) or None
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import the tests in another order in each worker, before they are collected: a worker finds what the others have
+    compiled by then. On a clean clone, compiling them takes longer than all else before the first test."""
+    config = session.config
+    worker: dict[str, str | int] | None = getattr(config, "workerinput", None)
+    if worker is None:
+        return
+    roots = [ROOT / argument.partition("::")[0] for argument in config.args]
+    found = sorted(path for root in roots for path in ([root] if root.is_file() else root.rglob("test_*.py")))
+    wanted = [path for path in found if not config.hook.pytest_ignore_collect(collection_path=path, config=config)]
+    first = len(wanted) * int(str(worker["workerid"]).removeprefix("gw")) // int(worker["workercount"])
+    for path in [*wanted[first:], *wanted[:first]]:
+        if (path.parent / "__init__.py").exists():
+            with suppress(Exception, pytest.skip.Exception):  # collecting it says what is wrong
+                importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))

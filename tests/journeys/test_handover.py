@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.processes import ServerProcess, server_process
@@ -60,17 +60,17 @@ class Clients:
             thread.join(SECONDS)
 
     def _run(self, number: int) -> None:
-        with httpx.Client(timeout=SECONDS) as client:
+        with httpx2.Client(timeout=SECONDS) as client:
             for turn in itertools.count():
                 if self._done.is_set():
                     return
                 try:
                     self._ask(client, number, turn)
-                except (httpx.HTTPError, AssertionError) as problem:
+                except (httpx2.HTTPError, AssertionError) as problem:
                     self.problems.append(repr(problem))
                     return
 
-    def _ask(self, client: httpx.Client, number: int, turn: int) -> None:
+    def _ask(self, client: httpx2.Client, number: int, turn: int) -> None:
         fields = {"model": "toy", "prompt": f"{number} {turn % 5}", "seed": turn % 5, "max_tokens": 40}
         is_stream = bool((number + turn) % 2)
         headers = {"connection": "close"} if number % 4 == 3 else {}
@@ -87,7 +87,9 @@ def kept_stream(url: str) -> tuple[str, int]:
     """The id and the number of the last event of a long stream whose connection was lost after some events."""
     fields = {"model": "toy", "prompt": "x", "max_tokens": 1_500, "ignore_eos": True, "seed": 1, "stream": True}
     last = 0
-    with httpx.stream("POST", f"{url}/v1/completions", json=fields | {"stream_options": {"resumable": True}}) as stream:
+    with httpx2.stream(
+        "POST", f"{url}/v1/completions", json=fields | {"stream_options": {"resumable": True}}
+    ) as stream:
         for line in stream.iter_lines():
             if line.startswith("id: "):
                 last = int(line.removeprefix("id: "))
@@ -111,9 +113,9 @@ def upgrade(first: ServerProcess, environment: dict[str, str]) -> None:
     kept = f"{first.url}/v1/completions/{id}"
     with ExitStack() as servers, Clients(first.url) as clients:
         second = servers.enter_context(successor(port, environment))
-        rest = httpx.get(kept, headers={"last-event-id": str(last)}, timeout=SECONDS)
+        rest = httpx2.get(kept, headers={"last-event-id": str(last)}, timeout=SECONDS)
         assert f"id: {last + 1}\n" in rest.text and rest.text.endswith("data: [DONE]\n\n")
-        assert httpx.delete(kept).status_code == 200
+        assert httpx2.delete(kept).status_code == 200
         third = servers.enter_context(successor(port, environment))
         assert second.wait(SECONDS) == 0
         servers.enter_context(successor(port, environment))

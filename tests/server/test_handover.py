@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from onward.errors import SetupError
@@ -70,12 +70,12 @@ def loading(old: Process, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     server.end()
 
 
-def complete(server: Process, client: httpx.Client | None = None, **fields: Any) -> httpx.Response:
-    post = httpx.post if client is None else client.post
+def complete(server: Process, client: httpx2.Client | None = None, **fields: Any) -> httpx2.Response:
+    post = httpx2.post if client is None else client.post
     return post(f"{server.url}/v1/completions", json=STORY | fields, timeout=20)
 
 
-def first_event(stream: httpx.Response) -> Any:
+def first_event(stream: httpx2.Response) -> Any:
     return json.loads(next(line for line in stream.iter_lines() if line.startswith("data: ")).removeprefix("data: "))
 
 
@@ -97,8 +97,8 @@ def test_where_no_server_is_it_starts_as_any_other(start: Any) -> None:
 def test_what_the_old_one_began_is_finished(old: Process, start: Any) -> None:
     """A stream that hangs goes on on its connection; the next answer on another one closes it."""
     with (
-        httpx.Client() as client,
-        httpx.stream("POST", f"{old.url}/v1/completions", json=STORY | {"prompt": "hang", "stream": True}) as stream,
+        httpx2.Client() as client,
+        httpx2.stream("POST", f"{old.url}/v1/completions", json=STORY | {"prompt": "hang", "stream": True}) as stream,
     ):
         chunks = stream.iter_text()
         assert "a" in next(chunks)
@@ -113,23 +113,23 @@ def test_what_the_old_one_began_is_finished(old: Process, start: Any) -> None:
 
 def test_a_kept_stream_is_read_on_through_the_new_one(old: Process, start: Any) -> None:
     fields = STORY | {"prompt": "hang", "stream": True, "stream_options": {"resumable": True}}
-    with httpx.stream("POST", f"{old.url}/v1/completions", json=fields) as stream:
+    with httpx2.stream("POST", f"{old.url}/v1/completions", json=fields) as stream:
         first = first_event(stream)
     new: Process = start("take_over=true", port=old.port)
     url = f"{new.url}/v1/completions/{first['id']}"
-    assert httpx.head(url).status_code == 200
-    with httpx.stream("GET", url) as stream:
+    assert httpx2.head(url).status_code == 200
+    with httpx2.stream("GET", url) as stream:
         assert first_event(stream) == first
-    assert httpx.get(f"{new.url}/v1/completions/cmpl-unknown").status_code == 404
-    assert httpx.get(f"{new.url}/v1/completions/x%0d%0ay").status_code == 404
-    assert httpx.delete(url).json()["deleted"] is True
+    assert httpx2.get(f"{new.url}/v1/completions/cmpl-unknown").status_code == 404
+    assert httpx2.get(f"{new.url}/v1/completions/x%0d%0ay").status_code == 404
+    assert httpx2.delete(url).json()["deleted"] is True
     assert old.popen.wait(10) == 0
-    assert httpx.get(url).status_code == 404
+    assert httpx2.get(url).status_code == 404
 
 
 @pytest.mark.slow
 def test_a_signal_ends_what_is_left_of_the_old_one(old: Process, start: Any) -> None:
-    with httpx.stream("POST", f"{old.url}/v1/completions", json=STORY | {"prompt": "hang", "stream": True}) as stream:
+    with httpx2.stream("POST", f"{old.url}/v1/completions", json=STORY | {"prompt": "hang", "stream": True}) as stream:
         received = stream.iter_text()
         next(received)
         start("take_over=true", port=old.port)
@@ -249,7 +249,7 @@ def test_the_service_managers_socket_is_listened_on() -> None:
     """Whatever --port says; a connection that came before the server did waits for it."""
     process, address = activated()
     try:
-        answer = httpx.post(f"http://127.0.0.1:{address[1]}/v1/completions", json=STORY, timeout=20)
+        answer = httpx2.post(f"http://127.0.0.1:{address[1]}/v1/completions", json=STORY, timeout=20)
         assert answer.status_code == 200 and f":{address[1]}/v1" in process.stdout.readline()
     finally:
         process.terminate()

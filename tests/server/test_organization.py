@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from openai.types.admin.organization.usage_completions_response import UsageCompletionsResponse
-from openai.types.admin.organization.usage_costs_response import UsageCostsResponse
-
 from onward.server.organization import BAD_TOKEN
 from onward.service.ledger import write_row
 from tests.server.fakes import Call
@@ -42,6 +39,8 @@ def fill(served: Served) -> None:
 
 
 def test_buckets_and_rows(tmp_path: Path) -> None:
+    from openai.types.admin.organization.usage_completions_response import UsageCompletionsResponse
+
     async def test(served: Served) -> None:
         fill(served)
         start, end = MIDNIGHT + 39_000, MIDNIGHT + 3 * DAY
@@ -150,6 +149,8 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
 
 
 def test_costs_are_numbers_by_day_and_item(tmp_path: Path) -> None:
+    from openai.types.admin.organization.usage_costs_response import UsageCostsResponse
+
     async def test(served: Served) -> None:
         fill(served)
         query: dict[str, Any] = {"start_time": MIDNIGHT, "end_time": MIDNIGHT + 2 * DAY}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from openai.types.completion_usage import CompletionUsage
 
 from tests.api.served import post, toy_app
 from tests.server.fakes import in_loop
@@ -57,6 +56,8 @@ async def test_what_a_longer_prompt_adds_is_written_and_n_and_prompts_count_as_p
 
 @in_loop
 async def test_every_detail_of_the_sdk_is_stated() -> None:
+    from openai.types.completion_usage import CompletionUsage  # here: it takes a second
+
     async with toy_app() as app:
         found = CompletionUsage.model_validate(await usage(app, 20))
     for details in (found.prompt_tokens_details, found.completion_tokens_details):
