@@ -21,6 +21,8 @@ CHECKS = (
     "response_headers_conformance",
     "unsupported_method",
 )
+PHASES = {"server": "examples,coverage", "lenient": "examples,coverage,fuzzing"}
+"""Random requests go to the lenient server: those to the other name a model that it does not have, and end there."""
 SECONDS = 300
 
 
@@ -35,7 +37,7 @@ def lenient() -> Iterator[Server]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("profile", ["server", "lenient"])
+@pytest.mark.parametrize("profile", PHASES)
 def test_every_route_does_what_its_schema_says(profile: str, request: pytest.FixtureRequest) -> None:
     server: Server = request.getfixturevalue(profile)
     environment = PYTHON["schemathesis"]
@@ -47,7 +49,7 @@ def test_every_route_does_what_its_schema_says(profile: str, request: pytest.Fix
         [
             *(environment.program("schemathesis"), "run", f"{server.url}/openapi.json"),
             *("--checks", ",".join(CHECKS), "--max-examples", "40", "--seed", "1", "--workers", "1"),
-            *("--phases", "examples,coverage,fuzzing", "--no-color", "--request-timeout", "20"),
+            *("--phases", PHASES[profile], "--no-color", "--request-timeout", "20"),
         ],
         capture_output=True,
         text=True,

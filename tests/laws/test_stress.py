@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 
 NUM_REQUESTS = 200
+ARRIVAL_SECONDS = 1.5
+"""Within which all are sent: enough that many are prefilled while others decode."""
 TEXT = (
     "once upon a time there was a king who had three sons and the youngest of them was called simple because he "
     "said little and laughed often. def main(args): return [x for x in args if x] # the fox and the crow\n"
@@ -113,8 +115,8 @@ async def all_at_random_times(
         except TimeoutError:
             pass
 
-    tasks = [one(n, rng.random() * 6, rng.choice([whole, streamed])) for n in range(NUM_REQUESTS)]
-    tasks += [unseeded(rng.random() * 6, rng.choice([0.05, 60])) for _ in range(NUM_REQUESTS // 2)]
+    tasks = [one(n, rng.random() * ARRIVAL_SECONDS, rng.choice([whole, streamed])) for n in range(NUM_REQUESTS)]
+    tasks += [unseeded(rng.random() * ARRIVAL_SECONDS, rng.choice([0.05, 60])) for _ in range(NUM_REQUESTS // 2)]
     await asyncio.gather(*tasks)
     return answers
 
