@@ -122,10 +122,10 @@ LONG: Any = {"prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": Tr
 
 
 def idle_soon(engine: Engine) -> bool:
-    """Return whether the engine becomes idle long before `LONG` would end by itself at the pace of `slow_down`."""
-    deadline = time.monotonic() + 2
-    while not engine.idle and time.monotonic() < deadline:
-        time.sleep(0.005)
+    """Return whether the engine becomes idle long before `LONG` would end by itself, counted in steps: `slow_down`
+    gives this thread time for many looks at each."""
+    while not engine.idle and engine.counters.num_steps < LONG["max_tokens"] // 2:
+        time.sleep(0.001)
     return engine.idle
 
 

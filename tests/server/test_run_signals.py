@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,6 +27,7 @@ backend.WORKER = (sys.executable, __file__, "worker")
 
 def hang(self, rows, before_compute=lambda: None):
     before_compute()
+    open(__file__ + ".hangs", "w").close()
     time.sleep(1000)
 
 ToyModel.evaluate = hang
@@ -58,11 +59,15 @@ def children(pid: int) -> list[int]:
     ]
 
 
-def wait_until_gone(pids: list[int]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < deadline, "a process is left"
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become true"
         time.sleep(0.01)
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 def request(url: str, *, max_tokens: int) -> subprocess.Popen[bytes]:
@@ -108,7 +113,7 @@ def test_a_second_signal_ends_a_server_whose_engine_hangs(process: str, tmp_path
     with server("--engine-process", process, program=(str(program),)) as (running, url):
         engines = children(running.pid) if sys.platform.startswith("linux") else []
         client = request(url, max_tokens=9)
-        time.sleep(0.3)
+        wait_until(program.with_name("hanging.py.hangs").exists)
         running.send_signal(signal.SIGINT)
         time.sleep(0.2)
         assert running.poll() is None, "it waits for the request"
@@ -125,11 +130,8 @@ def test_a_signal_while_the_model_loads_ends_the_server_at_once(number: signal.S
     program.write_text(HANGING.replace("ToyModel.evaluate = hang", "ToyModel.__init__ = lambda *_, **__: hang(0, 0)"))
     command = [sys.executable, str(program), "serve", "--port", "0", "--model", "toy"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 30
-    while not (engines := children(process.pid)):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(0.5)
+    wait_until(program.with_name("slow.py.hangs").exists)
+    engines = children(process.pid)
     process.send_signal(number)
     _, log = process.communicate(timeout=20)
     assert process.returncode in (-number, 128 + number) and "Traceback" not in log, log
