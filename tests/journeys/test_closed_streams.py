@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import COMMAND
+from tests.examples import slow_but
 
 TOY = ("completions", "create", "Once", "--model", "toy", "--max-tokens", "4")
 needs_full_disk = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -53,13 +54,13 @@ def test_a_result_that_cannot_be_written_is_an_error(arguments: tuple[str, ...])
 @pytest.mark.parametrize(
     ("arguments", "code"), [((*TOY, "--temperature", "9"), 4), (("models", "show", "nowhere"), 4), (("srve",), 2)]
 )
-@pytest.mark.parametrize("closing", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closing", slow_but(["<&- >&- 2>&-"], ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"]))
 def test_an_error_that_cannot_be_printed_keeps_its_code(closing: str, arguments: tuple[str, ...], code: int) -> None:
     done = closed(closing, *arguments)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
-@pytest.mark.parametrize("arguments", [TOY, ("tokenize", "-m", "toy", "a"), ("models", "list")])
+@pytest.mark.parametrize("arguments", slow_but([TOY], [TOY, ("tokenize", "-m", "toy", "a"), ("models", "list")]))
 def test_a_result_is_written_when_stderr_is_closed(arguments: tuple[str, ...]) -> None:
     done = closed("</dev/null 2>&-", *arguments)
     assert json.loads(done.stdout)

@@ -13,7 +13,7 @@ from onward.model_files.toy import END
 from onward.runtimes.toy.model import STEP_SHAPE
 from onward.text.assembler import TextRules
 from tests.engine.harness import TOKENIZER, all_ended, make_engine, make_job, run, run_alone
-from tests.examples import examples
+from tests.examples import examples, slow_but
 
 BLOCK_TOKENS, MIN_SHARED = STEP_SHAPE.block_tokens, STEP_SHAPE.min_prefill_tokens
 STORY = "once upon a time there was a little fox who lived at the edge of the wood and the fox was very "
@@ -39,7 +39,7 @@ def again(job: Job) -> Job:
 # --- law 2: same request, same seed, same bytes ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 34, 63, 64, 65, 66, 97, 200])
+@pytest.mark.parametrize("length", slow_but([1, 33, 64, 200], [1, 2, 31, 32, 33, 34, 63, 64, 65, 66, 97, 200]))
 def test_law_2_a_seeded_job_returns_the_same_bytes_alone_and_beside_31_others(length: int) -> None:
     prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:length]
     job = make_job(prompt, choices=3, max_tokens=24, score_top=2, score_ranks=True)

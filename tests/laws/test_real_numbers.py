@@ -68,6 +68,7 @@ def scores(precision: Precision, reference: StorytellerReference) -> tuple[Array
     return np.array(logprobs.token_logprobs[1:]), expected
 
 
+@pytest.mark.slow
 def test_exact_log_probabilities_equal_float64(reference: StorytellerReference) -> None:
     served, expected = scores("exact", reference)
     assert np.abs(served - expected).max() < 1e-4

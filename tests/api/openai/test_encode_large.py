@@ -28,6 +28,7 @@ from onward.api.openai.response import (
     PromptTokensDetails,
     Usage,
 )
+from tests.examples import slow_but
 
 USAGE = Usage(
     prompt_tokens=1,
@@ -93,7 +94,7 @@ def test_the_parts_of_a_chunk_are_its_encoding(choices: list[Choice], model: str
     assert b"".join(chunk_event_parts(deepcopy(whole))) == chunk_event(whole)
 
 
-@pytest.mark.parametrize("num_tokens", [1, 4095, 4097, 30_000])
+@pytest.mark.parametrize("num_tokens", slow_but([1, 4097], [1, 4095, 4097, 30_000]))
 @pytest.mark.parametrize("num_top", [None, 0, 1, 20])
 def test_many_tokens_are_encoded_in_slices(num_tokens: int, num_top: int | None) -> None:
     choices = [Choice(text="a", index=index, logprobs=logprobs(num_tokens, num_top)) for index in range(2)]

@@ -36,6 +36,7 @@ def test_the_difference_is_that_of_the_sums() -> None:
     assert [(each["index"], each["logprobs"]) for each in found["tokens"][:2]] == [(0, [-3.0, -2.0]), (0, [-1.0, -1.5])]
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_true_difference_as_often_as_it_says() -> None:
     random = np.random.default_rng(5)
     covered = 0

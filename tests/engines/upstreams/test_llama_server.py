@@ -148,7 +148,10 @@ EVERY_PATTERN: list[tuple[str, dict[str, Any]]] = [(pattern, {}) for pattern in 
 ONE_PATTERN = [("[ab]{3}c", more) for more in ({"logprobs": 1}, {"presence_penalty": 1.0}, {"n": 2})]
 
 
-@pytest.mark.parametrize(("pattern", "more"), [*EVERY_PATTERN, *ONE_PATTERN])
+@pytest.mark.parametrize(
+    ("pattern", "more"),
+    [*EVERY_PATTERN[:2], *(pytest.param(*each, marks=pytest.mark.slow) for each in [*EVERY_PATTERN[2:], *ONE_PATTERN])],
+)
 def test_constraints_are_masks_for_one_token_at_a_time(server: StandIn, pattern: str, more: dict[str, Any]) -> None:
     server.faults = ["busy"]
     for choice in ask(server, max_tokens=60, **CONSTRAINTS[pattern], **more).choices:
