@@ -94,7 +94,8 @@ class Step:
         sinks = np.linspace(-1, 1, shape.num_heads, dtype=np.float32)
         record = ATTEND.record(
             0, has_barrier=False, queries=address(self.queries), query_stride=shape.query_stride,
-            cache=address(self.cache), target=address(out), target_stride=out[0].nbytes, window=WINDOW, cap=0.0,
+            cache=address(self.cache), cache_stride=self.cache.strides[0],
+            target=address(out), target_stride=out[0].nbytes, window=WINDOW, cap=0.0,
             sinks=address(sinks),
         )  # fmt: skip
         context = np.zeros(CONTEXT_WORDS, np.int64)

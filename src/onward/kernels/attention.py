@@ -181,7 +181,7 @@ class Attention:
     def keys_and_values(self, block: Value) -> tuple[Value, Value]:
         """Return pointers to the first head's keys and values of a block of the table."""
         f = self.f
-        at = f.load(self._table, I32, block * 4).zext(I64) * self.shape.block_bytes
+        at = f.load(self._table, I32, block * 4).zext(I64) * ATTEND.load(f, self.record, "cache_stride")
         return f.at(self._keys, at), f.at(self._values, at)
 
     def cached(self, pointer: Value, offset: Value | int) -> Value:

@@ -49,9 +49,14 @@ class Rows:
     def address(self) -> int:
         return address(self.memory)
 
+    def without(self, row_bytes: int) -> Rows:
+        """Return the same rows without so many bytes at the beginning of each."""
+        return Rows(self.memory[row_bytes:], self.count, self.stride)
+
     def require(self, rows: int, row_bytes: int) -> None:
         """Raise ValueError if a kernel that writes or reads so much would leave this memory."""
-        if rows > self.count or row_bytes > self.stride or self.count * self.stride > self.memory.nbytes:
+        end = (self.count - 1) * self.stride + row_bytes
+        if rows > self.count or row_bytes > self.stride or end > self.memory.nbytes:
             raise ValueError(
                 f"{rows} rows of {row_bytes} bytes are not within {self.count} rows of {self.stride} bytes."
             )

@@ -230,7 +230,8 @@ def emit_rotate(module: Module, shape: AttentionShape) -> Any:
         table = f.load_pointer(op.shared("tables"), row * 8)
         block = f.load(table, I32, position // BLOCK_TOKENS * 4).zext(I64)
         slot = position % BLOCK_TOKENS
-        _Rotation(op, shape, row, position).emit(f.at(op.field(ROTATE, "cache"), block * shape.block_bytes), slot)
+        place = f.at(op.field(ROTATE, "cache"), block * op.field(ROTATE, "cache_stride"))
+        _Rotation(op, shape, row, position).emit(place, slot)
     return f.ret()
 
 

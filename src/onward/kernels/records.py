@@ -81,12 +81,12 @@ UNIT = Layout(
 `activation`: 0 silu, 1 gelu, 2 gelu by tanh."""
 ROTATE = Layout(
     queries=PTR, keys=PTR, values=PTR, query_stride=I64, key_stride=I64,
-    cosines=PTR, sines=PTR, cache=PTR, target=PTR, scale=F32,
+    cosines=PTR, sines=PTR, cache=PTR, cache_stride=I64, target=PTR, scale=F32,
 )  # fmt: skip
 """Rotates queries, to `target`, and keys by their positions; multiplies queries by a scale; writes keys and values to
-the layer's cache."""
+the layer's cache, whose blocks are `cache_stride` bytes apart."""
 ATTEND = Layout(
-    queries=PTR, query_stride=I64, cache=PTR, target=PTR, target_stride=I64,
+    queries=PTR, query_stride=I64, cache=PTR, cache_stride=I64, target=PTR, target_stride=I64,
     window=I64, cap=F32, sinks=PTR,
 )  # fmt: skip
 

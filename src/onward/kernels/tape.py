@@ -242,15 +242,15 @@ class TapeBuilder:
             rows.require(self._rows, 4 * shape.num_kv_heads * shape.head_size)
         target.require(self._rows, shape.query_stride)
         cache.require(1, shape.block_bytes)
-        if keys.stride != values.stride or target.stride != shape.query_stride or cache.stride != shape.block_bytes:
-            raise ValueError("Rows of keys, values, queries or the cache are not as long as the kernels expect.")
+        if keys.stride != values.stride or target.stride != shape.query_stride:
+            raise ValueError("Rows of keys, values or queries are not as long as the kernels expect.")
         for table in tables:
             if table.stride != 2 * shape.rotated:
                 raise ValueError(f"A table of positions has rows of {table.stride} bytes.")
         record = ROTATE.record(
             ROTATE_CODE, has_barrier=True, queries=queries.address, keys=keys.address, values=values.address,
             query_stride=queries.stride, key_stride=keys.stride, cosines=tables[0].address, sines=tables[1].address,
-            cache=cache.address, target=target.address, scale=scale,
+            cache=cache.address, cache_stride=cache.stride, target=target.address, scale=scale,
         )  # fmt: skip
         self._append(record, queries, keys, values, target, tables, cache)
 
@@ -261,10 +261,12 @@ class TapeBuilder:
         target.require(self._rows, 4 * shape.num_heads * shape.head_size)
         if window is not None and not shape.has_window:
             raise ValueError("The kernels were compiled without windows.")
-        if queries.stride != shape.query_stride or cache.stride != shape.block_bytes:
-            raise ValueError("Rows of queries or the cache are not as long as the kernels expect.")
+        cache.require(1, shape.block_bytes)
+        if queries.stride != shape.query_stride:
+            raise ValueError("Rows of queries are not as long as the kernels expect.")
         record = ATTEND.record(
-            ATTEND_CODE, has_barrier=True, queries=queries.address, query_stride=queries.stride, cache=cache.address,
+            ATTEND_CODE, has_barrier=True, queries=queries.address, query_stride=queries.stride,
+            cache=cache.address, cache_stride=cache.stride,
             target=target.address, target_stride=target.stride, window=EVERYTHING if window is None else window,
             cap=0.0, sinks=0,
         )  # fmt: skip

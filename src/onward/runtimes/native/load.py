@@ -107,11 +107,14 @@ def _load(
         found.num_layers * shape.block_bytes, STEP_SHAPE.block_tokens, context, available_memory().free_bytes,
         options.kv_memory,
     )  # fmt: skip
-    cache = [Rows.exactly(plan.blocks, shape.block_bytes) for _ in range(found.num_layers)]
+    # all layers of a block side by side: a short sequence touches few huge pages
+    cache = Rows.exactly(plan.blocks, found.num_layers * shape.block_bytes)
     positions = Positions(found, plan.context_length)
     tape = TapeBuilder(kernels, MAX_ROWS, threads)
     decoder = Decoder(found, weights, tape, MAX_ROWS)
-    logits = decoder.write(positions, Cache(cache))
+    logits = decoder.write(
+        positions, Cache([cache.without(layer * shape.block_bytes) for layer in range(found.num_layers)])
+    )
     longest = max(found.hidden, found.num_heads * found.head_size, found.feed_forward)
     machine = Machine(
         code, tape.finish(), panels, shape, rows=MAX_ROWS, positions=plan.context_length, threads=threads,

@@ -29,7 +29,7 @@ class NativeModel:
         self,
         machine: Machine,
         panels: PanelCache,
-        cache: Sequence[Rows],
+        cache: Rows,
         positions: Positions,
         logits: Rows,
         *,
@@ -38,11 +38,11 @@ class NativeModel:
         blocks: int,
         keep: object,
     ) -> None:
-        """`keep`: what owns the memory that the tape points to."""
+        """`cache`: a row per block. `keep`: what owns the memory that the tape points to."""
         self.vocab_size, self.context_length, self.blocks = vocab_size, context_length, blocks
         self.shape = STEP_SHAPE
         self._parts: tuple[Machine, PanelCache, object] | None = (machine, panels, keep)
-        self._cache = [rows.memory[: rows.count * rows.stride].reshape(rows.count, rows.stride) for rows in cache]
+        self._cache = cache.memory[: cache.count * cache.stride].reshape(cache.count, cache.stride)
         self._positions = positions
         numbers = logits.memory[: logits.count * logits.stride].view(np.float32)
         self._logits = numbers.reshape(logits.count, -1)[:, :vocab_size]
@@ -120,8 +120,7 @@ class NativeModel:
 
     def copy_block(self, source: int, target: int) -> None:
         self._open()
-        for layer in self._cache:
-            layer[target] = layer[source]
+        self._cache[target] = self._cache[source]
 
     def close(self) -> None:
         """End the threads, and free the weights and the KV cache. May be called again."""
@@ -129,7 +128,7 @@ class NativeModel:
             self._parts[0].close()
             self._parts[1].close()
         self._parts = None
-        self._cache = []
+        self._cache = np.empty((0, 0), np.uint8)
 
     def _open(self) -> Machine:
         if self._parts is None:
