@@ -1,8 +1,10 @@
-"""A server goes on where its machine fails: clocks that jump, a full log disk, a cache that others use too."""
+"""What a server does where its machine fails: clocks that jump, a full log disk, a cache that others use too, a model's
+file that is cut short."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from onward.models.resolve import built_in_folder
 from tests.processes import served, server_process
 
 JUMPING_CLOCK = """
@@ -100,3 +103,19 @@ def test_servers_that_start_together_share_an_empty_cache(tmp_path: Path, monkey
     assert any((tmp_path / "onward").rglob("*")), "they have a cache"
     assert not list((tmp_path / "onward").rglob("*.tmp")), "nothing is left half-written"
     assert {completed(0)} == texts, "what they left is whole"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="SIGBUS")
+def test_a_file_that_is_cut_short_while_it_is_mapped_is_a_sentence(tmp_path: Path) -> None:
+    """The engine dies of it, and the next one finds out why."""
+    model = tmp_path / "story.gguf"
+    shutil.copy(built_in_folder("storyteller") / "storyteller.gguf", model)
+    with server_process("--model", str(model), model=None) as server:
+        assert text_of(post(server.url, model="story"))
+        os.truncate(model, 4096)
+        answer = post(server.url, model="story", prompt="Another dragon flew over the hills")
+        assert answer.status_code == 500 and "error" in answer.json()
+        assert server.popen.wait(60) == 70
+        said = "".join(server.output)
+    assert f"the files of its model have changed since they were loaded: {model} is broken" in said
