@@ -123,6 +123,9 @@ class Answer:
 class Server:
     """One `onward serve` process. `model` None: the flags say what is served."""
 
+    answer_seconds = 30.0
+    """How long an answer may take."""
+
     def __init__(self, *flags: str, model: str | None = "toy") -> None:
         models = [] if model is None else ["--model", model]
         command = [sys.executable, "-m", "onward", "serve", *models, "--port", "0"]
@@ -142,7 +145,7 @@ class Server:
         self.port = int(found[2])
         self.url = f"http://127.0.0.1:{self.port}"
         self._key = {"authorization": f"Bearer {KEY}"} if KEY in flags else {}
-        self.http = httpx2.Client(base_url=self.url, timeout=30)
+        self.http = httpx2.Client(base_url=self.url, timeout=self.answer_seconds)
 
     def close(self) -> str:
         """Stop the process and return its standard error."""
@@ -169,7 +172,9 @@ class Server:
     def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
         """Send a raw request. Its content type is JSON, unless `headers` contain another."""
         given = {"content-type": "application/json"} if body else {}
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)  # unlike httpx2, it sends invalid headers
+        connection = HTTPConnection(
+            "127.0.0.1", self.port, timeout=self.answer_seconds
+        )  # unlike httpx2, it sends invalid headers
         with contextlib.closing(connection):
             connection.request(method, path, body, given | dict(headers or {}))
             got = connection.getresponse()

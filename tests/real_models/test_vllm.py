@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from onward.api.openai.decode import check_request
 from onward.api.openai.response import Choice
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
@@ -62,7 +61,7 @@ def test_the_parity_table_passes_through_it_or_is_refused_by_name(url: str) -> N
     failed = {row.id: why for row, what, why in found if what == "failed"}
     assert failed.keys() <= DEVIATIONS.keys(), failed
     passed = sum(what == "passed" for _, what, _ in found)
-    assert passed >= 0.96 * len(found), f"{passed} of {len(found)} rows pass; the others are refused by name"
+    assert passed >= 0.97 * len(found), f"{passed} of {len(found)} rows pass; the others are refused by name"
 
 
 def test_five_clients_work_over_it(url: str) -> None:
@@ -169,7 +168,7 @@ def test_scores_are_those_of_the_own_engine(running: Running) -> None:
 @pytest.mark.parametrize("num_prompt", [510, 511, 512])
 @pytest.mark.parametrize("fields", [{}, {"echo": True, "logprobs": 1}, {"prompt_logprobs": 0}, {"regex": "[a-z]{9}"}])
 def test_prompts_may_fill_the_context(running: Running, num_prompt: int, fields: dict[str, Any]) -> None:
-    fields = {"prompt": [504, 3575] * 256, "ban_eos_token": True, **fields}
+    fields = {"prompt": [504, 3575] * 256, "ban_eos_token": "regex" not in fields, **fields}
     prompt, left = fields["prompt"][:num_prompt], 512 - num_prompt
     choice = running.ask(**fields | {"prompt": prompt, "max_tokens": left})
     assert choice.finish_reason == "length"
@@ -230,4 +229,3 @@ def test_a_text_goes_on_when_it_is_killed(running: Running, victim: str) -> None
     undisturbed = running.ask(**fields)
     assert running.loop.run(disturbed()).text == undisturbed.text
     assert running.backend.health().state == "ready"
-    check_request({"model": "smol", "prompt": "x"})

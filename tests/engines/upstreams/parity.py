@@ -36,6 +36,8 @@ class Watched(Server):
     """A server that remembers whether it has refused a request for what its engine lacks."""
 
     has_refused = False
+    answer_seconds = 300.0
+    """Real engines compute two thousand tokens for a row, beside whatever else this machine does."""
 
     def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
         answer = super().send(method, path, body, headers)
