@@ -34,8 +34,8 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def storyteller() -> Iterator[str]:
-    with served(model="storyteller") as url:
+def storyteller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served("--data-dir", str(tmp_path_factory.mktemp("data")), model="storyteller") as url:
         yield url
 
 
@@ -44,7 +44,7 @@ def storyteller() -> Iterator[str]:
     "page",
     [
         ROOT / "README.md",
-        *(ROOT / f"docs/how-to/{name}.md" for name in ("python", "predictions", "constrained-output")),
+        *(ROOT / f"docs/how-to/{name}.md" for name in ("python", "predictions", "constrained-output", "batches")),
     ],
     ids=lambda page: page.stem,
 )

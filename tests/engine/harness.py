@@ -72,6 +72,7 @@ class JobOptions(SamplingOptions, total=False):
     grammar: str
     salt: str
     priority: int
+    is_background: bool
 
 
 class ToyEngine(Engine):
@@ -176,6 +177,7 @@ def make_job(
     grammar: str = "",
     salt: str = "",
     priority: int = 0,
+    is_background: bool = False,
     **sampling: Unpack[SamplingOptions],
 ) -> Job:
     """A job with an id of its own, and with a request of its own unless one is passed."""
@@ -200,6 +202,7 @@ def make_job(
         grammar=grammar,
         salt=salt,
         priority=priority,
+        is_background=is_background,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -36,8 +37,13 @@ class InProcess(Server):
         self._team = open_team(settings)
         self._backend = compose(settings, lambda message: None)
         self._app = make_app(self._backend, settings, team=self._team)
+        self.data_dir = settings.data_dir or Path()
+        runner = self._app.batches
+        self._working = None if runner is None else asyncio.run_coroutine_threadsafe(runner.run(), loop.loop)
 
     def close(self) -> str:
+        if self._working is not None:
+            self._working.cancel()
         self._loop.run(self._backend.aclose())
         if self._team is not None:
             self._team.close()

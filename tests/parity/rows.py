@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    rows_batches,
     rows_constraints,
     rows_ending,
     rows_errors,
@@ -35,6 +36,8 @@ AREAS = (
     rows_filters.AREA,
     rows_errors.AREA,
     rows_team.AREA,
+    rows_batches.FILES,
+    rows_batches.BATCHES,
     rows_routes.ROUTES,
     rows_values.AREA,
     rows_front_ends.FRONT_ENDS,

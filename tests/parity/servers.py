@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -49,6 +50,10 @@ TEAM_LIMITS = {
     "small": Limits(tokens_per_minute=10),
     "spent": Limits(cost_per_month=1),
     "free": Limits(),
+    "batches": Limits(),
+    "lister": Limits(),
+    "cancelling": Limits(tokens_per_day=120),
+    "expiring": Limits(tokens_per_day=120),
 }
 """The keys of "team" by name; each is `sk-parity-NAME`. A million tokens cost a thousand."""
 PLUGIN = Path(__file__).parent / "plugin"
@@ -143,6 +148,7 @@ class Server:
         found = re.search(r"http://([\d.]+):(\d+)/v1", line)
         assert found, self._process.communicate()[1]
         self.port = int(found[2])
+        self.data_dir = Path(flags[flags.index("--data-dir") + 1]) if "--data-dir" in flags else Path()
         self.url = f"http://127.0.0.1:{self.port}"
         self._key = {"authorization": f"Bearer {KEY}"} if KEY in flags else {}
         self.http = httpx2.Client(base_url=self.url, timeout=self.answer_seconds)
@@ -189,6 +195,11 @@ class Server:
             with contextlib.suppress(httpx2.HTTPError):
                 yield
 
+    def expire(self, batch_id: str) -> None:
+        """Let the completion window of a batch be over, in the server's database."""
+        with contextlib.closing(sqlite3.connect(self.data_dir / "onward.db", timeout=10)) as database, database:
+            database.execute("UPDATE batches SET expires_ms = created_ms WHERE id = ?", [batch_id])
+
     def tokens(self, text: str) -> list[int]:
         """Return the toy's token ids of `text`."""
         body = json.dumps({"prompt": text}).encode()
@@ -212,8 +223,12 @@ class Servers:
 
     def __getitem__(self, name: str) -> Server:
         if name not in self._running:
-            team = self._team() if name == "team" else ()
-            self._running[name] = self._start(*PROFILES[name], *team)
+            more: tuple[str, ...] = ()
+            if name == "team":
+                more = self._team()
+            elif name == "strict":  # without keys
+                more = "--data-dir", str(Path(self._folder.name) / name)
+            self._running[name] = self._start(*PROFILES[name], *more)
         return self._running[name]
 
     def _team(self) -> tuple[str, ...]:

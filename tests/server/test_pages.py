@@ -163,6 +163,8 @@ async def test_every_documented_path_is_served() -> None:
                 assert (call.status, "no stream" in call.error["message"]) == (404, True)
             elif path.startswith("/v1/organization/"):
                 assert (call.status, "keeps no ledger" in call.error["message"]) == (404, True)
+            elif path.startswith(("/v1/files", "/v1/batches")):
+                assert (call.status, "no files and batches" in call.error["message"]) == (404, True)
             else:
                 assert call.status in (200, 400, 422), (method, path)  # 422: as some dialects say 400
 

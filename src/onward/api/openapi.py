@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from onward.api.dialects import DIALECTS
+from onward.api.openai.batches import batch_schemas
 from onward.api.openai.response import error_schema, response_schemas
 from onward.api.operations import ref, server_schemas
 from onward.api.parameter import FieldTable, Profile
@@ -36,7 +37,7 @@ def openapi(
         },
         "servers": [{"url": "/"}],
         "security": [{}, {"bearer": []}],
-        "tags": [{"name": name} for name in ("Completions", "Tokens", *dialects)],
+        "tags": [{"name": name} for name in ("Completions", "Tokens", "Batches", *dialects)],
         "paths": _paths(routes, dialects, profile),
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
@@ -108,5 +109,6 @@ def _components(profile: Profile) -> dict[str, Schema]:
         **answers,
         "LinkedCompletion": {"allOf": [linked, ref("Completion")]},
         "Error": error_schema(),
+        **batch_schemas("#/components/schemas/{name}"),
         **server_schemas(),
     }

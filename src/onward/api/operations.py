@@ -19,6 +19,7 @@ _ERRORS = {
     "403": "A web page of another site, or a host, that this server does not answer.",
     "404": "There is no such model or URL.",
     "405": "The URL does not support this method.",
+    "409": "It has ended already.",
     "408": "The rest of the body did not arrive in time.",
     "413": "The body is too large.",
     "429": "Too many incorrect API keys came from this address. `Retry-After` is in seconds.",

@@ -124,7 +124,7 @@ class EmbeddedModel:
         except ApiError:
             retire(False)
             raise
-        if self._max_wait:
+        if self._max_wait and not planned.request.is_background:
             timer = asyncio.get_running_loop().call_later(self._max_wait, answer.stop_waiting)
         return answer
 

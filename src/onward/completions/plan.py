@@ -192,6 +192,7 @@ def _plan_prompt(
         prediction=prediction,
         salt=_salt(request),
         priority=request.priority,
+        is_background=request.is_background,
     )
     return PlannedPrompt(job, text, visible, token_bytes, max(1, len(job_prompt) - num_implicit))
 

@@ -112,6 +112,8 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Lower `max_tokens` to what the model's context has room for, instead of rejecting the request."""
     infill: InfillContext | None = None
     """Generate an infill, also where `suffix` is not set."""
+    is_background: bool = False
+    """Nobody waits for the answer: give way to all requests whose clients do."""
     random_seed: int = msgspec.field(default_factory=lambda: secrets.randbits(64))
     """The seed if `seed` is None. It is part of the request, so that a resumed request has the same plan."""
 

@@ -88,9 +88,12 @@ def _tokens_with(parts: tuple[bytes, ...], tokenizer: Tokenizer) -> list[int]:
 
 
 def _seed(request: CompletionRequest, prompt_index: int) -> int:
-    """Return the seed of one prompt's choices: the request's seed for every prompt, or a different one for each."""
+    """Return the seed of one prompt's choices: the request's seed for every prompt, or a different one for each. The
+    first prompt's is the one that was drawn: sent as `seed`, it has the same tokens."""
     if request.seed is not None:
         return request.seed & _SEED_MASK
+    if prompt_index == 0:
+        return request.random_seed & _SEED_MASK
     return mix((request.random_seed + GOLDEN_GAMMA * prompt_index) & _SEED_MASK)
 
 

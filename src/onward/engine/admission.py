@@ -95,6 +95,8 @@ class Admission:
         turns = count()
         self._queues: list[WaitingQueue] = []
         self._queues += [WaitingQueue(turns, rows, self._queues, is_short=is_short) for is_short in (True, False)]
+        self._only_interactive = False
+        """Whether background jobs wait in this step."""
         self._out_of_memory = False
         """Whether the request whose turn it is did not fit in memory in this step: then nothing is admitted."""
 
@@ -125,20 +127,28 @@ class Admission:
         """Remove a waiting sequence that has run before."""
         self._returning.cancel(lambda sequence: (sequence.job.id, sequence.choice) == (job, choice))
 
-    def admit_beside(self, prefilling: list[Sequence]) -> tuple[list[AdmittedSequence], list[WaitingQueue]]:
+    @property
+    def has_interactive(self) -> bool:
+        """Whether a sequence waits for which a row may be free, and that is not a background job's."""
+        return any(queue.has_interactive for queue in self._queues)
+
+    def admit_beside(
+        self, prefilling: list[Sequence], *, only_interactive: bool
+    ) -> tuple[list[AdmittedSequence], list[WaitingQueue]]:
         """Begin a step: admit one sequence, short or long, of each kind of which fewer than MAX_PREFILLING prefill, or
-        none of the client whose turn it is.
+        none of the client whose turn it is; in the whole step none of background jobs with `only_interactive`.
 
         `prefilling` are the running sequences that prefill. Returns the admitted sequences, and the queues from which
         more may be admitted while the step's budget lasts.
         """
-        self._out_of_memory = False
+        self._out_of_memory, self._only_interactive = False, only_interactive
         admitted: list[AdmittedSequence] = []
         open_queues: list[WaitingQueue] = []
         for queue in sorted(self._queues, key=_turn):
             now_prefilling = [*prefilling, *(each.sequence for each in admitted)]
             same_kind = [sequence.job.client for sequence in now_prefilling if sequence.is_short == queue.is_short]
-            if len(same_kind) < MAX_PREFILLING or queue.first_client not in same_kind:
+            first = queue.first_job
+            if len(same_kind) < MAX_PREFILLING or first is None or first.client not in same_kind:
                 one = self.admit_next([queue])
                 if one is None:
                     continue
@@ -153,16 +163,20 @@ class Admission:
         the others had their turn, so that no row is left unused.
         """
         suspended, returned = self._returning.suspended, list[Sequence]()
-        while suspended and not self._rows.is_full:
-            sequence = suspended[0]
-            if beside_others and self._rows.held_by(sequence.job.client) > min(queue.turn for queue in self._queues)[0]:
+        while (
+            not self._rows.is_full
+            and (sequence := self._returning.first(suspended, self._only_interactive)) is not None
+        ):
+            turn = sequence.job.is_background, self._rows.held_by(sequence.job.client)
+            if beside_others and turn > min(queue.turn for queue in self._queues)[:2]:
                 break
             if self._cache.lacks_block(sequence):
                 if not self._cache.can_grow():
                     self._reclaim.blocks_of_suspended()
                     continue
                 self._cache.grow(sequence)
-            returned.append(suspended.popleft())
+            suspended.remove(sequence)
+            returned.append(sequence)
             self._rows.take(sequence.job)
         return returned
 
@@ -175,15 +189,16 @@ class Admission:
         """
         if self._out_of_memory:
             return None
-        preempted = self._returning.preempted
-        num_rows, *_ = min((queue.turn for queue in queues), default=NEVER)
-        if preempted and self._rows.held_by(preempted[0].job.client) <= num_rows:
-            if self._rows.is_full:
-                return None
-            admitted = self._try_admit(preempted[0], self._cache.find(preempted[0]))
-            if admitted is not None:
-                preempted.remove(admitted.sequence)
-            return admitted
+        first = self._returning.first(self._returning.preempted, self._only_interactive)
+        if first is not None:
+            turn = first.job.is_background, self._rows.held_by(first.job.client)
+            if turn <= min((queue.turn for queue in queues), default=NEVER)[:2]:
+                if self._rows.is_full and not self._reclaim.row_for(first.job):
+                    return None
+                admitted = self._try_admit(first, self._cache.find(first))
+                if admitted is not None:
+                    self._returning.preempted.remove(first)
+                return admitted
         for queue in sorted(queues, key=_turn):
             admitted = self._admit_from(queue)
             if admitted is not None or self._out_of_memory:
@@ -193,16 +208,19 @@ class Admission:
     def _admit_from(self, queue: WaitingQueue) -> AdmittedSequence | None:
         """Admit the first sequence of a queue that does not wait for a prefix. Sets `_out_of_memory` if it does not fit
         and it is this queue's turn."""
-        if self._rows.is_full and not self._can_reclaim(queue):
+        first = queue.first_job
+        if first is None or (self._rows.is_full and not self._reclaim.may_find_row(first)):
             return None
         for sequence in queue.candidates():
+            if self._only_interactive and sequence.job.is_background:
+                return None
             if sequence.waits_for in self._prefilling:
                 continue
             nodes = self._cache.find(sequence)
             sequence.waits_for = self._prefilling.deepest(sequence, len(nodes))
             if sequence.waits_for is not None:
                 continue
-            if self._rows.is_full and not self._reclaim.row_for(sequence.job.client):
+            if self._rows.is_full and not self._reclaim.row_for(sequence.job):
                 return None
             admitted = self._try_admit(sequence, nodes)
             if admitted is not None:
@@ -217,18 +235,13 @@ class Admission:
         blocks."""
         reserve = self._rows.num_taken + len(self._returning.suspended)
         while not self._cache.can_admit(sequence, nodes, reserve):
-            if not self._reclaim.blocks_for(sequence.job.client):
+            if not self._reclaim.blocks_for(sequence.job):
                 return None
             reserve = self._rows.num_taken + len(self._returning.suspended)
         copy = self._cache.admit(sequence, nodes)
         self._rows.take(sequence.job)
         self._prefilling.begin(sequence, len(nodes))
         return AdmittedSequence(sequence, copy)
-
-    def _can_reclaim(self, queue: WaitingQueue) -> bool:
-        """Whether a client holds so many more rows than the one whose turn it is that one can be taken back."""
-        holder, client = self._rows.largest_holder(), queue.first_client
-        return client is not None and holder is not None and self._rows.held_by(holder) > self._rows.held_by(client) + 1
 
 
 _turn = attrgetter("turn")

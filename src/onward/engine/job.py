@@ -56,6 +56,7 @@ class Job:
     grammar: str = ""
     salt: str = ""
     priority: int = 0
+    is_background: bool = False
 
     @property
     def unfinished_choices(self) -> list[int]:

@@ -30,14 +30,23 @@ class ReturningSequences:
         yield from self.suspended
 
     def drop_last(self) -> bool:
-        """Release the blocks of the suspended sequence that would return last: it is preempted now. Returns whether
-        there was one."""
+        """Release the blocks of the suspended sequence that would return last, of background jobs first: it is
+        preempted now. Returns whether there was one."""
         if not self.suspended:
             return False
-        sequence = self.suspended.pop()
+        background = (each for each in reversed(self.suspended) if each.job.is_background)
+        sequence = next(background, self.suspended[-1])
+        self.suspended.remove(sequence)
         self._release_blocks(sequence)
         self.preempted.append(sequence)
         return True
+
+    def first(self, sequences: deque[Sequence], only_interactive: bool) -> Sequence | None:
+        """Return which of the preempted or the suspended ones returns first: those of background jobs last, or not at
+        all with `only_interactive`."""
+        interactive = (sequence for sequence in sequences if not sequence.job.is_background)
+        background = None if only_interactive or not sequences else sequences[0]
+        return next(interactive, background)
 
     def cancel(self, matches: Callable[[Sequence], bool]) -> None:
         """Remove the sequences that match, and release their blocks."""
@@ -90,12 +99,14 @@ class RowLedger:
 
 
 class Reclaim:
-    """Takes rows and memory from the client that holds most rows, for one that holds at least two fewer: so a small
-    request does not wait until a large one of another client ends. Modifies `running`. Engine thread only.
+    """Takes rows and memory from background jobs for any other job; else from the client that holds most rows, for one
+    that holds at least two fewer: so a small request does not wait until a large one of another client ends. A
+    background job takes nothing from others. Modifies `running`. Engine thread only.
 
-    Only decoding sequences lose their rows: the newest first, because the oldest are closest to their end. They are
+    Decoding sequences lose their rows: the newest first, because the oldest are closest to their end. They are
     suspended: they keep their blocks, so that nothing has to be computed again. If memory is short, suspended ones lose
-    their blocks, then others are preempted. `release` removes a sequence from `running` and releases row and blocks.
+    their blocks, then others are preempted, as are prompts of background jobs where no other row is left to take.
+    `release` removes a sequence from `running` and releases row and blocks.
     """
 
     def __init__(
@@ -112,23 +123,27 @@ class Reclaim:
         self._returning = returning
         self._release = release
         self.num_preemptions = 0
+        self.busy: set[int] = set()
+        """Ids of the sequences whose prompts this step prefills: they keep their rows."""
 
-    def row_for(self, client: int) -> bool:
-        """Suspend a sequence of a client with more rows. Returns whether a row is free now."""
-        victim = self._victim(client)
+    def row_for(self, job: Job) -> bool:
+        """Suspend a sequence that gives way to a job. Returns whether a row is free now."""
+        victim = self._victim(job)
         if victim is None:
             return False
+        if victim.is_prefilling:
+            self.preempt(victim)
+            return True
         self._running.remove(victim)
         self._rows.release(victim.job)
         self._returning.suspended.appendleft(victim)
         return True
 
-    def blocks_for(self, client: int) -> bool:
-        """Release the blocks of one sequence of a client with more rows. Returns whether there was one."""
-        holder = self._rows.largest_holder()
-        if holder is not None and self._has_too_many(holder, client) and self.blocks_of_suspended():
+    def blocks_for(self, job: Job) -> bool:
+        """Release the blocks of one sequence that gives way to a job. Returns whether there was one."""
+        if (self._holder(job) is not None or self._has_background(job)) and self.blocks_of_suspended():
             return True
-        victim = self._victim(client)
+        victim = self._victim(job)
         if victim is None:
             return False
         self.preempt(victim)
@@ -147,17 +162,40 @@ class Reclaim:
         self.num_preemptions += 1
 
     def newest_of_largest_holder(self) -> Sequence:
-        """The running sequence to preempt when memory runs out."""
+        """The running sequence to preempt when memory runs out: one of a background job if there is one."""
         holder = self._rows.largest_holder()
-        return next(each for each in reversed(self._running) if each.job.client == holder)
+        newest = list(reversed(self._running))
+        background = (each for each in newest if each.job.is_background)
+        return next(background, None) or next(each for each in newest if each.job.client == holder)
 
-    def _victim(self, client: int) -> Sequence | None:
-        """The newest decoding sequence of the client that holds most rows, if those are too many."""
-        holder = self._rows.largest_holder()
-        if holder is None or not self._has_too_many(holder, client):
+    def may_find_row(self, job: Job) -> bool:
+        """Whether there are sequences that give way to a job. `row_for` says whether one of them can now."""
+        return self._holder(job) is not None or self._has_background(job)
+
+    def _victim(self, job: Job) -> Sequence | None:
+        """The sequence that gives way to a job first: of a background job the newest decoding one, or else a prompt; of
+        the client that holds too many rows the newest decoding one."""
+        newest = list(reversed(self._running))
+        if not job.is_background:
+            background = [each for each in newest if each.job.is_background and each.id not in self.busy]
+            if background:
+                return next((each for each in background if not each.is_prefilling), background[0])
+        holder = self._holder(job)
+        return next((each for each in newest if each.job.client == holder and not each.is_prefilling), None)
+
+    def _has_background(self, job: Job) -> bool:
+        """Whether sequences of background jobs, running or suspended, give way to a job."""
+        there = (*self._running, *self._returning.suspended)
+        return not job.is_background and any(each.job.is_background for each in there)
+
+    def _holder(self, job: Job) -> int | None:
+        """The client that holds so many more rows than that of a job that it gives way to it; to a background job only
+        that of another one."""
+        if not job.is_background:
+            holder = self._rows.largest_holder()
+        else:
+            held = Counter(each.job.client for each in self._running if each.job.is_background)
+            holder = max(held, key=held.__getitem__, default=None)
+        if holder is None or self._rows.held_by(holder) <= self._rows.held_by(job.client) + 1:
             return None
-        decoding = (each for each in reversed(self._running) if each.job.client == holder and not each.is_prefilling)
-        return next(decoding, None)
-
-    def _has_too_many(self, holder: int, client: int) -> bool:
-        return self._rows.held_by(holder) > self._rows.held_by(client) + 1
+        return holder

@@ -1,9 +1,11 @@
 """Decides what the next step computes. No clock, no logits, no I/O.
 
 Every decoding sequence gets a token and perhaps a draft; the rest of a step prefills prompts, in chunks within a
-budget, so that a long prompt does not delay the others. If a decoding sequence needs a block and none is available,
-another one is preempted: it releases its blocks, and later prefills its prompt again and replays its tokens. Where a
-client waits that holds fewer rows, a sequence of another client is suspended: it leaves the batch for some steps.
+budget, so that a long prompt does not delay the others. Background jobs are not computed in a step in which the prompt
+of another job is prefilled or waits: its first token comes as soon as on an idle engine. If a decoding sequence needs a
+block and none is available, another one is preempted: it releases its blocks, and later prefills its prompt again and
+replays its tokens. Where a client waits that holds fewer rows, a sequence of another client is suspended: it leaves the
+batch for some steps.
 """
 
 from __future__ import annotations
@@ -152,6 +154,10 @@ class Scheduler:
         # Drafts are evaluated only in decode-only steps, so this comes after admission.
         is_decode_only = len(decoding) == len(self.running)
         decoding = [each for each in decoding if not each.is_held]
+        if is_urgent(self):
+            interactive = [each for each in decoding if not each.job.is_background]
+            if interactive or prefills.scheduled:
+                decoding = interactive
         drafts = self._choose_drafts(decoding) if self._choose_drafts and decoding and is_decode_only else {}
         spare = len(self.running)
         decodes = [_decode(self.cache, sequence, drafts.get(sequence.id), spare) for sequence in decoding]
@@ -207,9 +213,14 @@ class Scheduler:
         """Admit sequences, and schedule prefill chunks of at most `budget` tokens in total."""
         output = SchedulerOutput([])
         self.running += self.admission.readmit(beside_others=True)
+        self.reclaim.busy.clear()
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
-        admitted, queues = self.admission.admit_beside(prefilling)
-        prefilling += [_start(each, self.running, output) for each in admitted]
+        admitted, queues = self.admission.admit_beside(prefilling, only_interactive=is_urgent(self))
+        for each in admitted:
+            _start(each, self.running, output)
+        prefilling = [sequence for sequence in self.running if sequence.is_prefilling]  # some may have given way
+        if _prefills_interactive(self):
+            prefilling = [sequence for sequence in prefilling if not sequence.job.is_background]
         self._num_steps += 1
         min_tokens = self.cache.shape.min_prefill_tokens
         oldest_first = self._num_steps % OLDEST_FIRST_INTERVAL_STEPS == 0
@@ -219,12 +230,23 @@ class Scheduler:
             if budget < min_tokens:
                 break
             output.scheduled.append(_prefill_chunk(sequence, budget))
+            self.reclaim.busy.add(sequence.id)
             budget -= output.scheduled[-1].num_tokens
         while budget >= min_tokens and (one_more := self.admission.admit_next(queues)):
             output.scheduled.append(_prefill_chunk(_start(one_more, self.running, output), budget))
+            self.reclaim.busy.add(one_more.sequence.id)
             budget -= output.scheduled[-1].num_tokens
         self.running += self.admission.readmit(beside_others=False)
         return output
+
+
+def is_urgent(scheduler: Scheduler) -> bool:
+    """Whether somebody waits for the first token of a job that is not a background job's: background jobs wait."""
+    return _prefills_interactive(scheduler) or scheduler.admission.has_interactive
+
+
+def _prefills_interactive(scheduler: Scheduler) -> bool:
+    return any(each.is_prefilling and not each.job.is_background for each in scheduler.running)
 
 
 def _share(

@@ -20,7 +20,7 @@ from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Fai
 from onward.engine.job import Job
 from onward.engine.model import Hook, ModelRunner, Row, Vocabulary, nothing
 from onward.engine.pacing import PrefillPacer, StepCost
-from onward.engine.scheduler import ScheduledSequence, Scheduler
+from onward.engine.scheduler import ScheduledSequence, Scheduler, is_urgent
 from onward.engine.sequence import Sequence
 from onward.engine.speculation import Speculation
 from onward.engine_load import Counters, EngineLoad
@@ -207,9 +207,17 @@ class Engine:
             self.model.copy_block(source, target)
 
     def _prefill_budget(self) -> int:
-        running = self.scheduler.running
+        """Return how many prompt tokens the next step may compute. Where others run or wait, background jobs are not
+        computed beside their prompts, and the number of those that wait makes no step longer."""
+        scheduler = self.scheduler
+        running = scheduler.running
+        num_waiting = len(scheduler.admission) - len(scheduler.returning.suspended)
+        urgent = is_urgent(scheduler)
+        if urgent:
+            running = [each for each in running if not each.job.is_background]
+        if urgent or not all(each.job.is_background for each in running):
+            num_waiting = sum(not each.job.is_background for each in scheduler.admission)
         left = [each.prompt_length - (each.num_cached_tokens or 0) for each in running if each.is_prefilling]
-        num_waiting = len(self.scheduler.admission) - len(self.scheduler.returning.suspended)
         num_decoding, num_prefilling = len(running) - len(left), len(left) + num_waiting
         return self._pacer.budget(num_decoding, num_prefilling, is_short=min(left, default=0) <= SHORT_PROMPT_TOKENS)
 

@@ -6,17 +6,27 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator, KeysView
 from itertools import count, islice
+from typing import NamedTuple
 
+from onward.engine.job import Job
 from onward.engine.rows import RowLedger
 from onward.engine.sequence import Sequence
 
 MAX_CANDIDATES_PER_REQUEST = 8
 """Waiting sequences of a request that are considered for admission, when the first ones wait for a shared prefix."""
 
-Turn = tuple[float, bool, float]
-"""When it is a queue's turn, lowest first: the rows that the client of its first request holds, whether that client has
-a request of a lower priority number in another queue, then a number."""
-NEVER: Turn = (math.inf, True, math.inf)
+
+class Turn(NamedTuple):
+    """When it is a queue's turn, lowest first. `num_rows` are those that the client of its first request holds;
+    `is_behind`: that client has a request of a lower priority number in another queue."""
+
+    is_background: bool
+    num_rows: float
+    is_behind: bool
+    number: float
+
+
+NEVER = Turn(True, math.inf, True, math.inf)
 
 _Requests = OrderedDict[int, tuple[int, deque[Sequence]]]
 """The turn and the sequences of each request of a client with one priority, in the order of turns."""
@@ -25,9 +35,10 @@ _Requests = OrderedDict[int, tuple[int, deque[Sequence]]]
 class WaitingQueue:
     """Waiting sequences of one kind, short or long. Engine thread only.
 
-    Clients that hold fewer rows come first; of a client's requests those with the lowest priority number, and among
-    equal ones they take turns. Priorities of different clients are not compared. `turns` numbers the turns of requests,
-    across all queues that share it; `queues` are those queues, this one included.
+    Clients that hold fewer rows come first, those of background jobs last of all; of a client's requests those with the
+    lowest priority number, and among equal ones they take turns. Priorities of different clients are not compared.
+    `turns` numbers the turns of requests, across all queues that share it; `queues` are those queues, this one
+    included.
     """
 
     def __init__(self, turns: count[int], rows: RowLedger, queues: list[WaitingQueue], *, is_short: bool) -> None:
@@ -60,9 +71,13 @@ class WaitingQueue:
         return self._clients.keys()
 
     @property
-    def first_client(self) -> int | None:
-        """The client whose turn it is."""
-        return min(self._clients, key=self._turn_of, default=None)
+    def first_job(self) -> Job | None:
+        """The job whose turn it is, None if there is none."""
+        if not self._clients:
+            return None
+        client = min(self._clients, key=self._turn_of)
+        _, sequences = next(iter(self._clients[client][int(self.first_priority(client))].values()))
+        return sequences[0].job
 
     def first_priority(self, client: int) -> float:
         """The lowest priority number of the client's requests; infinity if it has none here."""
@@ -94,6 +109,11 @@ class WaitingQueue:
                     if self._rows.has_room(request):
                         yield from islice(sequences, MAX_CANDIDATES_PER_REQUEST)
 
+    @property
+    def has_interactive(self) -> bool:
+        """Whether a sequence that is not a background job's may take another row."""
+        return any(not sequence.job.is_background for sequence in islice(self.candidates(), 1))
+
     def take(self, sequence: Sequence) -> None:
         """Remove a sequence, after which it is the turn of its client's next request of that priority. Invalidates
         iterators of `candidates`."""
@@ -109,8 +129,8 @@ class WaitingQueue:
     def _turn_of(self, client: int) -> Turn:
         priority = self.first_priority(client)
         is_behind = any(queue.first_priority(client) < priority for queue in self._queues)
-        number, _ = next(iter(self._clients[client][int(priority)].values()))
-        return self._rows.held_by(client), is_behind, number
+        number, sequences = next(iter(self._clients[client][int(priority)].values()))
+        return Turn(sequences[0].job.is_background, self._rows.held_by(client), is_behind, number)
 
     def _drop_empty(self, client: int, priority: int) -> None:
         priorities = self._clients[client]

@@ -12,11 +12,16 @@ from onward.api.routes import Services
 from onward.backends.base import Backend
 from onward.errors import RequestCancelled
 from onward.offload import owner
+from onward.server import batches as batch_routes
+from onward.server import files as file_routes
 from onward.server import monitoring as monitoring_routes
 from onward.server import organization
 from onward.server.addresses import TrustedProxies
 from onward.server.auth import Authenticator
+from onward.server.batch_lines import OpenAIBatches
+from onward.server.batches import BatchRoutes
 from onward.server.exchange import ClientDisconnected, HttpExchange, Receive, Scope, Send, convert_error, send_error
+from onward.server.files import FileRoutes
 from onward.server.handover import Predecessor
 from onward.server.keys import Keys, collect_keys
 from onward.server.logs import log_request
@@ -35,6 +40,7 @@ from onward.server.streams.run import completing
 from onward.settings import Settings
 
 if TYPE_CHECKING:
+    from onward.service.batch_runner import BatchRunner
     from onward.service.team import Team
 
 ROUTES = (
@@ -43,6 +49,8 @@ ROUTES = (
     *openai.COMPLETIONS_OF_MODELS,
     *openai.CATALOGUE,
     *tokens.ROUTES,
+    *file_routes.ROUTES,
+    *batch_routes.ROUTES,
     *page_routes.SCHEMA_ROUTES,
     *monitoring_routes.ROUTES,
     *organization.ROUTES,
@@ -100,6 +108,8 @@ class App:
         """Whether each response closes its connection: another server listens in place of this one."""
         self._log_requests = settings.access_log
         self._services = services = Services.create(backend, settings, completing(runner, kept))
+        self.batches = None if team is None else self._batch_runner(services, team)
+        """Works on batches while it runs; None without a database."""
         served = served_dialects(settings.dialects)
         pages = Pages(
             backend,
@@ -115,10 +125,18 @@ class App:
                 (Streams(kept, self._running, settings.keep_alive, predecessor), streams.ROUTES),
                 (monitoring, monitoring_routes.ROUTES),
                 (Organization(team), organization.ROUTES),
+                (FileRoutes(team, settings), file_routes.ROUTES),
+                (BatchRoutes(team, settings, self.batches), batch_routes.ROUTES),
                 *((services, DIALECTS[name]) for name in served),
                 (pages, (*page_routes.SCHEMA_ROUTES, *page_routes.ROUTES)),
             ]
         )
+
+    def _batch_runner(self, services: Services, team: Team) -> BatchRunner:
+        """Return what works on batches, on so many lines at a time that none of the engine's rows is unused."""
+        max_rows = services.settings.max_rows
+        dialect = OpenAIBatches(services, team, self._metrics)
+        return team.batches.runner(dialect, max_rows + (max_rows + 1) // 2)
 
     @property
     def _all_keys(self) -> Keys:

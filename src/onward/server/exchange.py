@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,10 @@ class ClientDisconnected(SinkClosed):
     """The client closed the connection before its response was complete."""
 
 
+class _TooLarge(Exception):
+    """More of a body arrives than is accepted."""
+
+
 class HttpExchange:
     """A request and its response: first the request body is read, then the response is sent.
 
@@ -93,6 +97,8 @@ class HttpExchange:
         self._receive = receive
         self._send = send
         self._send_lock = asyncio.Lock()
+        self._has_more = True
+        """Whether more of the request body follows."""
 
     @property
     def sender(self) -> str:
@@ -129,27 +135,52 @@ class HttpExchange:
         Raises RequestTooLarge over `max_bytes`, UnsupportedEncoding for a compressed one, BodyTimeout when it takes too
         long, InvalidRequest for malformed chunks, ClientDisconnected.
         """
+        chunks: list[bytes] = []
+        try:
+            async for chunk in self._chunks(max_bytes, BODY_TOTAL_SECONDS):
+                chunks.append(chunk)
+        except _TooLarge:
+            chunks.clear()
+            raise await self._too_large(max_bytes) from None
+        return b"".join(chunks)
+
+    async def chunks(self, max_bytes: int, total_seconds: float) -> AsyncIterator[bytes]:
+        """Yield the request body as it arrives, for at most so long. Raises what `body` raises."""
+        try:
+            async for chunk in self._chunks(max_bytes, total_seconds):
+                yield chunk
+        except _TooLarge:
+            raise await self._too_large(max_bytes) from None
+
+    async def _chunks(self, max_bytes: int, total_seconds: float) -> AsyncIterator[bytes]:
+        """As `chunks`. Raises _TooLarge instead of RequestTooLarge."""
         self._check_encoding()
         declared = self.header(b"content-length") or "0"
-        too_large = declared.isdecimal() and int(declared) > max_bytes
-        more = True
-        chunks: list[bytes] = []
+        if declared.isdecimal() and int(declared) > max_bytes:
+            raise _TooLarge
         num_bytes = 0
-        deadline = time.perf_counter() + BODY_TOTAL_SECONDS
-        while more and not too_large:
-            chunk, more = await self._receive_chunk_before(deadline)
-            chunks.append(chunk)
+        deadline = time.perf_counter() + total_seconds
+        while self._has_more:
+            chunk, self._has_more = await self._receive_chunk_before(deadline, total_seconds)
             num_bytes += len(chunk)
-            too_large = num_bytes > max_bytes
+            if num_bytes > max_bytes and BODY_ERROR not in self._state:
+                raise _TooLarge
+            if chunk:
+                yield chunk
         if BODY_ERROR in self._state:
             self.headers.append((b"connection", b"close"))
             raise self._state[BODY_ERROR]
-        if not too_large:
-            return b"".join(chunks)
-        chunks.clear()
-        if more:
+
+    async def _too_large(self, max_bytes: int) -> RequestTooLarge:
+        """Return the error of a body that is too large, after some of its rest was dropped."""
+        await self.discard_rest()
+        return RequestTooLarge(f"The request body is larger than the {max_bytes} bytes that this server accepts.")
+
+    async def discard_rest(self) -> None:
+        """Receive and drop some of what follows of the body: a client that is disconnected while it sends never reads
+        an error."""
+        if self._has_more:
             await self._discard_body()
-        raise RequestTooLarge(f"The request body is larger than the {max_bytes} bytes that this server accepts.")
 
     def _check_encoding(self) -> None:
         """Compressed bodies would have to be bounded twice; no known client of this API sends any."""
@@ -160,7 +191,7 @@ class HttpExchange:
                 f"The request body has the content encoding {encodings[:64]!r}: send it without compression."
             )
 
-    async def _receive_chunk_before(self, deadline: float) -> tuple[bytes, bool]:
+    async def _receive_chunk_before(self, deadline: float, total_seconds: float) -> tuple[bytes, bool]:
         """Return the next chunk of the body and whether more follow. Raises BodyTimeout, ClientDisconnected."""
         remaining = deadline - time.perf_counter()
         try:
@@ -170,7 +201,7 @@ class HttpExchange:
             self.headers.append((b"connection", b"close"))
         if remaining > BODY_IDLE_SECONDS:
             raise BodyTimeout(f"No more of the request body arrived for {BODY_IDLE_SECONDS:.0f} seconds.")
-        raise BodyTimeout(f"The request body was not complete after {BODY_TOTAL_SECONDS:.0f} seconds.")
+        raise BodyTimeout(f"The request body was not complete after {total_seconds:.0f} seconds.")
 
     async def _receive_chunk(self) -> tuple[bytes, bool]:
         message = await self._receive()
@@ -179,15 +210,14 @@ class HttpExchange:
         return message.get("body", b""), message.get("more_body", False)
 
     async def _discard_body(self) -> None:
-        """Receive and drop more of the body: a client that is disconnected while it sends never reads the 413."""
         self.headers.append((b"connection", b"close"))
         if self.header(b"expect") is not None:
             return
-        discarded, more = 0, True
+        discarded = 0
         try:
             async with asyncio.timeout(DISCARD_SECONDS):
-                while more and discarded < DISCARD_BYTES:
-                    chunk, more = await self._receive_chunk()
+                while self._has_more and discarded < DISCARD_BYTES:
+                    chunk, self._has_more = await self._receive_chunk()
                     discarded += len(chunk)
         except TimeoutError:
             pass

@@ -177,6 +177,13 @@ class Metrics:
         reason = "stopped" if isinstance(error, EngineStopped) else "overloaded"
         self.refused.labels(self._label(record.model), reason).inc()
 
+    def count_line(self, model: str, key: str, counts: TokenCounts) -> None:
+        """Count the tokens of a line of a batch. It is no HTTP request, and has no latency that anybody waits for."""
+        bound = self.of(model)
+        bound.prompt_tokens.inc(counts.prompt)
+        bound.completion_tokens.inc(counts.completion)
+        self.keys.count_tokens(key, counts.prompt, counts.completion)
+
     def _label(self, name: str) -> str:
         """Return `name` if a served model has it, else an empty string: clients could create any number of labels."""
         if name in self._models or (name != "-" and any(name == model.id for model in self._backend.models())):

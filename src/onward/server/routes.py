@@ -20,8 +20,8 @@ _PROMPT_INSTEAD_OF = {
 }
 """Paths of APIs that generate text → the field that `prompt` replaces."""
 _OTHER_APIS = {
-    "assistants", "audio", "batches", "containers", "conversations", "embeddings", "evals", "files", "fine_tuning",
-    "images", "moderations", "realtime", "rerank", "score", "threads", "uploads", "vector_stores", "videos",
+    "assistants", "audio", "containers", "conversations", "embeddings", "evals", "fine_tuning", "images",
+    "moderations", "realtime", "rerank", "score", "threads", "uploads", "vector_stores", "videos",
 }  # fmt: skip
 """First segments of the paths of APIs that have no equivalent here."""
 

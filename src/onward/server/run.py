@@ -189,7 +189,10 @@ class Service:
             names = list(self._backend.health().models) if self._settings.cluster else served_names(self._settings)
             print_or_log(ready_line(names, self._settings, self._listener))
             notify(READY)
+            working = None if self._app.batches is None else asyncio.create_task(self._app.batches.run())
             await self._serve_until(serving, self._handover.wait_for_successor())
+            if working is not None:
+                working.cancel()  # its lines are for another server
             if self._handover.is_taken:
                 await self._hand_over(serving)
             self._is_dead = self._backend.health().state == "dead"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import json
@@ -12,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table, func, insert, select, text, update
+from sqlalchemy import Column, Connection, LargeBinary, Table, func, insert, select, text, update
 
 from onward.errors import SetupError
 from onward.service.store import Store
@@ -61,7 +62,12 @@ def _write(connection: Connection, file: gzip.GzipFile) -> int:
     for table in tables():
         rows = connection.execution_options(yield_per=1000).execute(select(table))
         for row in rows:
-            line([table.name, *row])
+            line(
+                [
+                    table.name,
+                    *(base64.b64encode(value).decode() if isinstance(value, bytes) else value for value in row),
+                ]
+            )
             count += 1
     file.write(json.dumps({"rows": count, "sha256": digest.hexdigest()}).encode() + b"\n")
     return count
@@ -115,13 +121,17 @@ def _rows(path: Path) -> Iterator[tuple[Table, dict[str, Any]]]:
                     break
                 table = METADATA.tables[values[0]]
                 count += 1
-                yield table, dict(zip(table.columns.keys(), values[1:], strict=True))
+                yield table, dict(zip(table.columns.keys(), map(_value, table.columns, values[1:]), strict=True))
             if values != {"rows": count, "sha256": digest.hexdigest()} or file.read(1):
                 raise broken
     except (ValueError, KeyError, TypeError, EOFError, zlib.error, gzip.BadGzipFile):
         raise broken from None
     except OSError as error:
         raise SetupError(f"The backup {path} cannot be read: {error.strerror}.") from None
+
+
+def _value(column: Column[Any], value: Any) -> Any:
+    return base64.b64decode(value) if isinstance(column.type, LargeBinary) else value
 
 
 def problems(store: Store) -> list[str]:
@@ -139,7 +149,8 @@ def problems(store: Store) -> list[str]:
 
 
 def _check_reservations(connection: Connection) -> list[str]:
-    counted = select(RESERVATIONS.c.key_id, func.count().label("number")).group_by(RESERVATIONS.c.key_id)
+    of_requests = select(RESERVATIONS.c.key_id, func.count().label("number")).where(RESERVATIONS.c.is_batch == 0)
+    counted = of_requests.group_by(RESERVATIONS.c.key_id)
     running = {row.key_id: row.number for row in connection.execute(counted)}
     names = {row.id: row.name for row in connection.execute(select(KEYS.c.id, KEYS.c.name))}
     return [

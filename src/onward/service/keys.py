@@ -13,6 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from onward.errors import SetupError
+from onward.service.batches import forget_batches
+from onward.service.files import forget_files
 from onward.service.grant import Grant, StoredKey
 from onward.service.limits import Limits
 from onward.service.tables import AUDIT, KEYS, LIMIT_NAMES, META, REQUESTS, RESERVATIONS, SECRETS, USAGES
@@ -96,6 +98,8 @@ def forget_key(connection: Connection, name: str, now_ms: int) -> None:
     """Delete a key and everything that is known of it; the audit keeps its id. Raises SetupError."""
     found = require_key(connection, name)
     key_id = found.grant.id
+    forget_batches(connection, key_id)
+    forget_files(connection, key_id)
     for table in (RESERVATIONS, SECRETS, USAGES, REQUESTS):
         connection.execute(delete(table).where(table.c.key_id == key_id))
     connection.execute(delete(KEYS).where(KEYS.c.id == key_id))

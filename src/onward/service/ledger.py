@@ -37,7 +37,7 @@ def write_row(connection: Connection, row: LedgerRow, grant: Grant | None, reser
     connection.execute(insert(REQUESTS).values(**asdict(row)))
     if grant is not None and reservation_id is not None:
         tokens, cost = row.prompt_tokens + row.completion_tokens, row.prompt_cost + row.completion_cost
-        settle_request(connection, reservation_id, grant, tokens, cost, row.ended_ms)
+        settle_request(connection, reservation_id, grant, tokens, cost, row.ended_ms, is_batch=bool(row.batch))
 
 
 def sums(connection: Connection, question: Question) -> list[Sums]:

@@ -30,7 +30,8 @@ Cause = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a key may use; None: any amount. Costs are in micro-units of the currency; days and months are UTC."""
+    """What a key may use; None: any amount. Costs are in micro-units of the currency; days and months are UTC.
+    `stored_bytes` are those of its files."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -39,6 +40,7 @@ class Limits:
     tokens_per_month: int | None = None
     cost_per_day: int | None = None
     cost_per_month: int | None = None
+    stored_bytes: int | None = None
 
     def __bool__(self) -> bool:
         return any(getattr(self, each.name) is not None for each in fields(self))
@@ -67,12 +69,14 @@ class KeyUsage:
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """What one request may use at most: `tokens` of prompt and completion, and their `cost` in micro-units. `day` and
-    `month` are those that it counts for."""
+    `month` are those that it counts for. A line of a batch (`is_batch`) counts for nothing else: neither per minute nor
+    as a parallel request (behaviour §18.7)."""
 
     tokens: int
     cost: int
     day: int
     month: int
+    is_batch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +91,17 @@ class Refusal:
 
 
 def reserve(
-    limits: Limits, usage: KeyUsage, tokens: int, cost: int, now_ms: int
+    limits: Limits, usage: KeyUsage, tokens: int, cost: int, now_ms: int, *, is_batch: bool = False
 ) -> tuple[KeyUsage, Reservation | Refusal]:
     """Return the usage with a request that may use `tokens` and `cost`, and its reservation; or why it is refused.
 
     A refused request counts against the requests per minute all the same (behaviour §16.3).
     """
     usage = at(limits, usage, now_ms)
-    refusal = _refusal(limits, usage, tokens, cost, now_ms)
+    refusal = _spent(limits, usage, tokens, cost, now_ms)
+    if is_batch:
+        return (usage, refusal) if refusal else (_used(usage, tokens, cost), _reservation(usage, tokens, cost, True))
+    refusal = refusal or _busy(limits, usage, tokens)
     level = usage.request_level
     if level is not None:
         usage = replace(usage, request_level=max(0, level - UNIT))
@@ -104,35 +111,45 @@ def reserve(
         return usage, refusal
     if usage.token_level is not None:
         usage = replace(usage, token_level=usage.token_level - tokens * UNIT)
-    usage = replace(
+    usage = replace(_used(usage, tokens, cost), num_running=usage.num_running + 1)
+    return usage, _reservation(usage, tokens, cost, False)
+
+
+def _used(usage: KeyUsage, tokens: int, cost: int) -> KeyUsage:
+    """Return the usage with more tokens and cost of the day and month."""
+    return replace(
         usage,
-        num_running=usage.num_running + 1,
         day_tokens=usage.day_tokens + tokens,
         day_cost=usage.day_cost + cost,
         month_tokens=usage.month_tokens + tokens,
         month_cost=usage.month_cost + cost,
     )
-    return usage, Reservation(tokens, cost, usage.day, usage.month)
+
+
+def _reservation(usage: KeyUsage, tokens: int, cost: int, is_batch: bool) -> Reservation:
+    return Reservation(tokens, cost, usage.day, usage.month, is_batch)
 
 
 def settle(limits: Limits, usage: KeyUsage, reservation: Reservation, tokens: int, cost: int, now_ms: int) -> KeyUsage:
     """Return the usage after a reserved request has ended, for which `tokens` and `cost` were billed."""
     usage = at(limits, usage, now_ms)
     more_tokens, more_cost = tokens - reservation.tokens, cost - reservation.cost
-    if usage.token_level is not None and limits.tokens_per_minute is not None:
+    if usage.token_level is not None and limits.tokens_per_minute is not None and not reservation.is_batch:
         level = min(limits.tokens_per_minute * UNIT, usage.token_level - more_tokens * UNIT)
         usage = replace(usage, token_level=level)
     if usage.day == reservation.day:
         usage = replace(usage, day_tokens=usage.day_tokens + more_tokens, day_cost=usage.day_cost + more_cost)
     if usage.month == reservation.month:
         usage = replace(usage, month_tokens=usage.month_tokens + more_tokens, month_cost=usage.month_cost + more_cost)
-    return replace(usage, num_running=max(0, usage.num_running - 1))
+    return usage if reservation.is_batch else replace(usage, num_running=max(0, usage.num_running - 1))
 
 
-def bill(limits: Limits, usage: KeyUsage, tokens: int, cost: int, now_ms: int) -> KeyUsage:
+def bill(limits: Limits, usage: KeyUsage, tokens: int, cost: int, now_ms: int, *, is_batch: bool = False) -> KeyUsage:
     """Return the usage after a request that was not reserved has ended."""
-    usage = replace(at(limits, usage, now_ms), num_running=usage.num_running + 1)
-    return settle(limits, usage, Reservation(0, 0, usage.day, usage.month), tokens, cost, now_ms)
+    usage = at(limits, usage, now_ms)
+    if not is_batch:
+        usage = replace(usage, num_running=usage.num_running + 1)
+    return settle(limits, usage, _reservation(usage, 0, 0, is_batch), tokens, cost, now_ms)
 
 
 def at(limits: Limits, usage: KeyUsage, now_ms: int) -> KeyUsage:
@@ -170,8 +187,8 @@ def _refilled(level: int | None, limit: int | None, elapsed_ms: int) -> int | No
     return capacity if level is None else min(capacity, level + limit * elapsed_ms)
 
 
-def _refusal(limits: Limits, usage: KeyUsage, tokens: int, cost: int, now_ms: int) -> Refusal | None:
-    """Return why a request is refused: first what waiting does not cure, then requests, then tokens."""
+def _spent(limits: Limits, usage: KeyUsage, tokens: int, cost: int, now_ms: int) -> Refusal | None:
+    """Return which budget of a day or month does not suffice, first those that waiting does not cure."""
     budgets: tuple[tuple[Cause, int | None, int, int, int | None], ...] = (
         ("cost_per_month", limits.cost_per_month, usage.month_cost, cost, None),
         ("cost_per_day", limits.cost_per_day, usage.day_cost, cost, None),
@@ -181,6 +198,11 @@ def _refusal(limits: Limits, usage: KeyUsage, tokens: int, cost: int, now_ms: in
     for cause, limit, used, requested, wait in budgets:
         if limit is not None and used + requested > limit:
             return Refusal(cause, limit, used, requested, wait if requested <= limit else None)
+    return None
+
+
+def _busy(limits: Limits, usage: KeyUsage, tokens: int) -> Refusal | None:
+    """Return which limit per minute, or of parallel requests, does not suffice: first requests, then tokens."""
     per_minute = limits.tokens_per_minute
     if per_minute is not None and tokens > per_minute:
         return Refusal("too_large", per_minute, 0, tokens, None)

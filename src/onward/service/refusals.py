@@ -42,6 +42,17 @@ def refused(refusal: Refusal, model: str) -> RateLimited:
     )
 
 
+def storage_refused(limit: int, stored: int) -> RateLimited:
+    """Return the error of a file that a key may not store any more."""
+    return RateLimited(
+        f"You exceeded the storage limit of your key: {stored} of {limit} bytes are used. Delete files that you no "
+        f"longer need. {_SEE}",
+        type="insufficient_quota",
+        code="storage_limit_exceeded",
+        headers=dict(NO_RETRY),
+    )
+
+
 def _quota(refusal: Refusal) -> RateLimited:
     """Return the error of a budget that is used up, which waiting does not cure soon."""
     period = "month" if refusal.cause.endswith("month") else "day"

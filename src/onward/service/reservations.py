@@ -28,31 +28,46 @@ def read_usages(connection: Connection) -> dict[str, KeyUsage]:
 
 
 def admit(
-    connection: Connection, request_id: str, grant: Grant, face: str, tokens: int, cost: int, now_ms: int
+    connection: Connection,
+    request_id: str,
+    grant: Grant,
+    face: str,
+    tokens: int,
+    cost: int,
+    now_ms: int,
+    *,
+    is_batch: bool = False,
 ) -> tuple[KeyUsage, Reservation | Refusal]:
     """Reserve what a request may use, or return why it is refused."""
     before = read_usage(connection, grant.id, locks=True)
-    usage, outcome = reserve(grant.limits, before, tokens, cost, now_ms)
+    usage, outcome = reserve(grant.limits, before, tokens, cost, now_ms, is_batch=is_batch)
     _write_usage(connection, grant.id, usage)
     if isinstance(outcome, Reservation):
         values: dict[str, Any] = {"tokens": outcome.tokens, "cost": outcome.cost}
-        values |= {"day": outcome.day, "month": outcome.month}
+        values |= {"day": outcome.day, "month": outcome.month, "is_batch": int(is_batch)}
         connection.execute(insert(RESERVATIONS).values(id=request_id, key_id=grant.id, face=face, **values))
     return usage, outcome
 
 
 def settle_request(
-    connection: Connection, request_id: str, grant: Grant, tokens: int, cost: int, now_ms: int
+    connection: Connection,
+    request_id: str,
+    grant: Grant,
+    tokens: int,
+    cost: int,
+    now_ms: int,
+    *,
+    is_batch: bool = False,
 ) -> KeyUsage:
     """Replace a request's reservation by what was billed. Where it is gone (its server was taken for dead, or the
     database was away when it began), what was billed is added."""
     usage = read_usage(connection, grant.id, locks=True)
     found = connection.execute(select(RESERVATIONS).where(RESERVATIONS.c.id == request_id)).first()
     if found is None:
-        usage = bill(grant.limits, usage, tokens, cost, now_ms)
+        usage = bill(grant.limits, usage, tokens, cost, now_ms, is_batch=is_batch)
     else:
         connection.execute(delete(RESERVATIONS).where(RESERVATIONS.c.id == request_id))
-        reservation = Reservation(found.tokens, found.cost, found.day, found.month)
+        reservation = Reservation(found.tokens, found.cost, found.day, found.month, bool(found.is_batch))
         usage = settle(grant.limits, usage, reservation, tokens, cost, now_ms)
     _write_usage(connection, grant.id, usage)
     return usage

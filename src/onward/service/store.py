@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ LOCK_SECONDS = 2
 """How long a transaction waits for one of another process."""
 STATEMENT_SECONDS = 30
 CONNECT_SECONDS = 3
+RESERVE_BYTES = 100_000_000
+"""What files and batches leave free of the disk of a SQLite database, for the ledger."""
 Clock = Callable[[], int]
 """Unix time in milliseconds."""
 
@@ -41,6 +44,12 @@ class Store:
     @property
     def is_sqlite(self) -> bool:
         return self._engine.dialect.name == "sqlite"
+
+    def has_room(self, num_bytes: int) -> bool:
+        """Whether so many bytes may be added to files. Always true for a database elsewhere, which knows itself."""
+        if not self.is_sqlite or self._engine.url.database is None:
+            return True
+        return shutil.disk_usage(Path(self._engine.url.database).parent).free >= RESERVE_BYTES + num_bytes
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:

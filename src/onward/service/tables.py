@@ -9,6 +9,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -38,7 +39,6 @@ KEYS = Table(
     Column("is_admin", Integer, nullable=False),
     Column("models", Text),  # a JSON array of names; NULL: all
     *(Column(name, BigInteger) for name in LIMIT_NAMES),
-    Column("stored_bytes", BigInteger),
     Column("priority", BigInteger, nullable=False),
     Column("logs_requests", Integer, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
@@ -67,6 +67,7 @@ RESERVATIONS = Table(
     Column("key_id", Text, nullable=False),
     Column("face", Text, nullable=False),
     *(Column(name, BigInteger, nullable=False) for name in ("tokens", "cost", "day", "month")),
+    Column("is_batch", Integer, nullable=False),
 )
 FACES = Table("faces", METADATA, Column("id", Text, primary_key=True), Column("seen_ms", BigInteger, nullable=False))
 """Servers that use the store, and when each was last seen."""
@@ -100,6 +101,58 @@ REQUESTS = Table(
     Column("first_token_ms", BigInteger),
 )
 """The ledger (`records.LedgerRow`)."""
+FILES = Table(
+    "files",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    *(Column(name, Text, nullable=False) for name in ("key_id", "purpose", "filename")),
+    *(Column(name, BigInteger, nullable=False) for name in ("bytes", "created_ms")),
+    Column("expires_ms", BigInteger),
+    *(Column(name, Text, nullable=False) for name in ("face", "batch_id")),
+    Column("lines", Integer, nullable=False),
+)
+"""Files of keys (`files.StoredFile`). `face`: the server that is receiving it, "" once it is complete."""
+CONTENTS = Table(
+    "contents",
+    METADATA,
+    Column("file_id", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+)
+"""What was uploaded, in parts that are numbered from 0."""
+BATCHES = Table(
+    "batches",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    *(
+        Column(name, Text, nullable=False)
+        for name in ("key_id", "endpoint", "input_file_id", "completion_window", "status")
+    ),
+    *(
+        Column(name, Text)
+        for name in ("model", "errors", "output_file_id", "error_file_id", "metadata", "idempotency_key")
+    ),
+    *(Column(name, BigInteger, nullable=False) for name in ("created_ms", "expires_ms")),
+    *(Column(f"{name}_ms", BigInteger) for name in ("in_progress", "finalizing", "completed", "failed")),
+    *(Column(f"{name}_ms", BigInteger) for name in ("expired", "cancelling", "cancelled")),
+    Column("output_seconds", BigInteger),
+    *(Column(name, BigInteger, nullable=False) for name in ("num_lines", "num_completed", "num_failed")),
+    *(Column(name, BigInteger, nullable=False) for name in ("prompt_tokens", "completion_tokens", "reasoning_tokens")),
+    Column("face", Text, nullable=False),
+)
+"""Batches (`batches.Batch`). `face`: the server that validates it, "" if none does."""
+LINES = Table(
+    "lines",
+    METADATA,
+    Column("batch_id", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("state", Integer, nullable=False),
+    *(Column(name, LargeBinary, nullable=False) for name in ("custom_id", "request", "result")),
+    Column("face", Text, nullable=False),
+    *(Column(name, Integer, nullable=False) for name in ("losses", "strikes")),
+)
+"""Lines of batches (`lines`). `custom_id` and `request` are JSON, `result` is a line of a file; `face`: the server that
+computes it, "" if none does."""
 
 _FIRST = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
@@ -137,7 +190,31 @@ _BATCHES_AND_DELIVERY = (
     "ALTER TABLE keys ADD COLUMN priority BIGINT NOT NULL DEFAULT 0",
     "ALTER TABLE keys ADD COLUMN logs_requests INTEGER NOT NULL DEFAULT 1",
 )
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _BATCHES_AND_DELIVERY)
+_FILES_AND_BATCHES = (
+    "CREATE TABLE files (id TEXT PRIMARY KEY, key_id TEXT NOT NULL, purpose TEXT NOT NULL, filename TEXT NOT NULL, "
+    "bytes BIGINT NOT NULL, created_ms BIGINT NOT NULL, expires_ms BIGINT, face TEXT NOT NULL, "
+    "batch_id TEXT NOT NULL, lines INTEGER NOT NULL)",
+    "CREATE INDEX files_by_key ON files (key_id, created_ms)",
+    "CREATE TABLE contents (file_id TEXT NOT NULL, number BIGINT NOT NULL, data BYTEA NOT NULL, "
+    "PRIMARY KEY (file_id, number))",
+    "CREATE TABLE batches (id TEXT PRIMARY KEY, key_id TEXT NOT NULL, endpoint TEXT NOT NULL, "
+    "input_file_id TEXT NOT NULL, completion_window TEXT NOT NULL, status TEXT NOT NULL, model TEXT, errors TEXT, "
+    "output_file_id TEXT, error_file_id TEXT, metadata TEXT, idempotency_key TEXT, created_ms BIGINT NOT NULL, "
+    "expires_ms BIGINT NOT NULL, in_progress_ms BIGINT, finalizing_ms BIGINT, completed_ms BIGINT, failed_ms BIGINT, "
+    "expired_ms BIGINT, cancelling_ms BIGINT, cancelled_ms BIGINT, output_seconds BIGINT, num_lines BIGINT NOT NULL, "
+    "num_completed BIGINT NOT NULL, num_failed BIGINT NOT NULL, prompt_tokens BIGINT NOT NULL, "
+    "completion_tokens BIGINT NOT NULL, reasoning_tokens BIGINT NOT NULL, face TEXT NOT NULL)",
+    "CREATE INDEX batches_by_key ON batches (key_id, created_ms)",
+    "CREATE INDEX batches_by_status ON batches (status)",
+    "CREATE TABLE lines (batch_id TEXT NOT NULL, number BIGINT NOT NULL, state INTEGER NOT NULL, "
+    "custom_id BYTEA NOT NULL, request BYTEA NOT NULL, result BYTEA NOT NULL, face TEXT NOT NULL, "
+    "losses INTEGER NOT NULL, strikes INTEGER NOT NULL, PRIMARY KEY (batch_id, number))",
+    "CREATE INDEX lines_by_state ON lines (batch_id, state, number)",
+    "CREATE INDEX lines_by_face ON lines (face)",
+    "CREATE INDEX lines_of_suspects ON lines (batch_id) WHERE losses >= 2",
+    "ALTER TABLE reservations ADD COLUMN is_batch INTEGER NOT NULL DEFAULT 0",
+)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _BATCHES_AND_DELIVERY, _FILES_AND_BATCHES)
 """Statements of SQL that both databases know. What was released is never changed: a change is another entry."""
 VERSION = len(MIGRATIONS)
 _MIGRATION_LOCK = 0x6F6E77617264

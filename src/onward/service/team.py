@@ -16,6 +16,9 @@ from sqlalchemy import Connection
 
 from onward.errors import Overloaded, SetupError
 from onward.models.registry import ListedModel
+from onward.service.batch_records import BudgetSpent
+from onward.service.batch_store import BatchStore
+from onward.service.desk import Desk
 from onward.service.grant import Grant, StoredKey
 from onward.service.keys import read_id, read_keys, read_revision
 from onward.service.ledger import sums, write_row
@@ -42,7 +45,6 @@ GRACE_SECONDS = 60.0
 """How long keys with limits are served while the database is away, by what was known last."""
 CLOSE_SECONDS = 5.0
 BEAT_MS = 5_000
-ASK_SECONDS = 30.0
 FULL = "The database does not answer, and no more requests can be written down. Retry later."
 
 
@@ -89,6 +91,8 @@ class Team:
             beat(connection, self.face, self._grants, store.clock())
         self._spool = Spool(folder / f"{store_id:016x}", self.face, self._write_ended)
         self._writer = Writer(store)
+        self.desk = Desk(store, self._writer, self.face)
+        self.batches = BatchStore(self.desk)
         self._write_ended()
 
     @property
@@ -170,12 +174,12 @@ class Team:
         return keys is not None
 
     async def admit(
-        self, grant: Grant | None, model: str, prompt_tokens: int, completion_tokens: int
+        self, grant: Grant | None, model: str, prompt_tokens: int, completion_tokens: int, *, is_batch: bool = False
     ) -> Admitted | None:
         """Reserve what a request may use. None for a key without limits, or none at all.
 
-        Raises RateLimited; Overloaded where the database is away for too long, or too many rows wait for it. If this
-        call is cancelled, nothing stays reserved.
+        Raises RateLimited, for a line of a batch BudgetSpent if it may be accepted later; Overloaded where the database
+        is away for too long, or too many rows wait for it. If this call is cancelled, nothing stays reserved.
         """
         if self._spool.is_full or (self._spool.problem and self._away_since is not None):
             raise Overloaded(FULL, retry_after=5)
@@ -184,9 +188,10 @@ class Team:
         tokens, cost = prompt_tokens + completion_tokens, self._cost(model, prompt_tokens, 0, completion_tokens)
         request_id, now = secrets.token_hex(16), self._store.clock()
         if self._away_since is not None:
-            return self._admit_alone(request_id, grant, model, tokens, cost)
+            return self._admit_alone(request_id, grant, model, tokens, cost, is_batch)
         future = self._writer.submit(
-            lambda connection: admit(connection, request_id, grant, self.face, tokens, cost, now), grant.id
+            lambda connection: admit(connection, request_id, grant, self.face, tokens, cost, now, is_batch=is_batch),
+            grant.id,
         )
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -194,18 +199,22 @@ class Team:
         except (DatabaseAway, TimeoutError) as problem:
             future.add_done_callback(partial(self._release, request_id, grant))
             self._is_away(str(problem) or "it does not answer")
-            return self._admit_alone(request_id, grant, model, tokens, cost)
+            return self._admit_alone(request_id, grant, model, tokens, cost, is_batch)
         except BaseException:
             future.add_done_callback(partial(self._release, request_id, grant))
             raise
         self._usages[grant.id] = usage
         if isinstance(outcome, Refusal):
+            if is_batch and outcome.requested <= outcome.limit:
+                raise BudgetSpent
             raise refused(outcome, model)
         return Admitted(request_id, grant, model, outcome, True)
 
-    def _admit_alone(self, request_id: str, grant: Grant, model: str, tokens: int, cost: int) -> Admitted:
-        """Decide by what this server knew last. Raises RateLimited, Overloaded."""
-        if not self._is_in_grace:
+    def _admit_alone(
+        self, request_id: str, grant: Grant, model: str, tokens: int, cost: int, is_batch: bool
+    ) -> Admitted:
+        """Decide by what this server knew last. Raises RateLimited, Overloaded. Lines of batches wait."""
+        if is_batch or not self._is_in_grace:
             raise Overloaded(
                 "The limits of your key cannot be checked now: the server's database does not answer. Retry later.",
                 retry_after=5,
@@ -294,11 +303,7 @@ class Team:
     async def ask(self, question: Question) -> list[Sums]:
         """Return sums of the ledger, with every request that ended before this call. Raises Overloaded where the
         database is away."""
-        try:
-            async with asyncio.timeout(ASK_SECONDS):
-                return await asyncio.wrap_future(self._writer.submit(lambda connection: sums(connection, question)))
-        except (DatabaseAway, TimeoutError):
-            raise Overloaded("The database does not answer. Retry later.", retry_after=5) from None
+        return await self.desk.transact(lambda connection: sums(connection, question))
 
     @property
     def now_ms(self) -> int:

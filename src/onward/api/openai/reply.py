@@ -22,15 +22,18 @@ from onward.offload import MAX_INLINE_SIZE
 
 
 class OpenAIReply:
-    """Writes one answer. `schema` is the URL of the JSON Schema that a whole answer names."""
+    """Writes one answer. `schema` is the URL of the JSON Schema that a whole answer names; `identity` None: a
+    new one."""
 
     content_type = "text/event-stream"
     keep_alive = KEEP_ALIVE
     is_complete = False
 
-    def __init__(self, request: CompletionRequest, *, schema: str | None = None) -> None:
+    def __init__(
+        self, request: CompletionRequest, *, schema: str | None = None, identity: Identity | None = None
+    ) -> None:
         self.is_stream = request.stream
-        self.identity = Identity()
+        self.identity = identity or Identity()
         self._request = request
         self._schema = schema
         self._parts = ChoiceParts(request)

@@ -232,13 +232,13 @@ def response_schemas(ref_template: str) -> dict[str, Schema]:
     """Return the schemas of response types by name. `ref_template` is msgspec's, with `{name}`."""
     _, schemas = msgspec.json.schema_components((Completion, Chunk, Model, ModelList), ref_template=ref_template)
     for name, schema in schemas.items():
-        _describe(schema, DESCRIPTIONS[name])
+        describe(schema, DESCRIPTIONS[name])
         if name != "Chunk":
             schema["required"] = [field for field in schema["properties"] if field not in OPTIONAL]
     return schemas
 
 
-def _describe(schema: Schema, descriptions: dict[str, str]) -> None:
+def describe(schema: Schema, descriptions: dict[str, str]) -> None:
     """Replace the descriptions that msgspec took from docstrings. Modifies `schema`."""
     schema.pop("description", None)
     if "" in descriptions:

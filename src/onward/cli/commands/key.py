@@ -41,6 +41,7 @@ _COSTS = {
     "cost_per_day": "Cost per day (UTC), in the currency of --price of the server.",
     "cost_per_month": "Cost per month (UTC).",
 }
+_SIZES = {"stored_bytes": "Bytes of files that are stored."}
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -207,7 +208,7 @@ def digest(name: str | None) -> None:
 
 def _shown(key: StoredKey, now_ms: int) -> dict[str, Any]:
     grant = key.grant
-    limits = {name: getattr(grant.limits, name) for name in _COUNTS}
+    limits = {name: getattr(grant.limits, name) for name in (*_COUNTS, *_SIZES)}
     limits |= {name: None if (cost := getattr(grant.limits, name)) is None else cost / 1_000_000 for name in _COSTS}
     state = "revoked" if key.revoked_ms is not None else "valid"
     if state == "valid" and grant.expires_ms is not None and grant.expires_ms <= now_ms:
@@ -250,7 +251,7 @@ def _time(ms: int | None) -> str | None:
 
 
 def _names() -> list[str]:
-    return [*_COUNTS, *_COSTS]
+    return [*_COUNTS, *_COSTS, *_SIZES]
 
 
 def _limits(given: dict[str, Any]) -> Limits:
@@ -306,10 +307,14 @@ def _named(*, required: bool = False) -> click.Parameter:
 
 
 def _limit_flags() -> list[click.Parameter]:
-    count, cost = _Limit(values.integer(1), "number"), _Limit(values.micro_units, "amount")
+    kinds = (
+        (_COUNTS, _Limit(values.integer(1), "number"), "NUMBER"),
+        (_COSTS, _Limit(values.micro_units, "amount"), "AMOUNT"),
+        (_SIZES, _Limit(values.size, "size"), "SIZE"),
+    )
     flags: list[click.Parameter] = [
         click.Option(["--" + name.replace("_", "-")], type=kind, metavar=f"{metavar}|{ANY}", help=help)
-        for names, kind, metavar in ((_COUNTS, count, "NUMBER"), (_COSTS, cost, "AMOUNT"))
+        for names, kind, metavar in kinds
         for name, help in names.items()
     ]
     models = f"A model that the key may use, and no others. Repeatable. {ANY}: all models."

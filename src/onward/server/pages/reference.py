@@ -107,7 +107,9 @@ def _default(schema: Schema) -> str:
 
 
 def request_form(openapi: Schema, method: str, path: str, operation: Schema) -> str:
-    """Return a form with the path and an example body of an operation, as HTML."""
+    """Return a form with the path and an example body of an operation, as HTML; none for one that takes a file."""
+    if "multipart/form-data" in operation.get("requestBody", {}).get("content", {}):
+        return ""
     address = path.replace("{id}", PLACEHOLDERS.get(path, "MODEL"))
     body = request_example(openapi, operation)
     textarea = ""

@@ -1,0 +1,202 @@
+"""Computes lines of batches: OpenAI's dialect for the runner, over the backend, the limits and the ledger."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onward.api.body import decode_object
+from onward.api.errors import api_error
+from onward.api.openai import batch_lines as api
+from onward.api.openai.decode import check_request
+from onward.api.openai.errors import error_response
+from onward.api.openai.reply import Identity, OpenAIReply
+from onward.api.routes import Services
+from onward.backends.base import Backend, Needs
+from onward.backends.restricted import RestrictedBackend
+from onward.completions.delta import TokenCounts
+from onward.completions.request import CompletionRequest
+from onward.errors import ApiError, Overloaded, RequestRejected
+from onward.offload import inline_or_on_thread, on_thread
+from onward.server.metrics import Metrics
+from onward.service.batch_records import BatchLine, Computed, EngineLost, Result, StoredBatch, TryLater
+from onward.service.grant import StoredKey
+from onward.service.records import LedgerRow
+from onward.service.refusals import ORGANIZATION
+
+if TYPE_CHECKING:  # a server without a database does not import what needs one
+    from onward.service.team import Admitted, Team
+
+log = logging.getLogger("onward.server")
+
+ROUTE = "/v1/batches"
+"""The route of lines in the ledger."""
+
+
+class OpenAIBatches:
+    """Implements `service.batch_runner.BatchDialect`."""
+
+    def __init__(self, services: Services, team: Team, metrics: Metrics) -> None:
+        self._services = services
+        self._team = team
+        self._metrics = metrics
+
+    def check(self, batch: StoredBatch) -> api.BatchFileCheck:
+        listed = self._backend_of(batch.key_id).models()
+        names = {model.id for model in listed}
+        takes_any = (
+            self._services.settings.profile == "lenient" and len({each.model or each.id for each in listed}) == 1
+        )
+        return api.BatchFileCheck(batch.endpoint, lambda name: takes_any or name in names, self._services.body_limits)
+
+    def missing_file(self, batch: StoredBatch) -> str:
+        return api.faults_json([api.missing_file(batch.input_file_id, ORGANIZATION)])
+
+    def not_computed(self, batch_id: str, number: int, custom_id: bytes, code: str) -> bytes:
+        return api.not_computed(batch_id, number, custom_id, code)
+
+    def key_is_valid(self, key_id: str) -> bool:
+        key = self._key(key_id)
+        if key is None:
+            return True  # of a file, or there are no keys
+        expires_ms = key.grant.expires_ms
+        return key.revoked_ms is None and (expires_ms is None or expires_ms > self._team.now_ms)
+
+    def _key(self, key_id: str) -> StoredKey | None:
+        return next((key for key in self._team.keys if key.grant.id == key_id), None)
+
+    def _backend_of(self, key_id: str) -> Backend:
+        key, backend = self._key(key_id), self._services.backend
+        if key is None or key.grant.models is None:
+            return backend
+        return RestrictedBackend(backend, key.grant.allows)
+
+    async def compute(self, line: BatchLine) -> Computed:
+        """Return what a line comes to. Raises TryLater, BudgetSpent, EngineLost."""
+        return await _LineRun(self._services, self._team, self._metrics, self._backend_of(line.key_id), line).run(
+            self._key(line.key_id)
+        )
+
+
+@dataclass(slots=True)
+class _LineRun:
+    """One line on its way through the backend. `needs` and `admitted` are known once it was admitted."""
+
+    services: Services
+    team: Team
+    metrics: Metrics
+    backend: Backend
+    line: BatchLine
+    needs: Needs | None = None
+    admitted: Admitted | None = None
+
+    async def run(self, key: StoredKey | None) -> Computed:
+        """Return what the line comes to. Raises TryLater, BudgetSpent, EngineLost; then nothing stays reserved."""
+        grant = None if key is None else key.grant
+        try:
+            try:
+                return await self._complete(key)
+            except (ApiError, RequestRejected) as problem:
+                if self.backend.health().state == "dead":
+                    raise EngineLost from None
+                if isinstance(problem, Overloaded):
+                    raise TryLater from None
+                return Computed(await self._failed(problem), grant=grant, reservation_id=self.reservation_id)
+        except BaseException:
+            if self.admitted is not None:
+                self.team.release(self.admitted)
+            raise
+
+    @property
+    def reservation_id(self) -> str | None:
+        return None if self.admitted is None else self.admitted.request_id
+
+    async def _complete(self, key: StoredKey | None) -> Computed:
+        line, started_ms, settings = self.line, self.team.now_ms, self.services.settings
+        ids, grant = api.LineIds.of(line.batch_id, line.number), None if key is None else key.grant
+
+        def decoded() -> CompletionRequest:
+            fields = decode_object(line.request, self.services.body_limits)
+            request = check_request(fields, profile=settings.profile)
+            return msgspec.structs.replace(request, random_seed=ids.seed, is_background=True)
+
+        async def admit(needs: Needs) -> None:
+            self.needs = needs
+            self.admitted = await self.team.admit(
+                grant, needs.model, needs.prompt_tokens, needs.completion_tokens, is_batch=True
+            )
+
+        request = await inline_or_on_thread(len(line.request), decoded)
+        answer = await self.backend.complete(request, client=f"batches of {line.key_id}", admit=admit)
+        reply = OpenAIReply(request, identity=Identity(ids.completion, line.created_ms // 1000))
+        reply.begin(answer)
+        reasons: list[str] = []
+        try:
+            async for deltas in answer:
+                await reply.feed(deltas, answer.counts)
+                reasons += [delta.finish.reason for delta in deltas if delta.finish is not None]
+        finally:
+            await answer.aclose()
+        counts = timeless(answer.counts)
+        (whole,) = await reply.end(counts)
+        body = whole if isinstance(whole, bytes) else await on_thread(lambda: b"".join(whole))
+        assert self.needs is not None
+        data = await inline_or_on_thread(
+            len(body), partial(api.answered, ids, line.custom_id, 200, body, self.needs.seed)
+        )
+        self.metrics.count_line(answer.model, "-" if key is None else key.name, counts)
+        result = Result(
+            data=data,
+            is_output=True,
+            prompt_tokens=counts.prompt,
+            completion_tokens=counts.completion,
+            reasoning_tokens=counts.reasoning,
+        )
+        return Computed(result, self._row(key, ids, counts, reasons, started_ms), grant, self.reservation_id)
+
+    async def _failed(self, problem: ApiError | RequestRejected) -> Result:
+        """Return the result of a line that got an error."""
+        ids, error = api.LineIds.of(self.line.batch_id, self.line.number), api_error(problem)
+        if error.status >= 500:
+            log.error("line %d of %s failed: %s", self.line.number, self.line.batch_id, problem, exc_info=problem)
+        status, body, _ = error_response(error)
+        return Result(data=api.answered(ids, self.line.custom_id, status, body, None), is_output=False)
+
+    def _row(
+        self, key: StoredKey | None, ids: api.LineIds, counts: TokenCounts, reasons: list[str], started_ms: int
+    ) -> LedgerRow:
+        needs = self.needs
+        assert needs is not None
+        costs = self.team.parts(needs.model, counts.prompt, counts.cached, counts.completion)
+        return LedgerRow(
+            id=ids.request,
+            started_ms=started_ms,
+            ended_ms=self.team.now_ms,
+            key_id=self.line.key_id,
+            key_name="" if key is None else key.name,
+            model=needs.model,
+            fingerprint=needs.fingerprint,
+            route=ROUTE,
+            batch=self.line.batch_id,
+            seed=str(needs.seed),
+            finish_reasons=",".join(reasons),
+            status=200,
+            prompt_tokens=counts.prompt,
+            cached_tokens=counts.cached,
+            completion_tokens=counts.completion,
+            computed_tokens=counts.computed,
+            delivered_tokens=counts.completion,
+            first_token_ms=None,
+            prompt_cost=costs[0],
+            completion_cost=costs[1],
+        )
+
+
+def timeless(counts: TokenCounts) -> TokenCounts:
+    """Return counts without what depends on when a line was computed and beside which others: what was cached or
+    drafted. So a line that is computed again has the same bytes (behaviour §18.7)."""
+    return msgspec.structs.replace(counts, cached=0, written=0, accepted_prediction=0, rejected_prediction=0)

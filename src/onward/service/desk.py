@@ -1,0 +1,69 @@
+"""A server's way to its database: operations that are awaited, and what the disk has room for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from onward.errors import Overloaded
+from onward.offload import on_thread
+from onward.service.store import DatabaseAway, Store
+from onward.service.writer import Writer
+
+T = TypeVar("T")
+ANSWER_SECONDS = 30.0
+AWAY = "The database does not answer. Retry later."
+DISK_FULL = "The disk of this server's database is nearly full: nothing more is stored. Ask its operator for room."
+
+
+class Desk:
+    """Operations on a store, awaited on an event loop. `face` is the id of this server there."""
+
+    def __init__(self, store: Store, writer: Writer, face: str) -> None:
+        self.face = face
+        self._store = store
+        self._writer = writer
+
+    @property
+    def now_ms(self) -> int:
+        return self._store.clock()
+
+    async def transact(self, run: Callable[[Connection], T], key_id: str = "") -> T:
+        """Run an operation in a transaction, for a key (see `Writer`), and return its result. Raises Overloaded where
+        the database is away: then the operation may have been run, or not."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await asyncio.wrap_future(self._writer.submit(run, key_id))
+        except (DatabaseAway, TimeoutError):
+            raise Overloaded(AWAY, retry_after=5) from None
+
+    def submit(self, run: Callable[[Connection], T], key_id: str = "") -> Future[T]:
+        """Run an operation in a transaction soon, and do not wait for it."""
+        return self._writer.submit(run, key_id)
+
+    async def look_up(self, run: Callable[[Connection], T]) -> T:
+        """Return what an operation reads, on a thread, beside those that write. Raises Overloaded where the database is
+        away."""
+
+        def read() -> T:
+            with self._store.read() as connection:
+                return run(connection)
+
+        try:
+            return await on_thread(read)
+        except DatabaseAway:
+            raise Overloaded(AWAY, retry_after=5) from None
+
+    def check_disk(self, num_bytes: int) -> None:
+        """Raise Overloaded where the disk of the database has no room for so much more. The ledger keeps a reserve."""
+        if not self._store.has_room(num_bytes):
+            raise Overloaded(DISK_FULL, retry_after=60)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the disk of the database has room for more than the ledger."""
+        return self._store.has_room(0)

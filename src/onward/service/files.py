@@ -1,0 +1,146 @@
+"""Files of keys in the store: what was uploaded, in parts of a megabyte; and output of batches, which are its lines."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
+
+from onward.service.batch_records import StoredFile
+from onward.service.limits import Limits
+from onward.service.reservations import read_usage
+from onward.service.tables import CONTENTS, FACES, FILES, LINES
+
+LINES_PER_READ = 200
+_ALPHABET = string.ascii_letters + string.digits
+_COLUMNS = [column for column in FILES.c if column.name not in ("key_id", "face")]
+
+
+def new_file_id() -> str:
+    """Return `file-` and 22 letters and digits (behaviour §18.1)."""
+    return "file-" + "".join(secrets.choice(_ALPHABET) for _ in range(22))
+
+
+def begin_upload(connection: Connection, file_id: str, key_id: str, face: str, now_ms: int) -> None:
+    """Add a file that a server receives: it exists for nobody else until `finish_upload`."""
+    values: dict[str, Any] = {"purpose": "", "filename": "", "bytes": 0, "created_ms": now_ms, "batch_id": ""}
+    connection.execute(insert(FILES).values(id=file_id, key_id=key_id, face=face, lines=0, **values))
+
+
+def add_part(connection: Connection, file_id: str, key_id: str, number: int, data: bytes, limits: Limits) -> int | None:
+    """Append a part to a file that is received. Where the key may not store it, nothing is added, and the bytes that it
+    stores are returned."""
+    if limits.stored_bytes is not None:
+        read_usage(connection, key_id, locks=True)  # uploads of one key take turns
+        stored = stored_bytes(connection, key_id)
+        if stored + len(data) > limits.stored_bytes:
+            return stored
+    connection.execute(insert(CONTENTS).values(file_id=file_id, number=number, data=data))
+    connection.execute(update(FILES).where(FILES.c.id == file_id).values(bytes=FILES.c.bytes + len(data)))
+    return None
+
+
+def finish_upload(
+    connection: Connection, file_id: str, purpose: str, filename: str, expires_ms: int | None
+) -> StoredFile | None:
+    """Let a file that was received exist. None if it is gone: its server was taken for dead."""
+    values = {"purpose": purpose, "filename": filename, "expires_ms": expires_ms, "face": ""}
+    connection.execute(update(FILES).where(FILES.c.id == file_id).values(**values))
+    row = connection.execute(select(*_COLUMNS).where(FILES.c.id == file_id)).mappings().first()
+    return None if row is None else StoredFile(**row)
+
+
+def stored_bytes(connection: Connection, key_id: str) -> int:
+    """Return the bytes of all files of a key, those that are being received included."""
+    return int(connection.execute(select(func.sum(FILES.c.bytes)).where(FILES.c.key_id == key_id)).scalar() or 0)
+
+
+def find_file(connection: Connection, key_id: str, file_id: str, now_ms: int) -> StoredFile | None:
+    """Return a file of a key; None for another's, one that has expired and one that is still received."""
+    query = select(*_COLUMNS).where(_exists(key_id, now_ms), FILES.c.id == file_id)
+    row = connection.execute(query).mappings().first()
+    return None if row is None else StoredFile(**row)
+
+
+def list_files(
+    connection: Connection,
+    key_id: str,
+    now_ms: int,
+    limit: int,
+    *,
+    purpose: str,
+    after: StoredFile | None,
+    newest: bool,
+) -> list[StoredFile]:
+    """Return files of a key after one of them, by time. `purpose` "": of any."""
+    order = [FILES.c.created_ms, FILES.c.id]
+    wanted = [_exists(key_id, now_ms)]
+    if purpose:
+        wanted.append(FILES.c.purpose == purpose)
+    if after is not None:
+        wanted.append(follows(FILES, after.created_ms, after.id, newest=newest))
+    ordered = [column.desc() for column in order] if newest else order
+    rows = connection.execute(select(*_COLUMNS).where(*wanted).order_by(*ordered).limit(limit)).mappings()
+    return [StoredFile(**row) for row in rows]
+
+
+def follows(table: Any, created_ms: int, row_id: str, *, newest: bool) -> ColumnElement[bool]:
+    """Return the condition of rows that come after one in a list, which has the newest first or last."""
+    created, named = table.c.created_ms, table.c.id
+    if newest:
+        return or_(created < created_ms, and_(created == created_ms, named < row_id))
+    return or_(created > created_ms, and_(created == created_ms, named > row_id))
+
+
+def delete_file(connection: Connection, file: StoredFile) -> None:
+    """Delete a file, and what it contains."""
+    if file.batch_id:
+        connection.execute(delete(LINES).where(LINES.c.batch_id == file.batch_id, LINES.c.state == file.lines))
+    connection.execute(delete(CONTENTS).where(CONTENTS.c.file_id == file.id))
+    connection.execute(delete(FILES).where(FILES.c.id == file.id))
+
+
+def forget_upload(connection: Connection, file_id: str) -> None:
+    """Delete what has arrived of a file that is received no longer."""
+    connection.execute(delete(CONTENTS).where(CONTENTS.c.file_id == file_id))
+    connection.execute(delete(FILES).where(FILES.c.id == file_id, FILES.c.face != ""))
+
+
+def forget_files(connection: Connection, key_id: str) -> None:
+    """Delete all files of a key, but for the lines of its batches."""
+    owned = select(FILES.c.id).where(FILES.c.key_id == key_id)
+    connection.execute(delete(CONTENTS).where(CONTENTS.c.file_id.in_(owned)))
+    connection.execute(delete(FILES).where(FILES.c.key_id == key_id))
+
+
+def purge_files(connection: Connection, now_ms: int) -> None:
+    """Delete files that have expired, and those that a dead server was receiving."""
+    is_orphan = and_(FILES.c.face != "", FILES.c.face.not_in(select(FACES.c.id)))
+    rows = connection.execute(select(*_COLUMNS).where(or_(FILES.c.expires_ms <= now_ms, is_orphan))).mappings()
+    for row in rows.all():
+        delete_file(connection, StoredFile(**row))
+
+
+def read_parts(connection: Connection, file: StoredFile, after: int = -1) -> Iterator[tuple[int, bytes]]:
+    """Yield the next parts of a file, one or some, each with its number: the next call continues after the last."""
+    if file.batch_id:
+        columns = LINES.c.number, LINES.c.result
+        wanted = LINES.c.batch_id == file.batch_id, LINES.c.state == file.lines, LINES.c.number > after
+        query = select(*columns).where(*wanted).order_by(LINES.c.number).limit(LINES_PER_READ)
+    else:
+        query = select(CONTENTS.c.number, CONTENTS.c.data).where(
+            CONTENTS.c.file_id == file.id, CONTENTS.c.number == after + 1
+        )
+    for number, data in connection.execute(query):
+        yield number, bytes(data)
+
+
+def _exists(key_id: str, now_ms: int) -> ColumnElement[bool]:
+    return and_(
+        FILES.c.key_id == key_id,
+        FILES.c.face == "",
+        or_(FILES.c.expires_ms.is_(None), FILES.c.expires_ms > now_ms),
+    )

@@ -1,0 +1,398 @@
+"""What a server does for batches, over a dialect of the test: byte-equal results through deaths, cancels, budgets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, update
+
+from onward.service import batch_runner, desk
+from onward.service.batch_records import (
+    BatchLine,
+    BudgetSpent,
+    Computed,
+    EngineLost,
+    Result,
+    StoredBatch,
+    StoredFile,
+    TryLater,
+    new_batch_id,
+)
+from onward.service.batch_runner import BatchRunner
+from onward.service.batches import cancel_batch, create_batch, find_batch
+from onward.service.desk import Desk
+from onward.service.files import add_part, begin_upload, find_file, finish_upload, read_parts
+from onward.service.limits import NO_LIMITS
+from onward.service.lines import RUNNING
+from onward.service.reservations import beat, leave
+from onward.service.store import Store
+from onward.service.tables import BATCHES, LINES
+from onward.service.writer import Writer
+
+from .conftest import Clock
+
+KEY = "key_a"
+
+
+class Check:
+    """Lines are numbers; an empty one is an error."""
+
+    def __init__(self) -> None:
+        self.model = "toy"
+        self.num_requests = 0
+        self.errors = ""
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes, bytes]]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        found = []
+        for line in lines:
+            self.num_requests += 1
+            self.errors = self.errors or ("" if line else "{}")
+            found.append((self.num_requests, b'"%b"' % line, line))
+        return found
+
+    def end(self) -> list[tuple[int, bytes, bytes]]:
+        return []
+
+
+@dataclass
+class Dialect:
+    """Computes lines as the test says, by default after a turn of the loop."""
+
+    on_line: Callable[[BatchLine], Awaitable[None]] | None = None
+    valid: bool = True
+    computed: list[int] = field(default_factory=list)
+    running: int = 0
+    most_running: int = 0
+
+    def check(self, batch: StoredBatch) -> Check:
+        return Check()
+
+    def missing_file(self, batch: StoredBatch) -> str:
+        return '{"missing": true}'
+
+    def not_computed(self, batch_id: str, number: int, custom_id: bytes, code: str) -> bytes:
+        return b"%b %b\n" % (custom_id, code.encode())
+
+    def key_is_valid(self, key_id: str) -> bool:
+        return self.valid
+
+    async def compute(self, line: BatchLine) -> Computed:
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await asyncio.sleep(0)
+            if self.on_line is not None:
+                await self.on_line(line)
+        finally:
+            self.running -= 1
+        self.computed.append(line.number)
+        data = b"%b -> %b\n" % (line.custom_id, line.request[::-1])
+        return Computed(Result(data=data, is_output=not line.request.startswith(b"7"), prompt_tokens=1))
+
+
+class Face:
+    """One server: a writer, and a runner that can be ended like a process."""
+
+    def __init__(self, store: Store, name: str, dialect: Dialect, max_lines: int = 4) -> None:
+        self.store, self.dialect = store, dialect
+        self.writer = Writer(store)
+        self.desk = Desk(store, self.writer, name)
+        self.runner = BatchRunner(self.desk, dialect, max_lines)
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        with self.store.begin() as connection:
+            beat(connection, self.desk.face, {}, self.store.clock())
+        self.task = asyncio.create_task(self.runner.run())
+
+    async def stop(self) -> None:
+        """End as a server does that was asked to."""
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.writer.close()
+
+    async def kill(self) -> None:
+        """End as a process that was killed: nothing is given back, until others notice."""
+        self.runner._give_back = lambda *_, **__: None  # type: ignore[method-assign]
+        await self.stop()
+        with self.store.begin() as connection:
+            leave(connection, self.desk.face, {}, self.store.clock())
+
+
+def submit(store: Store, clock: Clock, data: bytes, key: str = KEY, window: int = 10**9) -> str:
+    batch_id = new_batch_id(clock.now)
+    file_id = f"file-{batch_id[-22:]}"
+    with store.begin() as connection:
+        begin_upload(connection, file_id, key, "x", clock.now)
+        for number, begin in enumerate(range(0, len(data), 50)):
+            add_part(connection, file_id, key, number, data[begin : begin + 50], NO_LIMITS)
+        finish_upload(connection, file_id, "batch", "in", None)
+        create_batch(
+            connection,
+            StoredBatch(
+                id=batch_id,
+                key_id=key,
+                endpoint="/v1/completions",
+                input_file_id=file_id,
+                completion_window="24h",
+                status="validating",
+                created_ms=clock.now,
+                expires_ms=clock.now + window,
+            ),
+        )
+    return batch_id
+
+
+def look(store: Store, batch_id: str, key: str = KEY) -> StoredBatch:
+    with store.read() as connection:
+        found = find_batch(connection, key, batch_id)
+    assert found is not None
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def ended(store: Store, batch_id: str, key: str = KEY) -> StoredBatch:
+    await until(lambda: look(store, batch_id, key).status in ("completed", "failed", "expired", "cancelled"))
+    return look(store, batch_id, key)
+
+
+def contents(store: Store, file_id: str | None) -> bytes:
+    if file_id is None:
+        return b""
+    found, after = b"", -1
+    with store.read() as connection:
+        file = find_file(connection, KEY, file_id, store.clock())
+        assert isinstance(file, StoredFile)
+        while parts := list(read_parts(connection, file, after)):
+            found += b"".join(data for _, data in parts)
+            after = parts[-1][0]
+    assert len(found) == file.bytes
+    return found
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_runner, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(batch_runner, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(batch_runner, "PAUSE_SECONDS", 0.05)
+
+
+def numbers(count: int, first: int = 0) -> bytes:
+    return b"".join(b"%d\n" % number for number in range(first, first + count))
+
+
+def with_face(store: Store, dialect: Dialect, test: Callable[[Face], Awaitable[Any]], max_lines: int = 4) -> Any:
+    async def run() -> Any:
+        face = Face(store, "face", dialect, max_lines)
+        face.start()
+        try:
+            return await test(face)
+        finally:
+            await face.stop()
+
+    return asyncio.run(run())
+
+
+def test_a_batch_is_computed_in_the_order_of_its_lines(store: Store, clock: Clock) -> None:
+    batch_id, dialect = submit(store, clock, numbers(40)), Dialect()
+    batch = with_face(store, dialect, lambda face: ended(store, batch_id))
+    assert (batch.status, batch.num_lines, batch.num_completed, batch.num_failed) == ("completed", 40, 39, 1)
+    assert (batch.model, batch.prompt_tokens) == ("toy", 40)
+    wanted = b"".join(
+        b'"%d" -> %b\n' % (n, b"%d" % n if n < 10 else b"%d%d" % (n % 10, n // 10)) for n in range(40) if n != 7
+    )
+    assert contents(store, batch.output_file_id) == wanted
+    assert contents(store, batch.error_file_id) == b'"7" -> 7\n'
+    assert dialect.most_running == 4
+    with store.read() as connection:
+        left = connection.execute(select(func.sum(func.length(LINES.c.request)))).scalar_one()
+    assert left == 0, "requests are dropped as they are computed"
+
+
+def test_a_file_that_is_not_valid_or_not_there_fails_the_batch(store: Store, clock: Clock) -> None:
+    bad, missing = submit(store, clock, b"1\n\n2\n"), submit(store, clock, b"1\n")
+    with store.begin() as connection:
+        connection.execute(update(BATCHES).where(BATCHES.c.id == missing).values(input_file_id="file-none"))
+
+    async def test(_: Face) -> list[StoredBatch]:
+        return [await ended(store, bad), await ended(store, missing)]
+
+    first, second = with_face(store, dialect := Dialect(), test)
+    assert (first.status, first.errors) == ("failed", "{}") and second.errors == '{"missing": true}'
+    assert dialect.computed == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_death_loses_or_doubles_a_line(store: Store, clock: Clock, seed: int) -> None:
+    """The files are those of an undisturbed run, whichever of two servers dies when."""
+    rng = random.Random(seed)
+    data = numbers(60)
+    undisturbed = submit(store, clock, data)
+    quiet = with_face(store, Dialect(), lambda _: ended(store, undisturbed))
+
+    async def slow(line: BatchLine) -> None:
+        await asyncio.sleep(rng.random() * 0.01)
+
+    async def run() -> tuple[StoredBatch, list[Dialect]]:
+        batch_id, dialects, number = submit(store, clock, data), [], 0
+        faces: list[Face] = []
+        while look(store, batch_id).status not in ("completed", "failed"):
+            while len(faces) < 2:
+                dialects.append(Dialect(slow))
+                faces.append(Face(store, f"face {number}", dialects[-1]))
+                faces[-1].start()
+                number += 1
+            await asyncio.sleep(rng.random() * 0.1)
+            victim = faces.pop(rng.randrange(2))
+            await (victim.kill() if rng.random() < 0.8 else victim.stop())
+        for face in faces:
+            await face.stop()
+        return look(store, batch_id), dialects
+
+    batch, _ = asyncio.run(run())
+    assert (batch.status, batch.num_completed, batch.num_failed) == ("completed", 59, 1)
+    for name in ("output_file_id", "error_file_id"):
+        assert contents(store, getattr(batch, name)) == contents(store, getattr(quiet, name))
+
+
+def test_a_cancelled_batch_keeps_what_is_finished(store: Store, clock: Clock) -> None:
+    batch_id = submit(store, clock, numbers(20))
+
+    async def some(line: BatchLine) -> None:
+        if line.number > 6:
+            await asyncio.Event().wait()
+
+    async def test(face: Face) -> StoredBatch:
+        await until(lambda: look(store, batch_id).num_completed == 6)
+        with store.begin() as connection:
+            cancelling = cancel_batch(connection, KEY, batch_id, clock.now)
+        assert cancelling is not None and cancelling.status == "cancelling"
+        face.runner.wake()
+        return await ended(store, batch_id)
+
+    batch = with_face(store, Dialect(some), test)
+    assert (batch.status, batch.num_completed, batch.num_failed) == ("cancelled", 6, 0)
+    assert contents(store, batch.output_file_id).count(b"\n") == 6
+    assert contents(store, batch.error_file_id) == b"".join(b'"%d" batch_cancelled\n' % n for n in range(6, 20))
+
+
+def test_an_expired_batch_and_one_whose_key_is_revoked_end(store: Store, clock: Clock) -> None:
+    async def some(line: BatchLine) -> None:
+        if line.number > 2:
+            raise TryLater
+
+    dialect = Dialect(some)
+
+    async def test(face: Face) -> list[StoredBatch]:
+        first = submit(store, clock, numbers(5), window=1000)
+        await until(lambda: look(store, first).num_completed == 2)
+        clock.now += 1000
+        second = submit(store, clock, numbers(5))
+        await until(lambda: look(store, second).num_completed == 2)
+        dialect.valid = False
+        return [await ended(store, first), await ended(store, second)]
+
+    expired, revoked = with_face(store, dialect, test)
+    assert (expired.status, expired.num_completed, expired.num_failed) == ("expired", 2, 0)
+    assert (revoked.status, revoked.num_completed, revoked.num_failed) == ("completed", 2, 3)
+    assert b"batch_expired" in contents(store, expired.error_file_id)
+    assert b"invalid_api_key" in contents(store, revoked.error_file_id)
+
+
+def test_a_key_without_budget_waits_and_others_go_on(store: Store, clock: Clock) -> None:
+    spent, has_budget = submit(store, clock, numbers(10)), False
+    other = submit(store, clock, numbers(10), key="key_b")
+
+    async def some(line: BatchLine) -> None:
+        if line.key_id == KEY and line.number > 3 and not has_budget:
+            raise BudgetSpent
+
+    async def test(face: Face) -> StoredBatch:
+        nonlocal has_budget
+        await ended(store, other, "key_b")
+        assert look(store, spent).status == "in_progress"
+        has_budget = True
+        return await ended(store, spent)
+
+    assert with_face(store, Dialect(some), test).num_lines == 10
+
+
+def test_keys_share_the_lines_that_run(store: Store, clock: Clock) -> None:
+    started: list[str] = []
+
+    async def note(line: BatchLine) -> None:
+        started.append(line.key_id)
+        await asyncio.sleep(0.002)
+
+    async def test(face: Face) -> None:
+        first = submit(store, clock, numbers(80))
+        await until(lambda: look(store, first).num_completed > 8)
+        second = submit(store, clock, numbers(20), key="key_b")
+        before = len(started)
+        await ended(store, second, "key_b")
+        assert look(store, first).status == "in_progress", "the smaller one has not waited for the larger one"
+        shared = started[before:]
+        assert shared.count("key_b") == 20 and shared.count(KEY) < 60
+        await ended(store, first)
+
+    with_face(store, Dialect(note), test)
+
+
+def test_an_engine_that_is_lost_gives_its_lines_back_and_finds_the_one_that_ends_it(store: Store, clock: Clock) -> None:
+    """Line 5 ends every engine: it is found alone and fails by name, and all others have their results."""
+
+    async def deadly(line: BatchLine) -> None:
+        await asyncio.sleep(0.001)
+        if line.number == 5:
+            raise EngineLost
+
+    batch_id = submit(store, clock, numbers(8))
+    batch = with_face(store, Dialect(deadly), lambda _: ended(store, batch_id))
+    assert (batch.num_completed, batch.num_failed) == (6, 2)
+    assert b'"4" server_error\n' in contents(store, batch.error_file_id)
+
+
+def test_a_full_disk_lets_lines_wait(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_room = False
+    monkeypatch.setattr(desk.Desk, "has_room", property(lambda _: has_room))
+    batch_id, dialect = submit(store, clock, numbers(5)), Dialect()
+
+    async def test(face: Face) -> StoredBatch:
+        nonlocal has_room
+        await until(lambda: look(store, batch_id).status == "in_progress")
+        await asyncio.sleep(0.05)
+        assert dialect.computed == []
+        has_room = True
+        return await ended(store, batch_id)
+
+    assert with_face(store, dialect, test).status == "completed"
+
+
+def test_a_stopped_server_leaves_nothing_running(store: Store, clock: Clock) -> None:
+    batch_id = submit(store, clock, numbers(9))
+
+    async def hang(line: BatchLine) -> None:
+        await asyncio.Event().wait()
+
+    async def test(face: Face) -> None:
+        await until(lambda: face.runner.num_running == 4)
+
+    with_face(store, Dialect(hang), test)
+    with store.read() as connection:
+        running = connection.execute(select(func.count()).select_from(LINES).where(LINES.c.state == RUNNING))
+        assert running.scalar_one() == 0
+        assert connection.execute(select(func.max(LINES.c.losses))).scalar_one() == 0
+    assert look(store, batch_id).status == "in_progress"
