@@ -19,13 +19,14 @@ from onward.server.app import App, make_app
 from onward.server.keys import KeyReload, Keys, collect_keys
 from onward.server.process import bind
 from onward.server.run import Service
-from onward.service.keys import create_key, new_secret, read_keys
+from onward.service.keys import create_key, forget_key, new_secret, read_keys, rotate_key
 from onward.service.limits import Limits
 from onward.service.reservations import read_usages
 from onward.service.store import Store, open_store
 from onward.service.tables import RESERVATIONS
 from onward.service.team import Team
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
+from tests.server.streams.resumable import id_of
 
 Test = Callable[["Served"], Coroutine[Any, Any, None]]
 
@@ -291,3 +292,24 @@ def test_a_server_that_drains_says_that_it_lives(tmp_path: Path) -> None:
             team.close()
 
     run()
+
+
+def test_a_stream_belongs_to_a_key_of_the_database_whatever_its_secret_and_not_to_its_name(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        call = await served.complete("a", stream=True, stream_options={"resumable": True}).done()
+        path = f"/v1/completions/{id_of(call)}"
+
+        async def status(secret: str, method: str = "GET") -> int:
+            served.team._refreshed = -1.0
+            return (await Call(served.app, method, path, b"", authorization=f"Bearer {secret}").done()).status
+
+        rotated, reused = (new_secret(is_admin=False) for _ in range(2))
+        with served.store.begin() as connection:
+            rotate_key(connection, "a", rotated, 60_000, served.store.clock())
+        assert [await status(rotated), await status("sk-a")] == [200, 200]
+        with served.store.begin() as connection:
+            forget_key(connection, "a", served.store.clock())
+            create_key(connection, reused, "a", Limits(), served.store.clock())
+        assert [await status(reused), await status(reused, "DELETE")] == [404, 404]
+
+    serving(tmp_path, test, keys={"a": {}})
