@@ -122,7 +122,10 @@ FORBIDDEN = {
 ALLOWED = {
     ("cli/commands/serve.py", "onward.server.run"),
     ("api/extension_parameters.py", "onward.sampling.filters"),
-    *((f"kernels/{name}.py", "numpy") for name in ("records", "memory", "tape", "machine", "attention_plan")),
+    *(
+        (f"kernels/{name}.py", "numpy")
+        for name in ("records", "memory", "tape", "expert_tape", "machine", "attention_plan")
+    ),
 }
 """Files that may import what is forbidden to their rooms: the command that serves runs the server; the table of filters
 has the names that `samplers` may list; what hands memory to kernels has it as numpy's arrays, with which it computes

@@ -12,12 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.checkpoints.reference import PAIRS
-from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, tiny
+from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, INNER, tiny
 
 Arrays = dict[str, NDArray[np.float32]]
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "rope_theta": 5000.0},
     "llama, untied": {"model_type": "mistral", "num_key_value_heads": 2, "sliding_window": None},
+    "llama, experts": {
+        "model_type": "mixtral", "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "rope_theta": 1e4,
+    },
     "llama, linear rope": {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 4.0}},
     "llama, yarn": {
         "model_type": "llama",
@@ -32,6 +36,35 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "qwen2": {"model_type": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     "qwen3": {"model_type": "qwen3", "head_dim": 32},
+    "qwen3moe": {
+        "model_type": "qwen3_moe", "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3,
+        "moe_intermediate_size": INNER, "norm_topk_prob": True,
+    },
+    "qwen2moe": {
+        "model_type": "qwen2_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": INNER,
+        "shared_expert_intermediate_size": 128,
+    },
+    "granitemoe": {
+        "model_type": "granitemoe", "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 0.5,
+        "attention_multiplier": 0.1, "num_local_experts": 5, "num_experts_per_tok": 2,
+    },
+    "granitemoe, shared": {
+        "model_type": "granitemoeshared", "embedding_multiplier": 6.0, "residual_multiplier": 0.4,
+        "logits_scaling": 0.5, "attention_multiplier": 0.1, "num_local_experts": 5, "num_experts_per_tok": 2,
+        "shared_intermediate_size": 64,
+    },
+    "mellum": {
+        "model_type": "mellum", "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3,
+        "moe_intermediate_size": INNER, "sliding_window": 16,
+        "layer_types": [*["sliding_attention"] * 3, "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 1e4,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
+    "olmoe": {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3},
     "gemma3": {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
     "phi3": {"model_type": "phi3", "sliding_window": 24},
     "starcoder2": {"model_type": "starcoder2", "rope_theta": 1e5, "norm_epsilon": 1e-5},
@@ -56,6 +89,19 @@ _LLAMA = {
     "ffn_norm": "post_attention_layernorm",
 }  # fmt: skip
 _NAMES = {
+    "llama": {**_LLAMA, "ffn_gate_inp": "block_sparse_moe.gate"},
+    "qwen2moe": {
+        **_LLAMA, "ffn_gate_inp": "mlp.gate", "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+        **{f"ffn_{part}_shexp": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
+    },
+    "granitemoe": {
+        **_LLAMA, "ffn_gate_inp": "block_sparse_moe.router.layer", "ffn_gate_up_exps": "block_sparse_moe.input_linear",
+        "ffn_down_exps": "block_sparse_moe.output_linear", "ffn_gate_up_shexp": "shared_mlp.input_linear",
+        "ffn_down_shexp": "shared_mlp.output_linear",
+    },
+    "qwen3moe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
+    "mellum": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
+    "olmoe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
     "gemma3": {
         **_LLAMA, "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
         "post_ffw_norm": "post_feedforward_layernorm",
@@ -74,6 +120,13 @@ _NAMES = {
         "attn_output": "attention.dense", "ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h",
     },
 }  # fmt: skip
+_EXPERT = {f"ffn_{part}": f"mlp.experts.{{}}.{part}_proj" for part in ("gate", "up", "down")}
+_EXPERT_NAMES = {
+    "llama": {
+        f"ffn_{part}": f"block_sparse_moe.experts.{{}}.{name}"
+        for part, name in {"gate": "w1", "up": "w3", "down": "w2"}.items()
+    },
+}
 _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _WHOLE_OF = {
     "gpt2": {"token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f"},
@@ -103,12 +156,36 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     config["tie_word_embeddings"] = "output.weight" not in tensors
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata["tokenizer.ggml.tokens"])))
-    stored = {hugging_face_name(key, kind): _habits(key, array, kind, metadata) for key, array in tensors.items()}
+    usual = halves_joined(tensors) if kind == "granitemoe" else one_by_one(tensors)
+    stored = {hugging_face_name(key, kind): _habits(key, array, kind, metadata) for key, array in usual.items()}
     for key in [key for key, array in stored.items() if key.endswith("_norm.weight") and array.ndim == 2]:
         parts = enumerate(stored.pop(key))  # a norm for each head
         stored |= {key.replace("_norm.", f"_layernorm.norms.{head}."): part for head, part in parts}
     _write_weights(folder, stored, dtype, num_files)
     return metadata, tensors
+
+
+def one_by_one(tensors: Arrays) -> Arrays:
+    """The tensors with those of experts apart, by the names that old GGUF files have."""
+    found: Arrays = {}
+    for name, array in tensors.items():
+        if "_exps." in name:
+            found |= {name.replace("_exps.", f".{expert}."): each for expert, each in enumerate(array)}
+        else:
+            found[name] = array
+    return found
+
+
+def halves_joined(tensors: Arrays) -> Arrays:
+    """The tensors with gates of experts, and what they are multiplied with, in one."""
+    found: Arrays = {}
+    for name, array in tensors.items():
+        if "ffn_gate_exps" in name or "ffn_gate_shexp" in name:
+            both = array, tensors[name.replace("gate", "up")]
+            found[name.replace("gate", "gate_up")] = np.concatenate(both, axis=-2)
+        elif "ffn_up_exps" not in name and "ffn_up_shexp" not in name:
+            found[name] = array
+    return found
 
 
 def _write_weights(folder: Path, stored: Arrays, dtype: str, num_files: int) -> None:
@@ -154,6 +231,9 @@ def hugging_face_name(name: str, kind: str) -> str:
     part, _, end = name.rpartition(".")
     if not part.startswith("blk."):
         return f"{_WHOLE_OF.get(kind, _WHOLE)[part]}.{end}"
+    if part.split(".")[-1].isdigit():
+        _, layer, part, expert = part.split(".")
+        return f"model.layers.{layer}.{_EXPERT_NAMES.get(kind, _EXPERT)[part].format(expert)}.{end}"
     _, layer, part = part.split(".")
     return f"{_LAYERS.get(kind, 'model.layers')}.{layer}.{_NAMES.get(kind, _LLAMA)[part]}.{end}"
 
@@ -161,6 +241,8 @@ def hugging_face_name(name: str, kind: str) -> str:
 def _habits(name: str, array: NDArray[np.float32], kind: str, metadata: dict[str, Any]) -> NDArray[np.float32]:
     if kind == "gemma3" and name.endswith("norm.weight"):
         return array - 1
+    if "ffn_gate_inp_shexp" in name:
+        return array[None]
     if kind == "gpt2" and array.ndim == 2 and name.startswith("blk."):
         return array.T
     return hugging_face_rows(name, array, kind, metadata)

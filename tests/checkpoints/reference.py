@@ -13,8 +13,10 @@ Array = Any
 """float64, of any shape."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 """The others divide by the root mean square."""
-PAIRS = ("llama", "granite", "smollm3", "cohere2")
+PAIRS = ("llama", "granite", "granitemoe", "smollm3", "cohere2")
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
+NORMALISED = ("qwen3moe", "mellum", "llama", "granitemoe")
+"""The shares of the experts that are used add up to one."""
 GELU_TANH = ("gemma3", "starcoder2", "gpt2")
 
 
@@ -71,6 +73,8 @@ class Reference:
         return hidden + moved * self.stated.get("residual_scale", 1.0)
 
     def feed_forward(self, prefix: str, hidden: Array) -> Array:
+        if prefix + "ffn_gate_inp.weight" in self.tensors:
+            return np.array([self.mixture(prefix, row) for row in hidden])
         up = self.linear(hidden, prefix + "ffn_up")
         if self.kind == "phi3":
             gate, up = np.split(up, 2, axis=-1)
@@ -78,6 +82,27 @@ class Reference:
         if prefix + "ffn_gate.weight" in self.tensors:
             return self.linear(self.activated(self.linear(hidden, prefix + "ffn_gate")) * up, prefix + "ffn_down")
         return self.linear(self.activated(up), prefix + "ffn_down")
+
+    def mixture(self, prefix: str, row: Array) -> Array:
+        """What the experts with the largest logits make of one row, by their shares."""
+        logits = self.linear(row, prefix + "ffn_gate_inp")
+        shares = np.exp(logits - logits.max())
+        shares /= shares.sum()
+        chosen = np.argsort(-shares, kind="stable")[: self.stated["expert_used_count"]]
+        if self.kind in NORMALISED:
+            shares /= shares[chosen].sum()
+        total = np.zeros(len(row))
+        for expert in chosen:
+            gate, up, down = (
+                self.tensors[f"{prefix}ffn_{part}_exps.weight"][expert] for part in ("gate", "up", "down")
+            )
+            total += shares[expert] * (down @ (self.activated(gate @ row) * (up @ row)))
+        if prefix + "ffn_up_shexp.weight" in self.tensors:
+            gate, up, down = (self.tensors[f"{prefix}ffn_{part}_shexp.weight"] for part in ("gate", "up", "down"))
+            own = self.tensors.get(prefix + "ffn_gate_inp_shexp.weight")
+            share = 1.0 if own is None else 1 / (1 + np.exp(-own @ row))
+            total += share * (down @ (self.activated(gate @ row) * (up @ row)))
+        return total
 
     def activated(self, gate: Array) -> Array:
         if self.kind in GELU_TANH:
@@ -111,17 +136,18 @@ class Reference:
             flat = np.split(self.linear(hidden, prefix + "attn_qkv"), ends, axis=-1)
         else:
             flat = [self.linear(hidden, f"{prefix}attn_{name}") for name in ("q", "k", "v")]
-        if self.kind == "olmo2":
+        if self.kind in ("olmo2", "olmoe"):
             flat[:2] = [self.norm(flat[0], prefix + "attn_q_norm"), self.norm(flat[1], prefix + "attn_k_norm")]
         query, key, value = (each.reshape(len(hidden), -1, self.size) for each in flat)
-        if self.kind in ("qwen3", "gemma3", "stablelm") and prefix + "attn_q_norm.weight" in self.tensors:
+        is_normal = self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "stablelm")
+        if is_normal and prefix + "attn_q_norm.weight" in self.tensors:
             query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")
         return [query, key, value]
 
     def is_local(self, layer: int) -> bool:
         if "attention.sliding_window" not in self.stated:
             return False
-        every = {"gemma3": 6, "cohere2": 4, "olmo2": 4}.get(self.kind)
+        every = {"gemma3": 6, "cohere2": 4, "olmo2": 4, "mellum": 4}.get(self.kind)
         every = self.stated.get("attention.sliding_window_pattern", every)
         return every is None or (layer + 1) % every != 0
 
@@ -137,12 +163,16 @@ class Reference:
         base = self.stated.get("rope.freq_base", 1e4)
         if is_local and self.kind == "gemma3":
             base = self.stated.get("rope.freq_base_swa", 1e4)
+        if is_local and self.kind == "mellum":
+            base = self.stated.get("rope.freq_base_local", base)
         size = self.stated.get("rope.dimension_count", self.size)
         frequencies = base ** (-np.arange(0, size, 2) / size)
         magnitude = self.stated.get("rope.scaling.attn_factor", 1.0)
+        if is_local and self.kind == "mellum":
+            magnitude = 1.0
         if self.stated.get("rope.scaling.type") == "yarn" and not is_local:
             frequencies, magnitude = self.yarn(frequencies, base)
-        elif not (is_local and self.kind in ("gemma3", "olmo2")):
+        elif not (is_local and self.kind in ("gemma3", "olmo2", "mellum")):
             scale = self.stated.get("rope.scaling.factor", self.stated.get("rope.scale_linear", 1.0))
             frequencies = frequencies / scale
         angles = np.arange(len(node))[:, None] * frequencies

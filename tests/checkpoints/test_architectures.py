@@ -70,7 +70,7 @@ OF_FOLDERS = {"qwen2, yarn"}
 """Stated in a way that llama.cpp does not read."""
 
 
-FAST = ["llama, yarn", "qwen2", "smollm3", "olmo2", "starcoder2", "granite", "gptneox"]
+FAST = ["llama, yarn", "qwen2", "smollm3", "olmo2", "starcoder2", "granite", "gptneox", "qwen2moe"]
 """The fast tests of the native runtime compute others (tests/runtimes/native/test_model.py)."""
 
 

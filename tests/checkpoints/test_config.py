@@ -24,11 +24,33 @@ _USUAL = (
 )  # fmt: skip
 _RMS = (*_USUAL, "rms_norm_eps", "num_key_value_heads")
 _WINDOW = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
+_EXPERTS = (
+    "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "router_aux_loss_coef",
+    "output_router_logits",
+)  # fmt: skip
 READ: dict[str, tuple[str, ...]] = {
     "llama": (*_RMS, "attention_bias", "mlp_bias", "head_dim", "pretraining_tp"),
     "mistral": (*_RMS, "head_dim", "sliding_window"),
+    "mixtral": (
+        *_RMS, "head_dim", "sliding_window", "num_local_experts", "num_experts_per_tok", "router_aux_loss_coef",
+        "output_router_logits", "router_jitter_noise",
+    ),
     "qwen2": (*_RMS, *_WINDOW),
     "qwen3": (*_RMS, *_WINDOW, "attention_bias", "head_dim"),
+    "qwen3_moe": (
+        *_RMS, *_WINDOW, "attention_bias", "head_dim", *_EXPERTS, "mlp_only_layers", "decoder_sparse_step",
+    ),
+    "qwen2_moe": (
+        *_RMS, *_WINDOW, *_EXPERTS, "mlp_only_layers", "decoder_sparse_step", "shared_expert_intermediate_size",
+        "qkv_bias",
+    ),
+    **dict.fromkeys(("granitemoe", "granitemoeshared"), (
+        *_RMS, "attention_bias", "attention_multiplier", "embedding_multiplier", "logits_scaling",
+        "residual_multiplier", "num_local_experts", "num_experts_per_tok", "router_aux_loss_coef",
+        "output_router_logits",
+    )),
+    "mellum": (*_RMS, *_EXPERTS, "attention_bias", "head_dim", "layer_types", "sliding_window", "mlp_layer_types"),
+    "olmoe": (*_RMS, *(key for key in _EXPERTS if key != "moe_intermediate_size"), "attention_bias", "clip_qkv"),
     "gemma3_text": (
         *(key for key in _RMS if key != "hidden_act"), "hidden_activation", "attention_bias", "head_dim",
         "attn_logit_softcapping", "final_logit_softcapping", "layer_types", "sliding_window", "query_pre_attn_scalar",
@@ -80,7 +102,11 @@ OTHERS: dict[str, Any] = {
     "no_rope_layers": [0, 1], "no_rope_layer_interval": 2, "qk_layernorm": True, "add_cross_attention": True,
     "n_embd": 96, "n_head": 8, "n_inner": 48, "n_layer": 3, "n_positions": 77, "scale_attn_by_inverse_layer_idx": True,
     "scale_attn_weights": False, "logit_scale": 0.3, "rotary_pct": 0.75, "rotary_emb_base": 77, "vocab_size": 99,
-    "tie_word_embeddings": None, "original_max_position_embeddings": 64,
+    "mlp_layer_types": ["sparse", "dense"], "clip_qkv": 8.0, "num_experts": 6, "num_local_experts": 6,
+    "num_experts_per_tok": 3, "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 48, "qkv_bias": False, "norm_topk_prob": True,
+    "mlp_only_layers": [0], "decoder_sparse_step": 2, "tie_word_embeddings": None,
+    "original_max_position_embeddings": 64,
 }  # fmt: skip
 NEEDS: dict[str, dict[str, Any]] = {
     "sliding_window": {"use_sliding_window": True, "sliding_window": 9},
@@ -96,7 +122,8 @@ NEEDS: dict[str, dict[str, Any]] = {
 CANNOT_MATTER: dict[str, str] = {
     **dict.fromkeys(
         ("attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop", "embedding_dropout",
-         "residual_dropout", "classifier_dropout", "initializer_range"), "for training"),
+         "residual_dropout", "classifier_dropout", "initializer_range", "router_aux_loss_coef", "output_router_logits",
+         "router_jitter_noise"), "for training"),
     "use_cache": "a choice of whoever calls",
     "pad_token_id": "for batches of texts of several lengths",
     "bos_token_id": "read with the tokenizer",
@@ -137,6 +164,8 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = ["full_attention"] * 2
         if kind == "gpt_neox":
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
+        if kind == "mellum" and key == "norm_topk_prob":
+            other = False
         is_read = read({**common, key: other}) != read(common)
         assert is_read != (key in CANNOT_MATTER), f"{kind}: {key}"
 

@@ -28,9 +28,22 @@ from tests.examples import slow_but
 from tests.models.doors import refusal
 
 
-@pytest.mark.parametrize("name", slow_but(["qwen2", "gemma3", "phi3", "cohere2", "gpt2"], CONFIGS))
+@pytest.mark.parametrize("name", slow_but(["qwen2", "qwen3moe", "gemma3", "phi3", "cohere2", "gpt2"], CONFIGS))
 def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     check_logits(SafetensorsFiles(tmp_path / "m"), *write_folder(tmp_path / "m", name), cache=tmp_path)
+
+
+def test_layers_of_mellum_with_a_window_have_a_base_of_their_own(tmp_path: Path) -> None:
+    metadata, tensors = write_folder(tmp_path / "m", "mellum")
+    rules = json.loads((tmp_path / "m/config.json").read_text())["rope_parameters"]
+    rules["sliding_attention"]["rope_theta"] = 300.0
+    change(tmp_path / "m", rope_parameters=rules, mlp_layer_types=["sparse"] * 5)
+    metadata["mellum.rope.freq_base_local"] = 300.0
+    check_logits(SafetensorsFiles(tmp_path / "m"), metadata, tensors, cache=tmp_path)
+    rules["sliding_attention"] = {"rope_type": "linear", "factor": 2.0, "rope_theta": 300.0}
+    change(tmp_path / "m", rope_parameters=rules)
+    with pytest.raises(ModelFolderError, match="positions of layers with a window by 'linear'"):
+        check_model(tmp_path / "m")
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])
@@ -87,7 +100,7 @@ def change(folder: Path, **changed: Any) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"model_type": "mixtral"}, "model_type 'mixtral'.*It computes cohere2"),
+        ({"model_type": "dbrx"}, "model_type 'dbrx'.*It computes cohere2"),
         ({"model_type": None}, "model_type 'None'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised by 'gptq'.*as a GGUF file"),
         ({"num_local_experts": 8}, "mixture of experts"),

@@ -57,7 +57,7 @@ def _safetensors(header: bytes) -> dict[str, bytes]:
 
 def _many_tensors(path: Path) -> Path:
     entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 0]}
-    return _folder(path, _safetensors(json.dumps({str(number): entry for number in range(20_000)}).encode()))
+    return _folder(path, _safetensors(json.dumps({str(number): entry for number in range(70_000)}).encode()))
 
 
 MODEL = {"model.safetensors": struct.pack("<Q", 2) + b"{}"}
@@ -90,7 +90,7 @@ COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda path: _folder(path, {"vocab.json": b'{"a":0}', "merges.txt": b"\n" * 1_100_000, **MODEL}),
         "more lines than any list of merges",
     ),
-    "tensors": (_many_tensors, "20000 tensors"),
+    "tensors": (_many_tensors, "70000 tensors"),
     "a long header": (lambda path: _folder(path, _safetensors(b" " * 17_000_000)), "a header of 17000000 bytes"),
     "a nested header": (
         lambda path: _folder(path, _safetensors(b'{"a":[' + b"[[],[]]," * 1_500_000 + b"[]]}")), "states no tensors",

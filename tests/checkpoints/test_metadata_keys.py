@@ -32,10 +32,20 @@ COMMON = (
 """What llama.cpp reads of every model (`llama_model_base::load_hparams`)."""
 _RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
+RULES = ("expert_gating_func", "expert_weights_norm", "expert_weights_scale")
+"""How experts are chosen, where llama.cpp reads it of other architectures only. Onward computes what they state."""
 READ: dict[str, tuple[str, ...]] = {
-    "llama": ("vocab_size", _RMS),
+    "llama": ("vocab_size", _RMS, *RULES),
     "qwen2": (_RMS,),
     "qwen3": (_RMS,),
+    "qwen3moe": (_RMS, "expert_feed_forward_length", *RULES),
+    "qwen2moe": (_RMS, "expert_feed_forward_length", "expert_shared_feed_forward_length", *RULES),
+    "granitemoe": (
+        _RMS, "logit_scale", "residual_scale", "embedding_scale", "attention.scale",
+        "expert_shared_feed_forward_length", *RULES,
+    ),
+    "mellum": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
+    "olmoe": (_RMS, *RULES),
     "gemma3": (*_WINDOW, "final_logit_softcapping", _RMS),
     "phi3": (_RMS, "attention.sliding_window"),
     "starcoder2": (_LAYER,),
@@ -83,7 +93,9 @@ OTHERS: dict[str, Any] = {
     "rope.scaling.attn_factor": 1.7, "rope.scaling.original_context_length": 32, _RMS: 0.5, _LAYER: 0.5,
     "attention.sliding_window": 5, "attention.sliding_window_pattern": 2, "rope.freq_base_swa": 77.0,
     "logit_scale": 3.0, "residual_scale": 0.7, "embedding_scale": 3.0, "attention.scale": 0.3,
-    "rope.scaling.finetuned": False, "use_parallel_residual": False,
+    "rope.scaling.finetuned": False, "use_parallel_residual": False, "expert_count": 9, "expert_used_count": 4,
+    "expert_feed_forward_length": 64, "expert_shared_feed_forward_length": 32, "expert_gating_func": 2,
+    "expert_weights_norm": False, "expert_weights_scale": 3.0,
 }  # fmt: skip
 """Values that tiny models do not have."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -94,7 +106,13 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 """What has to be stated, too, so that a key can matter."""
 _ORIGINAL = {"rope.scaling.original_context_length", "context_length"}
+_OF_MIXTRAL = {key for key in OTHERS if key.startswith("expert_")}
 UNMOVED = {name: {"context_length"} for name in READ} | {
+    "llama": {"context_length", *_OF_MIXTRAL},
+    "qwen3moe": {"context_length", "feed_forward_length"},
+    "mellum": {"context_length", "feed_forward_length", "rope.scale_linear", "rope.scaling.type"},
+    "olmoe": {"context_length", "expert_weights_norm"},
+    "qwen2moe": {"context_length", "expert_weights_norm", "feed_forward_length"},
     "gpt2": {key for key in OTHERS if key.startswith("rope.")},
     "stablelm": _ORIGINAL,
     "gptneox": _ORIGINAL,
@@ -120,8 +138,20 @@ def test_a_key_that_is_used_changes_the_numbers_or_is_refused(architecture: str,
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "several experts": ("llama", {"expert_count": 8}, "a mixture of experts"),
+    "several experts": ("llama", {"expert_count": 8}, "expert_used_count"),
+    "experts that are not there": (
+        "llama", {"expert_count": 8, "expert_used_count": 2}, "no tensor 'blk.0.ffn_gate_inp.weight'",
+    ),
     "experts per layer": ("llama", {"expert_used_count": [2, 2]}, "a mixture of experts"),
+    "experts of Qwen 2": ("qwen2", {"expert_count": 8}, "a mixture of experts"),
+    "experts that are not stated": ("llama, experts", {"expert_count": None}, "'expert_used_count'"),
+    "more experts than Mixtral has": ("llama, experts", {"expert_used_count": [2, 5]}, "layers of different sizes"),
+    "an unknown rule": ("qwen3moe", {"expert_gating_func": 2}, "chooses experts by rule 2 .'expert_gating_func'"),
+    "more experts than there are": ("qwen3moe", {"expert_used_count": 9}, "uses 9 of 8 experts"),
+    "experts of another number": ("qwen3moe", {"expert_count": 6}, r"ffn_gate_inp.weight' has the shape \[8, 64\]"),
+    "no experts": ("qwen3moe", {"expert_count": 0}, "'expert_count'"),
+    "experts in groups": ("qwen3moe", {"expert_group_count": 2}, "uses groups of experts"),
+    "a shared expert": ("qwen3moe", {"expert_shared_feed_forward_length": 32}, "uses a shared expert"),
     "layers for several tokens": ("qwen3", {"nextn_predict_layers": 1}, "predict several tokens"),
     "an image's layers": ("granite", {"deepstack_mapping": [-1, 0]}, "read an image"),
     "other heads with a window": ("gemma3", {"attention.key_length_swa": 8}, "layers of different sizes"),
@@ -217,6 +247,15 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "norms per head": ("stablelm", {"blk.0.attn_q_norm.weight": _zeros(2, 16)}, r"\[2, 16\] instead of \[4, 16\]"),
     "a norm with a bias": ("llama", {"output_norm.bias": _zeros(HIDDEN)}, "does not compute for 'llama'"),
     "no gate": ("llama", {"blk.0.ffn_gate.weight": None}, "no tensor 'blk.0.ffn_gate.weight'"),
+    "no shared expert": ("qwen2moe", {"blk.1.ffn_up_shexp.weight": None}, "no tensor 'blk.1.ffn_up_shexp.weight'"),
+    "no gate of it": ("qwen2moe", {"blk.1.ffn_gate_inp_shexp.weight": None}, "no tensor 'blk.1.ffn_gate_inp_shexp"),
+    "a shared expert that is not stated": (
+        "granitemoe", {"blk.0.ffn_up_shexp.weight": _zeros(64, 64)}, "does not compute for 'granitemoe'",
+    ),
+    "no router": ("qwen3moe", {"blk.1.ffn_gate_inp.weight": None}, "no tensor 'blk.1.ffn_gate_inp.weight'"),
+    "no experts in a layer": ("qwen3moe", {"blk.1.ffn_up_exps.weight": None}, "no tensor 'blk.1.ffn_up_exps.weight'"),
+    "too few experts": ("qwen3moe", {"blk.0.ffn_up_exps.weight": _zeros(7, 32, 64)}, r"\[7, 32, 64\] instead of \[8,"),
+    "a usual layer's": ("qwen3moe", {"blk.0.ffn_gate.weight": _zeros(96, 64)}, "does not compute for 'qwen3moe'"),
     "no bias": ("gpt2", {"blk.0.ffn_up.bias": None}, "no tensor 'blk.0.ffn_up.bias'"),
     "joined heads": ("gpt2", {"blk.0.attn_qkv.weight": _zeros(64, HIDDEN)}, "attn_qkv.weight"),
     "positions": ("gpt2", {"position_embd.weight": _zeros(9, HIDDEN)}, "position_embd.weight' has the shape"),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tests.checkpoints.making import letters_tokenizer
 
-HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, CONTEXT = 64, 4, 2, 96, 512
+HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, INNER, CONTEXT = 64, 4, 2, 96, 32, 512
 Checkpoint = tuple[dict[str, Any], dict[str, NDArray[np.float32]]]
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {"rope.freq_base": 5_000.0},
@@ -17,6 +17,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama, partial rope": {"rope.dimension_count": 8},
     "llama, linear rope": {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
     "llama, rope factors": {},
+    "llama, experts": {"expert_count": 4, "expert_used_count": 2},
     "llama, yarn": {
         "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
     },
@@ -30,6 +31,28 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "qwen2": {"rope.freq_base": 1_000_000.0},
     "qwen3": {"attention.key_length": 32, "attention.value_length": 32},
+    "qwen3moe": {
+        "attention.key_length": 32, "attention.value_length": 32, "expert_count": 8, "expert_used_count": 3,
+        "expert_feed_forward_length": INNER,
+    },
+    "qwen2moe": {
+        "expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": INNER,
+        "expert_shared_feed_forward_length": 128,
+    },
+    "granitemoe": {
+        "embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 0.5, "attention.scale": 0.1, "expert_count": 5,
+        "expert_used_count": 2,
+    },
+    "granitemoe, shared": {
+        "embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 0.5, "attention.scale": 0.1, "expert_count": 5,
+        "expert_used_count": 2, "expert_shared_feed_forward_length": 64,
+    },
+    "mellum": {
+        "attention.key_length": 32, "attention.value_length": 32, "expert_count": 8, "expert_used_count": 3,
+        "expert_feed_forward_length": INNER, "attention.sliding_window": 16, "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
+    },
+    "olmoe": {"expert_count": 8, "expert_used_count": 3, "attention.head_count_kv": HEADS},
     "gemma3": {
         "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16,
         "rope.freq_base": 1_000_000.0,
@@ -66,7 +89,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "cohere2": {"attention.sliding_window": 16, "logit_scale": 0.5},
 }  # fmt: skip
 """What each states besides the common sizes. A name may go on behind a comma."""
-LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5}
+LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5}
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 BIASED = ("starcoder2", "gpt2", "gptneox")
@@ -75,7 +98,7 @@ JOINED = ("phi3", "gpt2", "gptneox")
 """Queries, keys and values are one tensor."""
 UNGATED = ("starcoder2", "gpt2", "gptneox")
 UNTIED = (
-    "llama, untied", "qwen2", "phi3", "phi3, long", "olmo2", "olmo2, window",
+    "llama, untied", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2", "olmo2, window",
     "stablelm", "stablelm, parallel", "stablelm, head norms", "gptneox", "gptneox, sequential",
 )  # fmt: skip
 
@@ -121,6 +144,7 @@ class _Tensors:
         self.name, self.random = name, random
         self.kind = name.partition(",")[0]
         self.size = stated.get("attention.key_length", HIDDEN // HEADS)
+        self.stated = stated
         self.queries, self.keys = HEADS * self.size, stated["attention.head_count_kv"] * self.size
 
     def block(self) -> dict[str, Any]:
@@ -142,23 +166,38 @@ class _Tensors:
         if self.kind in JOINED:
             parts = {"attn_qkv": np.concatenate(list(parts.values()))}
         found = {f"{part}.weight": weights for part, weights in parts.items()}
-        if self.kind in ("qwen2", *BIASED) or self.name == "stablelm":
+        if self.kind in ("qwen2", "qwen2moe", *BIASED) or self.name == "stablelm":
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
-        if self.kind in ("qwen3", "gemma3"):
+        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3"):
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
         if self.name == "stablelm, head norms":
             for part, width in (("q", self.queries), ("k", self.keys)):
                 weights = self.random.uniform(0.5, 1.5, (width // self.size, self.size)).astype(np.float32)
                 found[f"attn_{part}_norm.weight"] = weights
-        if self.kind == "olmo2":
+        if self.kind in ("olmo2", "olmoe"):
             found |= self.norm("attn_q_norm", self.queries) | self.norm("attn_k_norm", self.keys)
         return found | self._layer("attn_output", HIDDEN, self.queries)
 
     def _feed_forward(self) -> dict[str, Any]:
+        if "expert_count" in self.stated:
+            return self._experts()
         up = 2 * FEED_FORWARD if self.kind == "phi3" else FEED_FORWARD
         found = self._layer("ffn_up", up, HIDDEN) | self._layer("ffn_down", HIDDEN, FEED_FORWARD)
         if self.kind not in (*UNGATED, "phi3"):
             found |= self._layer("ffn_gate", FEED_FORWARD, HIDDEN)
+        return found
+
+    def _experts(self) -> dict[str, Any]:
+        count, inner = self.stated["expert_count"], self.stated.get("expert_feed_forward_length", FEED_FORWARD)
+        shapes = {"gate": (inner, HIDDEN), "up": (inner, HIDDEN), "down": (HIDDEN, inner)}
+        found = {"ffn_gate_inp.weight": 2 * self.matrix(count, HIDDEN)}
+        for name, shape in shapes.items():
+            found[f"ffn_{name}_exps.weight"] = np.stack([self.matrix(*shape) for _ in range(count)])
+        if shared := self.stated.get("expert_shared_feed_forward_length"):
+            for name, shape in {"gate": (shared, HIDDEN), "up": (shared, HIDDEN), "down": (HIDDEN, shared)}.items():
+                found[f"ffn_{name}_shexp.weight"] = self.matrix(*shape)
+        if self.kind == "qwen2moe":
+            found["ffn_gate_inp_shexp.weight"] = self.bias(HIDDEN) / 4
         return found
 
     def _layer(self, name: str, rows: int, inputs: int) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from tests.checkpoints.tiny import tiny
 
 FILE = Path(__file__).parent / "golden.json"
 NAMES = (
-    "llama", "qwen2", "qwen3", "gemma3", "phi3", "starcoder2", "granite", "smollm3", "olmo2", "stablelm", "gpt2",
-    "gptneox", "cohere2",
+    "llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3", "starcoder2", "granite", "smollm3", "olmo2", "stablelm",
+    "gpt2", "gptneox", "cohere2", "llama, experts", "olmoe", "qwen2moe", "granitemoe", "granitemoe, shared", "mellum",
 )  # fmt: skip
 
 PRECISIONS: tuple[Precision, ...] = ("fast", "exact")

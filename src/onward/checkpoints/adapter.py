@@ -17,6 +17,7 @@ from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, PAIRED_IN_GGUF, arrang
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.folder import read_object, with_kinds_apart
 from onward.checkpoints.gguf import read_gguf
+from onward.checkpoints.mixtures import is_of_experts
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.paths import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from onward.checkpoints.safetensors import read_safetensors
@@ -85,6 +86,8 @@ def read_changes(checkpoint: Checkpoint, path: Path) -> tuple[tuple[Path, ...], 
     paths, scale_of, pairs = _read(path, checkpoint.parameters)
     found = {}
     for name, pair in pairs.items():
+        if is_of_experts(name):
+            raise CheckpointError(f"{path} changes experts ({name!r}), which Onward does not compute.")
         base = checkpoint.tensors.get(name)
         if base is None:
             raise CheckpointError(f"{path} changes {name!r}, which {checkpoint.paths[0]} does not have.")

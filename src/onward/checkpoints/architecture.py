@@ -27,6 +27,24 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True)
+class Mixture:
+    """Feed-forward layers of several experts, of which each token uses those with the largest logits of a router."""
+
+    count: int
+    used: int
+    feed_forward: int
+    """Inner size of an expert."""
+    layers: frozenset[int]
+    """Those with experts; others have feed-forward layers as usual."""
+    is_normalised: bool
+    """Whether the weights of the experts used are e**logit over the sum of theirs, instead of over that of all."""
+    scale: float = 1.0
+    """The weights are multiplied by it."""
+    shared_feed_forward: int = 0
+    """Inner size of an expert that each token uses besides; 0: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """A decoder: sizes, and where it departs from Llama. Which norms and biases there are, the tensors say."""
 
@@ -63,3 +81,5 @@ class Architecture:
     window: int = 0
     """Tokens that a layer with a window attends to, itself included."""
     window_layers: frozenset[int] = field(default_factory=frozenset)
+    mixture: Mixture | None = None
+    """None: no layer has experts."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onward.checkpoints.architecture import Activation, Architecture, Norm, Rope
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.metadata_keys import WINDOW
+from onward.checkpoints.mixtures import has_experts, mixture_of
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.requirements import checked, require_computable
 from onward.checkpoints.rope_scaling import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, Yarn, yarn_magnitude
@@ -23,6 +24,7 @@ from onward.errors import CheckpointError
 _EPSILONS: dict[Norm, str] = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 _GEMMA3_PATTERN = 6
 _COHERE2_PATTERN = 4
+_MELLUM_PATTERN = 4
 _OLMO3_PATTERN = 4
 _EVERY_LAYER = 0
 _SMOLLM3_PATTERN = 4
@@ -51,8 +53,12 @@ def architecture_of(checkpoint: Checkpoint, context_length: int | None = None) -
 
 
 def _llama(checkpoint: Checkpoint) -> Architecture:
-    """Llama, and what is computed like it."""
-    return _windowed(_common(checkpoint), checkpoint.parameters)
+    """Llama, and what is computed like it: Mixtral (modeling_mixtral.py) too, whose files say so by their experts."""
+    parameters, found = checkpoint.parameters, _common(checkpoint)
+    if has_experts(parameters):
+        mixture = mixture_of(parameters, feed_forward=found.feed_forward, is_normalised=True)
+        found = replace(found, mixture=mixture)
+    return _windowed(found, parameters)
 
 
 def _gemma3(checkpoint: Checkpoint) -> Architecture:
@@ -73,6 +79,48 @@ def _gemma3(checkpoint: Checkpoint) -> Architecture:
         attention_scale=parameters.real("attention.query_scale", default) or None,
     )
     return _windowed(found, parameters, _GEMMA3_PATTERN)
+
+
+def _qwen3moe(checkpoint: Checkpoint) -> Architecture:
+    """Qwen 3 with experts (modeling_qwen3_moe.py). GGUF files have them in all layers, and do not state that weights
+    are normalised, which those of all that are published are."""
+    parameters, found = checkpoint.parameters, _common(checkpoint)
+    return replace(found, mixture=mixture_of(parameters, feed_forward=0, is_normalised=True))
+
+
+def _mellum(checkpoint: Checkpoint) -> Architecture:
+    """Mellum 2 (modular_mellum.py): Qwen 3 with experts and a window on three layers of four, which do not scale their
+    positions. Folders state a base of their own for those; GGUF's graph has one."""
+    parameters, found = checkpoint.parameters, _qwen3moe(checkpoint)
+    assert found.rope is not None
+    local = Rope(found.rope.size, parameters.real("rope.freq_base_local", found.rope.base))
+    return _windowed(replace(found, local_rope=local), parameters, _MELLUM_PATTERN)
+
+
+def _olmoe(checkpoint: Checkpoint) -> Architecture:
+    """OLMoE (modeling_olmoe.py): experts whose weights are not normalised, norms over all queries and keys."""
+    found = _common(checkpoint)
+    mixture = mixture_of(checkpoint.parameters, feed_forward=found.feed_forward, is_normalised=False)
+    return replace(found, mixture=mixture)
+
+
+def _qwen2moe(checkpoint: Checkpoint) -> Architecture:
+    """Qwen 1.5 and 2 with experts (modeling_qwen2_moe.py), whose weights are not normalised, and one that all tokens
+    use, as far as the sigmoid of a logit of its own says."""
+    parameters, found = checkpoint.parameters, _common(checkpoint)
+    mixture = mixture_of(parameters, feed_forward=0, is_normalised=False)
+    if mixture.shared_feed_forward == 0:
+        mixture = replace(mixture, shared_feed_forward=found.feed_forward)
+    return _windowed(replace(found, mixture=mixture), parameters)
+
+
+def _granitemoe(checkpoint: Checkpoint) -> Architecture:
+    """Granite with experts (modeling_granitemoe.py, modeling_granitemoeshared.py), perhaps with one that all tokens
+    use."""
+    found = _granite(checkpoint)
+    return replace(
+        found, mixture=mixture_of(checkpoint.parameters, feed_forward=found.feed_forward, is_normalised=True)
+    )
 
 
 def _phi3(checkpoint: Checkpoint) -> Architecture:
@@ -118,7 +166,7 @@ def _granite(checkpoint: Checkpoint) -> Architecture:
     """Granite (modeling_granite.py): Llama with four scales. A GGUF file whose 'rope.scaling.finetuned' is false knows
     no positions but their order (Granite 4)."""
     parameters, common = checkpoint.parameters, _common(checkpoint)
-    is_rotated = parameters.switch("rope.scaling.finetuned", True)
+    is_rotated = parameters.architecture != "granite" or parameters.switch("rope.scaling.finetuned", True)
     return replace(
         common,
         ropeless_layers=frozenset() if is_rotated else frozenset(range(common.num_layers)),
@@ -293,6 +341,11 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "llama": _llama,
     "qwen2": _llama,
     "qwen3": _llama,
+    "qwen3moe": _qwen3moe,
+    "qwen2moe": _qwen2moe,
+    "granitemoe": _granitemoe,
+    "mellum": _mellum,
+    "olmoe": _olmoe,
     "gemma3": _gemma3,
     "phi3": _phi3,
     "starcoder2": _starcoder2,

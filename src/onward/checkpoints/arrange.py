@@ -17,12 +17,23 @@ _LLAMA = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
+    "post_attention_layernorm": "ffn_norm", "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
 }  # fmt: skip
+_EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
+"""Matrices of one expert."""
 _AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 _LAYERS: dict[str, dict[str, str]] = {
     "gemma3": {**_LLAMA, **_AFTER, "pre_feedforward_layernorm": "ffn_norm"},
     "olmo2": {**_LLAMA, **_AFTER},
+    "qwen2moe": {
+        **_LLAMA, "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+        "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    },
+    "granitemoe": {
+        **_LLAMA, "block_sparse_moe.router.layer": "ffn_gate_inp", "block_sparse_moe.input_linear": "ffn_gate_up_exps",
+        "block_sparse_moe.output_linear": "ffn_down_exps", "shared_mlp.input_linear": "ffn_gate_up_shexp",
+        "shared_mlp.output_linear": "ffn_down_shexp",
+    },
     "phi3": {**_LLAMA, "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     "starcoder2": {**_LLAMA, "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
     "gpt2": {
@@ -41,6 +52,7 @@ _WHOLE = {
     "embed_out": "output",
 }  # fmt: skip
 _NAME = re.compile(r"(?:(?:model|transformer|gpt_neox)\.)?(?:(?:layers|h)\.(?P<layer>\d{1,5})\.)?(?P<rest>[\w.]+)")
+_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(?P<number>\d{1,5})\.(?P<matrix>\w+)")
 SKIPPED = (
     ".rotary_emb.inv_freq",
     ".self_attn.position_ids",
@@ -51,7 +63,7 @@ SKIPPED = (
 )
 """Ends of the names of tensors that older files have and that follow from the configuration."""
 
-PAIRED_IN_GGUF = ("llama", "granite", "smollm3", "cohere2")
+PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2")
 """Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""
 PAIRED_IN_FOLDERS = ("cohere2",)
 """The same for Hugging Face's files."""
@@ -65,6 +77,8 @@ def gguf_name(name: str, architecture: str) -> str:
     if found is None:
         return name
     layer, (part, _, kind) = found["layer"], found["rest"].rpartition(".")
+    if layer is not None and (expert := _EXPERT.fullmatch(part)) and expert["matrix"] in _EXPERTS:
+        return f"blk.{int(layer)}.ffn_{_EXPERTS[expert['matrix']]}.{int(expert['number'])}.{kind}"
     table = _WHOLE if layer is None else _LAYERS.get(architecture, _LLAMA)
     known = table.get(part)
     if known is None:

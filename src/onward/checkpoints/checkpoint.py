@@ -10,6 +10,7 @@ from onward.checkpoints.arrange import PAIRED_IN_GGUF, arranged
 from onward.checkpoints.folder import read_folder
 from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.metadata_keys import understood
+from onward.checkpoints.mixtures import joined_experts
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
@@ -41,7 +42,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read a GGUF file, or a folder of safetensors files. Raises CheckpointError."""
     if path.is_dir():
         found = read_folder(path)
-        return Checkpoint(found.paths, found.parameters, found.tensors, found.num_tokens, found.is_tied)
+        tensors = joined_experts(found.tensors, str(path))
+        return Checkpoint(found.paths, found.parameters, tensors, found.num_tokens, found.is_tied)
     file = read_gguf(path)
     metadata, notes = understood(file.metadata, str(path))
     parameters = Parameters(metadata, str(path))
@@ -50,7 +52,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(
         file.paths,
         parameters,
-        arranged(parameters, file.tensors, has_pairs=has_pairs),
+        joined_experts(arranged(parameters, file.tensors, has_pairs=has_pairs), str(path)),
         num_tokens=len(tokens) if isinstance(tokens, list) and tokens else None,
         notes=notes,
     )

@@ -12,7 +12,10 @@ from onward.errors import CheckpointError
 
 Config = Mapping[str, Any]
 _ARCHITECTURES = {
-    "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "phi3": "phi3",
+    "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
+    "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "mellum": "mellum", "granitemoe": "granitemoe",
+    "granitemoeshared": "granitemoe",
+    "gemma3_text": "gemma3", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2",
 }  # fmt: skip
@@ -20,12 +23,36 @@ _ARCHITECTURES = {
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen2": {"use_sliding_window": False},
     "qwen3": {"head_dim": 128, "use_sliding_window": False},
+    "qwen3_moe": {
+        "use_sliding_window": False, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+        "norm_topk_prob": False,
+    },
+    "mellum": {
+        "head_dim": 128, "num_key_value_heads": 4, "sliding_window": 1024, "num_experts": 64, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 896, "norm_topk_prob": True, "rope_parameters": {
+            "full_attention": {"rope_theta": 5e5}, "sliding_attention": {"rope_theta": 1e4},
+        },
+    },
+    "olmoe": {"rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": False},
+    "qwen2_moe": {
+        "use_sliding_window": False, "num_key_value_heads": 16, "num_experts": 60, "num_experts_per_tok": 4,
+        "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "norm_topk_prob": False,
+        "qkv_bias": True,
+    },
+    "granitemoe": {"attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2},
+    "granitemoeshared": {
+        "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024,
+    },
     "granite": {"attention_multiplier": 1.0},
     "gemma3_text": {
         "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1e6,
         "rope_local_base_freq": 1e4, "num_attention_heads": 8, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
         "max_position_embeddings": 131_072, "hidden_activation": "gelu_pytorch_tanh",
         "sliding_window_pattern": 6,
+    },
+    "mixtral": {
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8,
+        "num_experts_per_tok": 2, "sliding_window": None,
     },
     "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
     "phi3": {"rms_norm_eps": 1e-5},
@@ -62,6 +89,11 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "attention.head_norms": ("qk_layernorm",),
     "rope.freq_base": ("rope_theta", "rotary_emb_base"),
     "rope.freq_base_swa": ("rope_local_base_freq",),
+    "expert_count": ("num_experts", "num_local_experts"),
+    "expert_used_count": ("num_experts_per_tok",),
+    "expert_feed_forward_length": ("moe_intermediate_size",),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size", "shared_intermediate_size"),
+    "expert_weights_norm": ("norm_topk_prob",),
 }
 """GGUF's names without the architecture's prefix, and those in config.json; the first one that is stated counts."""
 _ACTIVATIONS = {
@@ -70,8 +102,13 @@ _ACTIVATIONS = {
 }  # fmt: skip
 _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "llama": ("attention_bias", "mlp_bias"), "granite": ("attention_bias", "mlp_bias"),
-    "smollm3": ("attention_bias", "mlp_bias"), "mistral": (False, False), "qwen2": (True, False),
-    "qwen3": ("attention_bias", False), "gemma3_text": ("attention_bias", False), "phi3": (False, False),
+    "smollm3": ("attention_bias", "mlp_bias"), "mistral": (False, False), "mixtral": (False, False),
+    "qwen2": (True, False),
+    "qwen3": ("attention_bias", False), "qwen3_moe": ("attention_bias", False),
+    "olmoe": ("attention_bias", False), "mellum": ("attention_bias", False),
+    "qwen2_moe": ("qkv_bias", False), "granitemoe": ("attention_bias", False),
+    "granitemoeshared": ("attention_bias", False),
+    "gemma3_text": ("attention_bias", False), "phi3": (False, False),
     "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "stablelm": ("use_qkv_bias", False),
     "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
 }  # fmt: skip
@@ -79,13 +116,14 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
 _TIED = frozenset({"gemma3_text", "starcoder2", "smollm3", "gpt2", "cohere2"})
 """Model types whose embeddings are the output layer, too, unless `tie_word_embeddings` says otherwise."""
 _CHANGES = {
+    "clip_qkv": "clamped queries",
     "scale_attn_by_inverse_layer_idx": "attention that is scaled by layer",
     "use_bidirectional_attention": "attention in both directions",
     "add_cross_attention": "layers that read what another model computes",
-    "num_local_experts": "a mixture of experts",
-    "num_experts": "a mixture of experts",
 }
 """Statements that change what is computed, and what they stand for."""
+_MIXTURES = frozenset({"qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "mellum", "granitemoe", "granitemoeshared"})
+"""Model types with a mixture of experts."""
 
 
 def metadata_of(config: Config, where: str) -> dict[str, Value]:
@@ -106,10 +144,15 @@ def metadata_of(config: Config, where: str) -> dict[str, Value]:
     found = {
         name: value
         for name, keys in _KEYS.items()
+        if kind in _MIXTURES or not name.startswith("expert_")
         if (value := _first(own, keys)) is not None or (value := _first(defaults, keys)) is not None
     }
     found |= rope_metadata(stated, found, where)
     found |= _windows(stated, found)
+    if kind == "mellum" and "rope.freq_base_swa" in found:  # in GGUF files its graph does not use it
+        found["rope.freq_base_local"] = found.pop("rope.freq_base_swa")
+    if kind in _MIXTURES:
+        found |= _expert_layers(stated, found)
     found["activation"] = _activation(stated, where)
     for part, switch in zip(("attention", "feed_forward"), _BIASES[str(kind)], strict=True):
         found[f"{part}.bias"] = switch if isinstance(switch, bool) else bool(stated.get(switch))
@@ -138,7 +181,10 @@ def _require_computable(config: Config, where: str) -> None:
         raise CheckpointError(
             f"{where} uses norms of queries and keys ('qk_layernorm'), which Onward does not compute."
         )
-    for name, meaning in _CHANGES.items():
+    changes = _CHANGES
+    if config.get("model_type") not in _MIXTURES:
+        changes = _CHANGES | dict.fromkeys(("num_local_experts", "num_experts"), "a mixture of experts")
+    for name, meaning in changes.items():
         if config.get(name):
             raise CheckpointError(f"{where} uses {meaning} ({name!r}), which Onward does not compute.")
 
@@ -184,8 +230,20 @@ def _window_layers(stated: Config, count: int) -> dict[str, list[bool]]:
     elif stated.get("use_sliding_window") and type(first := stated.get("max_window_layers", 28)) is int:
         layers = [layer >= first for layer in range(count)]
     else:
-        layers = [True] * count
+        layers = [stated.get("model_type") != "mellum"] * count
     return {"attention.sliding_window_pattern": layers}
+
+
+def _expert_layers(stated: Config, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which layers have experts: those that a list names "sparse", or every `decoder_sparse_step`-th one but
+    `mlp_only_layers`."""
+    count, step = found.get("block_count"), stated.get("decoder_sparse_step", 1)
+    dense = stated.get("mlp_only_layers") or []
+    if type(count) is not int or not 0 < count <= 10_000 or type(step) is not int or not isinstance(dense, list):
+        return {}
+    if isinstance(kinds := stated.get("mlp_layer_types"), list):
+        return {"expert.layers": [each == "sparse" for each in kinds]}
+    return {"expert.layers": [step > 0 and (layer + 1) % step == 0 and layer not in dense for layer in range(count)]}
 
 
 def _number(value: Any, where: str) -> float:

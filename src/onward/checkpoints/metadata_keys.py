@@ -21,17 +21,25 @@ USED = frozenset({
 })  # fmt: skip
 """By every architecture."""
 _RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+_EXPERTS = (
+    "expert_count", "expert_used_count", "expert_gating_func", "expert_weights_norm", "expert_weights_scale",
+)  # fmt: skip
+_EXPERT_SIZE, _SHARED_SIZE = "expert_feed_forward_length", "expert_shared_feed_forward_length"
+_SCALES = ("logit_scale", "residual_scale", "embedding_scale", "attention.scale")
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
 USED_BY: dict[str, frozenset[str]] = {
-    "llama": frozenset({_RMS}),
+    "llama": frozenset({_RMS, *_EXPERTS}),
     "qwen2": frozenset({_RMS}),
     "qwen3": frozenset({_RMS}),
+    "qwen3moe": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE}),
+    "qwen2moe": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, _SHARED_SIZE}),
+    "granitemoe": frozenset({_RMS, *_SCALES, *_EXPERTS, _SHARED_SIZE}),
+    "mellum": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW[:2]}),
+    "olmoe": frozenset({_RMS, *_EXPERTS}),
     "gemma3": frozenset({_RMS, *_WINDOW}),
     "phi3": frozenset({_RMS, "attention.sliding_window"}),
     "starcoder2": frozenset({_LAYER}),
-    "granite": frozenset({
-        _RMS, "logit_scale", "residual_scale", "embedding_scale", "attention.scale", "rope.scaling.finetuned",
-    }),
+    "granite": frozenset({_RMS, *_SCALES, "rope.scaling.finetuned"}),
     "smollm3": frozenset({_RMS}),
     "olmo2": frozenset({_RMS, *_WINDOW[:2]}),
     "stablelm": frozenset({_LAYER}),
@@ -49,9 +57,9 @@ REFUSED: dict[str, str] = {
     "attention.scale": "a scale of attention of its own",
     "expert_count": "a mixture of experts",
     "expert_used_count": "a mixture of experts",
-    "expert_group_count": "a mixture of experts",
-    "expert_group_used_count": "a mixture of experts",
-    "expert_shared_feed_forward_length": "a mixture of experts",
+    "expert_group_count": "groups of experts",
+    "expert_group_used_count": "groups of experts",
+    "expert_shared_feed_forward_length": "a shared expert",
     "nextn_predict_layers": "layers that predict several tokens",
     "ssm.state_size": "state-space layers",
     "attention.kv_lora_rank": "latent attention",

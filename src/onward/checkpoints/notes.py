@@ -6,6 +6,7 @@ from pathlib import Path
 
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from onward.checkpoints.mixtures import is_of_experts
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.tokenizer import tokenizer_notes
 from onward.errors import CheckpointError
@@ -28,6 +29,19 @@ def notes_of(path: Path) -> list[str]:
     """Return the notes about a GGUF file, or a folder of safetensors files. Raises CheckpointError."""
     checkpoint = read_checkpoint(path)
     return [*checkpoint.notes, *_tokenizer_notes(checkpoint), *_output_layer(checkpoint)]
+
+
+def expert_facts(checkpoint: Checkpoint) -> dict[str, int | str]:
+    """Return how many parameters a mixture of experts has, and how many of them one token uses; {} for other models.
+    Raises CheckpointError."""
+    mixture = architecture_of(checkpoint).mixture
+    if mixture is None:
+        return {}
+    sizes = {name: tensor.num_rows * tensor.shape[-1] for name, tensor in checkpoint.tensors.items()}
+    of_experts = sum(size for name, size in sizes.items() if is_of_experts(name))
+    total = sum(sizes.values())
+    active = total - of_experts + of_experts * mixture.used // mixture.count
+    return {"experts": mixture.count, "parameters": total, "active_parameters": active}
 
 
 def _tokenizer_notes(checkpoint: Checkpoint) -> list[str]:

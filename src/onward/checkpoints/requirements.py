@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.architecture import Architecture, Mixture
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import Value
 from onward.checkpoints.metadata_keys import REFUSED, SAME_AS, USED_BY, WINDOW
@@ -18,13 +18,15 @@ Shape = tuple[int, ...]
 _UNGATED = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED = frozenset({"starcoder2", "gpt2", "gptneox"})
 """All layers and norms have biases, unless the configuration of a folder says that they have none."""
-_HEAD_NORMS = frozenset({"qwen3", "gemma3"})
+_HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3"})
 """Queries and keys have norms, per head."""
-_WHOLE_NORMS = frozenset({"olmo2"})
+_WHOLE_NORMS = frozenset({"olmo2", "olmoe"})
 """Queries and keys have norms, over all heads."""
 _OWN_HEAD_NORMS = frozenset({"stablelm"})
 """Queries and keys may have norms, per head, each head its own."""
-_UNTIED = frozenset({"olmo2", "stablelm", "gptneox"})
+_GATED_SHARES = frozenset({"qwen2moe"})
+"""An expert that all tokens use has a gate."""
+_UNTIED = frozenset({"olmo2", "olmoe", "qwen2moe", "mellum", "stablelm", "gptneox"})
 """A GGUF file has an output layer of its own (llama.cpp requires it)."""
 
 
@@ -114,7 +116,7 @@ def _required(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
     if found.name in _BIASED:
         shapes["output_norm.bias"] = (hidden,)
     for layer in range(found.num_layers):
-        shapes |= {f"blk.{layer}.{name}": shape for name, shape in _block(found, checkpoint.parameters)}
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in _block(found, layer, checkpoint.parameters)}
     return shapes
 
 
@@ -125,9 +127,9 @@ def _num_tokens(checkpoint: Checkpoint) -> int:
     return checkpoint.tensor("token_embd.weight").shape[0]
 
 
-def _block(found: Architecture, parameters: Parameters) -> Iterator[tuple[str, Shape]]:
+def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[tuple[str, Shape]]:
     """Yield name and shape of each tensor that a layer has to have."""
-    matrices = _matrices(found, parameters)
+    matrices = _matrices(found, layer)
     for name, shape in matrices.items():
         yield f"{name}.weight", shape
         if found.name in _BIASED and parameters.switch(_bias_of(name), True):
@@ -145,7 +147,7 @@ def _block(found: Architecture, parameters: Parameters) -> Iterator[tuple[str, S
             yield f"{name}.weight", (heads * found.head_size,)
 
 
-def _matrices(found: Architecture, parameters: Parameters) -> dict[str, Shape]:
+def _matrices(found: Architecture, layer: int) -> dict[str, Shape]:
     queries, keys = found.num_heads * found.head_size, found.num_kv_heads * found.head_size
     hidden, inner = found.hidden, found.feed_forward
     matrices: dict[str, Shape] = {
@@ -153,10 +155,27 @@ def _matrices(found: Architecture, parameters: Parameters) -> dict[str, Shape]:
         "attn_k": (keys, hidden),
         "attn_v": (keys, hidden),
         "attn_output": (hidden, queries),
-        "ffn_up": (inner, hidden),
-        "ffn_down": (hidden, inner),
     }
+    if found.mixture is not None and layer in found.mixture.layers:
+        gate: dict[str, Shape] = {"ffn_gate_inp_shexp": (hidden,)} if found.name in _GATED_SHARES else {}
+        return matrices | _experts(found.mixture, hidden) | gate
+    matrices |= {"ffn_up": (inner, hidden), "ffn_down": (hidden, inner)}
     return matrices if found.name in _UNGATED else {**matrices, "ffn_gate": (inner, hidden)}
+
+
+def _experts(mixture: Mixture, hidden: int) -> dict[str, Shape]:
+    count, inner, shared = mixture.count, mixture.feed_forward, mixture.shared_feed_forward
+    matrices: dict[str, Shape] = {
+        "ffn_gate_inp": (count, hidden),
+        "ffn_gate_exps": (count, inner, hidden),
+        "ffn_up_exps": (count, inner, hidden),
+        "ffn_down_exps": (count, hidden, inner),
+    }
+    if shared:
+        matrices |= {
+            "ffn_gate_shexp": (shared, hidden), "ffn_up_shexp": (shared, hidden), "ffn_down_shexp": (hidden, shared),
+        }  # fmt: skip
+    return matrices
 
 
 def _bias_of(name: str) -> str:
@@ -180,8 +199,13 @@ def _optional(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
     if found.norm == "layer":
         shapes["output_norm.bias"] = (hidden,)
     for layer in range(found.num_layers):
-        for name, shape in _matrices(found, parameters).items():
-            if parameters.switch(_bias_of(name), True):
+        for name, shape in _matrices(found, layer).items():
+            if (
+                "_exps" not in name
+                and "_inp" not in name
+                and "_shexp" not in name
+                and parameters.switch(_bias_of(name), True)
+            ):
                 shapes[f"blk.{layer}.{name}.bias"] = shape[:1]
         if found.norm == "layer":
             shapes |= {f"blk.{layer}.{name}.bias": (hidden,) for name in _norms(found)}

@@ -61,7 +61,14 @@ def _scaling(stated: Mapping[str, Any], where: str) -> tuple[dict[str, Any], Any
         raise CheckpointError(f"{where} has rules of positions ('rope_scaling') that are not an object.")
     if isinstance(whole := rules.get("full_attention"), dict):
         local = rules.get("sliding_attention")
-        return whole, local.get("rope_theta") if isinstance(local, dict) else None
+        if not isinstance(local, dict):
+            return whole, None
+        if (kind := local.get("rope_type", "default")) != "default":
+            raise CheckpointError(
+                f"{where} scales positions of layers with a window by {str(kind)[:40]!r}, which Onward does not "
+                "compute."
+            )
+        return whole, local.get("rope_theta")
     return rules, None
 
 

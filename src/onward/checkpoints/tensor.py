@@ -24,6 +24,8 @@ class Tensor:
     type: TensorType
     data: NDArray[np.uint8]
     order: NDArray[np.int64] | None = None
+    parts: tuple[Tensor, ...] = ()
+    """Of experts that a file has one by one: their matrices, [rows, inputs] each; `data` is empty."""
 
     @property
     def num_rows(self) -> int:
@@ -36,6 +38,19 @@ class Tensor:
         stored = self.data if self.data.ndim > 1 else self.data.reshape(-1, row_bytes)
         picked = stored[start:stop] if self.order is None else stored[self.order[start:stop]]
         return picked.reshape(len(picked), row_bytes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes that it takes in its file."""
+        return self.num_rows * (self.shape[-1] // self.type.block_weights) * self.type.block_bytes
+
+    def part(self, index: int) -> Tensor:
+        """Return the matrix of one expert, of a tensor [experts, rows, inputs] as it is stored."""
+        if self.parts:
+            return self.parts[index]
+        count, *shape = self.shape
+        size = self.data.size // count
+        return replace(self, shape=tuple(shape), data=self.data[index * size : (index + 1) * size])
 
     def selected(self, order: NDArray[np.int64]) -> Tensor:
         """Return the tensor with these of its rows, in this order; of a vector, with these of its numbers."""

@@ -218,6 +218,14 @@ class Function:
             function = self.declare(function, returns or values[0].type, [value.type for value in values])
         return Value(self, self.b.call(function, values))
 
+    def call_address(self, function: Value, arguments: Sequence[Value]) -> None:
+        """Call a C function that returns nothing by its address."""
+        values = [argument.v for argument in arguments]
+        signature = ir.FunctionType(VOID, [value.type for value in values])
+        typed = ir.instructions.CastInstr(self.b.block, "bitcast", function.v, signature.as_pointer(), "")
+        self.b._insert(typed)  # a cast to the type that it has, but that llvmlite knows to be a function's
+        self.b.call(typed, values)
+
     def _intrinsic(self, name: str, *arguments: Value) -> Value:
         t = arguments[0].t
         scalar = {"half": "f16", "float": "f32", "double": "f64"}.get(str(element(t)), str(element(t)))

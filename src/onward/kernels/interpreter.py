@@ -9,15 +9,20 @@ atomic operation that others read: nothing relies on a processor's order of stor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from llvmlite import ir
 
 from onward.kernels.activations import ActivationName
 from onward.kernels.attention_kernels import attention_scratch_bytes, emit_attention, emit_merge
 from onward.kernels.attention_shape import AttentionShape
+from onward.kernels.expert_operations import (
+    emit_combine,
+    emit_expert_product,
+    emit_gather,
+    emit_group,
+    emit_route,
+)
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.norms import emit_norm, emit_norm_heads
@@ -44,12 +49,13 @@ from onward.kernels.records import (
     RECORD_BYTES,
     STEP_SHIFT,
 )
-from onward.kernels.values import I64, PTR, VOID, Value
+from onward.kernels.values import I64, PTR, Value
 from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
 from onward.kernels.weight_types import WEIGHT_TYPES
 
 END, NORM_CODE, QUANTISE_CODE, UNIT_CODE, ROTATE_CODE, ATTEND_CODE, NORM_HEADS_CODE, MERGE_CODE = range(8)
-_FIRST_EMBED, _FIRST_PRODUCT = 16, 64
+ROUTE_CODE, GROUP_CODE, GATHER_CODE, COMBINE_CODE = range(8, 12)
+_FIRST_EMBED, _FIRST_PRODUCT, _FIRST_EXPERT_PRODUCT = 16, 64, 128
 SLEEPERS_OFFSET = 64
 """Behind a number that threads wait for, how many of them sleep."""
 COMPLETION_WORDS = 16
@@ -73,6 +79,7 @@ class Kernels:
     embeddings: tuple[str, ...]
     """Types of tables."""
     attention: AttentionShape
+    has_experts: bool = False
 
     def embed_code(self, name: str) -> int:
         """Return the operation that reads a table of this type."""
@@ -81,6 +88,10 @@ class Kernels:
     def product_code(self, kind: ProductKind) -> int:
         """Return the operation of a product."""
         return _FIRST_PRODUCT + self.products.index(kind)
+
+    def expert_product_code(self, kind: ProductKind) -> int:
+        """Return the operation of products with the experts that are used."""
+        return _FIRST_EXPERT_PRODUCT + self.products.index(kind)
 
     def forms(self) -> set[ActivationName]:
         """Return the forms of activations that rows are written in: those that products read, and float32."""
@@ -109,6 +120,14 @@ class Kernels:
             **{self.embed_code(name): emit_embed(module, isa, name) for name in self.embeddings},
             **{self.product_code(kind): emit_product_operation(module, isa, kind) for kind in self.products},
         }
+        if self.has_experts:
+            operations |= {
+                ROUTE_CODE: emit_route(module),
+                GROUP_CODE: emit_group(module),
+                GATHER_CODE: emit_gather(module),
+                COMBINE_CODE: emit_combine(module),
+                **{self.expert_product_code(kind): emit_expert_product(module, kind) for kind in self.products},
+            }
         _emit_interpreter(module, isa, operations)
         return module.text()
 
@@ -118,15 +137,6 @@ def _emit_interpreter(module: Module, isa: Isa, operations: Mapping[int, Any]) -
     walk = _emit_walk(module, operations, _emit_finish(module, wait), wake)
     _emit_step(module, walk, wake)
     _emit_work(module, walk, wait)
-
-
-def _call(f: Function, function: Value, arguments: Iterable[Value]) -> None:
-    """Call a C function by its address."""
-    values = [argument.v for argument in arguments]
-    signature = ir.FunctionType(VOID, [value.type for value in values])
-    typed = ir.instructions.CastInstr(f.b.block, "bitcast", function.v, signature.as_pointer(), "")
-    f.b._insert(typed)  # a cast to the type that it has, but that llvmlite knows to be a function's
-    f.b.call(typed, values)
 
 
 def _emit_wait(module: Module, isa: Isa) -> Any:
@@ -141,7 +151,7 @@ def _emit_wait(module: Module, isa: Isa) -> Any:
     with f.forever() as turns:
         f.fetch_add(address, 1, SLEEPERS_OFFSET)
         with f.when(f.fetch_add(address, 0).eq(old)):
-            _call(f, function, [number, address, f.i64(FUTEX_WAIT), old, f.i64(0), f.i64(0)])
+            f.call_address(function, [number, address, f.i64(FUTEX_WAIT), old, f.i64(0), f.i64(0)])
         f.fetch_add(address, -1, SLEEPERS_OFFSET)
         turns.leave(f.load_acquire(address).ne(old))
     f.b.branch(done)
@@ -162,7 +172,7 @@ def _emit_wake(module: Module) -> Any:
     f.fetch_add(address, 1)
     function, number = CONTEXT.load(f, context, "wake"), CONTEXT.load(f, context, "wake_number")
     with f.when(f.fetch_add(address, 0, SLEEPERS_OFFSET).ne(0) & function.is_null().eq(0)):
-        _call(f, function, [number, address, f.i64(FUTEX_WAKE), f.i64(_ALL), f.i64(0), f.i64(0)])
+        f.call_address(function, [number, address, f.i64(FUTEX_WAKE), f.i64(_ALL), f.i64(0), f.i64(0)])
     return f.ret()
 
 

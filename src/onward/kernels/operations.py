@@ -203,7 +203,7 @@ def emit_unit(module: Module, writers: Writers) -> Any:
     pieces, stride = op.field(UNIT, "pieces"), op.field(UNIT, "source_stride")
     blocks, values = blocks_of(op.field(UNIT, "inputs")), op.scratch()
     per_piece = (blocks + pieces - 1) // pieces
-    with claim(f, op.counter, op.shared("rows") * pieces, f.i64(1)) as (piece, _):
+    with claim(f, op.counter, op.shared("rows") * op.field(UNIT, "copies") * pieces, f.i64(1)) as (piece, _):
         row = piece // pieces
         first = piece % pieces * per_piece
         last = f.min(first + per_piece, blocks)

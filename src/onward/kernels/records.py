@@ -75,10 +75,10 @@ QUANTISE = Layout(
 )  # fmt: skip
 UNIT = Layout(
     gate=PTR, up=PTR, source_stride=I64, inputs=I64, target=PTR,
-    target_stride=I64, form=I64, pieces=I64, activation=I64,
+    target_stride=I64, form=I64, pieces=I64, activation=I64, copies=I64,
 )  # fmt: skip
 """target = activation(gate) * up, or activation(up) where there is no gate. `pieces`: into how many parts a row is cut;
-`activation`: 0 silu, 1 gelu, 2 gelu by tanh."""
+`activation`: 0 silu, 1 gelu, 2 gelu by tanh; `copies`: how many rows there are for each row of the step."""
 ROTATE = Layout(
     queries=PTR, keys=PTR, values=PTR, query_stride=I64, key_stride=I64,
     cosines=PTR, sines=PTR, cache=PTR, cache_stride=I64, target=PTR, scale=F32,
@@ -89,6 +89,39 @@ ATTEND = Layout(
     queries=PTR, query_stride=I64, cache=PTR, cache_stride=I64, target=PTR, target_stride=I64,
     window=I64, cap=F32, sinks=PTR,
 )  # fmt: skip
+
+ROUTE = Layout(
+    logits=PTR, stride=I64, count=I64, used=I64, chosen=PTR, weights=PTR, is_normalised=I64, scale=F32,
+)  # fmt: skip
+"""`used` of `count` experts for each row, and their weights times a scale. `is_normalised`: whether weights are shares
+of those chosen, rather than of all."""
+GROUP = Layout(
+    used=I64, count=I64, routing=PTR, experts=PTR, uses=PTR, steps=PTR, fetch=PTR, layer=I64,
+)  # fmt: skip
+"""Puts uses in the order of experts. `experts`: where each one's weights are, null for those that are not in memory,
+for which `fetch(layer)` is called. `uses`, `steps`: int64 by expert, in how many steps it was used, and in which one
+last."""
+GATHER = Layout(
+    rows=PTR, used=I64, source=PTR, source_stride=I64, target=PTR, target_stride=I64, row_bytes=I64,
+)  # fmt: skip
+"""target[place] = source[row of the use at this place]"""
+EXPERT_PRODUCT = Layout(
+    experts=PTR, offset=I64, panel_bytes=I64, blocks=I64, num_panels=I64, source=PTR, source_stride=I64, target=PTR,
+    target_stride=I64, bias=PTR, bias_stride=I64, routing=PTR, claim=I64,
+)  # fmt: skip
+"""A PRODUCT for each expert that is used, of the rows at its places. `offset`: of a matrix in an expert's weights."""
+COMBINE = Layout(
+    source=PTR, source_stride=I64, routing=PTR, used=I64, row_bytes=I64, target=PTR, target_stride=I64, scale=F32,
+    shared=PTR, shared_stride=I64, gates=PTR, gate_stride=I64,
+)  # fmt: skip
+"""Adds what a row's experts return, and a shared expert, to target. `shared`, `gates`: null where there is none."""
+ROUTING = Layout(
+    0, num_active=I64, chosen=PTR, weights=PTR, begins=PTR, active=PTR, places=PTR, rows=PTR,
+)  # fmt: skip
+"""Which experts a step's rows use. By use: `chosen`, int64, `weights`, float32, and `places`, int64. By place: `rows`,
+int64. `active`: the experts that are used, int64, ascending. `begins`: by expert, behind its last
+place, once grouped."""
+ROUTING_WORDS = 8
 
 CONTEXT = Layout(
     0, rows=I64, threads=I64, counters=PTR, num_records=I64, completion=PTR,

@@ -210,18 +210,26 @@ class TapeBuilder:
         self._append(record, source, target)
 
     def unit(
-        self, gate: Rows | None, up: Rows, inputs: int, target: Rows, form: ActivationName, activation: str
+        self,
+        gate: Rows | None,
+        up: Rows,
+        inputs: int,
+        target: Rows,
+        form: ActivationName,
+        activation: str,
+        copies: int = 1,
     ) -> None:
-        """Write activation(gate) * up, or activation(up), in a form of activations."""
+        """Write activation(gate) * up, or activation(up), in a form of activations. `copies`: rows for each row."""
         for rows in (up, gate or up):
-            rows.require(self._rows, float_row_bytes(inputs))
+            rows.require(self._rows * copies, float_row_bytes(inputs))
         if gate is not None and gate.stride != up.stride:
             raise ValueError("Both inputs of a unit must have rows of one length.")
-        target.require(self._rows, ACTIVATIONS[form].row_bytes(inputs))
+        target.require(self._rows * copies, ACTIVATIONS[form].row_bytes(inputs))
         record = UNIT.record(
             UNIT_CODE, has_barrier=True, gate=0 if gate is None else gate.address, up=up.address,
             source_stride=up.stride, inputs=inputs, target=target.address, target_stride=target.stride,
             form=self._form(form), pieces=max(1, inputs // UNIT_PIECE_NUMBERS), activation=UNITS.index(activation),
+            copies=copies,
         )  # fmt: skip
         self._append(record, gate, up, target)
 

@@ -47,6 +47,7 @@ class GGUFFiles(CheckpointFiles):
         return missing or self.contents_problems()
 
     def facts(self) -> dict[str, int | str]:
+        from onward.checkpoints.notes import expert_facts
         from onward.checkpoints.types import FILE_TYPES
 
         parameters = self.checkpoint().parameters
@@ -61,6 +62,7 @@ class GGUFFiles(CheckpointFiles):
             found["original_context_length"] = original
         if (name := FILE_TYPES.get(file_type if isinstance(file_type, int) else -1)) is not None:
             found["quantisation"] = name
+        found |= expert_facts(self.checkpoint())
         return found | ({"vocabulary": len(tokens)} if isinstance(tokens, list) else {})
 
     def load_tokenizer(self, cache_dir: Path | None = None) -> Tokenizer:

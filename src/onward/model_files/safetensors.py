@@ -60,7 +60,9 @@ class SafetensorsFiles(CheckpointFiles):
         return [problem for problem in found if problem] or self.contents_problems() or self._missing_rows()
 
     def facts(self) -> dict[str, int | str]:
-        return config_facts(self.path)
+        from onward.checkpoints.notes import expert_facts
+
+        return config_facts(self.path) | expert_facts(self.checkpoint())
 
     def listed_files(self) -> list[str]:
         from onward.checkpoints.folder import folder_paths

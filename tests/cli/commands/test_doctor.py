@@ -12,6 +12,8 @@ import pytest
 from onward.cli.commands import doctor
 from onward.kernels import executable_memory, self_test
 from onward.machine import available_memory, cpu_quota
+from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.tiny import tiny
 from tests.cli.conftest import onward
 
 GIB = 1 << 30
@@ -68,6 +70,25 @@ def test_too_little_memory_of_the_machine_is_noted(root: Path) -> None:
         "note",
         "Close other programs, or set --kv-memory to a small size.",
     )
+
+
+def test_models_of_the_settings_are_named_with_what_a_token_uses_of_them(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("qwen3moe", "llama"):
+        metadata, tensors = tiny(name)
+        write_gguf(tmp_path / f"{name}.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    paths = [str(tmp_path / f"{name}.gguf") for name in ("qwen3moe", "llama", "nothing")]
+    (tmp_path / "onward.toml").write_text(f"model = {json.dumps(paths)}")
+    monkeypatch.chdir(tmp_path)
+    mixture, dense, missing = (finding(path) for path in paths)
+    assert "of files, 0.2 million parameters, of which a token uses 0.1 million (8 experts)" in (mixture["words"] or "")
+    assert mixture["state"] == dense["state"] == "good" and "parameters" not in (dense["words"] or "")
+    assert missing["state"] == "note" and "nothing.gguf" in (missing["words"] or "")
+    write(root / "proc/meminfo", "MemAvailable: 100 kB\n")
+    larger = finding(paths[0])
+    assert "more than the 102.4 kB of memory that are free" in (larger["words"] or "")
+    assert "Experts that do not fit are read from the file when a step uses them" in (larger["advice"] or "")
 
 
 def test_a_cpu_quota_is_named(root: Path) -> None:

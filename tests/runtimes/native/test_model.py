@@ -46,7 +46,17 @@ those that are expanded."""
 FAST_TYPES = ["Q5_0", "Q4_K", "IQ4_NL"]
 """Those of other families than the fast tests of products have (tests/kernels/test_products.py)."""
 NAMES = [name for name in ARCHITECTURES if name not in OF_FOLDERS]
-FAST_NAMES = ["llama", "llama, rope factors", "qwen3", "gemma3", "phi3", "stablelm, parallel", "gpt2", "cohere2"]
+FAST_NAMES = [
+    "llama",
+    "llama, rope factors",
+    "qwen3",
+    "gemma3",
+    "phi3",
+    "stablelm, parallel",
+    "gpt2",
+    "cohere2",
+    "qwen3moe",
+]
 """Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
 NUM_TOKENS = 70
 OPTIONS = RuntimeOptions(runtime="native", threads=1, kv_memory=4_000_000)
@@ -148,7 +158,10 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
         model.close()
 
 
-@pytest.mark.parametrize("name", slow_but(["gemma3", "gpt2"], ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2"]))
+CUT = ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe"]
+
+
+@pytest.mark.parametrize("name", slow_but(["gemma3", "gpt2", "qwen3moe"], CUT))
 def test_fast_is_near_exact_and_no_cut_of_a_step_changes_a_bit(name: str, models: Callable[..., ModelRunner]) -> None:
     fast, exact = models(name), models(name, precision="exact")
     tokens = tokens_of(fast)
@@ -161,8 +174,9 @@ def test_fast_is_near_exact_and_no_cut_of_a_step_changes_a_bit(name: str, models
 
 
 @pytest.mark.parametrize("precision", ["fast", "exact"])
-def test_no_cut_of_a_step_changes_a_bit(precision: str, models: Callable[..., ModelRunner]) -> None:
-    model = models("qwen2", precision=precision)
+@pytest.mark.parametrize("name", ["qwen2", "qwen3moe"])
+def test_no_cut_of_a_step_changes_a_bit(name: str, precision: str, models: Callable[..., ModelRunner]) -> None:
+    model = models(name, precision=precision)
     tokens = tokens_of(model)
     expected = whole(model, tokens).tobytes()
     blocks = [7, 3, 5]
@@ -178,8 +192,9 @@ def test_no_cut_of_a_step_changes_a_bit(precision: str, models: Callable[..., Mo
     assert pieces([3, 32, 1, 34]) == expected
 
 
-def test_rows_of_other_sequences_change_no_bit(models: Callable[..., ModelRunner]) -> None:
-    model = models()
+@pytest.mark.parametrize("name", ["llama", "qwen3moe"])
+def test_rows_of_other_sequences_change_no_bit(name: str, models: Callable[..., ModelRunner]) -> None:
+    model = models(name)
     tokens = tokens_of(model, 40)
     expected = whole(model, tokens)
     others = [Row(index, tokens_of(model, 9 + index, index), 0, [10 + index], 1) for index in range(1, 12)]
@@ -212,8 +227,9 @@ def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(models: C
 
 
 @pytest.mark.parametrize("threads", slow_but([3], [2, 3, 4]))
-def test_the_number_of_threads_changes_no_bit(threads: int, models: Callable[..., ModelRunner]) -> None:
-    one, several = models(), models(threads=threads)
+@pytest.mark.parametrize("name", ["llama", "qwen3moe"])
+def test_the_number_of_threads_changes_no_bit(name: str, threads: int, models: Callable[..., ModelRunner]) -> None:
+    one, several = models(name), models(name, threads=threads)
     tokens = tokens_of(one, 100)
     for _ in range(3):
         assert whole(several, tokens).tobytes() == whole(one, tokens).tobytes()
@@ -243,9 +259,10 @@ def test_a_long_sequence_has_the_same_bits_on_any_number_of_threads(name: str, t
     assert found == [found[0]] * 4
 
 
-def test_threads_that_come_late_change_no_bit(models: Callable[..., ModelRunner]) -> None:
+@pytest.mark.parametrize("name", ["llama", "qwen3moe"])
+def test_threads_that_come_late_change_no_bit(name: str, models: Callable[..., ModelRunner]) -> None:
     """Many more threads than processors, and steps of changing sizes: some threads still walk the step before."""
-    alone, many = models(threads=1), models(threads=12)
+    alone, many = models(name, threads=1), models(name, threads=12)
     random = np.random.default_rng(8)
     for step in range(60):
         count = int(random.integers(1, 30))

@@ -22,7 +22,9 @@ def run(argument: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["llama, untied", "gemma3", "phi3", "gpt2", "cohere2", "olmo2"])
+@pytest.mark.parametrize(
+    "name", ["llama, untied", "gemma3", "phi3", "gpt2", "cohere2", "olmo2", "qwen3moe", "qwen2moe"]
+)
 def test_no_kernel_leaves_its_memory(name: str, tmp_path: Path) -> None:
     metadata, tensors = tiny(name)
     path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})

@@ -69,6 +69,8 @@ def test_layers_of_different_sizes_are_refused_as_llama_server_refuses_them(
 ) -> None:
     """No architecture here has such files: llama.cpp creates the tensors of all layers by the sizes of the first."""
     usual, other, by_rows, by_inputs = UNEQUAL[key]
+    if key == "feed_forward_length" and "expert_count" in ARCHITECTURES[name]:
+        pytest.skip("no layer has this size")
     metadata, tensors = tiny(name)
     metadata[f"{name}.{key}"] = [usual, other] + [usual] * (metadata[f"{name}.block_count"] - 2)
     for part in by_rows:

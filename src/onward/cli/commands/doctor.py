@@ -18,7 +18,7 @@ from onward.cli.output.findings import Finding, shown
 from onward.cli.output.formats import bytes_in_words, emit
 from onward.cli.output.terminal import pluralize
 from onward.cli.session import Session, session_of
-from onward.errors import SetupError
+from onward.errors import OnwardError, SetupError
 from onward.machine import available_memory, cpu_quota
 from onward.models.registry import BUILT_IN
 from onward.network import without_secrets
@@ -143,6 +143,36 @@ def _settings() -> Iterator[Finding]:
     yield Finding("Settings", "good", words)
     yield _disk(resolved.settings.cache_dir)
     yield _port(resolved.settings.port)
+    for name in resolved.settings.model:
+        if name not in BUILT_IN:
+            yield _configured(name, resolved.settings.cache_dir)
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.1f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"
+
+
+def _configured(name: str, cache_dir: Path) -> Finding:
+    """Say what to expect of a model that the settings name: its files, and what a token uses of experts."""
+    from onward.models.resolve import resolve
+
+    try:
+        files = resolve(name, allow_download=False, cache_dir=cache_dir).files
+        facts, size = files.facts(), sum(path.stat().st_size for path in files.paths())
+    except (OnwardError, OSError) as problem:
+        return Finding(name, "note", str(problem))
+    words, free = f"{bytes_in_words(size)} of files", available_memory().free_bytes
+    total, active = (facts.get(name) for name in ("parameters", "active_parameters"))
+    if isinstance(total, int) and isinstance(active, int):
+        words += f", {_count(total)} parameters, of which a token uses {_count(active)} ({facts['experts']} experts)"
+    if size <= free:
+        return Finding(name, "good", words)
+    larger = f"{words}: more than the {bytes_in_words(free)} of memory that are free"
+    if "parameters" in facts:
+        return Finding(
+            name, "note", larger, "Experts that do not fit are read from the file when a step uses them, which is slow."
+        )
+    return Finding(name, "note", larger, "Layers that do not fit are read from the file at each step, which is slow.")
 
 
 def _models() -> Iterator[Finding]:

@@ -18,12 +18,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.mixtures import EXPERT_PARTS
 from onward.kernels.activations import ACTIVATIONS, ActivationName
 from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES
 from onward.kernels.tape import Norm, TapeBuilder, float_row_bytes
+from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.weights import EMBEDDING, POSITION_EMBEDDING, Weights
 
@@ -37,31 +39,51 @@ class Cache:
 
 def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
     """Yield the names of all matrices that a decoder multiplies with."""
-    parts = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    parts = (
+        "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp",
+        "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp",
+    )  # fmt: skip
     for layer in range(found.num_layers):
         yield from (name for part in parts if weights.has((name := f"blk.{layer}.{part}") + ".weight"))
     yield weights.output_name()
     yield from weights.adapter_names()
 
 
+def expert_names(found: Architecture) -> Iterator[str]:
+    """Yield the names of all tensors of experts."""
+    for layer in sorted(found.mixture.layers) if found.mixture else ():
+        yield from (f"blk.{layer}.ffn_{part}_exps" for part in EXPERT_PARTS)
+
+
 class Decoder:
     """Writes the tape. `rows`: the most rows of a step. Keeps the memory between operations."""
 
-    def __init__(self, found: Architecture, weights: Weights, tape: TapeBuilder, rows: int) -> None:
+    def __init__(
+        self,
+        found: Architecture,
+        weights: Weights,
+        tape: TapeBuilder,
+        rows: int,
+        experts: ExpertRecords | None = None,
+    ) -> None:
+        """`experts`: writes the layers that have some, if there are any."""
         self._found, self._weights, self._tape, self._rows = found, weights, tape, rows
+        self._experts = experts
         self._hidden = self._floats(found.hidden)
         self._added = self._floats(found.hidden) if found.has_norms_after else self._hidden
         self._inputs: dict[ActivationName, Rows] = {}
         names = list(matrix_names(found, weights))
         sizes = [weights.matrix(name).padded_inputs for name in names]
-        for form in {form for name in names for form in weights.forms(name)}:
+        readers = [*names, *expert_names(found)]
+        for form in {form for name in readers for form in weights.forms(name)}:
             self._inputs[form] = Rows.allocate(rows, ACTIVATIONS[form].row_bytes(max(sizes)))
         queries, keys = found.num_heads * found.head_size, found.num_kv_heads * found.head_size
         self._queries, self._keys, self._values = self._floats(queries), self._floats(keys), self._floats(keys)
         padded = -(-found.head_size // 16) * 16
         self._rotated = Rows.exactly(rows, 4 * found.num_heads * padded)
         self._attended = self._floats(queries)
-        self._gate, self._up = self._floats(found.feed_forward), self._floats(found.feed_forward)
+        inner = max(found.feed_forward, found.mixture.shared_feed_forward if found.mixture else 0)
+        self._gate, self._up = self._floats(inner), self._floats(inner)
         self._low: dict[int, Rows] = {}
         """What an adapter's first matrices make of a row, by their rank."""
 
@@ -75,7 +97,7 @@ class Decoder:
         if found.rope is None:
             self._tape.embed(weights.table(POSITION_EMBEDDING), self._hidden, of_positions=True, is_added=True)
         for layer in range(found.num_layers):
-            self._tape.begin_part(weights.stream_index(f"blk.{layer}.ffn_down"))
+            self._tape.begin_part(weights.stream_index(f"blk.{layer}.attn_output"))
             self._block(layer, positions, cache.layers[layer])
         output = weights.output_name()
         self._tape.begin_part(weights.stream_index(output))
@@ -102,14 +124,40 @@ class Decoder:
             self._products(feeds)
         self._attend(layer, positions, cache)
         self._add(f"{prefix}attn_output", f"{prefix}post_attention_norm")
+        if self._experts is not None and self._weights.has(f"{prefix}ffn_gate_inp.weight"):
+            self._mixture(self._experts, layer)
+            return
         if not self._found.is_parallel:
             self._read(f"{prefix}ffn_norm", [name for name, _ in feeds])
             self._products(feeds)
-        down = f"{prefix}ffn_down"
-        inputs, gate = self._weights.matrix(down).inputs, self._gate if len(feeds) > 1 else None
-        for form in self._weights.forms(down):
+        self._down(f"{prefix}ffn_down", self._gate if len(feeds) > 1 else None)
+        self._add(f"{prefix}ffn_down", f"{prefix}post_ffw_norm")
+
+    def _down(self, name: str, gate: Rows | None) -> None:
+        """Write what a feed-forward layer's last product reads."""
+        for form in self._weights.forms(name):
+            inputs = self._weights.matrix(name).inputs
             self._tape.unit(gate, self._up, inputs, self._inputs[form], form, self._found.activation)
-        self._add(down, f"{prefix}post_ffw_norm")
+
+    def _mixture(self, experts: ExpertRecords, layer: int) -> None:
+        """Write a layer of experts."""
+        prefix = f"blk.{layer}.ffn_"
+        router = f"{prefix}gate_inp"
+        products = [(router, experts.logits)]
+        has_shared, has_gate = (self._weights.has(f"{prefix}{part}.weight") for part in ("up_shexp", "gate_inp_shexp"))
+        if has_shared:
+            products += [(f"{prefix}gate_shexp", self._gate), (f"{prefix}up_shexp", self._up)]
+        if has_gate:
+            products.append((f"{prefix}gate_inp_shexp", experts.shared_gates))
+        self._read(f"{prefix}norm", [name for name, _ in products] + [f"{prefix}gate_exps", f"{prefix}up_exps"])
+        self._products(products)
+        experts.write(layer, self._inputs)
+        if has_shared:
+            self._down(f"{prefix}down_shexp", self._gate)
+            self._products([(f"{prefix}down_shexp", experts.shared)])
+        experts.combine(
+            self._hidden, experts.shared if has_shared else None, experts.shared_gates if has_gate else None
+        )
 
     def _attend(self, layer: int, positions: Positions, cache: Rows) -> None:
         """Write what a layer attends to, in the form that its output reads."""

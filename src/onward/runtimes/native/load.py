@@ -9,7 +9,7 @@ from functools import partial
 
 from onward import kernels as kernel_package
 from onward.checkpoints.adapter import Change, merged, read_changes
-from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.architecture import Architecture, Mixture
 from onward.checkpoints.architectures import architecture_of, has_long_positions
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.errors import SetupError
@@ -17,20 +17,22 @@ from onward.kernels.activations import ActivationName
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.code import Code
 from onward.kernels.code import load as load_code
+from onward.kernels.expert_tape import ExpertTape, Routing
 from onward.kernels.interpreter import Kernels
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows
 from onward.kernels.products import ProductKind
 from onward.kernels.recipe import Recipe
 from onward.kernels.self_test import run_self_test
-from onward.kernels.tape import TapeBuilder
 from onward.kernels.targets import host
 from onward.machine import available_memory, compute_threads
 from onward.model_files.base import Progress
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.fingerprint import fingerprint
 from onward.runtimes.kv_plan import mib, plan_kv_cache
-from onward.runtimes.native.decoder import Cache, Decoder, matrix_names
+from onward.runtimes.native.decoder import Cache, Decoder, expert_names, matrix_names
+from onward.runtimes.native.expert_cache import ExpertCache, ExpertLayer, least_bytes, total_bytes
+from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
 from onward.runtimes.native.panel_cache import Group, PanelCache, bytes_of
 from onward.runtimes.native.positions import Positions
@@ -42,6 +44,7 @@ KERNELS_REVISION = 2
 """Raised with every change of kernels, of a tape, or of how weights are held that may change a bit of a logit."""
 FAST_ACTIVATIONS: ActivationName = "int8"
 """What `fast` multiplies with; `exact` multiplies with float32."""
+_ADVICE = "free some, or use a smaller model or a smaller quantisation of it."
 COMPILING = "Compiling the kernels for this processor (once per installation; a few seconds)"
 
 
@@ -88,8 +91,9 @@ def _load(
     is_exact = options.precision == "exact"
     weights = Weights(checkpoint, form_for(options), "float32" if is_exact else FAST_ACTIVATIONS, changes)
     names = list(matrix_names(found, weights))
-    types = weights.types(iter(names))
-    kinds = {ProductKind(types[name], weights.activations(name)): None for name in names}
+    read = [*names, *expert_names(found)]
+    types = weights.types(iter(read))
+    kinds = {ProductKind(types[name], weights.activations(name)): None for name in read}
     tables = [EMBEDDING] if found.rope else [EMBEDDING, POSITION_EMBEDDING]
     context = options.context_within(found.context_length, checkpoint.paths[0].name)
     shape = AttentionShape(
@@ -97,37 +101,47 @@ def _load(
         has_window=bool(found.window_layers),
     )  # fmt: skip
     embeddings = tuple(sorted({weights.table(name).type for name in tables}))
-    kernels = Kernels(tuple(sorted(kinds, key=lambda kind: kind.name)), embeddings, shape)
+    kernels = Kernels(tuple(sorted(kinds, key=lambda kind: kind.name)), embeddings, shape, found.mixture is not None)
     isa = host().isa
     recipe = Recipe(partial(kernels.module_text, isa), (kernels, isa.name), (kernel_package,))
     code = load_code(recipe, notify=lambda: progress(COMPILING))
-    panels, note = _panels(weights.groups(names), code, threads, checkpoint)
+    memory = _Memory(checkpoint, weights.groups(names), weights.expert_layers(found))
+    panels = memory.panels(code, threads)
     weights.use(panels)
+    experts = memory.experts(found.mixture, code, threads) if found.mixture else None
     plan = plan_kv_cache(
-        found.num_layers * shape.block_bytes, STEP_SHAPE.block_tokens, context, available_memory().free_bytes,
-        options.kv_memory,
+        found.num_layers * shape.block_bytes, STEP_SHAPE.block_tokens, context,
+        available_memory().free_bytes - memory.expert_bytes, options.kv_memory,
     )  # fmt: skip
     # all layers of a block side by side: a short sequence touches few huge pages
     cache = Rows.exactly(plan.blocks, found.num_layers * shape.block_bytes)
     positions = Positions(found, plan.context_length)
-    tape = TapeBuilder(kernels, MAX_ROWS, threads)
-    decoder = Decoder(found, weights, tape, MAX_ROWS)
+    tape = ExpertTape(kernels, MAX_ROWS, threads)
+    decoder = Decoder(
+        found, weights, tape, MAX_ROWS, ExpertRecords(found, weights, experts, tape, MAX_ROWS) if experts else None
+    )
     logits = decoder.write(
         positions, Cache([cache.without(layer * shape.block_bytes) for layer in range(found.num_layers)])
     )
-    longest = max(found.hidden, found.num_heads * found.head_size, found.feed_forward)
     machine = Machine(
         code, tape.finish(), panels, shape, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
-        scratch_bytes=kernels.scratch_bytes(isa, longest),
+        scratch_bytes=kernels.scratch_bytes(isa, _longest_row(found)),
     )  # fmt: skip
     model = NativeModel(
-        machine, panels, cache, positions, logits, vocab_size=weights.matrix(weights.output_name()).rows,
-        context_length=plan.context_length, blocks=plan.blocks, keep=(tape, weights, checkpoint),
+        machine, panels, experts, cache, positions, logits, context_length=plan.context_length,
+        vocab_size=weights.matrix(weights.output_name()).rows, blocks=plan.blocks, keep=(tape, weights, checkpoint),
     )  # fmt: skip
     grown = expansion_note(
-        checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names) if name not in weights.adapter_names()
+        checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(read) if name not in weights.adapter_names()
     )
-    return model, (*plan.notes, *(each for each in (_longer_note(checkpoint, found), note, grown) if each))
+    return model, (*plan.notes, *(each for each in (_longer_note(checkpoint, found), *memory.notes, grown) if each))
+
+
+def _longest_row(found: Architecture) -> int:
+    """Return the numbers of the longest row that an operation keeps in its scratch memory."""
+    mixture = found.mixture
+    of_experts = [mixture.feed_forward, mixture.shared_feed_forward] if mixture else []
+    return max(found.hidden, found.num_heads * found.head_size, found.feed_forward, *of_experts)
 
 
 def _longer_note(checkpoint: Checkpoint, found: Architecture) -> str:
@@ -141,16 +155,44 @@ def _longer_note(checkpoint: Checkpoint, found: Architecture) -> str:
     )
 
 
-def _panels(groups: Sequence[Group], code: Code, threads: int, checkpoint: Checkpoint) -> tuple[PanelCache, str]:
-    """Return the panels of all matrices, and a note where they do not fit into the memory. Raises MemoryTooSmall."""
-    free, size, where = available_memory().free_bytes, sum(map(bytes_of, groups)), checkpoint.parameters.where
-    advice = "free some, or use a smaller model or a smaller quantisation of it."
-    takes = f"The weights of {where} take {mib(size)} of memory, but {mib(free)} are free"
-    # the KV cache needs memory, too
-    cache = PanelCache(groups, code, threads, size if size <= free else free * 3 // 4, f"{takes}: {advice}")
-    if not cache.streamed_bytes:
-        return cache, ""
-    return (
-        cache,
-        f"{takes}: every step reads {mib(cache.streamed_bytes)} of them from the file, which is slow; {advice}",
-    )
+class _Memory:
+    """Divides what is free among the weights that every step uses and the experts, of which it uses some."""
+
+    def __init__(self, checkpoint: Checkpoint, groups: Sequence[Group], layers: Sequence[ExpertLayer]) -> None:
+        self._groups, self._layers = groups, layers
+        self._free, self._always = available_memory().free_bytes, sum(map(bytes_of, groups))
+        self._all_experts = total_bytes(layers)
+        self._where = checkpoint.parameters.where
+        fits = self._always + self._all_experts <= self._free
+        # the KV cache needs memory, too
+        self._budget = self._always + self._all_experts if fits else self._free * 3 // 4
+        self.expert_bytes = 0
+        """What experts may take, as steps use them."""
+        self.notes: list[str] = []
+
+    def _takes(self, what: str, size: int) -> str:
+        return f"{what} of {self._where} take {mib(size)} of memory, but {mib(self._free)} are free"
+
+    def panels(self, code: Code, threads: int) -> PanelCache:
+        """Return the panels of all matrices but experts'. Raises MemoryTooSmall."""
+        takes = self._takes("The weights", self._always + self._all_experts)
+        budget = min(self._budget, self._always + self._all_experts) - least_bytes(self._layers)
+        cache = PanelCache(self._groups, code, threads, budget, f"{takes}: {_ADVICE}")
+        if cache.streamed_bytes:
+            self.notes.append(
+                f"{takes}: every step reads {mib(cache.streamed_bytes)} of them from the file, which is slow; {_ADVICE}"
+            )
+        return cache
+
+    def experts(self, mixture: Mixture, code: Code, threads: int) -> ExpertCache:
+        """Return the cache of experts, in which none is yet. Raises MemoryTooSmall."""
+        takes = self._takes("The experts", self._all_experts)
+        self.expert_bytes = max(least_bytes(self._layers), self._budget - self._always)
+        routing = Routing(MAX_ROWS, mixture.count, mixture.used)
+        cache = ExpertCache(self._layers, routing, code, threads, self.expert_bytes, f"{takes}: {_ADVICE}")
+        if cache.missing_bytes:
+            self.notes.append(
+                f"{takes}: those that steps use most stay in memory, the others are read from the file whenever a step "
+                f"uses them, which is slow; {_ADVICE}"
+            )
+        return cache

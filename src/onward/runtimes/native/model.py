@@ -11,6 +11,7 @@ from onward.engine.model import Hook, Row, StepShape, nothing
 from onward.kernels.attention_shape import BLOCK_TOKENS
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows, address
+from onward.runtimes.native.expert_cache import ExpertCache
 from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.native.positions import Positions
 
@@ -29,6 +30,7 @@ class NativeModel:
         self,
         machine: Machine,
         panels: PanelCache,
+        experts: ExpertCache | None,
         cache: Rows,
         positions: Positions,
         logits: Rows,
@@ -42,6 +44,7 @@ class NativeModel:
         self.vocab_size, self.context_length, self.blocks = vocab_size, context_length, blocks
         self.shape = STEP_SHAPE
         self._parts: tuple[Machine, PanelCache, object] | None = (machine, panels, keep)
+        self._experts = experts
         self._cache = cache.memory[: cache.count * cache.stride].reshape(cache.count, cache.stride)
         self._positions = positions
         numbers = logits.memory[: logits.count * logits.stride].view(np.float32)
@@ -65,6 +68,8 @@ class NativeModel:
         machine.plan(count)
         before_compute()
         machine.step(count, outputs)
+        if self._experts is not None:
+            self._experts.check()
         logits = self._logits[:outputs]
         return logits if logits.flags.c_contiguous else np.ascontiguousarray(logits)
 
@@ -127,6 +132,9 @@ class NativeModel:
         if self._parts is not None:
             self._parts[0].close()
             self._parts[1].close()
+        if self._experts is not None:
+            self._experts.close()
+            self._experts = None
         self._parts = None
         self._cache = np.empty((0, 0), np.uint8)
 

@@ -15,8 +15,14 @@ from onward.runtimes.options import RuntimeOptions
 FLOATS = frozenset({"F32", "F16", "BF16"})
 """Types of weights that are not quantised."""
 EXPANDED = "Q8_X"
+_ROUTER = ".ffn_gate_inp"
 StoredType = str
 """The name of a type of weights that has kernels."""
+
+
+def is_router(name: str) -> bool:
+    """Return whether a matrix chooses experts: its products have float32 activations, and its weights are kept."""
+    return _ROUTER in name
 
 
 def form_for(options: RuntimeOptions) -> Callable[[Tensor], StoredType]:
@@ -27,7 +33,7 @@ def form_for(options: RuntimeOptions) -> Callable[[Tensor], StoredType]:
 
     def form(tensor: Tensor) -> StoredType:
         name = tensor.type.name
-        if name in FLOATS and rounded is not None and tensor.shape[-1] % GROUP == 0:
+        if name in FLOATS and rounded is not None and tensor.shape[-1] % GROUP == 0 and not is_router(tensor.name):
             return rounded
         return EXPANDED if name in EXPANDED_TYPES else name
 
@@ -41,7 +47,7 @@ def expansion_note(tensors: Iterable[Tensor]) -> str:
         return ""
     names = ", ".join(sorted({tensor.type.name for tensor in grown}))
     weights = sum(tensor.num_rows * tensor.shape[-1] for tensor in grown)
-    more = weights * EXPANDED_BYTES // GROUP - sum(tensor.data.nbytes for tensor in grown)
+    more = weights * EXPANDED_BYTES // GROUP - sum(tensor.num_bytes for tensor in grown)
     return (
         f"Weights of type {names} are computed in 8 bits, exactly, which takes {more / 1e6:,.0f} MB more than the file."
     )

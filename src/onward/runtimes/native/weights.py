@@ -8,14 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from onward.checkpoints.adapter import Change
+from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.mixtures import EXPERT_PARTS
 from onward.checkpoints.tensor import Tensor
 from onward.kernels.activations import ActivationName
 from onward.kernels.memory import Vector
 from onward.kernels.tape import Matrix, Table
 from onward.kernels.weight_types import WEIGHT_TYPES, WeightType
+from onward.runtimes.native.expert_cache import ExpertLayer
 from onward.runtimes.native.panel_cache import Group, PanelCache, PanelSource
-from onward.runtimes.native.types import StoredType
+from onward.runtimes.native.types import StoredType, is_router
 
 EMBEDDING, POSITION_EMBEDDING, OUTPUT = "token_embd", "position_embd", "output"
 
@@ -87,7 +90,7 @@ class Weights:
     def activations(self, name: str) -> ActivationName:
         """Return the form of activations that a matrix is multiplied with."""
         kind = WEIGHT_TYPES[self._form_of(name)]
-        return self._activations if isinstance(kind, WeightType) else "float32"
+        return self._activations if isinstance(kind, WeightType) and not is_router(name) else "float32"
 
     def forms(self, name: str) -> list[ActivationName]:
         """Return the forms of activations that a matrix and an adapter's change of it are multiplied with."""
@@ -106,10 +109,23 @@ class Weights:
         Matrices of an adapter, which are small, are with the first one."""
         sources: dict[str, list[PanelSource]] = {}
         for name in dict.fromkeys(names):
-            source = PanelSource(name, self._checkpoint.tensor(f"{name}.weight"), self._form_of(name))
+            source = self._source(name)
             group = name.rpartition(".")[0] if name not in self._adapter_names else next(iter(sources))
             sources.setdefault(group, []).append(source)
         return list(sources.values())
+
+    def _source(self, name: str) -> PanelSource:
+        tensor = self._checkpoint.tensor(f"{name}.weight")
+        if len(tensor.shape) == 1:  # a matrix of one row
+            tensor = replace(tensor, shape=(1, *tensor.shape))
+        return PanelSource(name, tensor, self._form_of(name))
+
+    def expert_layers(self, found: Architecture) -> list[ExpertLayer]:
+        """Return the experts of each layer that has some."""
+        return [
+            ExpertLayer(layer, [self._source(f"blk.{layer}.ffn_{part}_exps") for part in EXPERT_PARTS])
+            for layer in sorted(found.mixture.layers if found.mixture else ())
+        ]
 
     def use(self, panels: PanelCache) -> None:
         """Take matrices from a cache that has made them."""

@@ -1,0 +1,123 @@
+"""Mixtures of experts (Shazeer et al. 2017): feed-forward layers of which each token uses a few, chosen by a router.
+
+What files state of them, and their tensors as one per layer, wherever experts are stored one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from onward.checkpoints.architecture import Mixture
+from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.tensor import Tensor
+from onward.errors import CheckpointError
+
+MAX_EXPERTS = 1024
+"""Of a layer; llama.cpp's limit is 512 (src/llama-hparams.h)."""
+EXPERT_PARTS = ("gate", "up", "down")
+_SOFTMAX, _SOFTMAX_OF_CHOSEN = 1, 3
+"""llama.cpp's numbers: shares of all experts, or of those chosen (llama_expert_gating_func_type)."""
+_ONE = re.compile(r"blk\.(?P<layer>\d+)\.ffn_(?P<part>gate|up|down)\.(?P<expert>\d+)\.weight")
+_STACKED = re.compile(r"blk\.\d+\.ffn_(gate|up|down)(_exps|\.\d+)\.weight")
+_BOTH = re.compile(r"(?P<prefix>blk\.\d+\.ffn_)gate_up(?P<kind>_(exps|shexp)\.weight)")
+_EMPTY = np.empty(0, np.uint8)
+
+
+def is_of_experts(name: str) -> bool:
+    """Return whether a tensor is of experts."""
+    return _STACKED.fullmatch(name) is not None
+
+
+def has_experts(parameters: Parameters) -> bool:
+    """Return whether a file of an architecture that may have experts has some: more than one, as in llama.cpp. Raises
+    CheckpointError for one that uses some, and has none."""
+    count = parameters.integer("expert_count", 0)
+    used = parameters.own("expert_used_count")
+    if count == 0 and used is not None and np.any(np.asarray(used)):
+        raise CheckpointError(
+            f"{parameters.where} uses a mixture of experts ('expert_used_count'), but does not state how many there "
+            "are ('expert_count')."
+        )
+    return count > 1
+
+
+def mixture_of(parameters: Parameters, *, feed_forward: int, is_normalised: bool) -> Mixture:
+    """Return what a file states. `feed_forward`: of an expert, where it states none; `is_normalised`: whether the
+    weights of the experts that are used are divided by their sum, where it does not say. Raises CheckpointError."""
+    where, layers = parameters.where, parameters.num_layers()
+    count = parameters.integer("expert_count", minimum=1)
+    used = parameters.same_in_layers("expert_used_count", layers)
+    if used > count or count > MAX_EXPERTS:
+        raise CheckpointError(f"{where} uses {used} of {count} experts ('expert_used_count'), which no model can.")
+    rule = parameters.integer("expert_gating_func", _SOFTMAX)
+    if rule not in (_SOFTMAX, _SOFTMAX_OF_CHOSEN):
+        raise CheckpointError(
+            f"{where} chooses experts by rule {rule} ('expert_gating_func'), which Onward does not compute."
+        )
+    switches = parameters.switches("expert.layers", layers)
+    return Mixture(
+        count=count,
+        used=used,
+        feed_forward=parameters.same_in_layers("expert_feed_forward_length", layers, max(1, feed_forward)),
+        layers=frozenset(layer for layer in range(layers) if switches is None or switches[layer]),
+        is_normalised=rule == _SOFTMAX_OF_CHOSEN or parameters.switch("expert_weights_norm", is_normalised),
+        scale=parameters.real("expert_weights_scale", 1.0) or 1.0,
+        shared_feed_forward=parameters.integer("expert_shared_feed_forward_length", 0),
+    )
+
+
+def joined_experts(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+    """Return tensors with those of experts that are stored one by one as one of each layer, [experts, rows, inputs],
+    and with gates apart from what they are multiplied with. `where` names the file.
+
+    Raises CheckpointError for an expert that is missing among others, or differs from them.
+    """
+    found: dict[str, Tensor] = {}
+    apart: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in _with_halves_apart(tensors):
+        matched = _ONE.fullmatch(name)
+        if matched is None:
+            found[name] = tensor
+        else:
+            joined = f"blk.{matched['layer']}.ffn_{matched['part']}_exps.weight"
+            apart.setdefault(joined, {})[int(matched["expert"])] = tensor
+    for name, experts in apart.items():
+        if name in found:
+            raise CheckpointError(f"{where} has {name!r} in one and by expert: it is broken.")
+        found[name] = _joined(name, experts, where)
+    return found
+
+
+def _with_halves_apart(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield tensors with those that contain gate and up, one behind the other, as two."""
+    for name, tensor in tensors.items():
+        matched = _BOTH.fullmatch(name)
+        if matched is None or tensor.shape[-2] % 2:
+            yield name, tensor
+            continue
+        for half, part in enumerate(("gate", "up")):
+            shape = (*tensor.shape[:-2], tensor.shape[-2] // 2, tensor.shape[-1])
+            parts = [tensor.part(expert) for expert in range(shape[0])] if len(shape) == 3 else [tensor]
+            halves = tuple(replace(each, shape=shape[-2:], data=np.split(each.data, 2)[half]) for each in parts)
+            new_name = f"{matched['prefix']}{part}{matched['kind']}"
+            yield new_name, Tensor(new_name, shape, tensor.type, _EMPTY, parts=halves) if len(shape) == 3 else halves[0]
+
+
+def _joined(name: str, experts: Mapping[int, Tensor], where: str) -> Tensor:
+    part = name.removesuffix("_exps.weight")
+    for expert in range(len(experts)):
+        if expert not in experts:
+            raise CheckpointError(f"{where} has no tensor '{part}.{expert}.weight': it is not a complete model.")
+    first = experts[0]
+    for expert in range(len(experts)):
+        if (experts[expert].shape, experts[expert].type) != (first.shape, first.type):
+            raise CheckpointError(
+                f"{where}: '{part}.{expert}.weight' is {experts[expert].type.name} {list(experts[expert].shape)}, but "
+                f"'{part}.0.weight' is {first.type.name} {list(first.shape)}."
+            )
+    parts = tuple(experts[expert] for expert in range(len(experts)))
+    return Tensor(name, (len(parts), *first.shape), first.type, _EMPTY, parts=parts)

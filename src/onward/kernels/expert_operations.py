@@ -1,0 +1,209 @@
+"""The operations of a tape for mixtures of experts: which experts a row uses, and products with only those.
+
+A step's rows choose experts (route); what they chose is put in order of experts (group), so that each expert's weights
+are read once per step, for all rows that use it; each row adds up what its experts return in the order of its choice,
+the best one first (combine). So a row's bits depend neither on other rows nor on which experts those use.
+
+A row that uses expert e with rank r, its r-th choice, is a *use*. Uses are numbered by row and rank; their *places* are
+their numbers in the order of experts, in which rows of activations lie between `gather` and `combine`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.kernels.attention_shape import LANES
+from onward.kernels.function import Function, Module
+from onward.kernels.maths import exp, sigmoid
+from onward.kernels.operations import Operation, claim
+from onward.kernels.products import ProductKind
+from onward.kernels.records import (
+    COMBINE,
+    EXPERT_PRODUCT,
+    GATHER,
+    GROUP,
+    OWN,
+    PRODUCT,
+    RECORD_WORDS,
+    ROUTE,
+    ROUTING,
+)
+from onward.kernels.values import F32, I32, I64, Value, vec
+from onward.kernels.weight_types import F32X16
+
+_TAKEN = -(2**31)
+_I32X4 = vec(I32, 4)
+_COPIED_BYTES = 16
+"""At a time; rows of activations are whole multiples."""
+GATHER_CLAIM = 8
+"""Rows that a thread copies at a time."""
+
+
+def emit_route(module: Module) -> Any:
+    """Each row's experts, best first, and their weights: e**logit over the sum of all such, or of those chosen. Of
+    equal logits the first expert is chosen."""
+    op = Operation(module, "route")
+    f = op.f
+    count, used = op.field(ROUTE, "count"), op.field(ROUTE, "used")
+    with op.rows() as (row, _):
+        logits = f.at(op.field(ROUTE, "logits"), row * op.field(ROUTE, "stride"))
+        chosen = f.at(op.field(ROUTE, "chosen"), row * used * 8)
+        weights = f.at(op.field(ROUTE, "weights"), row * used * 4)
+        _emit_choice(op, logits, chosen, weights)
+        largest, total = f.load(weights, F32), f.var(F32, 0.0)
+        is_of_chosen = op.field(ROUTE, "is_normalised").ne(0)
+        with f.when(is_of_chosen.eq(0)), f.loop(0, count * 4, 4) as at:
+            total.value += exp(f, f.load(logits, F32, at) - largest)
+        with f.loop(0, used * 4, 4) as at:
+            f.store(exp(f, f.load(weights, F32, at) - largest), weights, at)
+        with f.when(is_of_chosen), f.loop(0, used * 4, 4) as at:
+            total.value += f.load(weights, F32, at)
+        with f.loop(0, used * 4, 4) as at:
+            f.store(f.load(weights, F32, at) / total.value * op.field(ROUTE, "scale"), weights, at)
+    return f.ret()
+
+
+def _emit_choice(op: Operation, logits: Value, chosen: Value, weights: Value) -> None:
+    """Write which experts have the largest logits, int64, and those logits, float32.
+
+    Logits are compared as integers of the same order, so that a NaN is in order too: no expert is chosen twice,
+    whatever they are.
+    """
+    f, keys = op.f, op.scratch()
+    count = op.field(ROUTE, "count")
+    with f.loop(0, count * 4, 4) as at:
+        bits = (f.load(logits, F32, at) + 0.0).as_(I32)  # -0.0 equals 0.0
+        f.store(f.max(bits ^ (bits.sar(31) & 0x7FFFFFFF), _TAKEN + 1), keys, at)
+    with f.loop(0, op.field(ROUTE, "used")) as rank:
+        best, place = f.var(I32, _TAKEN), f.var(I64, 0)
+        with f.loop(0, count) as expert:
+            key = f.load(keys, I32, expert * 4)
+            is_better = key > best.value
+            best.set(f.select(is_better, key, best.value))
+            place.set(f.select(is_better, expert, place.value))
+        f.store(f.i32(_TAKEN), keys, place.value * 4)
+        f.store(place.value, chosen, rank * 8)
+        f.store(f.load(logits, F32, place.value * 4), weights, rank * 4)
+
+
+def emit_group(module: Module) -> Any:
+    """The uses of a step in order of experts, by one thread; asks for the weights of experts that are not in memory."""
+    op = Operation(module, "group")
+    f = op.f
+    with claim(f, op.counter, f.i64(1), f.i64(1)):
+        used, count, routing = op.field(GROUP, "used"), op.field(GROUP, "count"), op.field(GROUP, "routing")
+        chosen, begins, active, places, rows = (
+            ROUTING.load(f, routing, name) for name in ("chosen", "begins", "active", "places", "rows")
+        )
+        uses = op.shared("rows") * used
+        with f.loop(0, count * 8, 8) as at:
+            f.store(f.i64(0), begins, at)
+        with f.loop(0, uses * 8, 8) as at:
+            place = f.at(begins, f.load(chosen, I64, at) * 8)
+            f.store(f.load(place, I64) + 1, place)
+        _emit_begins(op, routing, begins, active)
+        with f.loop(0, uses) as use:  # each expert's begin moves on to its end, the next one's begin
+            place = f.at(begins, f.load(chosen, I64, use * 8) * 8)
+            at = f.load(place, I64)
+            f.store(at, places, use * 8)
+            f.store(use // used, rows, at * 8)
+            f.store(at + 1, place)
+    return f.ret()
+
+
+def _emit_begins(op: Operation, routing: Value, begins: Value, active: Value) -> None:
+    """Turn counts into begins, list the experts with rows, count their steps, and ask for those that are missing."""
+    f, experts = op.f, op.field(GROUP, "experts")
+    total, num_active, num_missing = (f.var(I64, 0) for _ in range(3))
+    with f.loop(0, op.field(GROUP, "count")) as expert:
+        rows = f.load(begins, I64, expert * 8)
+        f.store(total.value, begins, expert * 8)
+        total.value += rows
+        with f.when(rows > 0):
+            f.store(expert, active, num_active.value * 8)
+            num_active.value += 1
+            num_missing.value += f.load_pointer(experts, expert * 8).is_null().zext(I64)
+            for name, number in (("steps", OWN.load(f, op.counter, "step")), ("uses", None)):
+                place = f.at(op.field(GROUP, name), expert * 8)
+                f.store(f.load(place, I64) + 1 if number is None else number, place)
+    ROUTING.store(f, routing, "num_active", num_active.value)
+    with f.when(num_missing.value > 0):
+        f.call_address(op.field(GROUP, "fetch"), [op.field(GROUP, "layer")])
+
+
+def emit_gather(module: Module) -> Any:
+    """Rows of activations in order of experts: one for each use."""
+    op = Operation(module, "gather")
+    f = op.f
+    rows = op.field(GATHER, "rows")
+    uses = op.shared("rows") * op.field(GATHER, "used")
+    with claim(f, op.counter, uses, f.i64(GATHER_CLAIM)) as (first, last), f.loop(first, last) as place:
+        source = f.at(op.field(GATHER, "source"), f.load(rows, I64, place * 8) * op.field(GATHER, "source_stride"))
+        target = f.at(op.field(GATHER, "target"), place * op.field(GATHER, "target_stride"))
+        with f.loop(0, op.field(GATHER, "row_bytes"), _COPIED_BYTES) as at:
+            f.store(f.load(source, _I32X4, at), target, at)
+    return f.ret()
+
+
+def emit_expert_product(module: Module, kind: ProductKind) -> Any:
+    """Products of each expert's rows with its panels, taken a few panels at a time: PRODUCT records of one expert."""
+    product = module.ir.globals[f"product_{kind.name}"]
+    op = Operation(module, f"experts_{kind.name}")
+    f = op.f
+    own, routing = f.stack(I64, RECORD_WORDS), op.field(EXPERT_PRODUCT, "routing")
+    active, begins = ROUTING.load(f, routing, "active"), ROUTING.load(f, routing, "begins")
+    panels, step = op.field(EXPERT_PRODUCT, "num_panels"), op.field(EXPERT_PRODUCT, "claim")
+    pieces = (panels + step - 1) // step
+    with claim(f, op.counter, ROUTING.load(f, routing, "num_active") * pieces, f.i64(1)) as (piece, _):
+        number = piece // pieces
+        expert = f.load(active, I64, number * 8)
+        begin, end = f.var(I64, 0), f.load(begins, I64, expert * 8)
+        with f.when(number > 0):  # where the one before ends
+            begin.set(f.load(begins, I64, f.load(active, I64, number * 8 - 8) * 8))
+        weights = f.load_pointer(op.field(EXPERT_PRODUCT, "experts"), expert * 8)
+        with f.when(weights.is_null().eq(0)):
+            _emit_own_record(op, f, own, expert, begin.value, weights)
+            first = piece % pieces * step
+            f.call(product, [own, first, f.min(first + step, panels), end - begin.value, op.scratch()])
+    return f.ret()
+
+
+def _emit_own_record(op: Operation, f: Function, own: Value, expert: Value, begin: Value, weights: Value) -> None:
+    """Write the PRODUCT record of one expert."""
+    values: dict[str, Value | float] = {
+        name: op.field(EXPERT_PRODUCT, name) for name in ("panel_bytes", "blocks", "source_stride", "target_stride")
+    }
+    for name in ("source", "target"):
+        values[name] = f.at(op.field(EXPERT_PRODUCT, name), begin * values[f"{name}_stride"])
+    bias = op.field(EXPERT_PRODUCT, "bias")
+    biases = f.at(bias, expert * op.field(EXPERT_PRODUCT, "bias_stride"))
+    values |= {"panels": f.at(weights, op.field(EXPERT_PRODUCT, "offset")), "is_added": 0, "scale": 1.0}
+    values["bias"] = f.select(bias.is_null(), f.null(), biases)
+    for name, value in values.items():
+        PRODUCT.store(f, own, name, value)
+
+
+def emit_combine(module: Module) -> Any:
+    """target += (what a row's experts return, each times its weight, best first, + sigmoid(gate) * shared) * scale."""
+    op = Operation(module, "combine")
+    f = op.f
+    used, stride = op.field(COMBINE, "used"), op.field(COMBINE, "source_stride")
+    routing, shared, gates = op.field(COMBINE, "routing"), op.field(COMBINE, "shared"), op.field(COMBINE, "gates")
+    places, weights = ROUTING.load(f, routing, "places"), ROUTING.load(f, routing, "weights")
+    with op.rows() as (row, _):
+        target = f.at(op.field(COMBINE, "target"), row * op.field(COMBINE, "target_stride"))
+        gate = f.var(F32, 1.0)
+        with f.when(gates.is_null().eq(0)):
+            gate.set(sigmoid(f, f.load(gates, F32, row * op.field(COMBINE, "gate_stride"))))
+        with f.loop(0, op.field(COMBINE, "row_bytes"), 4 * LANES) as at:
+            total = f.var(F32X16, 0.0)
+            with f.loop(row * used, (row + 1) * used) as use:
+                found = f.at(op.field(COMBINE, "source"), f.load(places, I64, use * 8) * stride)
+                weight = f.splat(f.load(weights, F32, use * 4), LANES)
+                total.set(f.fma(weight, f.load(found, F32X16, at), total.value))
+            with f.when(shared.is_null().eq(0)):
+                both = f.at(shared, row * op.field(COMBINE, "shared_stride") + at)
+                total.set(f.fma(f.splat(gate.value, LANES), f.load(both, F32X16), total.value))
+            added = total.value * f.splat(op.field(COMBINE, "scale"), LANES)
+            f.store(f.load(target, F32X16, at) + added, target, at)
+    return f.ret()

@@ -1,0 +1,161 @@
+"""Records of mixtures of experts on a tape, with all bounds checked; see expert_operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.kernels.activations import ACTIVATIONS, ActivationName
+from onward.kernels.interpreter import COMBINE_CODE, GATHER_CODE, GROUP_CODE, ROUTE_CODE
+from onward.kernels.memory import Rows, address
+from onward.kernels.panels import panel_count
+from onward.kernels.products import OUT_BYTES, ProductKind
+from onward.kernels.records import COMBINE, EXPERT_PRODUCT, GATHER, GROUP, ROUTE, ROUTING, ROUTING_WORDS
+from onward.kernels.tape import CLAIM_BYTES, MIN_CLAIMS, Matrix, TapeBuilder, float_row_bytes
+
+MAX_EXPERTS = 1024
+"""Of a layer: so many logits fit into the scratch memory of any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerExperts:
+    """The experts of one layer, int64 [experts]: `places`, where each one's weights are, 0 for those that are not in
+    memory; `uses` and `steps`, in how many steps each was used, and in which one last. Each has `num_bytes` of weights.
+
+    `fetch`: the address of a C function that is called with `layer` where some are used that are not in memory.
+    """
+
+    layer: int
+    num_bytes: int
+    places: NDArray[np.int64]
+    uses: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    fetch: int
+
+
+class Routing:
+    """Which of `count` experts up to `rows` rows use, `used` each: written by one record, read by those that follow."""
+
+    def __init__(self, rows: int, count: int, used: int) -> None:
+        if not 0 < used <= count <= MAX_EXPERTS:
+            raise ValueError(f"{used} of {count} experts cannot be used.")
+        self.rows, self.count, self.used = rows, count, used
+        self.chosen, self.places, self.rows_at = (np.zeros(rows * used, np.int64) for _ in range(3))
+        self.weights = np.zeros(rows * used, np.float32)
+        self.begins, self.active = (np.zeros(count, np.int64) for _ in range(2))
+        self.words = np.zeros(ROUTING_WORDS, np.int64)
+        ROUTING.set(
+            self.words, num_active=0, chosen=address(self.chosen), weights=address(self.weights),
+            begins=address(self.begins), active=address(self.active), places=address(self.places),
+            rows=address(self.rows_at),
+        )  # fmt: skip
+
+    @property
+    def used_experts(self) -> NDArray[np.int64]:
+        """The experts that the last step used, ascending."""
+        return self.active[: int(self.words[ROUTING.offset("num_active") // 8])]
+
+
+class ExpertTape(TapeBuilder):
+    """A tape with mixtures of experts."""
+
+    def route(
+        self, logits: Rows, routing: Routing, experts: LayerExperts, *, is_normalised: bool, scale: float
+    ) -> None:
+        """Choose experts by logits, float32 [rows, experts], and put what is used in order of experts."""
+        logits.require(self._rows, 4 * routing.count)
+        self._require_routing(routing)
+        record = ROUTE.record(
+            ROUTE_CODE, has_barrier=True, logits=logits.address, stride=logits.stride, count=routing.count,
+            used=routing.used, chosen=address(routing.chosen), weights=address(routing.weights),
+            is_normalised=is_normalised, scale=scale,
+        )  # fmt: skip
+        self._append(record, logits, routing)
+        if {len(each) for each in (experts.places, experts.uses, experts.steps)} != {routing.count}:
+            raise ValueError(f"A layer has {len(experts.places)} experts instead of {routing.count}.")
+        record = GROUP.record(
+            GROUP_CODE, has_barrier=True, used=routing.used, count=routing.count, routing=address(routing.words),
+            experts=address(experts.places), uses=address(experts.uses), steps=address(experts.steps),
+            fetch=experts.fetch, layer=experts.layer,
+        )  # fmt: skip
+        self._append(record, experts)
+
+    def _require_routing(self, routing: Routing) -> None:
+        if routing.rows < self._rows:
+            raise ValueError(f"{self._rows} rows use experts, but there is room for {routing.rows}.")
+
+    def gather(self, source: Rows, inputs: int, target: Rows, form: ActivationName, routing: Routing) -> None:
+        """Write a copy of each row for each expert that it uses, in order of experts."""
+        row_bytes = ACTIVATIONS[form].row_bytes(inputs)
+        self._require_routing(routing)
+        source.require(self._rows, row_bytes)
+        target.require(self._rows * routing.used, row_bytes)
+        record = GATHER.record(
+            GATHER_CODE, has_barrier=True, rows=address(routing.rows_at), used=routing.used, source=source.address,
+            source_stride=source.stride, target=target.address, target_stride=target.stride, row_bytes=row_bytes,
+        )  # fmt: skip
+        self._append(record, source, target, routing)
+
+    def expert_products(
+        self,
+        parts: Sequence[tuple[Matrix, int, Rows, NDArray[np.float32] | None]],
+        sources: dict[ActivationName, Rows],
+        forms: Sequence[ActivationName],
+        experts: LayerExperts,
+        routing: Routing,
+    ) -> None:
+        """Multiply rows in order of experts with matrices of their experts: (shape and type, where its panels begin in
+        an expert's weights, target, biases [experts, whole panels])."""
+        self._require_routing(routing)
+        uses = self._rows * routing.used
+        for index, ((weights, offset, target, bias), form) in enumerate(zip(parts, forms, strict=True)):
+            source, panels = sources[form], panel_count(weights.rows)
+            source.require(uses, ACTIVATIONS[form].row_bytes(weights.padded_inputs))
+            target.require(uses, panels * OUT_BYTES)
+            if offset + panels * weights.panel_bytes > experts.num_bytes:
+                raise ValueError(f"{panels} panels behind {offset} are not within {experts.num_bytes} bytes.")
+            if bias is not None and bias.shape != (routing.count, 16 * panels):
+                raise ValueError(f"Biases have the shape {bias.shape}, for {weights.rows} rows.")
+            claim = min(CLAIM_BYTES // weights.panel_bytes, panels // (MIN_CLAIMS * self._threads))
+            record = EXPERT_PRODUCT.record(
+                self._kernels.expert_product_code(ProductKind(weights.type, form)),
+                has_barrier=index == len(parts) - 1, experts=address(experts.places), offset=offset,
+                panel_bytes=weights.panel_bytes, blocks=weights.blocks, num_panels=panels, source=source.address,
+                source_stride=source.stride, target=target.address, target_stride=target.stride,
+                bias=0 if bias is None else address(bias), bias_stride=panels * OUT_BYTES,
+                routing=address(routing.words), claim=max(1, claim),
+            )  # fmt: skip
+            self._append(record, weights, source, target, bias, experts, routing)
+
+    def combine(
+        self,
+        source: Rows,
+        inputs: int,
+        routing: Routing,
+        target: Rows,
+        *,
+        scale: float,
+        shared: Rows | None = None,
+        gates: Rows | None = None,
+    ) -> None:
+        """Add to `target` what each row's experts returned, times their weights, and a shared expert's row, times the
+        sigmoid of the first number of a row of `gates`, if there are any."""
+        row_bytes = float_row_bytes(inputs)
+        self._require_routing(routing)
+        source.require(self._rows * routing.used, row_bytes)
+        target.require(self._rows, row_bytes)
+        if shared is not None:
+            shared.require(self._rows, row_bytes)
+        if gates is not None:
+            gates.require(self._rows, 4)
+        record = COMBINE.record(
+            COMBINE_CODE, has_barrier=True, source=source.address, source_stride=source.stride,
+            routing=address(routing.words), used=routing.used, row_bytes=row_bytes, target=target.address,
+            target_stride=target.stride, scale=scale, shared=0 if shared is None else shared.address,
+            shared_stride=0 if shared is None else shared.stride, gates=0 if gates is None else gates.address,
+            gate_stride=0 if gates is None else gates.stride,
+        )  # fmt: skip
+        self._append(record, source, routing, target, shared, gates)

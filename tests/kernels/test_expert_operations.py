@@ -1,0 +1,140 @@
+"""Routing of rows to experts, against a plain definition: which experts, in which order, with which weights."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from onward.kernels.attention_shape import AttentionShape
+from onward.kernels.code import Code, compile_object, link
+from onward.kernels.expert_tape import ExpertTape, LayerExperts, Routing
+from onward.kernels.interpreter import Kernels
+from onward.kernels.machine import Machine
+from onward.kernels.memory import Rows, address
+from onward.kernels.products import ProductKind
+from onward.kernels.targets import host
+from tests.runtimes.native.test_model_bounds import NoWeights
+
+ROWS, SHAPE = 9, AttentionShape(4, 2, 16, 16)
+FETCH = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
+
+@cache
+def kernels() -> tuple[Kernels, Code]:
+    made = Kernels((ProductKind("F32", "float32"),), ("F32",), SHAPE, has_experts=True)
+    return made, link(compile_object(made.module_text(host().isa), host()), host())
+
+
+def experts_of(layer: int, count: int, fetch: int) -> LayerExperts:
+    places, uses, steps = (np.zeros(count, np.int64) for _ in range(3))
+    return LayerExperts(layer, 64, places, uses, steps, fetch)
+
+
+class Routed:
+    """What a tape of one router makes of logits."""
+
+    def __init__(self, logits: NDArray[np.float32], used: int, *, is_normalised: bool, scale: float = 1.0) -> None:
+        rows, count = logits.shape
+        self.asked: list[int] = []
+        self._fetch = FETCH(self.asked.append)
+        place = ctypes.cast(self._fetch, ctypes.c_void_p).value or 0
+        self.routing = Routing(ROWS, count, used)
+        self.experts = experts_of(5, count, place)
+        source = Rows.allocate(ROWS, 4 * count)
+        for row, values in enumerate(logits):
+            source.memory[row * source.stride :][: 4 * count] = values.view(np.uint8)
+        tape = ExpertTape(kernels()[0], ROWS, 2)
+        tape.route(source, self.routing, self.experts, is_normalised=is_normalised, scale=scale)
+        machine = Machine(
+            kernels()[1], tape.finish(), NoWeights(), SHAPE, rows=ROWS, positions=64, threads=2,
+            scratch_bytes=kernels()[0].scratch_bytes(host().isa, 2048),
+        )  # fmt: skip
+        machine.plan(rows)
+        machine.step(rows, 0)
+        machine.close()
+        self.chosen = self.routing.chosen[: rows * used].reshape(rows, used)
+        self.weights = self.routing.weights[: rows * used].reshape(rows, used)
+
+
+def random_logits(data: st.DataObject) -> tuple[NDArray[np.float32], int]:
+    rows, count = data.draw(st.integers(1, ROWS)), data.draw(st.integers(1, 70))
+    number = st.sampled_from([0.0, -0.0, 1.0, 1.5, -3.0, 40.0]) | st.floats(-60, 60, width=32)
+    logits = data.draw(st.lists(number, min_size=rows * count, max_size=rows * count))
+    return np.array(logits, np.float32).reshape(rows, count), data.draw(st.integers(1, count))
+
+
+@given(st.data())
+def test_rows_use_the_best_experts_and_the_first_of_equals(data: st.DataObject) -> None:
+    logits, used = random_logits(data)
+    is_normalised = data.draw(st.booleans())
+    found = Routed(logits, used, is_normalised=is_normalised, scale=2.5)
+    expected = np.argsort(-logits, axis=1, kind="stable")[:, :used]
+    assert (found.chosen == expected).all()
+    powers = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(np.float64))
+    of_chosen = np.take_along_axis(powers, expected, 1)
+    weights = 2.5 * of_chosen / (of_chosen if is_normalised else powers).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found.weights, weights, rtol=2e-6, atol=1e-30)
+
+
+@given(st.data())
+def test_uses_are_in_the_order_of_experts(data: st.DataObject) -> None:
+    logits, used = random_logits(data)
+    found = Routed(logits, used, is_normalised=True)
+    flat = found.chosen.reshape(-1)
+    order = np.argsort(flat, kind="stable")  # of an expert's rows, ascending
+    routing = found.routing
+    assert (routing.rows_at[: len(flat)] == order // used).all()
+    assert (routing.places[: len(flat)][order] == range(len(flat))).all()
+    active, counts = np.unique(flat, return_counts=True)
+    assert (routing.used_experts == active).all()
+    assert (routing.begins[active] == np.cumsum(counts)).all()
+    assert (found.experts.uses == np.isin(range(logits.shape[1]), active)).all()
+    assert found.asked == [5]  # none is in memory
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_are_none_choose_experts_that_exist_once_each(odd: float) -> None:
+    logits = np.full((ROWS, 16), odd, np.float32)
+    logits[3:, ::2] = 1.0
+    found = Routed(logits, 7, is_normalised=False)
+    for chosen in found.chosen:
+        assert len(set(chosen.tolist())) == 7 and 0 <= chosen.min() <= chosen.max() < 16
+
+
+def test_no_row_depends_on_the_others() -> None:
+    logits = np.random.default_rng(0).normal(size=(ROWS, 60)).astype(np.float32)
+    together = Routed(logits, 8, is_normalised=False)
+    for row in range(ROWS):
+        alone = Routed(logits[row : row + 1], 8, is_normalised=False)
+        assert (alone.chosen[0] == together.chosen[row]).all()
+        assert alone.weights.tobytes() == together.weights[row].tobytes()
+
+
+def tape() -> ExpertTape:
+    return ExpertTape(kernels()[0], ROWS, 1)
+
+
+def test_what_leaves_its_memory_is_refused() -> None:
+    routing, short = Routing(ROWS, 8, 2), Routing(ROWS - 1, 8, 2)
+    experts = experts_of(0, 8, 0)
+    rows, many = Rows.allocate(ROWS, 128), Rows.allocate(2 * ROWS, 128)
+    calls: list[Any] = [
+        lambda: Routing(ROWS, 8, 9),
+        lambda: tape().route(Rows.allocate(ROWS, 4), Routing(ROWS, 40, 2), experts, is_normalised=True, scale=1.0),
+        lambda: tape().route(rows, short, experts, is_normalised=True, scale=1.0),
+        lambda: tape().route(rows, Routing(ROWS, 9, 2), experts, is_normalised=True, scale=1.0),
+        lambda: tape().gather(rows, 32, Rows.allocate(ROWS, 128), "float32", routing),
+        lambda: tape().combine(rows, 32, routing, rows, scale=1.0),
+        lambda: tape().combine(many, 32, routing, rows, scale=1.0, shared=Rows.allocate(1, 128)),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"within|cannot|room|experts"):
+            call()
+    assert address(routing.words) % 8 == 0

@@ -1,0 +1,122 @@
+"""Experts in a bounded memory: the same bits, whatever there is room for, and an error where one cannot be made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.engine.model import Row
+from onward.errors import MemoryTooSmall
+from onward.machine import AvailableMemory
+from onward.runtimes.native import expert_cache, load
+from onward.runtimes.native.expert_cache import ExpertCache, least_bytes, total_bytes
+from onward.runtimes.native.model import NativeModel
+from tests.runtimes.native import test_model
+from tests.runtimes.native.test_model import tokens_of, whole, write
+
+Loader = Callable[..., tuple[NativeModel, ExpertCache]]
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loader]:
+    """Loads a tiny mixture with room for a share of its experts beyond those of one layer."""
+    models: list[NativeModel] = []
+
+    def make(share: float = 1.0, **changes: Any) -> tuple[NativeModel, ExpertCache]:
+        made: list[ExpertCache] = []
+
+        def limited(layers: Any, routing: Any, code: Any, threads: int, budget: int, words: str) -> ExpertCache:
+            least, total = least_bytes(layers), total_bytes(layers)
+            made.append(ExpertCache(layers, routing, code, threads, int(least + share * (total - least)), words))
+            return made[-1]
+
+        monkeypatch.setattr(load, "ExpertCache", limited)
+        path = tmp_path / "m.gguf"
+        model = test_model.load(path if path.exists() else write(tmp_path, "qwen3moe"), **changes).model
+        assert isinstance(model, NativeModel)
+        models.append(model)
+        return model, made[0]
+
+    yield make
+    for model in models:
+        model.close()
+
+
+def in_memory(cache: ExpertCache) -> int:
+    return sum(int((experts.places != 0).sum()) for experts in cache.experts.values())
+
+
+def decoded(model: NativeModel, count: int) -> bytes:
+    """The logits of so many tokens, one at a time, each of another sequence."""
+    return b"".join(model.evaluate([Row(0, [token % 29], 0, [1], 1)]).tobytes() for token in range(count))
+
+
+def test_an_expert_is_made_when_it_is_first_used(loaded: Loader) -> None:
+    model, cache = loaded()
+    assert in_memory(cache) == 0
+    model.evaluate([Row(0, [3], 0, [0], 1)])
+    assert in_memory(cache) == 3 * 2  # of two layers
+    whole(model, tokens_of(model))
+    assert in_memory(cache) > 10
+    uses = [experts.uses.copy() for experts in cache.experts.values()]
+    model.evaluate([Row(0, [3, 4], 0, [0], 1)])
+    for before, experts in zip(uses, cache.experts.values(), strict=True):
+        assert 3 <= (experts.uses - before).sum() <= 6 and (experts.uses - before).max() == 1  # once per step
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_memory_for_some_experts_changes_no_bit(share: float, threads: int, loaded: Loader) -> None:
+    (every, all_experts), (some, few) = loaded(), loaded(share, threads=threads)
+    slots = sum(each.count for each in few._slots)
+    assert slots < sum(each.count for each in all_experts._slots) == 16
+    assert few.missing_bytes > 0 == all_experts.missing_bytes
+    for round_number in range(3):
+        tokens = tokens_of(every, 60, seed=round_number)
+        assert whole(some, tokens).tobytes() == whole(every, tokens).tobytes()
+        assert decoded(some, 40) == decoded(every, 40)
+        assert in_memory(few) <= slots
+
+
+def test_experts_that_are_used_most_stay(loaded: Loader) -> None:
+    model, cache = loaded(0.0)
+    for _ in range(20):
+        model.evaluate([Row(0, [3], 0, [0], 1)])
+    usual = [experts.places.copy() != 0 for experts in cache.experts.values()]
+    decoded(model, 29)
+    kept = [experts.places != 0 for experts in cache.experts.values()]
+    assert sum(int((a & b).sum()) for a, b in zip(usual, kept, strict=True)) == 6
+
+
+def test_an_expert_that_cannot_be_made_is_an_error_of_its_step_alone(
+    loaded: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, cache = loaded(threads=2)
+    other, _ = loaded()
+
+    def fails(*given: object) -> None:
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(expert_cache, "make_panels", fails)
+        for _ in range(2):
+            with pytest.raises(OSError, match="the disk is gone"):
+                model.evaluate([Row(0, [3], 0, [0], 1)])
+    assert in_memory(cache) == 0 and len(cache._slots[0].free) == 16
+    tokens = tokens_of(model)
+    assert whole(model, tokens).tobytes() == whole(other, tokens).tobytes()
+
+
+def test_what_does_not_fit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, "qwen3moe")
+    monkeypatch.setattr("onward.runtimes.native.load.available_memory", lambda: AvailableMemory(100_000))
+    with pytest.raises(MemoryTooSmall, match=r"The (weights|experts) of .* take .* of memory, but 98 KiB are free"):
+        test_model.load(path, precision="exact")
+    free = iter([AvailableMemory(590_000), AvailableMemory(1 << 30)])
+    monkeypatch.setattr("onward.runtimes.native.load.available_memory", lambda: next(free))
+    model = test_model.load(path, precision="exact")
+    model.model.close()
+    assert any("those that steps use most stay in memory" in note for note in model.notes)
