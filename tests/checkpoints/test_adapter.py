@@ -61,7 +61,11 @@ def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
     return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
 
 
-@pytest.mark.parametrize("name", slow_but(["phi3", "gpt2"], ["llama", "qwen2", "phi3", "gpt2", "gptneox", "cohere2"]))
+TUNED = ["llama", "qwen2", "qwen2moe", "qwen3moe", "phi3", "gpt2", "gptneox", "cohere2"]
+"""Of mixtures, everything but the experts: their routers too."""
+
+
+@pytest.mark.parametrize("name", slow_but(["phi3", "gpt2", "qwen2moe"], TUNED))
 @pytest.mark.parametrize("is_file", [True, False])
 def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, tmp_path: Path) -> None:
     metadata, tensors = tiny(name) if is_file else write_folder(tmp_path / "m", name)

@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from onward.errors import ModelFolderError
 from onward.model_files.gguf import GGUFFiles
+from onward.models.resolve import resolve
 from tests.checkpoints.hugging_face import one_by_one
 from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.test_adapter import write_peft
 from tests.checkpoints.test_architectures import check_logits
 from tests.checkpoints.tiny import tiny
 from tests.models.doors import refusal, shown
@@ -63,3 +66,20 @@ def test_what_is_missing_or_differs_is_refused_by_name(name: str, tmp_path: Path
     change, words = BROKEN[name]
     metadata, tensors = tiny("llama, experts")
     assert re.search(words, refusal(written(tmp_path / "m.gguf", metadata, change(one_by_one(tensors)))))
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_adapters_that_change_experts_are_refused_by_name(is_file: bool, tmp_path: Path) -> None:
+    metadata, tensors = tiny("qwen3moe")
+    base = written(tmp_path / "m.gguf", metadata, tensors)
+    pair = np.ones((4, 64), np.float32), np.ones((32, 4), np.float32)
+    if is_file:
+        stated = {"general.architecture": "qwen3moe", "general.type": "adapter", "adapter.type": "lora"}
+        name = "blk.1.ffn_gate_exps.weight"
+        stored = {f"{name}.lora_{side}": array for side, array in zip("ab", pair, strict=True)}
+        adapter = written(tmp_path / "a.gguf", stated, stored)
+    else:
+        name = "blk.1.ffn_gate.5.weight"
+        adapter = write_peft(tmp_path / "a", "qwen3moe", {name: pair}, metadata)
+    with pytest.raises(ModelFolderError, match=rf"changes experts \('{name}'\), which Onward does not compute"):
+        resolve(f"{base}+{adapter}")
