@@ -95,7 +95,7 @@ def test_where_no_server_is_it_starts_as_any_other(start: Any) -> None:
 
 
 def test_what_the_old_one_began_is_finished(old: Process, start: Any) -> None:
-    """A stream that hangs goes on on its connection; the next answer on another one closes it."""
+    """A stream that hangs continues on its connection; the next answer on another one closes it."""
     with (
         httpx2.Client() as client,
         httpx2.stream("POST", f"{old.url}/v1/completions", json=STORY | {"prompt": "hang", "stream": True}) as stream,
