@@ -1,4 +1,4 @@
-"""A request body as JSON: what is wrong with one that is none, and how much one may contain.
+"""A request body as JSON: what is wrong with one that is not JSON, and how much one may contain.
 
 A parser holds the interpreter lock until it is done: sixteen megabytes of `[[1],[1],…]` are four million lists, and
 building them stops every thread for seconds. So values are counted before any is built; the count lets other threads

@@ -94,7 +94,8 @@ def check_fixed(row: Parameter, value: object, path: str, profile: Profile) -> N
 
 
 def check_duration(row: Parameter, value: object, path: str, profile: Profile) -> None:
-    """Raise InvalidRequest unless the value is "5m", say, or seconds, and not zero. Negative means for ever."""
+    """Raise InvalidRequest unless the value is a duration such as "5m" or a number of seconds, and not zero. A negative
+    one means forever."""
     if isinstance(value, str) and _DURATION.fullmatch(value):
         is_zero = not re.search("[1-9]", value)
     elif type(value) is not bool and isinstance(value, (int, float)):
@@ -352,7 +353,7 @@ def check_fields_together(request: CompletionRequest) -> CompletionRequest:
 
 
 def _check_order(samplers: tuple[str, ...]) -> None:
-    """Raise InvalidRequest where one that changes logits is listed after one that reads them."""
+    """Raise InvalidRequest if a sampler that changes logits is listed after one that reads them."""
     first = [name for name in LOGIT_EDITS if name in samplers]
     if list(samplers[: len(first)]) != first:
         raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""OpenAI's fields of a completion request (behaviour §2), for which every API here has its names."""
+"""OpenAI's fields of a completion request (behaviour §2), which every API here has under names of its own."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from onward.api.parameter import FieldTable, Parameter, Profile
 from onward.completions.request import CompletionRequest
 
 UNLIMITED_TOKENS = 2**31 - 1
-"""`max_tokens` where a request of another API has no limit; with `fill_context` it becomes what the context has room
-for."""
+"""`max_tokens` where a request of another API has no limit; with `fill_context` it becomes what fits into the
+context."""
 
 
 def check_fields(fields: Mapping[str, object], rows: FieldTable, profile: Profile) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def check_fields(fields: Mapping[str, object], rows: FieldTable, profile: Profil
 
 
 def request_fields(checked: Mapping[str, Any], *without: str) -> dict[str, Any]:
-    """Return the checked fields that a CompletionRequest has under the same name, but for those that mean something
+    """Return the checked fields that a CompletionRequest has under the same name, except for those that mean something
     else in the API."""
     names = (name for name in CompletionRequest.__struct_fields__ if name not in without)
     return {name: checked[name] for name in names if checked.get(name) is not None}

@@ -69,7 +69,7 @@ def complete_in_path(operation: str) -> Operation:
 
 
 def resume(suffix: str = "") -> Operation:
-    """Return the operation that reads on in a stream which was requested with `stream_options.resumable`."""
+    """Return the operation that resumes a stream requested with `stream_options.resumable`."""
     operation = _get(
         f"resumeCompletion{suffix}",
         "The rest of a stream whose connection was lost, or the whole completion with `Accept: application/json`.",

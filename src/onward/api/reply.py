@@ -52,7 +52,7 @@ class Sink(Protocol):
         """Take the last events, or the whole answer."""
 
     async def fail(self, exception: Exception) -> None:
-        """Take what ended the answer before its end. May raise it instead."""
+        """Take the error that ended the answer early. May raise it instead."""
 
 
 async def forward(answer: Answer, reply: Reply, sink: Sink) -> None:

@@ -218,8 +218,8 @@ async def info(services: Services, exchange: Exchange) -> None:
 
 
 def _model(services: Services, exchange: Exchange, given: str | None) -> str | None:
-    """Return the requested name, and record it. Raises InvalidRequest where none is given and several models are
-    served, because tokens of one mean nothing to another, and where two are given."""
+    """Return the requested name, and record it. Raises InvalidRequest if none is given although several models are
+    served, because tokens of one mean nothing to another, or if two are given."""
     path_model = exchange.path_value
     name = path_model or given
     exchange.record.model = name or "-"

@@ -20,7 +20,7 @@ class Answer(Protocol):
     fingerprint: str
     """`system_fingerprint`: changes exactly when results may change."""
     warning: str
-    """A sentence for the client on what it probably did not intend; "" where there is none."""
+    """A sentence for the client about what it probably did not intend; "" if there is none."""
 
     @property
     def counts(self) -> TokenCounts:

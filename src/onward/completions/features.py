@@ -35,7 +35,8 @@ def _has_several_filters(request: CompletionRequest) -> bool:
 
 
 class Feature(NamedTuple):
-    """`parameter` is what an error names, None: the one that constrains the request's text. `what` says it in words."""
+    """`parameter` is the one that an error names; None: whichever constrains the request's text. `what` is the feature
+    in words."""
 
     parameter: str | None
     what: str

@@ -86,12 +86,12 @@ def find_infill(tokenizer: Tokenizer) -> Infill | None:
     by_text = _by_text(tokenizer)
     stated = [tokenizer.infill_tokens.get(use) for use in ("prefix", "suffix", "middle")]
     if None in stated or (by_text is not None and stated == [by_text.prefix, by_text.suffix, by_text.middle]):
-        return by_text  # which knows more: end tokens, an order of its own
+        return by_text  # the convention knows more: end tokens, an order of its own
     return _by_id(tokenizer.infill_tokens)
 
 
 def _by_id(ids: Mapping[str, int]) -> Infill:
-    """Return infill tokens by what they are for. As in llama.cpp, the others of them end an infill."""
+    """Return infill tokens by their use. As in llama.cpp, those without a part in the prompt end an infill."""
     others = (ids.get(use) for use in ("padding", "repository", "file"))
     return Infill(
         ids["prefix"],

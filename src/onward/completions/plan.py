@@ -28,7 +28,7 @@ from onward.text.assembler import TextRules
 from onward.text.offsets import decode_tokens
 
 MAX_TRUNCATED_CONTEXTS = 8
-"""A text that cannot fit into as many contexts is rejected, not truncated: tokenizing it would take too long."""
+"""A text that cannot fit into this many contexts is rejected, not truncated: tokenizing it would take too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ServedModel:
 
     @property
     def references(self) -> References:
-        """What knows the tokens that a grammar names."""
+        """Knows the tokens that a grammar names."""
         ends = self.tokenizer.end_tokens | (frozenset() if self.infill is None else self.infill.ends)
         return References(self.tokenizer, self.vocab_size, ends)
 
@@ -142,7 +142,8 @@ def plan(
 
 
 def _start_token_warning(request: CompletionRequest, model: ServedModel) -> str:
-    """Return what to say where a prompt of token ids, which is used unchanged, has no start token and needs one."""
+    """Return a warning if a prompt of token ids, which is used unchanged, has no start token although the model needs
+    one."""
     start = model.tokenizer.start_token
     if not model.tokenizer.implicit_prefix(add_special_tokens=True):
         return ""

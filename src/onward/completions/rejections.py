@@ -120,15 +120,15 @@ class BadWordTooLong(RequestRejected):
 
 @dataclass(eq=False)
 class NoTokenLeft(RequestRejected):
-    """What the request allows and bans could leave no token to generate. `parameter` is the main reason."""
+    """The tokens that the request allows and bans could leave none to generate. `parameter` is the main reason."""
 
     parameter: str
 
 
 @dataclass(eq=False)
 class InvalidConstraint(RequestRejected):
-    """What `parameter` says that the text must match cannot be used, as was found before or while it was used, for
-    `reason` (words without a full stop)."""
+    """The constraint of `parameter` cannot be used, which was found before or while the text was generated. `reason`
+    has no full stop."""
 
     parameter: str
     reason: str

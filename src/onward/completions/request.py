@@ -98,7 +98,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     penalize_nl: bool = True
     samplers: tuple[str, ...] | None = None
     temperature_last: bool = False
-    # What the text must match: one of the first six at most. Schemas are JSON.
+    # What the text must match: at most one of the first six is set. Schemas are JSON.
     response_format: str | None = None
     json_schema: str | None = None
     json_object: bool = False

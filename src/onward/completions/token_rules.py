@@ -1,4 +1,4 @@
-"""What a request allows, bans and ends with, in token ids and words, as the engine needs it."""
+"""What a request allows, bans and ends at, as the token ids that the engine needs."""
 
 from __future__ import annotations
 

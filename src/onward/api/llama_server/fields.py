@@ -13,7 +13,7 @@ NAME = "llama-server"
 UNLIMITED = -1
 
 DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
-"""Its order where a request has none."""
+"""The order of its samplers, unless a request has one."""
 LEFT_OUT = ("infill", "adaptive_p", "tfs_z")
 """Samplers that are left out: the first weighs end tokens in another way than this engine does, the second is off
 without an `adaptive_target`, and the third, which llama.cpp has removed, is part of SillyTavern's default."""

@@ -90,7 +90,7 @@ async def slots(services: Services, exchange: Exchange) -> None:
 
 
 def _name(services: Services, name: str | None) -> str | None:
-    """Return the name by which a model is looked for, None for the first one. Where one model is served, every name
+    """Return the name to look a model up by, None for the first one. Where one model is served, every name
     is its name, as in llama.cpp's server: llama.vscode sends that of a chat model of another service."""
     return None if len(services.backend.load()) == 1 else name
 

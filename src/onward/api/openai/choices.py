@@ -28,7 +28,8 @@ from onward.text.rendering import render_token
 
 @dataclass(slots=True)
 class _PromptNumbers:
-    """What the choices of one prompt say of it; dropped when all of them have begun, because it can have megabytes."""
+    """What the choices of one prompt report about it; dropped when all of them have begun, because it can take
+    megabytes."""
 
     logprobs: Logprobs | None
     prompt_logprobs: PromptLogprobs | None
@@ -60,7 +61,7 @@ class ChoiceParts:
         return choices
 
     async def prepare(self, choice: int, prompt: PromptRecord) -> None:
-        """Build what the request wants to know of the tokens of a choice's prompt, unless it is built."""
+        """Build what the request wants to know about the tokens of a choice's prompt, unless that has been done."""
         index = choice // self._request.n
         if index not in self._prompts:
             request, builder = self._request, self._builder
@@ -124,7 +125,7 @@ class ChoiceParts:
         return whole
 
     def _add_prompt(self, index: int, prompt: PromptRecord, part: Choice) -> None:
-        """Add to a choice's first part what the request wants to know of the prompt's tokens."""
+        """Add to a choice's first part what the request wants to know about the prompt's tokens."""
         if self._request.return_token_ids:
             part.prompt_token_ids = list(prompt.tokens)
         known = self._prompts[index // self._request.n]

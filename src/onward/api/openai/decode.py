@@ -18,7 +18,7 @@ from onward.completions.request import CompletionRequest
 
 
 def _without_model(rows: FieldTable) -> FieldTable:
-    """Return a table that lets the model be absent: `_model` says whether it may."""
+    """Return a table in which the model may be absent: `_model` checks whether it may."""
     return FieldTable(*(replace(row, required=False) if row.name == "model" else row for row in rows.values()))
 
 

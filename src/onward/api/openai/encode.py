@@ -12,7 +12,7 @@ from onward.api.openai.response import Choice, Chunk, Completion, Logprobs, Prom
 from onward.api.sse import DATA, EVENT_END
 
 MIN_PART_BYTES = 131_072
-"""Parts are at least as large, except for the last one."""
+"""Minimum size of a part; only the last one may be smaller."""
 _SLICE_VALUES = 4096
 """Numbers and strings that are encoded at once. A slice takes a millisecond at most."""
 MIN_OBFUSCATED_BYTES = 256
@@ -82,7 +82,7 @@ def _padding(num_bytes: int) -> bytes:
 def num_values(choices: list[Choice]) -> int:
     """Return about how many numbers and strings the choices contain, a long text counted as several."""
     total = 0
-    for choice in choices:  # asked for each chunk of a stream, most of which have a short text alone
+    for choice in choices:  # called for each chunk of a stream; most have only a short text
         total += 1 + len(choice.text) // 16
         if (logprobs := choice.logprobs) is not None:
             total += len(logprobs.tokens) * _values_per_token(logprobs)

@@ -33,7 +33,7 @@ from onward.errors import (
 
 @contextmanager
 def openai_words() -> Iterator[None]:
-    """Raise what is rejected inside as the ApiError that OpenAI's API has for it."""
+    """Convert rejections raised in the block to the ApiError that OpenAI's API has for them."""
     try:
         yield
     except RequestRejected as fact:
@@ -101,7 +101,7 @@ def _excluded(fact: RequestRejected) -> ApiError:
                 "'bad_words', and, with 'min_tokens' or 'ban_eos_token', the end tokens, must not be empty.",
                 param=parameter,
             )
-    return ServerError()  # a fact without words is a mistake of ours; a test has them all
+    return ServerError()  # a rejection without a message is a bug; a test covers all of them
 
 
 def _context_exceeded(fact: facts.ContextExceeded) -> ApiError:

@@ -44,8 +44,8 @@ class Logprobs(WireObject, kw_only=True):
 
 
 class PromptLogprob(WireObject, gc=False):
-    """One token that may stand in a place of the prompt: a log probability, the token's rank among all there, from 1,
-    and its text as in `Logprobs.tokens`."""
+    """One candidate for a position of the prompt: its log probability, its rank among all tokens there, from 1, and its
+    text as in `Logprobs.tokens`."""
 
     logprob: float
     rank: int
@@ -225,7 +225,8 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
 }
 
 OPTIONAL = ("token_ids", "prompt_token_ids", "prompt_logprobs", "cache_write_tokens")
-"""Fields that only requests which ask for them get, or that not every engine knows; else, only chunks omit fields."""
+"""Fields that are present only if the request asks for them and the engine knows them; all others may be absent from
+chunks only."""
 
 
 def response_schemas(ref_template: str) -> dict[str, Schema]:
