@@ -141,7 +141,7 @@ def test_adapters_are_served_beside_their_base(tmp_path: Path, monkeypatch: pyte
     [
         ({"peft_type": "IA3"}, "'IA3' adapter; Onward computes LORA"),
         ({"use_dora": True}, "DoRA"),
-        ({"modules_to_save": ["lm_head"]}, "whole layers beside the adapter"),
+        ({"modules_to_save": ["lm_head"]}, "whole layers in addition to the adapter"),
         ({"bias": "all"}, "has biases"),
         ({"lora_alpha": "much"}, "not a number"),
     ],

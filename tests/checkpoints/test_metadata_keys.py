@@ -60,7 +60,7 @@ READ: dict[str, tuple[str, ...]] = {
     "gptneox": (_LAYER, "use_parallel_residual"),
     "cohere2": (*_WINDOW, "logit_scale", _LAYER),
 }  # fmt: skip
-"""What it reads beside that (`load_arch_hparams` of each architecture)."""
+"""What it reads in addition to that (`load_arch_hparams` of each architecture)."""
 
 
 def model(folder: Path, name: str = "llama", **changed: Any) -> Path:

@@ -1,4 +1,4 @@
-"""The built-in model as a folder, as exporters write models: its tokenizer beside weights that nothing reads."""
+"""The built-in model as a folder, as exporters write models: its tokenizer next to weights that nothing reads."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def test_after_an_interruption_only_what_is_missing_is_downloaded(
 
 def test_a_server_that_never_sends_anything_is_a_sentence(index: Index, tmp_path: Path) -> None:
     index.never_ends = True
-    with pytest.raises(HubUnreachable, match="run the command again; it goes on where it stopped"):
+    with pytest.raises(HubUnreachable, match="run the command again; it resumes where it stopped"):
         pulled(tmp_path)
     assert sum(name.endswith(".whl") for name, _ in index.asked) == pull_module.MAX_ATTEMPTS
 

@@ -15,7 +15,7 @@ from tests.models.story_folder import write_tokenizer
 
 @pytest.fixture
 def original(tmp_path: Path) -> Path:
-    """The files of a tokenizer beside weights that Onward cannot read."""
+    """The files of a tokenizer next to weights that Onward cannot read."""
     folder = write_tokenizer(tmp_path / "original")
     (folder / "pytorch_model.bin").write_bytes(b"x")
     return folder

@@ -32,7 +32,7 @@ _GGUF_NAME = re.compile(r"(?P<name>.+)\.lora_(?P<side>[ab])")
 _CHANGES = {
     "use_dora": "DoRA",
     "use_qalora": "groups of inputs",
-    "modules_to_save": "whole layers beside the adapter",
+    "modules_to_save": "whole layers in addition to the adapter",
     "alpha_pattern": "a scale per layer",
     "layer_replication": "replicated layers",
     "trainable_token_indices": "trained tokens",
@@ -47,7 +47,8 @@ _PLAIN = frozenset({
     "init_lora_weights", "layers_to_transform", "layers_pattern", "rank_pattern", "megatron_core", "eva_config",
     "qalora_group_size",
 })  # fmt: skip
-"""Statements that a plain sum may have (peft's LoraConfig): of training, or what the tensors say too."""
+"""Statements that do not rule out a plain sum (peft's LoraConfig): they concern training, or what the tensors show as
+well."""
 _PLAIN_BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the base's weights as they were. Others (PiSSA, OLoRA, CorDA, LoftQ) belong
 to weights that were changed when the training began."""

@@ -36,7 +36,7 @@ def architecture_of(checkpoint: Checkpoint, context_length: int | None = None) -
 
     LongRoPE's models (arXiv 2402.13753) have two sets of positions: one for the context that they were trained for
     first, one for a longer context, which is worse within the first. Their authors change to the second one when a
-    sequence becomes longer, which makes all keys before wrong; here the longest context that was asked for decides, as
+    sequence becomes longer, which invalidates all keys before; here the longest context that was asked for decides, as
     in llama.cpp. None: the first one.
 
     Raises CheckpointError for an architecture that Onward does not compute.

@@ -1,5 +1,5 @@
-"""Tensors as graphs take them, whatever the file's habits: by GGUF's names; queries, keys and values apart, the
-feed-forward layer's two inputs apart, and the two dimensions of a rotated pair half a head apart.
+"""Tensors in the layout that runtimes expect, whatever the file's conventions: by GGUF's names; queries, keys and
+values apart, the feed-forward layer's two inputs apart, and the two dimensions of a rotated pair half a head apart.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def _require_computable(config: Config, where: str) -> None:
 
 
 def _set(config: Config) -> dict[str, Any]:
-    """Return what a configuration states, null being nothing but for what null switches off."""
+    """Return what a configuration states. A null counts as absent, except for keys that null switches off."""
     return {name: value for name, value in config.items() if value is not None or name == "sliding_window"}
 
 

@@ -91,7 +91,7 @@ class Cursor:
 
     @property
     def remaining(self) -> int:
-        """Bytes behind the position."""
+        """Bytes after the position."""
         return len(self._data) - self.position
 
     def _take(self, count: int) -> memoryview:
@@ -105,5 +105,5 @@ class Cursor:
         return self.broken("an end in the middle of a value: it is cut off")
 
     def broken(self, what: str) -> CheckpointError:
-        """Return the error for a file that has `what`, where no such file could have it."""
+        """Return the error for a file that contains `what`, which no intact file can."""
         return CheckpointError(f"{self.where} is broken (it has {what}): download it again.")

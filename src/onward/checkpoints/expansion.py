@@ -1,7 +1,7 @@
 """Rows of types whose bits stand for vectors of a table, as 8-bit integers: exactly the weights that ggml computes.
 
-In all of them a weight is factor * scale * integer: a factor per block, an odd or small scale per 16 or 32 weights, and
-an integer of the table. Sources: ggml-quants.c (dequantize_row_…), ggml-common.h.
+In all of these types a weight is factor * scale * integer: a factor per block, an odd or small scale per 16 or 32
+weights, and an integer of the table. Sources: ggml-quants.c (dequantize_row_…), ggml-common.h.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _with_norms_together(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _named(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by GGUF's names, with its habits: weights [rows, inputs], norms as they are multiplied."""
+    """Return tensors by GGUF's names and in its conventions: weights [rows, inputs], norms as they are multiplied."""
     found: dict[str, Tensor] = {}
     for stored_name, stored in tensors.items():
         name = gguf_name(stored_name, parameters.architecture)

@@ -1,6 +1,6 @@
 """GGUF files (ggml/docs/gguf.md), version 2 and 3, in one part or several.
 
-The reader believes nothing: every count, length, type and offset is checked against the file before it is used, and
+Nothing in a file is trusted: every count, length, type and offset is checked against the file before it is used, and
 what is wrong is a CheckpointError with a sentence.
 """
 

@@ -27,7 +27,8 @@ def mapped(path: Path) -> memoryview:
 
 def drop_pages(view: NDArray[Any]) -> None:
     """Drop the pages of a mapped file that lie within an array, which is a view of it: they are read again when they
-    are used again. Others stay: dropping them too would have threads that read them wait for each other's faults.
+    are used again. Others stay: if they were dropped too, threads that read them would wait for each other's page
+    faults.
 
     Nothing happens to other arrays, and where the system has no such call.
     """

@@ -28,7 +28,8 @@ class Parameters:
         self.architecture = self.text("general.architecture", whole_name=True)
 
     def integer(self, name: str, default: int | None = None, *, minimum: int = 0) -> int:
-        """Return a whole number from `minimum` to 2**31. Raises CheckpointError for anything else, and for nothing."""
+        """Return a whole number from `minimum` to 2**31. Raises CheckpointError for anything else, or if it is
+        absent."""
         value = self._get(name, default)
         if type(value) is not int or not minimum <= value <= MAX_NUMBER:
             raise self._wrong(name, value)
@@ -63,8 +64,9 @@ class Parameters:
         return value
 
     def switches(self, name: str, count: int) -> list[bool] | None:
-        """Return what is on in each of `count` layers, None if nothing is stated. A number n stands for the layers of
-        which n - 1 are on and one is off, in turn; 0 for all. Raises CheckpointError as `integer` does."""
+        """Return whether something is on in each of `count` layers, None if nothing is stated. A number n means that in
+        every n layers the first n - 1 are on and the last is off; 0 means that it is on in all. Raises CheckpointError
+        as `integer` does."""
         value = self._get(name, None)
         if value is None:
             return None

@@ -18,7 +18,7 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 
 
 def is_companion(name: str) -> bool:
-    """Return whether a file belongs to a model and is none: what projects images, or measures importance."""
+    """Return whether a file accompanies a model without being one: an image projector, or an importance matrix."""
     return _COMPANION.search(name) is not None
 
 

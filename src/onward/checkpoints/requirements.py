@@ -31,7 +31,7 @@ _UNTIED = frozenset({"olmo2", "olmoe", "qwen2moe", "mellum", "stablelm", "gptneo
 
 
 def require_computable(parameters: Parameters) -> None:
-    """Raise CheckpointError for parameters that change what is computed, but those that the architecture uses."""
+    """Raise CheckpointError for parameters that change what is computed, except those that the architecture uses."""
     used = USED_BY.get(parameters.architecture, frozenset())
     for name, meaning in REFUSED.items():
         if name not in used and parameters.has(name) and _is_in_use(name, parameters.own(name)):

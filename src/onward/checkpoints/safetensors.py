@@ -1,6 +1,6 @@
 """safetensors files (huggingface/safetensors, README.md): a length, a JSON object of types, shapes and offsets, bytes.
 
-The reader believes nothing, as that of GGUF files.
+Nothing in a file is trusted, as in GGUF files.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class _Entry(msgspec.Struct):
 
 
 def read_safetensors(path: Path, skipped: tuple[str, ...] = ()) -> dict[str, Tensor]:
-    """Read the tensors of a file, views of the mapped file, but those whose names end like one of `skipped`, and those
-    without any element.
+    """Read the tensors of a file, as views of the mapped file, except those whose names end like one of `skipped` and
+    those without elements.
 
     Raises CheckpointError for a file that is missing or broken, or has weights of another type.
     """

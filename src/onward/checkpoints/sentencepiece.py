@@ -1,7 +1,7 @@
 """SentencePiece's `tokenizer.model` (sentencepiece_model.proto), by the names that a GGUF file has for the same.
 
-Only what is needed of the format: fields with a number and a kind, in any order, the unknown ones skipped. The reader
-believes nothing: every length is checked against the file before it is used.
+Only what is needed of the format: fields with a number and a kind, in any order, the unknown ones skipped. Nothing in a
+file is trusted: every length is checked against the file before it is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from onward.errors import CheckpointError
 
 MAX_MODEL_BYTES = 64_000_000
 """Of a file: ten times the largest known one, with 262,000 tokens."""
-ADVICE = "Save tokenizer.json beside it: `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`, transformers."
+ADVICE = (
+    "Save tokenizer.json next to it: `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`, transformers."
+)
 MAX_TOKENS = 1 << 19
 """Of a file: twice the largest known vocabulary."""
 MAX_FIELDS = 5 * MAX_TOKENS // 2
@@ -70,7 +72,7 @@ class SentencePieces:
         return {text: token for token, (text, found) in each if found == kind}
 
     def add(self, text: str, score: float, kind: int) -> None:
-        """Add a token behind the others."""
+        """Append a token."""
         self.tokens.append(text)
         self.scores.append(score)
         self.kinds.append(kind)

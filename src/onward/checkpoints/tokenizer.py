@@ -22,7 +22,7 @@ _SPACE = "▁"
 MAX_CHARACTERS = 4_000_000
 """Of all tokens of a SentencePiece model, which are split at every place. The largest known one has two million."""
 _UNSTRIPPED = ("<unk>", "<s>", "<|endoftext|>")
-"""Tokens of Phi 3 that leave white space behind them."""
+"""Tokens of Phi 3 that do not absorb the white space after them."""
 INFILL_TOKENS = "onward_infill_tokens"
 """In tokenizer_config.json, of files that are made here: see `engine.model.Tokenizer.infill_tokens`."""
 TOKENS = "onward_tokens"
@@ -121,7 +121,7 @@ def tokenizer_notes(parameters: Parameters) -> list[str]:
             "llama.cpp, and its completions may be worse than those of a file that says so."
         )
     if vocabulary.flag("add_eos_token", False):
-        notes.append(f"{where} asks for an end token behind every text; a completion goes on behind its prompt.")
+        notes.append(f"{where} asks for an end token after every text; a completion continues its prompt.")
     if adds_start(vocabulary) and vocabulary.special("bos_token_id") is None:
         notes.append(f"{where} asks for a start token before every text, but names none: there is none.")
     return notes
@@ -252,14 +252,14 @@ def _bpe(vocabulary: VocabularyLists, merges: list[list[str]]) -> dict[str, Any]
 
 
 def strips_space(parameters: Parameters) -> bool:
-    """Return whether special tokens take the white space behind them, which the model's name decides."""
+    """Return whether special tokens absorb the white space after them, which the model's name decides."""
     name = str(parameters.whole("general.name") or "").lower()
     return "phi-3" in name or "phi3" in name
 
 
 def _added_tokens(vocabulary: VocabularyLists) -> list[dict[str, Any]]:
     """Return the tokens that are recognised in a text as a whole: control tokens, the unknown one, and those that the
-    makers added. Phi 3's take the white space behind them, which a file cannot state (as in llama.cpp)."""
+    makers added. Phi 3's absorb the white space after them, which a file cannot state (as in llama.cpp)."""
     strips = strips_space(vocabulary.parameters)
     flags = {"single_word": False, "lstrip": False, "normalized": False}
     return [

@@ -1,6 +1,6 @@
 """The tokens of a GGUF file: texts and kinds, and which of them have a use (llama.cpp's `llama_vocab::impl::load`).
 
-A file may say little about its special tokens. llama.cpp goes by their texts then, and so does this module.
+A file may say little about its special tokens. llama.cpp then goes by their texts, and so does this module.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class VocabularyLists:
         return found
 
     def special(self, name: str) -> int | None:
-        """Return the id of a special token, None if there is none. What is no token's is left out with a note."""
+        """Return the id of a special token, None if there is none. An id that no token has is left out with a note."""
         default = self._default(name)
         value = self.parameters.whole(f"tokenizer.ggml.{name}")
         if value is None:

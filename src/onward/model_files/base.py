@@ -55,9 +55,8 @@ class ModelFiles(ABC):
 
     @abstractmethod
     def facts(self) -> dict[str, int | str]:
-        """Return what the files state about a model without problems.
-
-        Usual keys: `context_length` and `vocabulary` in tokens, `kind` (the architecture).
+        """Return what the files of a model without problems state. Usual keys: `context_length` and `vocabulary` in
+        tokens, `kind` (the architecture).
         """
 
     def listed_files(self) -> list[str]:

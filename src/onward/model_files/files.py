@@ -45,7 +45,7 @@ MAX_TOKENIZER_BYTES = 64_000_000
 MAX_TOKENIZER_ENTRIES = 12_000_000
 """Commas and colons in tokenizer.json, which bound what is built from it. The largest known one has two million."""
 MAX_CONTEXT_TOKENS = 1 << 31
-"""A larger stated context length is no statement: some configurations mean "unlimited" by 10**30."""
+"""A larger stated context length is ignored: some configurations mean "unlimited" by 10**30."""
 
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 """A pipe is not waited for; Windows converts no line ends."""
@@ -196,7 +196,7 @@ def added_tokens(folder: Path) -> dict[int, str]:
 
 def tokenizer_source(folder: Path) -> str:
     """Return the name of the file that a folder's tokenizer is in: tokenizer.json, else tokenizer.model, else
-    vocab.json if merges.txt is beside it; tokenizer.json where there is none of them."""
+    vocab.json if merges.txt is next to it; tokenizer.json where there is none of them."""
     names = [path.name for path in present(folder, (TOKENIZER, SENTENCE_PIECE, VOCABULARY, MERGES))]
     if not names or names == [MERGES] or names == [VOCABULARY]:
         return TOKENIZER

@@ -39,7 +39,7 @@ def is_gguf_name(name: str) -> bool:
 
 
 def _has(name: str, quantisation: str) -> bool:
-    """Return whether a name contains a quantisation as a word: Q4_K is none of Q4_K_M's."""
+    """Return whether a name contains a quantisation as a word: Q4_K_M does not contain Q4_K."""
     return re.search(rf"(?<![A-Za-z0-9_]){re.escape(quantisation)}(?![A-Za-z0-9_])", name, re.IGNORECASE) is not None
 
 

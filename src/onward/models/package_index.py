@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import httpx2
 
 MAX_PAGE_BYTES = 50_000_000
-"""Of a project's page; PyPI's largest has a tenth of it."""
+"""Maximum size of a project's page; PyPI's largest is a tenth of it."""
 DEFAULT_INDEX = "https://pypi.org/simple/"
 _JSON = "application/vnd.pypi.simple.v1+json"
 _NAMED = re.compile(r"^[A-Za-z0-9_.-]+=")

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     import httpx2
 
 TIMEOUT_SECONDS = 60.0
-"""Without a byte, or for a connection."""
+"""For a connection, and for each byte."""
 MAX_ATTEMPTS = 4
-"""In a row without a new byte."""
+"""Attempts in a row without a new byte."""
 
 FOLDER = "models"
 """In the cache folder."""
@@ -57,7 +57,7 @@ def download(
 ) -> None:
     """Download to `path`, or what is missing of it; `advance` receives the numbers of bytes that arrived.
 
-    Blocks. Raises HubUnreachable where the server cannot be reached, refuses, or breaks off again and again; SetupError
+    Blocks. Raises HubUnreachable where the server cannot be reached, refuses, or keeps breaking off; SetupError
     for a file that is larger than `max_bytes` or has another sha256, which is removed; OSError.
     """
     import httpx2
@@ -78,7 +78,7 @@ def download(
     else:
         raise HubUnreachable(
             f"{without_secrets(url)} cannot be reached{route_in_words(url)}, or breaks off ({reason}): check the "
-            "network and run the command again; it goes on where it stopped."
+            "network and run the command again; it resumes where it stopped."
         )
     if sha256 is not None and digest(path) != sha256:
         path.unlink()

@@ -30,8 +30,8 @@ class ListedModel:
 def listed_models(
     created: Mapping[str, int], aliases: Mapping[str, str], openai_names: Mapping[str, str]
 ) -> list[ListedModel]:
-    """Return every name that requests may use: models by id, then aliases, then OpenAI's names, of which the owner says
-    which model answers. `created`: Unix times in seconds."""
+    """Return every name that requests may use: models by id, then aliases, then OpenAI's names, whose owner says which
+    model answers. `created`: Unix times in seconds."""
     models = [ListedModel(id=name, created=time, owned_by=owner(name)) for name, time in created.items()]
     models += [
         ListedModel(id=name, created=created[target], owned_by=owner(target), model=target)

@@ -22,7 +22,7 @@ class RuntimeOptions:
     weights: WeightForm = "auto"
     """In which form floating-point weights of GGUF and safetensors files are held; "auto": the best trade-off."""
     adapter: Path | None = None
-    """A LoRA adapter that is computed beside the weights."""
+    """A LoRA adapter that is computed in addition to the weights."""
     kv_memory: int | None = None
     """Bytes for the KV cache; None: the runtime's default share of the free memory."""
     cache_dir: Path | None = None

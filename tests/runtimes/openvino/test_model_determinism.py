@@ -1,4 +1,4 @@
-"""The same row has the same bits: alone or beside other rows, in any blocks, however its prompt is cut.
+"""The same row has the same bits: alone or among other rows, in any blocks, however its prompt is cut.
 
 Two things are not promised, and the scheduler avoids them: a prompt cut so that one token is left at its end
 (a single token takes the decode kernel), and evaluating a position again in a block that holds it already.
@@ -59,7 +59,7 @@ class Others:
 
 @dataclass
 class Run:
-    """One sequence: how its prompt is cut, which blocks it has, what is beside it."""
+    """One sequence: how its prompt is cut, which blocks it has, what else is in its steps."""
 
     model: OpenVINOModel
     prompt: list[int]

@@ -7,8 +7,8 @@
         h += W (activation(W h') * W h')              h' = norm(h)
     logits = W norm(h)                                of the rows whose logits are wanted
 
-Where architectures depart from it, Architecture says: norms after layers instead of before them, layers beside each
-other, windows, other positions, scales. Which norms and biases there are, the tensors say.
+Where architectures depart from it, Architecture says: norms after layers instead of before them, parallel layers,
+windows, other positions, scales. Which norms and biases there are, the tensors say.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progre
     _require_form(checkpoint, options)
     adapter_paths, changes = read_changes(checkpoint, options.adapter) if options.adapter else ((), {})
     embedding = f"{EMBEDDING}.weight"
-    if embedding in changes:  # rows are looked up: there is no product beside which its change could be computed
+    if embedding in changes:  # rows are looked up: there is no product to which its change could be added
         changed = merged(checkpoint.tensor(embedding), changes.pop(embedding))
         checkpoint = replace(checkpoint, tensors={**checkpoint.tensors, embedding: changed})
     facts = [f"native {KERNELS_REVISION}", options.precision, options.weights, FAST_ACTIVATIONS]

@@ -62,7 +62,8 @@ def bytes_of(group: Group) -> int:
 
 
 class PanelCache:
-    """Makes panels, on several threads, and keeps `budget` bytes of them. Engine thread only, but for its own threads.
+    """Makes panels, on several threads, and keeps `budget` bytes of them. Engine thread only, except for its own
+    threads.
 
     Raises MemoryTooSmall, with `words` as its words, if not even two groups fit.
     """
@@ -120,7 +121,7 @@ class PanelCache:
         wait_for(self._held[slot][1])
 
     def release(self, index: int) -> None:
-        """Let the next group that is needed be made in this one's place."""
+        """Let the next group that is needed take this one's place."""
         following = index + _SLOTS
         self._load(following if following < len(self._streamed) else index % _SLOTS)
 
@@ -143,7 +144,7 @@ def wait_for(jobs: Sequence[Future[None]]) -> None:
 
 
 def _kept_groups(sizes: Sequence[int], budget: int, words: str) -> int:
-    """Return how many groups stay in so many bytes, the first ones, beside slots for the others."""
+    """Return how many groups, the first ones, stay in this many bytes together with slots for the others."""
     if sum(sizes) <= budget:
         return len(sizes)
     for kept in reversed(range(len(sizes))):

@@ -28,7 +28,7 @@ INPUTS = frozenset({*_DTYPES, _MAX_CONTEXT})
 _MIN_TOKENS = 2
 """Tokens of a padding row, and rows in the output layer: for one, attention and MatMul use other kernels."""
 _MAX_SINGLE_PADDING = 3
-"""Padding rows of one token per step. Where more would be needed, one row of several tokens costs less: beside it,
+"""Padding rows of one token per step. Where more would be needed, one row of several tokens costs less: next to it,
 there may be fewer single tokens than threads."""
 
 

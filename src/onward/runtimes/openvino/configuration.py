@@ -17,7 +17,7 @@ from onward.runtimes.options import RuntimeOptions
 
 _MAX_CACHED_KERNELS = 256
 """Compiled kernels that the plugin keeps, about six per number of tokens in a step. The default of 5,000 means memory
-that grows as long as new numbers occur. library.py limits oneDNN's own cache likewise."""
+that grows as long as new numbers occur. library.py limits oneDNN's own cache in the same way."""
 
 _WITHOUT_INT8 = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 """Values of ONEDNN_MAX_CPU_ISA with which oneDNN has no products in int8."""

@@ -1,4 +1,5 @@
-"""Checks at load that a row's bits do not depend on the rows beside it, or finds the window in which they do not.
+"""Checks at load that a row's bits do not depend on the other rows of its step, or finds the window in which they do
+not.
 
 OpenVINO chooses the kernel of a layer, and the order in which it sums, by processor, type and shape of the weights,
 number of threads and number of tokens. So invariance is checked, not assumed: docs/explanation/determinism.md.
@@ -44,7 +45,7 @@ _LONG_CHUNK_TOKENS = 600
 
 
 def find_window(evaluate: Callable[[Window], Evaluate], vocab_size: int) -> Window | None:
-    """Return the first of WINDOWS in which rows have the same bits whatever is beside them; None if there is none.
+    """Return the first of WINDOWS in which rows have the same bits whatever else is in the step; None if there is none.
 
     Overwrites the first MIN_BLOCKS blocks. `evaluate` returns the model's evaluation under a window. All windows except
     the usual one are also checked with a long prefill chunk: what splits sums in steps of 5 tokens and of 80 may not
@@ -69,10 +70,10 @@ def stored_window(cache_dir: Path | None, key: str, find: Callable[[], Window | 
 
 
 def is_invariant(evaluate: Evaluate, vocab_size: int, chunk_tokens: int = _CHUNK_TOKENS) -> bool:
-    """Return whether rows have the same bits whatever is beside them. Overwrites the first MIN_BLOCKS blocks.
+    """Return whether rows have the same bits whatever else is in the step. Overwrites the first MIN_BLOCKS blocks.
 
     Compares two successive tokens of a sequence one per step, both in one step (as with drafts), among other rows and
-    beside a prefill chunk of `chunk_tokens`; and a prompt in one chunk and in several.
+    together with a prefill chunk of `chunk_tokens`; and a prompt in one chunk and in several.
     """
     whole = _bits(evaluate([Row(0, _tokens(0, _PROMPT_TOKENS, vocab_size), 0, (0, 1, 2), 1)]))
     positions = (_PROMPT_TOKENS, _PROMPT_TOKENS + 1)
