@@ -103,6 +103,6 @@ def test_a_multiplication_and_addition_are_rounded_once() -> None:
 
 
 def test_fma_of_any_bits_is_what_the_instruction_computes() -> None:
-    """Beside a processor without one, both are spelt out, and the test before this one shows that it is right."""
+    """On a processor without one, both are spelt out, and the test before this one shows that it is right."""
     a, b, c = bits_of_singles(3 << 15).reshape(3, -1)
     same(apply(soft(), "fma", np.empty_like(a), a, b, c), apply(compiled(write_all), "fma", np.empty_like(a), a, b, c))

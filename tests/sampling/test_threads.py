@@ -1,4 +1,4 @@
-"""Threads that sample parts of a large step, beside the caller and never on its CPU."""
+"""Threads that sample parts of a large step, in parallel with the caller and never on its CPU."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ V16 = vec(F32, LANES)
 MASKED = -3e38
 """A masked score."""
 FLOOR = -1e30
-"""The maximum before any key: 2 to a masked score minus it is 0 still."""
+"""The maximum before any key: 2 to a masked score minus it is still 0."""
 STEP_BYTES = 4 * STEP_KEYS
 STEP_VECTORS = STEP_KEYS // LANES
 STEP_BLOCKS = STEP_KEYS // BLOCK_TOKENS

@@ -89,7 +89,7 @@ class AttentionPlan:
 
     @staticmethod
     def _parts(segments: int, largest: int) -> list[tuple[int, int]]:
-        """Cut so many segments into parts of nearly equal size, of at most `largest` segments, but at least one."""
+        """Cut this many segments into parts of nearly equal size, of at most `largest` segments, but at least one."""
         count = -(-segments // max(1, largest))
         return list(pairwise(segments * part // count for part in range(count + 1)))
 

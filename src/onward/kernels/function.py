@@ -270,12 +270,12 @@ class Function:
         return Value(self, self.b.select(condition.v, yes.v, no.v))
 
     def max(self, x: Value, y: Value | float) -> Value:
-        """Return x > y ? x : y, which is `y` beside a NaN; signed for integers."""
+        """Return x > y ? x : y, which is `y` if either is a NaN; signed for integers."""
         other = self._as_type(y, x.t)
         return self.select(x > other, x, other)
 
     def min(self, x: Value, y: Value | float) -> Value:
-        """Return x < y ? x : y, which is `y` beside a NaN; signed for integers."""
+        """Return x < y ? x : y, which is `y` if either is a NaN; signed for integers."""
         other = self._as_type(y, x.t)
         return self.select(x < other, x, other)
 

@@ -1,10 +1,10 @@
 """The compiled function that walks a tape, the same on every thread, and how its threads wait for each other.
 
-A record says what is computed; threads take its pieces by a counter of its own; where it has a barrier, nobody goes on
-before its pieces and those of the records before are complete. Who computed them does not matter: a thread that the
-system does not run, because others need its core, is not waited for unless it is in the middle of a piece, and catches
-up when it runs again. Between steps all threads but the caller's sleep. Memory that threads share is written before an
-atomic operation that others read: nothing relies on a processor's order of stores.
+A record says what is computed; threads take its pieces by a counter of its own; where it has a barrier, no thread
+continues before its pieces and those of the records before are complete. Who computed them does not matter: a thread
+that the system does not run, because others need its core, is not waited for unless it is in the middle of a piece, and
+catches up when it runs again. Between steps all threads but the caller's sleep. Memory that threads share is written
+before an atomic operation that others read: nothing relies on a processor's order of stores.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _leave_if_changed(f: Function, address: Value, old: Value, done: Any) -> Non
 
 
 def _emit_wake(module: Module) -> Any:
-    """Emit (context, number's address): raise a number by one, and wake who waits for it."""
+    """Emit (context, number's address): increment a number, and wake the threads that wait for it."""
     f = Function(module, "wake", [PTR, PTR], inline=False)
     context, address = f.args
     f.fetch_add(address, 1)
@@ -248,7 +248,7 @@ def _emit_step(module: Module, walk: Any, wake: Any) -> None:
 
 
 def _emit_work(module: Module, walk: Any, wait: Any) -> None:
-    """Emit work(control, context, thread): walk the tape with each step, until the workers are told to quit."""
+    """Emit work(control, context, thread): walk the tape with each step, until the workers are asked to quit."""
     f = Function(module, "work", [PTR, PTR, I64], exported=True)
     control, context, thread = f.args
     seen = f.var(I64, 0)

@@ -37,12 +37,12 @@ class Rows:
 
     @classmethod
     def allocate(cls, count: int, row_bytes: int) -> Rows:
-        """Return rows of at least so many bytes, each in lines of 64."""
+        """Return rows of at least this many bytes, each in lines of 64."""
         return cls.exactly(count, -(-row_bytes // 64) * 64)
 
     @classmethod
     def exactly(cls, count: int, stride: int) -> Rows:
-        """Return rows of just so many bytes."""
+        """Return rows of exactly this many bytes."""
         return cls(untouched(count * stride), count, stride)
 
     @property

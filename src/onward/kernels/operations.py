@@ -145,7 +145,7 @@ def emit_embed(module: Module, isa: Isa, name: str) -> Any:
 
         if isinstance(kind, FloatType):
             with f.loop(0, op.field(EMBED, "inputs")) as k:
-                # one row as it is in the file: its weights are beside each other
+                # one row as it is in the file: its weights are contiguous
                 put(target, k, kind.load(RowReader(f, f.at(source, k * kind.weight_bytes)), f.i64(0)))
         else:
             _embed_blocks(op, isa, kind, source, target, put)

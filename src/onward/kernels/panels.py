@@ -1,4 +1,4 @@
-"""Makes panels from the rows of a file: 16 rows with their words beside each other (see weight_types)."""
+"""Makes panels from the rows of a file: 16 rows with their words interleaved (see weight_types)."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def few_rows(isa: Isa, kind: ProductKind) -> int:
     """Return up to how many rows weights are not unpacked into memory. No bit depends on it.
 
     With 32 registers, unpacking once for four rows is faster (SmolLM2, four rows: Q4_1 1.3 times with int8, 1.9 with
-    int16, 1.5 with float32), but for blocks of 256 weights with int8, whose scales need registers too (0.86 times).
+    int16, 1.5 with float32), except for blocks of 256 weights with int8, whose scales need registers too (0.86 times).
     """
     if kind.activations == "float32" and "fma" in isa.soft:
         return 0  # each fma is spelt out: one copy of a type's is enough to compile

@@ -1,8 +1,8 @@
 """Modules that need not be written to know whether they were compiled before: writing one takes a third of a second.
 
 A module follows from the sources of the packages that write it and from a few facts. That is said by their digest, as
-long as the sources on disk are what this process imported: a process that goes on running while a new version is
-installed must not keep old code under the new version's name.
+long as the sources on disk are what this process imported: a process that keeps running while a new version is
+installed must not store old code under the new version's name.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Layout(Structure):
             words[offset // 8] = float_word(value) if t == F32 else int(value)
 
     def record(self, operation: int, *, has_barrier: bool, **values: float) -> NDArray[np.int64]:
-        """Return a record with every field. `has_barrier`: whether nobody goes on before it is complete."""
+        """Return a record with every field. `has_barrier`: whether no thread continues before it is complete."""
         assert values.keys() == self.fields.keys(), (values.keys(), self.fields.keys())
         words = np.zeros(RECORD_WORDS, np.int64)
         words[_OPERATION], words[_BARRIER] = operation, has_barrier

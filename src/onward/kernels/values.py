@@ -1,9 +1,9 @@
 """Values of the vector language: types, and an SSA value with operators.
 
 A kernel is a Python function that computes with `Value`s and thereby writes LLVM IR. Integers have no sign of their
-own: `<`, `>`, `.sar` and `/` are signed, `//`, `%`, `>>` and `.below` unsigned. Floats are compared "ordered" (false
-beside a NaN), except `ne`. Every operation is rounded once and no fast-math flag is ever set, so a value has the same
-bits on every processor.
+own: `<`, `>`, `.sar` and `/` are signed, `//`, `%`, `>>` and `.below` unsigned. Floats are compared "ordered" (false if
+either is a NaN), except `ne`. Every operation is rounded once and no fast-math flag is ever set, so a value has the
+same bits on every processor.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def is_float(t: Type) -> bool:
 
 
 class Value:
-    """An SSA value of the function `f`. Beside a vector, numbers and scalars are splatted."""
+    """An SSA value of the function `f`. Next to a vector, numbers and scalars are splatted."""
 
     __slots__ = ("f", "v")
 

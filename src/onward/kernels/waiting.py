@@ -1,6 +1,6 @@
 """How threads sleep until a number in memory changes: the system's call, as addresses that compiled code calls.
 
-On Linux a futex, which costs nothing while nobody waits. Elsewhere a thread that waits sleeps for a moment and looks
+On Linux a futex, which costs nothing while nobody waits. Elsewhere a waiting thread sleeps for a moment and looks
 again.
 """
 

@@ -1,6 +1,6 @@
 """GGUF's types of weights, as panels: where the words of a block lie, and how integers become weights.
 
-A panel is 16 rows of a matrix, word by word beside each other: the file's bits, rearranged. One lane of a vector is one
+A panel is 16 rows of a matrix with their words interleaved: the file's bits, rearranged. One lane of a vector is one
 row, so that a product needs no sums across lanes, and no row's bits depend on another row.
 
 Adding a type is an entry of `WEIGHT_TYPES`, with a function that reads a block's scales (`head`) and one that reads its
@@ -357,5 +357,5 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
         FloatType("F32", 4, lambda r, k: r.words(r.at(k * (4 * PANEL_ROWS)), 0).as_(F32X16)),
     )
 }  # fmt: skip
-"""By ggml's name. Q8_X is none of ggml's: a float32 factor, two int16 scales and 32 bytes, to which types without
+"""By ggml's name. Q8_X is not one of ggml's: a float32 factor, two int16 scales and 32 bytes, to which types without
 kernels of their own are expanded exactly (checkpoints.expansion)."""

@@ -1,4 +1,4 @@
-"""From logits to sampled tokens: kernels in the vector language, beside a plain reference in numpy."""
+"""From logits to sampled tokens: kernels in the vector language, and a plain reference in numpy."""
 
 import time
 

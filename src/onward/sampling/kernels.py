@@ -1,7 +1,7 @@
 """The compiled sampler: `run` samples or scores the items of a step, or the part of one thread, in one call.
 
-What it reads and writes is in layouts.Step. It holds no state and does not know Python: any thread may call it, as long
-as no other thread uses the arrays that it writes. Every number is computed in one order by operations that round
+What it reads and writes is in layouts.Step. It holds no state and uses nothing of Python: any thread may call it, as
+long as no other thread uses the arrays that it writes. Every number is computed in one order by operations that round
 equally everywhere (kernels.maths), so tokens and log-probabilities have the same bits on every processor.
 """
 
