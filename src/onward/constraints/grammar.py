@@ -18,7 +18,7 @@ from onward.constraints.tokens import ANY_TOKEN, byte_tokens
 MAX_GRAMMAR_BYTES = 65_536
 """Longest grammar, schema or list of choices, in bytes of UTF-8."""
 MAX_WRITTEN_BYTES = 4 * MAX_GRAMMAR_BYTES
-"""Longest grammar that is made of one."""
+"""Longest grammar that is generated from one."""
 MAX_CHECKED_GRAMMARS = 64
 DEFAULT_WHITESPACE = "[ ]?"
 """Between the tokens of JSON: nothing or a space. JSON allows more, but a small model that may write white space for
@@ -40,8 +40,8 @@ STEP_LIMITS: dict[str, Any] = LIMITS | {
     "step_max_items": 4_000,
     "max_grammar_size": 2_000,
 }
-"""What an engine computes on the thread of its steps: a token, or the text that it forces, takes at most about five
-milliseconds. What exceeds them is used on another thread, with LIMITS."""
+"""Limits on the thread of an engine's steps: a token, or the text that it forces, takes at most about five
+milliseconds. What exceeds them is computed on another thread, with LIMITS."""
 
 _SLASH = re.compile(r"\\.|/", re.DOTALL)
 

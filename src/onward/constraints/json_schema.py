@@ -60,7 +60,7 @@ def json_schema_grammar(schema: object, *, whitespace: str | None = DEFAULT_WHIT
 
 
 def check_embedded(grammar: str) -> None:
-    """Raise GrammarError where a grammar in Lark has a JSON schema inside that the library would change."""
+    """Raise GrammarError if a grammar in Lark contains a JSON schema that the library would change."""
     place = grammar.find("%json")
     while place >= 0:
         start = place + len("%json")

@@ -1,7 +1,7 @@
 """Grammars whose masks are computed in this process, which may die: that of an engine.
 
 The masks of a step are computed together while the model computes. A choice that takes longer than a step may wait is
-moved to a thread of its own kind, whichever step that holds up no more, until it is fast again.
+moved to a thread for such choices, where it delays no step, until it is fast again.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class LocalChoice(ChoiceConstraint):
         return outcome
 
     def leave_step(self, batch: Future[list[Masks]] | None = None, place: int = 0) -> None:
-        """Go on when the masks are there: they were not computed in time, at a place of a batch that another thread
-        computes, or take more than STEP_LIMITS."""
+        """Continue when the masks are there. They were not computed in time, at a place of a batch that another thread
+        computes, or they take more than STEP_LIMITS."""
         self.is_slow = True
         if batch is None:
             self._leave([])

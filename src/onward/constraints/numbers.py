@@ -11,7 +11,7 @@ from onward.constraints.errors import GrammarError
 MAX_EXACT_INTEGER = 2**53
 """Integers up to here are doubles, and so are their neighbours."""
 MAX_DIVISOR = 429_496_729
-"""Of `multipleOf`, as an integer after its decimal point is moved away: ten times it has to fit into 32 bits."""
+"""Maximum of `multipleOf`, as an integer without its decimal point: ten times it has to fit into 32 bits."""
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 Number = int | float
@@ -39,7 +39,7 @@ def is_exact_literal(value: Number) -> bool:
 
 
 def check_bound(keyword: str, value: Number) -> None:
-    """Raise GrammarError for a bound that would be another one."""
+    """Raise GrammarError for a bound that the library would change."""
     if not is_exact_bound(value):
         raise _inexact(keyword, value)
 

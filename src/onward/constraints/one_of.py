@@ -9,7 +9,7 @@ from typing import Any
 from onward.constraints.schema_walk import Schema, resolve, schemas
 
 MAX_COMPARISONS = 20_000
-"""Of schemas with each other, for one schema; beyond, options are not shown to exclude each other."""
+"""Comparisons of schemas with each other, for one schema; beyond them, options count as not exclusive."""
 MAX_DEPTH = 8
 
 _TYPES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}

@@ -14,7 +14,7 @@ _RANGE = re.compile(r"\s*(\d{1,10})\s*(?:-\s*(\d{1,10})\s*)?")
 _ONE = re.compile(r"<\[\d+\]>")
 
 MAX_REFERENCES = 2_000
-"""Different ones in a grammar."""
+"""Maximum number of different ones in a grammar."""
 _LIKE_ONE = re.compile(r"!?<[^<>\n]+>")
 
 Table = dict[str, tuple[str, str]]

@@ -7,8 +7,8 @@ from functools import cache, lru_cache
 from typing import Any, Protocol
 
 MAX_TOKENIZED_CHARACTERS = 256
-"""Of a text that a grammar forces, so many are tokenized as the tokenizer does; those after them only when they come
-near. So a long forced text does not take long at every token."""
+"""Of a text that a grammar forces, only this many characters are tokenized ahead, so that a long forced text does not
+take long at every token."""
 MAX_CACHED_TEXTS = 4096
 SLICES = tuple(f"[{letters}]{{1,{longest}}}" for letters in ("A-Za-z", "A-Za-z ") for longest in (10, 30))
 """In addition to the library's own slices, which are for strings of JSON: tokens that a mask allows together, without

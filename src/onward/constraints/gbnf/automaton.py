@@ -29,7 +29,7 @@ class Budget:
 
 
 class Classes:
-    """Classes of characters that no set of a grammar tells apart."""
+    """Classes of characters that no set of a grammar distinguishes."""
 
     def __init__(self, rules: Rules) -> None:
         starts = {0}
@@ -54,7 +54,7 @@ class Classes:
 @dataclass(slots=True)
 class Automaton:
     """`chars` has the classes of each place, a character that is written somewhere in the node; `follow` the places
-    that may come behind it. `first` and `last` are the places that may begin and end a match. `parts` has the first
+    that may come after it. `first` and `last` are the places that may begin and end a match. `parts` has the first
     place of each part of a sequence or a text."""
 
     chars: list[Mask]
@@ -87,18 +87,18 @@ class Automaton:
         return found
 
     def following(self, places: Mask) -> Mask:
-        """The places behind some places."""
+        """The places that may follow these places."""
         return _union(self.follow[place] for place in bits(places))
 
     def step(self, places: Mask, behind: Mask) -> tuple[int, int]:
-        """One of some places, and one behind it that has a class of `behind`."""
+        """One of some places, and one after it that has a class of `behind`."""
         return next(
             (place, its) for place in bits(places) for its in bits(self.follow[place]) if self.chars[its] & behind
         )
 
     def cuts(self, place: int, following: int) -> set[int]:
-        """Return where a sequence is to be cut so that no part goes on from one place to the following one: numbers of
-        parts, each meaning a cut before it. Where both are in one part, it is cut off at both ends."""
+        """Return where to cut a sequence, so that no part continues from one place to the following one: numbers of
+        parts, each meaning a cut before it. Where both places are in one part, it is cut off at both ends."""
         part, its = bisect_right(self.parts, place) - 1, bisect_right(self.parts, following) - 1
         return {part, part + 1} if part == its else {its}
 
@@ -172,7 +172,7 @@ class AutomatonBuilder:
 
 
 def where_it_goes_on(shorter: Automaton, longer: Automaton, behind: Mask, budget: Budget) -> tuple[int, int] | None:
-    """Return where a match of `longer` goes on behind one of `shorter` with a character of the classes `behind`: at
+    """Return where a match of `longer` continues after one of `shorter` with a character of the classes `behind`: at
     which of its places, and to which. None if it never does. Raises TooComplex."""
     pending = [(shorter.first, longer.first)]
     seen = set(pending)

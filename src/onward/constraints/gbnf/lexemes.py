@@ -2,8 +2,8 @@
 
 The library has a lexer below its parser, as compilers do: it takes the longest match of whatever the parser could
 accept, and never reconsiders. A part of a grammar is therefore a lexeme only where that makes no difference: no match
-of it, or of another lexeme, goes on with a character that may also come behind a shorter match. Parts for which this
-does not hold are divided into smaller ones, in the end into single characters, for which it always does. Large lexemes
+of it, or of another lexeme, continues with a character that may also follow a shorter match. Parts for which this does
+not hold are divided into smaller ones, in the end into single characters, for which it always does. Large lexemes
 matter, because a mask of single characters takes many times as long.
 """
 
@@ -43,7 +43,7 @@ from onward.constraints.gbnf.parse import ROOT
 from onward.constraints.gbnf.simplify import holding
 
 MAX_STEPS = 150_000
-"""Of looking for large lexemes; beyond, every character is one."""
+"""Steps of the search for large lexemes; beyond them, every character is a lexeme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def divide(rules: Rules) -> Grammar:
 
 
 class _Divider:
-    """Makes grammars of rules. Nodes that are `divided` are no lexemes; sequences and texts are so at cuts."""
+    """Makes grammars of rules. Nodes that are `divided` are not lexemes; sequences and texts are divided at cuts."""
 
     def __init__(self, rules: Rules, regular: frozenset[str]) -> None:
         self._rules = rules
@@ -215,10 +215,10 @@ class _Contexts:
     """Of a rule: its first characters, and whether it may be empty."""
     _behind_rule: dict[str, Mask] = field(default_factory=dict)
     _behind: dict[Node, Mask] = field(default_factory=dict)
-    """What may come behind each lexeme."""
+    """What may follow each lexeme."""
 
     def ambiguous(self) -> dict[Node, set[int]]:
-        """Return lexemes that may go on where a shorter one could have ended, and where they are to be cut. Raises
+        """Return lexemes that may continue where a shorter one could have ended, and where to cut them. Raises
         TooComplex."""
         self._beginning = dict.fromkeys(self.grammar, (0, False))
         self._until_stable(self._begin)
@@ -276,7 +276,7 @@ class _Contexts:
         return self._put_behind(part, self._behind_rule[name])
 
     def _put_behind(self, part: Part, behind: Mask) -> bool:
-        """Note that characters may come behind a part. Returns whether that is new for a rule."""
+        """Note that characters may follow a part. Returns whether that is new for a rule."""
         self.budget.spend()
         match part:
             case Lexeme(node):

@@ -1,8 +1,8 @@
 """Parses GBNF as llama-grammar.cpp of llama.cpp does (`llama_grammar_parser`, of 2026-08).
 
 Beyond it: `_` in names, a line that begins with `|`, repetitions above 2,000 are what is written, and rules may begin
-with themselves. Refused, where llama.cpp takes something that nobody means: sets without characters, and `{3,2}`.
-A rule that is defined twice is the last one, as there.
+with themselves. Refused, although llama.cpp accepts them, since nobody can mean them: sets without characters, and
+`{3,2}`. Of a rule that is defined twice the last definition counts, as there.
 """
 
 from __future__ import annotations

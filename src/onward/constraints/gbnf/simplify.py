@@ -62,8 +62,8 @@ def rebuilt(node: Node, replace: Callable[[Ref], Node]) -> Node:
 
 
 class _Goal:
-    """A node of which something may hold: `missing` of its parts must, before it does. `parent` is the node around it,
-    None for a whole rule."""
+    """A node for which a property may hold: it does once it holds for `missing` more of its parts. `parent` is the node
+    around it, None for a whole rule."""
 
     __slots__ = ("missing", "name", "parent")
 
@@ -74,11 +74,10 @@ class _Goal:
 
 
 def holding(rules: Rules, *, chars: bool, token: bool, all_options: bool) -> dict[str, None]:
-    """Return the rules of which something holds, in an order in which each comes after those that it needs.
-
-    It holds of characters and tokens as given, of a sequence if it holds of all parts, of a choice if it holds of one
-    option or of `all_options`, and of a repetition if it holds of what is repeated or, without `all_options`, if that
-    may be left out. Linear in the size of the rules.
+    """Return the rules for which a property holds, in an order in which each comes after those that it needs. It holds
+    for characters and tokens as given, for a sequence if it holds for all parts, for a choice if it holds for one
+    option or for `all_options`, and for a repetition if it holds for what is repeated or, without `all_options`, if
+    that may be left out. Linear in the size of the rules.
     """
     held: dict[str, None] = {}
     waiting: dict[str, list[_Goal]] = {}
@@ -111,7 +110,7 @@ def holding(rules: Rules, *, chars: bool, token: bool, all_options: bool) -> dic
 
 
 def _meet(goal: _Goal, held: dict[str, None], waiting: dict[str, list[_Goal]]) -> None:
-    """A part of a goal holds: note what else holds therefore."""
+    """A part of a goal holds: note what else follows from it."""
     met = [goal]
     while met:
         current = met.pop()

@@ -44,7 +44,7 @@ class Ticket:
         self._abandon = abandon
 
     def abandon(self) -> None:
-        """Nobody waits here any more: a check that nobody waits for is not begun."""
+        """One caller no longer waits: a check that nobody waits for is not begun."""
         self._abandon(self._work)
 
 
@@ -61,7 +61,7 @@ class GrammarChecker:
     """Safe from every thread. Starts nothing before the first constraint; `close` ends its processes.
 
     From then on it has a thread and a process, and up to MAX_PROCESSES of them while several constraints wait. Clients
-    take turns; one that sends many waits for itself.
+    take turns; one that sends many delays only itself.
     """
 
     def __init__(self, command: ReadOnly[str] = WORKER) -> None:
@@ -193,7 +193,7 @@ class GrammarChecker:
         return GrammarError(reason) if reason else checked.grammar
 
     def _answer(self, process: GrammarProcess, request: Check) -> object:
-        """Return the answer to a request, tried again where somebody killed the process. Raises ProcessLost."""
+        """Return the answer to a request, tried again if the process was killed from outside. Raises ProcessLost."""
         try:
             return process.call(request)
         except ProcessLost as error:

@@ -21,7 +21,7 @@ log = logging.getLogger("onward.engine")
 WORKER = (sys.executable, "-P", "-m", "onward.constraints.process.worker")
 """-P: a folder named onward in the working directory is not imported."""
 MAX_SECONDS = 20.0
-"""How long an answer may take on a machine that is busy with something else; processor time is limited by `worker`."""
+"""How long an answer may take on a busy machine; processor time is limited by `worker`."""
 MAX_LOAD_SECONDS = 300.0
 EXIT_SECONDS = 2.0
 CLOSED = "it was closed"
@@ -31,8 +31,8 @@ TOO_LARGE = "it is too complex to compute: it exceeds the memory, or the library
 
 
 class ProcessLost(Exception):
-    """The process ended while it answered. The message says why, to whoever sent the grammar. `was_killed`: by somebody
-    else, so that the request need not be the cause."""
+    """The process ended while it answered. The message says why, for whoever sent the grammar. `was_killed`: from
+    outside, so the request need not be the cause."""
 
     def __init__(self, message: str, *, was_killed: bool = False) -> None:
         super().__init__(message)

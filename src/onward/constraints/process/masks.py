@@ -25,10 +25,11 @@ T = TypeVar("T")
 
 QUICK_COMPILE_SECONDS = 0.1
 QUICK_MASK_SECONDS = 0.02
-"""Processor time: a grammar that needs more, to be compiled or for a token, is used beside those that do not."""
+"""Processor time: a grammar that needs more, to be compiled or for a token, is used in a process apart from those that
+do not."""
 MAX_REFUSED = 4096
 MAX_ATTEMPTS = 3
-"""Processes that somebody kills while they answer, before the grammar is refused."""
+"""Processes that are killed from outside while they answer, before the grammar is refused."""
 
 
 class _Tokenizer(GrammarVocabulary, Encoder, Protocol):
@@ -55,7 +56,7 @@ class RemoteCompiled:
 
 
 class RemoteChoice(ChoiceConstraint):
-    """A choice whose matcher is in a process. Its tokens are here, so that another process can go on."""
+    """A choice whose matcher is in a process. Its tokens are here, so that another process can continue."""
 
     __slots__ = ("__weakref__", "compiled", "number", "sent", "tokens")
 
@@ -96,10 +97,10 @@ class RemoteChoice(ChoiceConstraint):
 class RemoteGrammars:
     """The grammars of one model in disposable processes. Safe from every thread; `close` ends the processes.
 
-    The first process starts with the first grammar. A second one starts when a grammar is compiled while choices go on,
-    or takes long: it compiles what comes, and has the grammars that take long, so that the others wait for none of
-    them. A grammar that ends its process is refused from then on; all other choices go on in another process, which
-    takes their tokens again.
+    The first process starts with the first grammar. A second one starts when a grammar is compiled while choices run,
+    or takes long: it compiles new grammars, and has those that take long, so that the others wait for none of them. A
+    grammar that ends its process is refused from then on; all other choices continue in another process, which replays
+    their tokens.
     """
 
     def __init__(self, vocab_size: int, tokenizer: _Tokenizer, command: ReadOnly[str] = WORKER) -> None:
@@ -167,8 +168,8 @@ class RemoteGrammars:
             return Outcome(choice.first, [], False, str(error))
 
     def _tried(self, lane: Lane, grammar: str, end_tokens: frozenset[int], ask: Callable[[], T]) -> T:
-        """Return an answer about a grammar, asked for again where somebody killed the process. Raises GrammarError, and
-        refuses the grammar from then on, where it ended the process."""
+        """Return an answer about a grammar, asked for again if the process was killed from outside. Raises
+        GrammarError, and refuses the grammar from then on, where it ended the process."""
         for num_left in reversed(range(MAX_ATTEMPTS)):
             with self._lock:
                 reason = CLOSED if lane.is_closed else self._refused.get((grammar, end_tokens))

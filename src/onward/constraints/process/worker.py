@@ -61,7 +61,7 @@ MAX_EXTRA_MEMORY = 1 << 30
 """Bytes of addresses, not counting those that the process has when it begins; a vocabulary of 262,144 tokens takes a
 third."""
 STACK_BYTES = 4 << 20
-"""Half of what threads usually have: what does not overflow here overflows nowhere else."""
+"""Half the usual stack of a thread: what does not overflow here overflows nowhere else."""
 NICENESS = 5
 
 
