@@ -1,4 +1,4 @@
-"""What an engine says of its work: plain numbers that travel from any process to metrics and pages."""
+"""What an engine reports about its work: plain numbers that travel from any process to metrics and pages."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     Of `num_blocks` KV blocks, `num_used_blocks` are in use by sequences, and `num_cached_blocks` are in the prefix
     tree, in use or not. `recoveries` and `process` are those of an engine outside this process; `process` is None for
-    one inside it, and before the first step. `engines` is as in EngineState; `num_moved`: jobs that went on at another
-    one of them.
+    one inside it, and before the first step. `engines` is as in EngineState; `num_moved`: jobs that were resumed at
+    another one of them.
     """
 
     num_running: int = 0

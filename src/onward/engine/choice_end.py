@@ -52,7 +52,7 @@ class ChoiceEnd:
             self._constraint.replay(tokens)
 
     def settle(self) -> EngineFinishReason | None:
-        """Return the finish reason behind the tokens taken, for a constraint that was unsettled. Raises GrammarError
+        """Return the finish reason after the tokens taken, for a constraint that was unsettled. Raises GrammarError
         where the choice cannot continue."""
         assert self._constraint is not None
         outcome = self._constraint.settle()

@@ -10,8 +10,9 @@ from onward.sampling.outputs import Sampled
 
 EngineFinishReason = Literal["stop", "length"]
 FailureKind = Literal["stopped", "crashed", "lost", "rejected", "poisoned", "constraint"]
-"""Why a job failed: its engine was stopped, has crashed, was lost and no other goes on (one may, later), cannot run
-this job, or was lost whenever it ran it; or its grammar cannot be used, for a reason that is for the client."""
+"""Why a job failed: its engine was stopped, has crashed, was lost and no other has resumed the job (one may, later),
+cannot run this job, or was lost whenever it ran it; or its grammar cannot be used, for a reason that is for the
+client."""
 
 
 class Prefilled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):

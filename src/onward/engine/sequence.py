@@ -94,8 +94,8 @@ class Sequence:
         self.num_rejected = resumed.num_rejected_prediction_tokens
 
     def count_written(self, begin: int, end: int) -> None:
-        """Count the prompt's tokens from `begin` to `end` as added to the cache, but for those that came from it, or
-        were added before."""
+        """Count the prompt's tokens from `begin` to `end` as added to the cache, except those that came from it or were
+        added before."""
         begin = max(begin, self.num_cached_tokens or 0, self.written_end)
         self.num_written_tokens += max(0, end - begin)
         self.written_end = max(self.written_end, end)

@@ -281,8 +281,8 @@ class Engine:
         return [each for each in family if not each.num_generated]
 
     def _prepare(self, family: list[Sequence]) -> None:
-        """Prepare the sequences of a prefilled job for decode: create their drafters, and what finds their ends, which
-        is fed the tokens of a resumed sequence."""
+        """Prepare the sequences of a prefilled job for decode: create their drafters and their ChoiceEnds, which are
+        fed the tokens of a resumed sequence."""
         index = None
         for sequence in family:
             job = sequence.job
@@ -331,7 +331,7 @@ class Engine:
                 self._take_accepted(sequence, draft, tokens, events)
 
     def _note_failures(self, sequence: Sequence, sampled: ReadOnly[Sampled | None]) -> bool:
-        """Return whether no token could be sampled for one of them; then the request fails at the end of the step."""
+        """Return whether no token could be sampled for one of them. Its request then fails at the end of the step."""
         failed = [one.token for one in sampled if one is not None and one.token < 0]
         if sequence.constraint is not None and (error := sequence.constraint.error):
             self._failures[sequence.job.request] = "constraint", error

@@ -15,11 +15,11 @@ NEVER = sys.maxsize
 
 @dataclass(frozen=True, slots=True)
 class LossPolicy:
-    """How many losses in a row, without an event between them, mean what.
+    """What a number of losses in a row, without an event between them, means.
 
     From `suspect_strikes` strikes on, or `suspect_losses` losses of any kind, work may be the cause, and is tried
-    beside nothing that is suspected too: what ends engines is found, and what was lost beside it is not blamed. From
-    `max_strikes` on it is not tried again; nor from `max_losses` on, as no engine answers.
+    together with nothing else that is suspected: what ends engines is found, and what was lost along with it is not
+    blamed. From `max_strikes` on it is not tried again; nor from `max_losses` on, as no engine answers.
     """
 
     suspect_strikes: int = NEVER
@@ -54,10 +54,10 @@ class Losses:
 
     @property
     def is_struck_out(self) -> bool:
-        """Whether it is taken for the cause, and not tried again."""
+        """Whether it is considered the cause, and is not tried again."""
         return self.num_strikes >= self._policy.max_strikes
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether no engine answers it, whoever is the cause."""
+        """Whether no engine answers it, whatever the cause."""
         return self.num_losses >= self._policy.max_losses

@@ -243,7 +243,7 @@ def test_a_client_that_leaves_ends_the_work_at_the_replica() -> None:
 
 
 def test_jobs_wait_for_a_replica_with_their_fingerprint() -> None:
-    """A rolling update: what was begun under one fingerprint never goes on under another."""
+    """A rolling update: what has begun under one fingerprint is never resumed under another."""
 
     async def run() -> None:
         old = LocalReplica("old", dies_after=3, is_slow=True)

@@ -56,7 +56,7 @@ class Alone(Watched):
         self.http = httpx2.Client(base_url=url, timeout=ALONE_SECONDS)
 
     def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-        """Raises TimeoutError, also for an answer that goes on for ever."""
+        """Raises TimeoutError, also for an answer that never ends."""
         own = {"content-type": "application/json"}
         content = b""
         with self.http.stream(method, path, content=body, headers=own) as got:

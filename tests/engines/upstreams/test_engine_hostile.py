@@ -1,7 +1,7 @@
 """Upstreams that answer what nobody asked for: each answer is one sentence in the log, and one outcome for the client.
 
-What cannot be an answer fails its request alone, or goes on at another address; what says that the server or its engine
-is lost is asked for again; what does not end is given up before it takes memory.
+What cannot be an answer fails its request alone, or is resumed at another address; what says that the server or its
+engine is lost is asked for again; what does not end is given up before it takes memory.
 """
 
 from __future__ import annotations

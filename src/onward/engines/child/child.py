@@ -139,11 +139,11 @@ class ChildEngine:
         return self._process.popen.pid
 
     def configure(self, payload: bytes) -> None:
-        """Say which engine to load."""
+        """Send which engine to load."""
         self._writer.write(lambda: [encode(Configure(payload))])
 
     def describe(self, vocabulary: bytes) -> None:
-        """Say what tokens spell. May be called before or after the model is loaded."""
+        """Send the bytes of the tokens. May be called before or after the model is loaded."""
         self._writer.write(lambda: [encode(Describe(vocabulary))], is_large=True)
 
     def wait_until_ready(self) -> None:
@@ -220,7 +220,7 @@ class ChildEngine:
         try:
             return self._process.popen.wait(EXIT_SECONDS)
         except subprocess.TimeoutExpired:
-            self.kill("it closed its connection and went on")
+            self.kill("it closed its connection and kept running")
             return self._process.popen.wait()
 
 

@@ -13,9 +13,9 @@ from onward.engine_load import TOTALS, EngineLoad, RecoveryCounts
 from onward.engines.child.dispatch import Loss
 
 LONGEST_STEP_FACTOR = 4
-"""An engine may be silent for that many times its longest step so far: the next prompt may be longer."""
+"""An engine may be silent for this many times its longest step so far: the next prompt may be longer."""
 START_FACTOR = 3
-"""How much longer it may be silent at first: a runtime compiles kernels for each new shape of a step."""
+"""How many times longer it may be silent at first: a runtime compiles kernels for each new shape of a step."""
 NUM_START_REPORTS = 10
 """Reports after a start to which START_FACTOR applies."""
 MAX_POLL_SECONDS = 1.0
@@ -29,7 +29,7 @@ MAX_FRUITLESS_LOSSES = 6
 """Losses and failed starts in a row, without an event delivered between them, that count as a crash loop. A single
 request that ends engines is found with the fourth (see `dispatch`), so that it never ends the server."""
 STABLE_SECONDS = 60.0
-"""An engine that ran so long without anything to do was not part of a crash loop."""
+"""An engine that ran this long without anything to do was not part of a crash loop."""
 
 
 class HangWatch:
@@ -61,7 +61,7 @@ class HangWatch:
         self._silence = 0.0
 
     def engine_started(self, now: float) -> None:
-        """A new engine is ready. What the one before took for its longest step is still known."""
+        """A new engine is ready. The longest step of the one before is still known."""
         self._silence = 0.0
         self._num_reports = 0
         self._last_poll = self._last_report = now

@@ -283,7 +283,7 @@ class SupervisedEngine:
                 self._send(self._dispatch.engine_ready())
 
     def _pause(self, seconds: float) -> None:
-        """Wait, executing cancels, until the time is over or `stop` was called."""
+        """Execute cancels until the time is over or `stop` was called."""
         deadline = self._clock() + seconds
         while not self._stopping and (left := deadline - self._clock()) > 0:
             self._work(left)

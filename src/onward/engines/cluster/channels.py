@@ -26,14 +26,14 @@ END_SECONDS = 10.0
 TICK_SECONDS = 0.5
 SILENT_TICKS = 5
 """Ticks without a frame, in which several heartbeats were due, after which a replica is given up. A tick is a turn of
-this event loop: one that is held up itself blames nobody."""
+this event loop: an event loop that is delayed itself gives up no replica."""
 LOST_SECONDS = 10.0
 """How long a replica whose frames ended gets no new calls: the cluster takes seconds to notice that a machine is gone,
-and a call to it waits as long."""
+and a call to it would wait for that."""
 
 
 class Caller(Protocol):
-    """Has the replica of a route do something: methods of `EngineReplica`. All raise ReplicaLost and Refused."""
+    """Calls methods of `EngineReplica` on the replica of a route. All raise ReplicaLost and Refused."""
 
     async def run(self, calls: Calls, route: ReplicaRoute) -> None:
         """Run calls until all have ended; cancel those that are left with the task."""
@@ -66,7 +66,7 @@ class Batches:
         self._begun[call] = payload
 
     def cancel(self, call: int) -> None:
-        """Cancel a call that may not have ended, as soon as this event loop has done what is due."""
+        """Cancel a call that may not have ended, once this event loop has processed what is due."""
         if self._begun.pop(call, None) is None:
             if not self._cancelled:
                 asyncio.get_running_loop().call_soon(self._send_cancelled)
@@ -134,13 +134,13 @@ class Channels:
         self._channels: dict[str, _Channel] = {}
         """By replica."""
         self._lost: dict[str, float] = {}
-        """When replicas were lost that have not been heard of since, on the monotonic clock."""
+        """When replicas were lost that have not sent anything since, on the monotonic clock."""
         self._clock: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """The replicas that were given up, or lost a while ago at most, and have not been heard of since."""
+        """The replicas that were given up, or lost recently, and have not sent anything since."""
         given_up = {name for name, channel in self._channels.items() if channel.is_silent}
         return tuple(given_up | self._recently_lost().keys())
 
@@ -239,7 +239,8 @@ class Channels:
 
 
 class _Channel:
-    """What this process sends to a replica and hears of it, as a face of its own. `num_ticks`: since the last frame."""
+    """What this process sends to a replica and receives from it, as a face of its own. `num_ticks`: since the last
+    frame."""
 
     def __init__(self, replicas: Listener, replica: str, on_failure: Callable[[int, Exception], None]) -> None:
         self.route = ReplicaRoute(replica, face=secrets.token_hex(8))

@@ -19,16 +19,16 @@ MISSING = "A cluster needs Ray, which is not installed: pip install 'onward[clus
 
 
 TOKEN = Path("~/.ray/auth_token")
-"""The secret without which the ports of a Ray with authentication answer nobody. Ray reads it there."""
+"""The secret without which the ports of a Ray with authentication answer nobody. This is where Ray reads it."""
 
 
 class NoCluster(SetupError):
-    """There is no Ray cluster at the address, or this machine is no node of it."""
+    """There is no Ray cluster at the address, or this machine is not a node of it."""
 
 
 def use_token() -> None:
-    """Have connections and processes of Ray use the token of this account, if it has one, unless RAY_AUTH_MODE says
-    otherwise. Before Ray is imported, which reads it then."""
+    """Make connections and processes of Ray use the token of this account, if it has one, unless RAY_AUTH_MODE says
+    otherwise. To be called before Ray is imported, which is when Ray reads it."""
     if TOKEN.expanduser().is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 

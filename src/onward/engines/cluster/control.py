@@ -17,7 +17,7 @@ Others = Literal["ask", "keep", "remove"]
 
 POLL_SECONDS = 1.0
 GRACE_SECONDS = 2.0
-"""How long a deployment may be reported as running that was replaced just now."""
+"""How long a deployment that was just replaced may still be reported as running."""
 
 
 def deploy(
@@ -79,7 +79,7 @@ def wait_until_running(names: Sequence[str], progress: Callable[[str], None], ti
         if time.monotonic() > deadline:
             raise SetupError(
                 f"After {timeout_seconds:g} seconds the cluster still waits for {', '.join(waiting)}. Do its nodes "
-                "have the processors, GPUs and resources of cluster.toml? It goes on trying: `onward cluster status`."
+                "have the processors, GPUs and resources of cluster.toml? It keeps trying: `onward cluster status`."
             )
         time.sleep(POLL_SECONDS)
 

@@ -1,7 +1,7 @@
 """An engine client over replicas: a thread with an event loop, a task per flight.
 
-What is sampled is kept here, with the clients' connections: a replica that is lost takes nothing with it. Its jobs go
-on at another one that computes the same results, from the first token that did not arrive.
+What is sampled is kept here, with the clients' connections: a replica that is lost takes nothing with it. Its jobs are
+resumed at another one that computes the same results, from the first token that did not arrive.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ClusterEngine(LoopClient):
         return msgspec.structs.replace(self._load, recoveries=counts, num_moved=counts.num_resumed_requests)
 
     def load_of(self, replica: str) -> int:
-        """The choices that this client takes a replica to have. Called on the event loop, or when nothing runs."""
+        """The choices that this client assumes a replica to have. Called on the event loop, or when nothing runs."""
         return self._placement.load(replica)
 
     @property
@@ -201,7 +201,7 @@ class ClusterEngine(LoopClient):
         """A flight is resumed elsewhere, or ends if it is the cause of losses."""
         flight.lost(is_strike=lost.is_strike)
         replica = flight.replica or ""
-        log.warning("%s: a request lost replica %s and goes on elsewhere: %s", self._name, replica, lost)
+        log.warning("%s: a request lost replica %s and is resumed elsewhere: %s", self._name, replica, lost)
         is_news = lost.is_strike and replica not in self._lost_replicas
         if is_news:
             self._lost_replicas[replica] = None

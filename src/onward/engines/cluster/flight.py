@@ -19,7 +19,7 @@ GROUP_CHOICES = 16
 one."""
 POLICY = LossPolicy(suspect_strikes=2, max_strikes=4, max_losses=30)
 """After four replicas that were lost in a row without an event in between it is taken for the jobs' own doing; after 30
-calls that deliver nothing, whoever is the cause, no replica answers: half a minute of silence."""
+calls that deliver nothing, whatever the cause, no replica answers: half a minute of silence."""
 
 
 class Flight:
@@ -117,7 +117,7 @@ class Placement:
 
     def choose(self, flight: Flight, able: Collection[str], silent: Collection[str]) -> str:
         """Return the best of the replicas that are `able` to compute a flight: at least one, of the last update. Those
-        that it has lost, and those that are silent, come into question only where there is no other."""
+        that it has lost, and those that are silent, are considered only if there is no other."""
         heard = set(able) - set(silent)
         possible = heard - flight.lost_at or heard or able
         return self._router.rank(flight.keys, flight.num_choices, possible, 1)[0]

@@ -50,7 +50,7 @@ class _Handle:
 
     def __init__(self, application: str) -> None:
         handle: Any = serve.get_deployment_handle(DEPLOYMENT, application)
-        # The first call of `options` starts the router, which begins to hear of replicas.
+        # The first call of `options` starts the router, which begins to receive updates about replicas.
         self._run = handle.options(method_name="run")
         self._listen = handle.options(method_name="listen", stream=True)
         self._cancel = handle.options(method_name="cancel")

@@ -69,14 +69,14 @@ class Outbox:
         return not self.num_calls and not self._arrived.is_set() and self._num_idle >= IDLE_HEARTBEATS
 
     def add(self, call: int, event: Event, *, is_first: bool) -> None:
-        """Have an event sent. `is_first`: a client may wait for it."""
+        """Queue an event to be sent. `is_first`: a client may be waiting for it."""
         self._events.setdefault(call, []).append(event)
         self._arrived.set()
         if is_first or not isinstance(event, Decoded) or event.finish_reason:
             self._urgent.set()
 
     def end(self, call: int) -> None:
-        """Nothing more will come of a call."""
+        """No more events of a call will come."""
         self._ended.append(call)
         self._arrived.set()
         self._urgent.set()
@@ -189,7 +189,7 @@ class EngineReplica:
                 running.choice_cancelled(number)
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """Called by Ray Serve, once: what its routers get to know of this replica."""
+        """Called by Ray Serve, once: returns what its routers are told about this replica."""
         return self._info.encode()
 
     def record_routing_stats(self) -> dict[str, Any]:
@@ -298,7 +298,7 @@ class _Call:
         await self._closed.wait()
 
     def close(self) -> None:
-        """Nothing more comes of this call."""
+        """No more events of this call come."""
         self._outbox.end(self.id)
         self._outbox.num_calls -= 1
         self._closed.set()

@@ -1,4 +1,4 @@
-"""How calls reach replicas: what `ClusterEngine` needs of it. `ray_transport` is the one that people use."""
+"""How calls reach replicas: what `ClusterEngine` needs of it. `ray_transport` is the one used in production."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ReplicaTransport(Protocol):
 
     @property
     def silent(self) -> Collection[str]:
-        """The replicas that should get no calls: nothing was heard of them for long, or their frames ended lately."""
+        """The replicas that should get no calls: they have sent nothing for long, or their frames ended lately."""
         ...
 
     def watch(self, on_members: OnMembers) -> None:
@@ -39,7 +39,7 @@ class ReplicaTransport(Protocol):
         ...
 
     def run(self, call: int, replica: str, payload: bytes) -> AsyncGenerator[bytes]:
-        """Have a replica run encoded jobs as a call, and yield what it sends. Closing it cancels them.
+        """Run encoded jobs as a call on a replica, and yield what it sends. Closing it cancels them.
 
         `call` is a number that no other call of any face has. Raises ReplicaLost, Refused.
         """

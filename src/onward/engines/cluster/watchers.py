@@ -1,4 +1,5 @@
-"""Who wants to know the replicas of an application. Apart from the router, whose class Ray pickles with its globals."""
+"""Who is notified of the replicas of an application. Apart from the router, because Ray pickles its class with its
+globals."""
 
 from __future__ import annotations
 

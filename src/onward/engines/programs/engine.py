@@ -34,7 +34,7 @@ class ProgramEngine(UpstreamEngine):
     """Implements `engine.client.EngineClient`. Owns the program, which `start` starts, and the upstream.
 
     Call `connect` before all other methods. `title`: of the program, in messages. A thread watches the program: one
-    that ends, or that runs and does not answer, is replaced; its requests go on behind the tokens that arrived.
+    that ends, or that runs and does not answer, is replaced; its requests are resumed after the tokens that arrived.
     `on_stop` is called when it has ended for good.
     """
 
@@ -175,7 +175,7 @@ class ProgramEngine(UpstreamEngine):
         return None
 
     def _lost(self, reason: str) -> None:
-        """Tell the pool, so that the state is "recovering" from now until the next program answers."""
+        """Notify the pool, so that the state is "recovering" until the next program answers."""
         is_told = threading.Event()
 
         def tell() -> None:

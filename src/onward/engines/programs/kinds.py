@@ -74,7 +74,7 @@ class ProgramKind:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, given: Path | None = None) -> list[str]:
-        """Return the beginning of its command: `given`, else what is on PATH or beside this Python. Raises
+        """Return the beginning of its command: `given`, else what is on PATH or next to this Python. Raises
         SetupError."""
         if given is not None:
             if not os.access(given, os.X_OK) or given.is_dir():
@@ -93,8 +93,8 @@ class ProgramKind:
         if self.module:
             top = self.module.partition(".")[0]
             return [sys.executable, "-m", self.module] if importlib.util.find_spec(top) else None
-        beside = Path(sys.executable).with_name(self.program)
-        path = shutil.which(self.program) or (str(beside) if os.access(beside, os.X_OK) else None)
+        neighbour = Path(sys.executable).with_name(self.program)
+        path = shutil.which(self.program) or (str(neighbour) if os.access(neighbour, os.X_OK) else None)
         return [path] if path else None
 
     def command(self, program: list[str], plan: LaunchPlan) -> list[str]:

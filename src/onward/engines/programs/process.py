@@ -88,7 +88,7 @@ class ProgramProcess:
 
     @property
     def reason(self) -> str:
-        """How it ended, and its last words, as the end of a sentence without a full stop."""
+        """How it ended, and its last lines, as the end of a sentence without a full stop."""
         assert self._status is not None, "it has not ended"
         text = "\n".join(self._tail)
         hint = next((words for pattern, words in HINTS if re.search(pattern, text)), None)

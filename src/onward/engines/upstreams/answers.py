@@ -112,7 +112,7 @@ def printable(text: str) -> str:
 
 def answer_bytes(num_tokens: int, num_alternatives: int | None, num_echoed: int = 0) -> int:
     """Return what an answer with so many tokens may take, each with so many alternatives (None: without
-    log-probabilities), behind a prompt of `num_echoed` tokens."""
+    log-probabilities), after a prompt of `num_echoed` tokens."""
     per_token = TOKEN_BYTES + ALTERNATIVE_BYTES * (1 + (num_alternatives or 0))
     return ANSWER_BYTES + num_tokens * per_token + num_echoed * ECHO_BYTES
 

@@ -26,7 +26,7 @@ class UpstreamError(Exception):
         self.is_request = is_request
 
     def locate(self, url: str) -> None:
-        """Say which upstream it was, if the text does not."""
+        """Name the upstream, if the text does not."""
         if url not in str(self):
             self.args = (f"{url}: {self}",)
 
@@ -45,7 +45,7 @@ class UpstreamInfo:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A continuation that one upstream request computes: at most `max_tokens` tokens behind `tokens`.
+    """A continuation that one upstream request computes: at most `max_tokens` tokens after `tokens`.
 
     `seed` is below 2**32. `banned` are not sampled. `allowed`, bool [vocabulary]: which others may be; None: all.
     `penalties`: what DRY adds to logits, and the penalties that `sampling` does not have here, as (token id, value)

@@ -225,7 +225,7 @@ class ChoiceRun:
         return self._end.take(token)
 
     def settle(self) -> EngineFinishReason | None:
-        """Return the finish reason behind the tokens taken, for a constraint that was unsettled. Raises
+        """Return the finish reason after the tokens taken, for a constraint that was unsettled. Raises
         GrammarError."""
         return self._end.settle()
 

@@ -36,7 +36,8 @@ class Connection:
             return await self._message(response, kind, MAX_DESCRIPTION_BYTES)
 
     async def check(self, path: str) -> None:
-        """Raise UpstreamError if a path says that the server is not well. One that it does not have says nothing."""
+        """Raise UpstreamError if a path reports that the server is unhealthy. A path that it does not have says
+        nothing."""
         async with self._http.request("GET", path, silence_seconds=PROBE_SECONDS) as response:
             reason = await response.read_error()
             if response.status not in (200, 404, 405):
@@ -101,7 +102,7 @@ class _Lines:
         self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the lines that are complete now, but for empty ones. Raises UpstreamError for one that is too long."""
+        """Yield the lines that are complete now, except empty ones. Raises UpstreamError for one that is too long."""
         first, *others = chunk.split(b"\n")
         self._append(first)
         if not others:
@@ -124,5 +125,5 @@ class _Lines:
 
 
 def _echoed(content: bytes) -> int:
-    """Return what an answer may take that repeats a request, written in another way."""
+    """Return how many bytes an answer that repeats a request may take, in whatever notation."""
     return 4 * len(content)

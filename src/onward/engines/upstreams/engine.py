@@ -33,9 +33,9 @@ from onward.sampling.outputs import Sampled
 log = logging.getLogger("onward.engine")
 
 POLICY = LossPolicy(max_strikes=3)
-"""Of a choice: requests in a row that bring no token before it fails."""
+"""Requests of a choice in a row that return no token, after which it fails."""
 END_SECONDS = 0.25
-"""How long the end of an answer may take behind its last token before its connection is closed instead."""
+"""How long the end of an answer may take after its last token before its connection is closed instead."""
 
 
 class UpstreamEngine(LoopClient):

@@ -23,7 +23,7 @@ from onward.network import trusted_certificates
 
 CONNECT_SECONDS = 5.0
 BODY_SECONDS, MIN_BYTES_PER_SECOND = 30.0, 1 << 14
-"""How long a body may take, and how much of it makes that a second more."""
+"""How long a body may take, and how many bytes of it extend that by a second."""
 MAX_ERROR_BYTES, ERROR_SECONDS = 1 << 16, 5.0
 """How much is read of a body that only explains an error, and for how long."""
 
@@ -54,7 +54,7 @@ class HTTPClient:
         """Close all connections. Those that requests use are lost to them."""
         for connection in list(self._connections):
             connection.abort()
-        while self._connections:  # the event loop closes their sockets when it comes to it
+        while self._connections:  # the event loop closes their sockets in its next turns
             await asyncio.sleep(0)
 
     @asynccontextmanager
@@ -71,7 +71,7 @@ class HTTPClient:
         body is read.
 
         The connection is used again if the body was read to its end, unless the server or `keep_alive` says otherwise;
-        else it is closed, which cancels the request. `silence_seconds` replaces those of the client.
+        otherwise it is closed, which cancels the request. `silence_seconds` replaces those of the client.
         """
         silence = self._silence_seconds if silence_seconds is None else silence_seconds
         message = self._message(method, path, content, keep_alive)

@@ -58,7 +58,7 @@ LACKS = frozenset(
     )
 )
 FORCING_BIAS, ALLOWING_BIAS = 10_000.0, 1_000.0
-"""Beyond all logits. A float32 logit near the second is rounded to 6e-5."""
+"""Biases beyond all logits. A float32 logit near the second is rounded to 6e-5."""
 MIN_PROBABILITY = 1e-30
 """What a token must have to be there: `typ_p` would compute with the logarithm of 0 where a token is banned, and `xtc`
 would take it for a likely one where the threshold is 0."""
@@ -189,7 +189,7 @@ class LlamaServer:
     async def score(
         self, tokens: tuple[int, ...], top: int, *, with_ranks: bool, salt: str = ""
     ) -> list[Sampled | None]:
-        """It does not score prompts: each token is forced behind those before it, which its cache holds, and is
+        """It does not score prompts: each token is forced after those before it, which its cache holds, and is
         reported with its log-probability in the raw distribution. That takes a request per token."""
         params = SamplingParams(temperature=0.0, logprobs=top)
         found: list[Sampled | None] = [None]

@@ -114,7 +114,7 @@ class Pool:
         self.counts = EngineCounts(len(self.addresses), len(self.addresses))
         """How many addresses answer and do not rest."""
         self.num_moved = 0
-        """Jobs that went on at another address."""
+        """Jobs that were resumed at another address."""
         self.is_given_up = False
         """Whether no address has answered for so long."""
 
@@ -168,7 +168,7 @@ class Pool:
                 return address
 
     def resize(self, place: Place, size: int) -> None:
-        """So many choices of a job have not ended."""
+        """Record how many choices of a job have not ended."""
         if place.address is not None:
             self._router.end(place.address.url, place.size - size)
         place.size = size
@@ -186,7 +186,7 @@ class Pool:
         self._look_for(address, str(error))
 
     def lost(self, reason: str) -> None:
-        """No address answers, as somebody else found out: look for them from now on."""
+        """No address answers, as another part of the engine found: look for them from now on."""
         for address in self.addresses:
             if not address.is_lost:
                 self._look_for(address, reason)

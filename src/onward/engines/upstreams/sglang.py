@@ -167,7 +167,7 @@ class SGLang:
         raise NotImplementedError  # not in its traits
 
     def _part(self, event: _Generated, known: int, segment: Segment) -> AnswerPart:
-        """Return the new tokens of an event, behind `known` others. Raises Malformed."""
+        """Return the new tokens of an event, after `known` others. Raises Malformed."""
         ids, meta, total = event.output_ids, event.meta_info, event.meta_info.completion_tokens
         new = ids[known:] if len(ids) == total else ids
         if event.index:
