@@ -1,4 +1,4 @@
-"""Long work of the server runs beside the event loop, short work on it."""
+"""Long work of the server runs off the event loop, short work on it."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ from onward.network import Transport
 
 TIMEOUT_SECONDS = 10.0
 MAX_CLOCK_SECONDS = 2.0
-"""Differences between clocks below it are what an answer takes."""
+"""Smaller differences between clocks may be the time that an answer takes."""
 CERTIFICATE_DAYS = 14
 MANY = 0.8
-"""A part of a limit from which on it is noted."""
+"""Fraction of a limit from which on its use is reported."""
 NEEDS_KEY = "Pass --api-key, or set OPENAI_API_KEY; with a database, that of an admin key."
 _STATES: dict[str, State] = {"ready": "good", "recovering": "note", "draining": "note"}
 

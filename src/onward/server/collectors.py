@@ -58,7 +58,7 @@ def recovery_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:
         labels=["model", "reason"],
     )
     resumed = CounterMetricFamily(
-        "onward_engine_resumed_requests", "Requests that went on after a restart.", labels=["model"]
+        "onward_engine_resumed_requests", "Requests resumed after a restart.", labels=["model"]
     )
     poisoned = CounterMetricFamily(
         "onward_engine_poisoned_requests",
@@ -87,7 +87,7 @@ def address_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:
         labels=["model"],
     )
     moved = CounterMetricFamily(
-        "onward_engine_moved_requests", "Prompts that went on at another one of them.", labels=["model"]
+        "onward_engine_moved_requests", "Prompts resumed at another one of them.", labels=["model"]
     )
     for model, now in load.items():
         if now.engines is not None:

@@ -1,7 +1,7 @@
 """A port that passes from one server process to the next without a gap (`--take-over`), or comes from systemd.
 
 Every server listens at a Unix socket in a folder of its user. A new one connects to it, receives the listening socket,
-and loads its models while the old one goes on answering. When it accepts connections itself, it says so: the old one
+and loads its models while the old one keeps answering. When it accepts connections itself, it says so: the old one
 stops accepting, finishes what it has begun, and ends. Meanwhile it serves the streams that it keeps at another Unix
 socket, to which the new one passes requests for them on. If the new process ends before it is ready, nothing happened.
 """
@@ -206,7 +206,7 @@ class Predecessor:
             await client.close()
 
     def close(self) -> None:
-        """Give up before `replace`: the other server goes on as if nothing had happened."""
+        """Give up before `replace`: the other server continues as if nothing had happened."""
         self._connection.close()
         self.listener.close()
 
@@ -293,7 +293,7 @@ class Handover:
                 self._is_ready.set()
             else:
                 self.successor = None
-                log.warning("process %d has ended before it was ready: this server goes on", hello.pid)
+                log.warning("process %d has ended before it was ready: this server continues", hello.pid)
         except (OSError, msgspec.MsgspecError) as problem:
             log.warning("a server that wanted to take over is gone: %s", problem)
         finally:

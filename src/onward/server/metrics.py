@@ -61,7 +61,7 @@ class KeyMetrics:
             self._tokens.labels(key, "completion").inc(completion_tokens)
 
     def keep(self, names: frozenset[str]) -> None:
-        """Drop the counts of all other keys, so that a file that changes often does not add labels for ever."""
+        """Drop the counts of all other keys, so that a file that changes often does not add labels forever."""
         for name in self._names - names:
             self._requests.remove(name)
             self._tokens.remove(name, "prompt")

@@ -222,7 +222,7 @@ class Service:
         )
 
     async def _hand_over(self, serving: asyncio.Task[None]) -> None:
-        """Accept no more connections, and finish what was begun, however long that takes; a signal ends it as usual."""
+        """Accept no more connections, and finish what has begun, however long that takes; a signal ends it as usual."""
         kept = _Server(server_config(self._app, str(self._handover.streams_path)))
         serving_kept = asyncio.create_task(kept.serve())
         try:

@@ -30,8 +30,8 @@ def tables() -> list[Table]:
 
 
 def back_up(store: Store, path: Path) -> int:
-    """Write all rows, of one moment, to a new file that only this user can read; return their number. Servers go on
-    meanwhile. Raises SetupError; DatabaseAway."""
+    """Write all rows, of one moment, to a new file that only this user can read; return their number. Servers keep
+    running meanwhile. Raises SetupError; DatabaseAway."""
     partial = path.with_name(path.name + ".partial")
     if path.exists():
         raise SetupError(f"The file {path} exists: remove it, or choose another name.")

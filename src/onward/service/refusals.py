@@ -1,4 +1,4 @@
-"""What a client is told when a key's limit is reached: both families of 429 (behaviour §16.6)."""
+"""The errors of requests that a key's limit refuses: both families of 429 (behaviour §16.6)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from onward.service.limits import Cause, Refusal, duration
 ORGANIZATION = "org-onward"
 """Clients expect an id in the message; there are no organizations here (behaviour §16.7)."""
 MAX_ADVISED_MS = 60_000
-"""SDKs sleep for longer waits, give up or try at once, by their kind: they are told not to retry (behaviour §16.8)."""
+"""For longer waits SDKs sleep, give up or retry at once, depending on the SDK: they are asked not to retry (behaviour
+§16.8)."""
 _SEE = "Ask the operator of this server for the limits of your key."
 _BUCKETS: dict[Cause, tuple[str, str]] = {
     "requests": ("requests", "requests per min (RPM)"),

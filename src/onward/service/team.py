@@ -38,7 +38,7 @@ log = logging.getLogger("onward.service")
 POLL_SECONDS = 1.0
 """How soon a server notices that keys were changed."""
 REFRESH_SECONDS = 0.1
-"""How often keys that are not known may have them read again."""
+"""How often unknown keys may cause all keys to be read again."""
 ANSWER_SECONDS = 2.0
 """A database that has not answered for so long is away."""
 GRACE_SECONDS = 60.0

@@ -32,10 +32,10 @@ BUSY_STATUSES = (429, 502, 503)
 MAX_SILENCE_SECONDS = 600.0
 """The run ends if a busy or lost server completes no line for this long; one completion may take as long."""
 MAX_LOST = 2
-"""A line is rejected when its connection was lost so often, by a server that answered in between. Each time it was sent
-as often as the source retries."""
+"""A line is rejected when its connection was lost this many times, by a server that answered in between. Each time it
+was sent as often as the source retries."""
 RECONNECT_SECONDS = 2.0
-"""How long a request waits for a server that has completed lines of this run and cannot be reached any more."""
+"""How long a request waits for a server that has completed lines of this run and can no longer be reached."""
 
 
 class _LineLost(Exception):

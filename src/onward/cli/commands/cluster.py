@@ -77,11 +77,11 @@ def down(session: Session, address: str, keep_ray: bool) -> None:
     has_others = remove_all(_say)
     disconnect()
     if has_others or keep_ray:
-        _say("Ray goes on running.")
+        _say("Ray keeps running.")
     elif stop_head(found, cache_folder()):
         _say("Ray was stopped on this machine.")
     else:
-        _say("Ray goes on running: it was not started by `onward cluster up` here. `ray stop` stops it.")
+        _say("Ray keeps running: it was not started by `onward cluster up` here. `ray stop` stops it.")
 
 
 def add_node(session: Session, address: str, num_cpus: int | None, num_gpus: int | None) -> None:

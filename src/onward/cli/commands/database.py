@@ -47,7 +47,7 @@ command = CommandGroup(
             "backup",
             callback=backup,
             params=[_file("The file to write."), *database_flags()],
-            help="Write all rows of the database, of one moment, to a new file. Servers go on meanwhile.",
+            help="Write all rows of the database, of one moment, to a new file. Servers keep running meanwhile.",
             context_settings=CONTEXT,
         ),
         "restore": click.Command(

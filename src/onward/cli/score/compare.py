@@ -1,4 +1,5 @@
-"""Compares two models on the same texts: the difference in bits per byte, how sure it is, and where they part most."""
+"""Compares two models on the same texts: the difference in bits per byte, how certain it is, and where they differ
+most."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ RESAMPLES = 10_000
 SEED = 1
 CONFIDENCE = 0.95
 MIN_TEXTS = 5
-"""With fewer texts, resampling says nothing of how sure a difference is."""
+"""With fewer texts, resampling says nothing about how certain a difference is."""
 NUM_TOKENS = 10
 EXCERPT_TOKENS = 8
 """How many tokens before one that differs are shown."""

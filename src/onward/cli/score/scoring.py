@@ -40,7 +40,8 @@ class ScoringWindow:
 
 @dataclass(slots=True)
 class Score:
-    """The scored tokens of a text, in order; parallel lists. `token_bytes` has None for what a server does not say."""
+    """The scored tokens of a text, in order; parallel lists. `token_bytes` has None where a server does not report
+    them."""
 
     tokens: list[int]
     token_bytes: list[bytes | None]
@@ -138,7 +139,7 @@ class Scorer:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """What an answer says of one token of the prompt."""
+    """What an answer reports about one token of the prompt."""
 
     logprob: float
     rank: int

@@ -46,7 +46,7 @@ from onward.network import AsyncTransport, without_secrets
 
 PROBE_SECONDS = 10.0
 CANCEL_SECONDS = 2.0
-"""How long a command that ends waits until the server knows."""
+"""How long a command that ends waits for the server to learn of it."""
 NO_HEADERS: Mapping[str, str] = {}
 REDACTED = {
     "authorization",
@@ -122,7 +122,7 @@ class HttpSource:
             return replace(document, request_id=response.headers.get("x-request-id"))
 
     async def chunks(self, fields: dict[str, Any]) -> AsyncGenerator[Document, None]:
-        """Yield chunks. A stream that the server keeps is read on over a new connection when one is lost, and cancelled
+        """Yield chunks. A stream that the server keeps is resumed over a new connection when one is lost, and cancelled
         when the generator is closed."""
         url = self._base + "/completions"
         async with self._response("POST", url, fields, {"prefer": PREFERENCE}) as response:
@@ -131,7 +131,7 @@ class HttpSource:
                 return
             stream = ChunkStream(url, resume_window(response.headers))
             if stream.window_seconds:
-                raise_on_interrupt()  # the server has to hear of Ctrl-C
+                raise_on_interrupt()  # the server has to learn of Ctrl-C
             try:
                 async with aclosing(self._all_chunks(stream, response)) as chunks:
                     async for document in chunks:
@@ -155,7 +155,8 @@ class HttpSource:
             response = await self._reconnect(stream, lost)
 
     async def _reconnect(self, stream: ChunkStream, lost: ConnectionFailed) -> httpx2.Response:
-        """Return a connection that reads on. Raises `lost` if the server does not keep the stream, or not so long."""
+        """Return a connection that resumes the stream. Raises `lost` if the server does not keep it, or not long
+        enough."""
         if stream.own_url is None or stream.window_seconds is None:
             raise lost
         headers = {"accept": "text/event-stream", "last-event-id": stream.last_event_id}
@@ -175,7 +176,7 @@ class HttpSource:
             if delay is None or waited + delay > stream.window_seconds:
                 raise lost
             if attempt == 1 and not self._quiet:
-                note("The connection was lost; trying to read on.", keeps_line=True)
+                note("The connection was lost; trying to resume.", keeps_line=True)
             await self._sleep(delay)
             waited, attempt = waited + delay, attempt + 1
 

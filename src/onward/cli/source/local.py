@@ -65,7 +65,7 @@ class LocalSource:
         await self._backend.aclose()
 
     def _named(self, asked: str | None) -> str:
-        """Return the id of the model that a request names, of the first model without a name."""
+        """Return the id of the model that a request names, or of the first model if it names none."""
         return self._names.get(asked or self.name, asked or self.name)
 
     def _served(self, fields: dict[str, Any]) -> dict[str, Any]:

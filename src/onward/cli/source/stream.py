@@ -18,7 +18,7 @@ PREFERENCE = "resumable"
 
 
 class ChunkStream:
-    """What is known of a stream: the chunks of its choices so far, and where another connection has to read on."""
+    """What is known of a stream: the chunks of its choices so far, and where another connection has to resume."""
 
     def __init__(self, url: str, window_seconds: float | None) -> None:
         """`window_seconds`: how long the server keeps the stream after a connection was lost; None: not at all."""
@@ -31,7 +31,7 @@ class ChunkStream:
 
     @property
     def own_url(self) -> str | None:
-        """URL by which another connection reads on, None if that is impossible."""
+        """URL at which another connection resumes the stream, None if that is impossible."""
         return f"{self.url}/{self._id}" if self.window_seconds and self._id and self.last_event_id else None
 
     async def read(self, response: httpx2.Response) -> AsyncGenerator[Document, None]:

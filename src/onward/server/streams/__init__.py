@@ -1,1 +1,1 @@
-"""Streams that are kept, so that a client whose connection is lost can read on."""
+"""Streams that are kept, so that a client whose connection is lost can resume."""

@@ -1,4 +1,4 @@
-"""GET and DELETE …/completions/{id}: read on in a stream whose connection was lost, or end it."""
+"""GET and DELETE …/completions/{id}: resume a stream whose connection was lost, or end it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Streams:
 
     async def resume(self, exchange: HttpExchange) -> None:
         """Send the events after Last-Event-ID, without that header all of them; with `Accept: application/json` the
-        whole completion, when it has ended. 204 if there is nothing left, by which browsers stop to reconnect.
+        whole completion, when it has ended. 204 if there is nothing left, which makes browsers stop reconnecting.
 
         Raises NotFound, InvalidRequest, ClientDisconnected.
         """

@@ -215,7 +215,7 @@ class StreamCollector(Collector):
         kept = self._kept
         yield GaugeMetricFamily("onward_streams_kept", "Resumable streams that are kept.", kept.num_streams)
         yield GaugeMetricFamily("onward_streams_kept_bytes", "Memory that kept streams hold.", kept.num_bytes)
-        yield CounterMetricFamily("onward_streams_resumed", "Connections that read on in a stream.", kept.num_resumed)
+        yield CounterMetricFamily("onward_streams_resumed", "Connections that resumed a stream.", kept.num_resumed)
         yield CounterMetricFamily(
             "onward_streams_abandoned",
             "Resumable streams that were cancelled because no client came back in time, or memory ran out.",

@@ -144,4 +144,4 @@ def event_size(event: Event) -> int:
 
 
 def _not_ours_any_more() -> ApiError:
-    return NotFound("The stream was cancelled, or another connection reads on.", code="stream_cancelled")
+    return NotFound("The stream was cancelled, or another connection has taken over.", code="stream_cancelled")
