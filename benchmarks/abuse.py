@@ -1,4 +1,4 @@
-"""What an abusive request costs everybody else: the longest delay of a stream and of `/health` beside it.
+"""What an abusive request costs everybody else: the longest delay of a stream and of `/health` meanwhile.
 
 For each request a new server of `--model` is started, of this source and with `--before PATH` of another one's `src`
 folder. `python -m benchmarks.abuse`.
@@ -47,7 +47,7 @@ STREAM: dict[str, Any] = {"prompt": "Once", "max_tokens": 400, "stream": True, "
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What was seen beside one request. Delays in milliseconds, memory in bytes above what was resident before.
+    """What was seen during one request. Delays in milliseconds, memory in bytes above what was resident before.
 
     `status`: of its answer; 0 if there was none within the limit. `num_refused`: streams that got an error.
     """
@@ -175,7 +175,7 @@ def send(server: Server, request: AbusiveRequest, body: bytes, limit: float) -> 
 
 
 def cost_of(server: Server, model: str, request: AbusiveRequest | None, num_bytes: int, limit: float) -> Cost:
-    """Send a request beside a stream and polls of `/health`; None: observe only."""
+    """Send a request during a stream and polls of `/health`; None: observe only."""
     body = request.make_body(model, num_bytes) if request else b""
     health, stream = HealthPoller(server), StreamReader(server, model)
     try:

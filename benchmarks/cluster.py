@@ -1,4 +1,5 @@
-"""What a cluster adds and what it scales to: output tokens per second with 1, 2 and 4 replicas, and one process beside.
+"""What a cluster adds and what it scales to: output tokens per second with 1, 2 and 4 replicas, and one process for
+comparison.
 
 The replicas' engines sleep in each step, as one does that waits for a GPU, so that several fit on this machine and what
 shows is the cost of everything else: the server of the API (the face), Ray, and the replicas' own processes. In turns,

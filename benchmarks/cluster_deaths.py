@@ -2,8 +2,8 @@
 
 Closed-loop clients stream from a face over a cluster on simulated nodes of this machine, whose engines sleep in each
 step. Then something is killed, again and again, and the longest time without a chunk is taken from all streams that
-ran. No stream may fail or be short. A part of it is replay: the replica that a stream goes on at computes the tokens
-again that it has. That is measured on an idle engine of the same kind, for as many tokens as that stream had.
+ran. No stream may fail or be short. A part of it is replay: the replica at which a stream is resumed computes the
+tokens again that it has. That is measured on an idle engine of the same kind, for as many tokens as that stream had.
 `python -m benchmarks.cluster_deaths`.
 """
 

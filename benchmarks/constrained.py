@@ -66,7 +66,7 @@ of its own, and many tokens are allowed."""
 PROMPT_TOKENS = 32
 MASKS_PER_GRAMMAR = 400
 STEPS_PER_TURN = 5
-"""Beside a first one, which is not counted: it has the masks of new matchers."""
+"""In addition to a first one, which is not counted: it has the masks of new matchers."""
 
 
 class Arms:

@@ -1,4 +1,4 @@
-"""How long a small request of one client waits for its first token beside everything that another client sends.
+"""How long a small request of one client waits for its first token, whatever another client sends.
 
 `python -m benchmarks.fairness` runs the real engine in virtual time, with the step durations of `benchmarks.simulate`.
 The small request arrives at the worst moment, when a step has just begun. Its time to the first token shall be at most

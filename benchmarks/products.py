@@ -1,4 +1,4 @@
-"""Products of weights beside the machine's limits: GB/s and GMAC/s of each type, by the number of rows.
+"""Products of weights against the machine's limits: GB/s and GMAC/s of each type, by the number of rows.
 
 Limits are measured in the same run, on the same threads: reading memory, multiplying float32 in registers (fma), and
 int8 (dpbusd, or maddubs and maddwd). `python -m benchmarks.products --json benchmarks/figures/products.json --plot

@@ -1,4 +1,4 @@
-"""Scenarios other than plain throughput, each figure a ratio within one run: a long prompt beside running streams,
+"""Scenarios other than plain throughput, each figure a ratio within one run: a long prompt during running streams,
 candidates of one prompt, a shared prefix, scoring.
 
 `python -m benchmarks.reach storyteller PATH`. Two servers of the model run, with and without prefix cache; one at a

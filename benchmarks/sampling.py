@@ -54,7 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 MASKED = {"temperature": 0.8, "top_p": 0.95}
 MASKS = {"a mask of 0.1 %": 0.001, "a mask of half": 0.5, "a mask of 99.9 %": 0.999}
-"""Fractions of the vocabulary that the mask of a grammar allows, beside MASKED."""
+"""Fractions of the vocabulary that the mask of a grammar allows, in addition to MASKED."""
 
 
 def sample_us_per_row(

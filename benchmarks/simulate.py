@@ -142,7 +142,7 @@ def ttft_behind_prompts(
     num_long: int, streams: int = 0, *, length: int = 4000, short: int = 64, seed: int = 0
 ) -> float:
     """Return the seconds to the first token of a short prompt submitted while some of `num_long` prompts of `length`
-    tokens are prefilling and the others wait, beside `streams` streams."""
+    tokens are prefilling and the others wait, with `streams` streams running."""
     engine, model = _engine(seed, jitter=0.0)
     for _ in range(streams):
         engine.submit(model.random.integers(0, model.vocab_size, 128).tolist(), 4000)

@@ -329,7 +329,7 @@ def test_the_parts_of_the_scheduler_stay_small(file: str, name: str) -> None:
 
 TESTS = Path(__file__).parent
 NO_MODULE = {"clocks", "docs", "layers", "repository"}
-"""Test files beside this one that are about the whole source, or about the repository."""
+"""Test files next to this one that are about the whole source, or about the repository."""
 
 
 def test_the_test_of_a_module_is_where_the_module_is() -> None:
@@ -370,7 +370,7 @@ MACHINE_DEPENDENT = {
 MAY_DEPEND = {
     "sampling/reference.py": "what tests compare the kernels with",
     "sampling/candidates.py": "what tests compare the kernels with",
-    "sampling/filters.py": "each entry has its numpy form for the reference, beside its kernel",
+    "sampling/filters.py": "each entry has its numpy form for the reference, next to its kernel",
     "sampling/chains.py": "a bound of what is sorted, with a margin",
 }
 

@@ -126,7 +126,7 @@ class AuthenticationFailed(ApiError):
 
 
 class Forbidden(ApiError):
-    """The request comes from a web page, or names a host, that this server is not for."""
+    """The request comes from a web page, or names a host, that this server does not serve."""
 
     status = 403
     type = "invalid_request_error"

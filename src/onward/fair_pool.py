@@ -1,4 +1,4 @@
-"""Threads for the work of many clients, of whom none holds them all."""
+"""Threads for the work of many clients, none of whom can hold them all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FairPool:
         self._is_closed = False
 
     def submit(self, owner: str, work: Callable[[], T]) -> Future[T]:
-        """Return the future result of `work`; cancelled before it begins, it is not done."""
+        """Return the future result of `work`. If that is cancelled before the work begins, the work is dropped."""
         future: Future[T] = Future()
         with self._changed:
             self._queues.setdefault(owner, deque()).append((future, work))
@@ -39,7 +39,7 @@ class FairPool:
         return future
 
     def close(self) -> None:
-        """Drop what was not begun; threads end after what they do."""
+        """Drop what has not begun; threads end after their current work."""
         with self._changed:
             self._is_closed = True
             for queue in self._queues.values():

@@ -1,4 +1,4 @@
-"""How the environment says to reach other servers: through which proxy, by which certificate authorities.
+"""How to reach other servers, according to the environment: through which proxy, by which certificate authorities.
 
 httpx2 reads the same variables, but NO_PROXY only with commas, and it fails before the first request at a proxy that no
 request would use, with an error that does not name the variable. So the choice of proxies is made here.

@@ -1,6 +1,6 @@
 """Keeps long work off the event loop: what is large runs on a thread, and stops when nobody waits for it any more.
 
-Whoever the work is for (`owner`) takes turns with others, and leaves threads free for them.
+Owners of the work (`owner`) take turns, and each leaves threads free for the others.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def inline_or_on_thread(size: int, work: Callable[[], T]) -> T:
 
 
 async def on_thread(work: Callable[[], T]) -> T:
-    """As `inline_or_on_thread`, for work that takes long but not very long."""
+    """As `inline_or_on_thread`, for work of medium length."""
     return await _on(_medium(), work)
 
 

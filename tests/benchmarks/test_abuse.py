@@ -1,4 +1,4 @@
-"""The benchmark of abusive requests sees what happens beside them."""
+"""The benchmark of abusive requests sees what happens meanwhile."""
 
 from __future__ import annotations
 

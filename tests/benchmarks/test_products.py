@@ -1,4 +1,4 @@
-"""Products are measured beside the machine's limits: what is counted, and how it is shown."""
+"""Products are measured against the machine's limits: what is counted, and how it is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients in languages that are compiled: each is built from a folder beside this file, on demand, outside git."""
+"""Clients in languages that are compiled: each is built from a folder next to this file, on demand, outside git."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class VimPlugin:
 
 @dataclass(frozen=True, slots=True)
 class NeovimPlugin:
-    """A plug-in in Neovim, which `environment` has beside the package that drives it."""
+    """A plug-in in Neovim, which `environment` has next to the package that drives it."""
 
     clone: Clone
     environment: PythonEnvironment

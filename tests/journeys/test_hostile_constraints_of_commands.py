@@ -1,4 +1,4 @@
-"""Constraints that once ended a command: it goes on, and says which request is refused."""
+"""Constraints that once ended a command: it continues, and says which request is refused."""
 
 from __future__ import annotations
 

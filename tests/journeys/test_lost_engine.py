@@ -198,7 +198,7 @@ def test_a_server_can_be_stopped_while_its_engine_hangs() -> None:
 
 @pytest.mark.slow
 def test_a_request_that_ends_engines_ends_itself_and_no_other(undisturbed: dict[str, Folded]) -> None:
-    """Two of them, from clients of their own, beside one request of every kind."""
+    """Two of them, from clients of their own, together with one request of every kind."""
     with server_process("--engine-process", "on", module="tests.journeys.fatal_engine") as server:
         client = Client(server.url)
         answers = {name: client.send(fields) for name, fields in REQUESTS.items()}

@@ -92,7 +92,7 @@ async def all_at_random_times(
     backend: EmbeddedBackend, seed: int, alone: dict[int, list[dict[str, Any]]]
 ) -> dict[int, list[dict[str, Any]]]:
     """The answers of all requests, sent at random times, streamed or not, a third with a prediction of their answer in
-    `alone`, beside unseeded ones of which some are cancelled."""
+    `alone`, among unseeded ones of which some are cancelled."""
     rng = random.Random(seed)
     answers: dict[int, list[dict[str, Any]]] = {}
 
@@ -187,7 +187,8 @@ def test_law_2_200_requests_return_the_same_bytes(
 def test_law_2_200_requests_return_the_same_bytes_with_many_drafts(
     alone: dict[int, list[dict[str, Any]]], precision: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few drafts pay beside many requests. Here all count as paying, and few requests prefill while others decode."""
+    """Few drafts pay off among many requests. Here all count as paying, and few requests prefill while others
+    decode."""
     let_steps_count_the_same(monkeypatch)
 
     async def drafted() -> dict[int, list[dict[str, Any]]]:

@@ -1,7 +1,7 @@
 """Lines of the standard library's functions to fill in, and a program that runs what a model wrote.
 
 As a program (`python -m tests.real_models.infill`) it reads a hole and a line from standard input as JSON, runs
-the function with that line beside the original, and exits with 0 if all results are equal.
+the function with that line next to the original, and exits with 0 if all results are equal.
 """
 
 from __future__ import annotations

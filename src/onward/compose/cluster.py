@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from onward.engines.cluster.ray_transport import RayTransport
 
 FACE_SETTINGS = {"cache_dir", "offline"}
-"""Settings of replicas that this server has too: for the files of tokenizers."""
+"""Settings of replicas that apply to this server too: they concern the files of tokenizers."""
 ANSWER_SECONDS = 10.0
 POLL_SECONDS = 1.0
 START_SECONDS = 300.0
@@ -56,7 +56,7 @@ def connect_models(
 
 
 def _refuse_settings(settings: Settings) -> None:
-    """Raise SetupError for a setting that would have no effect: it is one of the replicas."""
+    """Raise SetupError for a setting that would have no effect here, because it belongs to the replicas."""
     defaults = Settings()
     if settings.model != defaults.model:
         raise SetupError("--cluster serves the models of the cluster: leave --model out, or put it into cluster.toml.")
@@ -97,7 +97,7 @@ def _connect(
 
 
 async def _check_answers(transport: RayTransport, replicas: Iterable[str]) -> None:
-    """Make an empty call to one replica after the other until something comes back. Raises SetupError if nothing does:
+    """Make an empty call to one replica after another until something comes back. Raises SetupError if nothing does:
     Ray drops what does not have the right token, and neither side hears of it."""
     for replica in replicas:
         with suppress(TimeoutError, ReplicaLost):

@@ -41,8 +41,8 @@ MAX_SOCKET_BYTES = 100
 
 
 def wanted_engines(settings: Settings) -> dict[str, str]:
-    """Return a word of --engine for each model that has one other than onward. Raises SetupError for one of no model,
-    or of a model whose engine is a server that runs already."""
+    """Return the word of --engine for each model whose engine is not Onward's own. Raises SetupError for one of no
+    model, or of a model whose engine is a server that runs already."""
     names = [*served_names(settings), *adapted_models(settings)]
     upstreams, stated = upstreams_of(settings), dict(settings.engine)
     for name in filter(None, stated):

@@ -56,7 +56,7 @@ class FrameReader:
 
     def receive(self, seconds: float) -> bytes | None:
         """Return the next payload, None if the other side has closed. Raises TimeoutError where nothing arrives for so
-        long, and as `__iter__`. Not to be mixed with it."""
+        long, and as `__iter__`. Do not mix the two."""
         while not self._received:
             if self._poll is not None and not self._poll.poll(seconds * 1000.0):
                 raise TimeoutError

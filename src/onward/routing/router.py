@@ -26,7 +26,7 @@ MAX_KEYS = 32
 NUM_POINTS = 64
 """Points of each replica on the ring: shares differ by about one eighth."""
 FEW = 8
-"""Replicas that join or leave one by one. More of them make the ring anew, which is faster then."""
+"""Up to this many replicas join or leave one by one. For more, the ring is rebuilt, which is then faster."""
 
 LOAD_FACTOR = 1.25
 """How much above the mean load a replica may be before others are preferred."""
@@ -158,8 +158,8 @@ class Router:
         self._total, self._own_total = self._sums(ring.names)
 
     def reported(self, name: str, load: int) -> None:
-        """A replica had that load in all, some time since the report before its last one; what exceeds the load counted
-        here since then is that of others."""
+        """A replica had this load in total at some time since the report before its last one; what exceeds the load
+        counted here since then is that of others."""
         before = self.load(name)
         own, peaks = self._own.get(name, 0), self._peaks.get(name, (0, 0))
         self._others[name] = max(0, load - max(own, *peaks))
@@ -176,7 +176,7 @@ class Router:
     ) -> list[str]:
         """Return the replicas for a job of `size` choices, the best one first, full ones last, least loaded first.
 
-        `keys`: see `prefix_keys`. `eligible`: the replicas that come into question; None: all. `limit`: how many are
+        `keys`: see `prefix_keys`. `eligible`: the replicas to choose from; None: all. `limit`: how many are
         needed; among thousands, one is found much sooner than all are ranked.
         """
         keys, known = tuple(keys), self._ring.names

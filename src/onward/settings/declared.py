@@ -150,8 +150,8 @@ class Settings:
     )  # fmt: skip
     dialects: tuple[str, ...] = option(
         ("all",), "Network", values.choice("all", "none", *DIALECTS),
-        "Completion APIs of other servers that are served beside OpenAI's, for editors and programs that know only "
-        "those. all, none, or names. Repeatable.",
+        "Completion APIs of other servers that are served in addition to OpenAI's, for editors and programs that know "
+        "only those. all, none, or names. Repeatable.",
         metavar="NAME", is_repeatable=True,
     )  # fmt: skip
     max_body: int = option(
@@ -271,7 +271,7 @@ class Settings:
     engine_process: Literal["on", "off"] = option(
         "on", "Performance", values.choice("on", "off"),
         "on: each model's engine runs in a process of its own. If that dies, another one is started, and all streams "
-        "go on where they were. off: in a thread of the server.", is_server_only=True,
+        "continue where they were. off: in a thread of the server.", is_server_only=True,
     )  # fmt: skip
     engine_timeout: float = option(
         120.0, "Performance", values.seconds,

@@ -19,7 +19,7 @@ def runtime_folder() -> Path:
     """Return the folder for sockets between processes of this user: systemd's $RUNTIME_DIRECTORY,
     $XDG_RUNTIME_DIR/onward, or onward-UID in the folder for temporary files.
 
-    It may not exist, or belong to somebody else.
+    It may not exist, or belong to another user.
     """
     if (given := Path(os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0])).is_absolute():
         return given

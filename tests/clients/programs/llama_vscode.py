@@ -55,7 +55,7 @@ def code_server(home: Path, settings: dict[str, object]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def vscode(**more: object) -> Iterator[tuple[Page, Path]]:
-    """Yield VS Code's page with a file open, and the file. `more`: settings beside those of the recipe."""
+    """Yield VS Code's page with a file open, and the file. `more`: settings in addition to those of the recipe."""
     url = URLS["keyed" if more else "editors"]
     named = {f"llama-vscode.{name}": value for name, value in more.items()}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, sync_playwright() as playwright:
