@@ -241,6 +241,14 @@ def predicted_sequences(number: int, tokens: int = 60) -> list[EngineSequence]:
     return engine.scheduler.running
 
 
+def test_a_choice_that_replays_tokens_drafts_nothing() -> None:
+    sequence = predicted_sequences(1)[0]
+    assert sequence.drafter is not None and sequence.drafter.follow()
+    assert sequence.propose_draft(0.0) is not None
+    sequence.computed -= 1
+    assert sequence.propose_draft(0.0) is None
+
+
 def test_the_costs_of_a_step_and_of_a_row_are_estimated() -> None:
     cost = observed_cost(0.020, 0.0015)
     assert cost.decode(1) == pytest.approx(0.020, rel=0.2)

@@ -75,6 +75,21 @@ TOKENS = st.lists(WHOLE | PARTS, max_size=12)
 PENDING = st.sampled_from([b"", b"\xe2", b"\xe2\x82"])
 
 
+@given(st.lists(WHOLE, max_size=8))
+def test_a_record_is_emitted_with_its_text(tokens: list[bytes]) -> None:
+    assembler = Assembler(TextRules())
+    for index, token_bytes in enumerate(tokens):
+        part = assembler.feed(record(token_bytes, index), special=False)
+        assert part.text == token_bytes.decode() and [each.token for each in part.records] == [index]
+
+
+def test_a_record_is_held_back_as_long_as_its_text() -> None:
+    assembler = Assembler(TextRules(stops=("abc",)))
+    parts = [assembler.feed(record(each, index), special=False) for index, each in enumerate([b"xa", b"b", b"ab"])]
+    assert [part.text for part in parts] == ["x", "", "ab"]
+    assert [[each.token for each in part.records] for part in parts] == [[], [], [0, 1]]
+
+
 def plain_offsets(tokens: list[bytes]) -> list[int]:
     """For each token, the offset of the character of its first byte, with all bytes decoded at once."""
     begun = [b"".join(tokens[:index]) + token_bytes[:1] for index, token_bytes in enumerate(tokens)]
