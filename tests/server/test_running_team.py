@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -147,21 +148,9 @@ def test_a_refusal_comes_before_the_first_byte_of_a_stream(tmp_path: Path) -> No
     serving(tmp_path, test, keys={"a": {"limits": Limits(tokens_per_minute=10)}})
 
 
-REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama-server": ("/completion", {"prompt": "a"}),
-    "ollama": ("/api/generate", {"model": "storyteller", "prompt": "a"}),
-    "mistral": ("/v1/fim/completions", {"model": "storyteller", "prompt": "a"}),
-    "tabby": ("/v1/completions/tabby", {}),
-    "tgi": ("/generate", {"inputs": "a"}),
-}
-
-
 @pytest.mark.parametrize("dialect", sorted(DIALECTS))
 def test_every_dialect_refuses_with_429_and_its_headers(tmp_path: Path, dialect: str) -> None:
-    path, body = REQUESTS[dialect]
-    if dialect == "tabby":
-        path, body = "/v1/completions", {"language": "python", "segments": {"prefix": "a"}}
-        path = next(route.path for route in DIALECTS["tabby"] if route.method == "POST")
+    path, body = import_module(f"tests.api.test_{dialect.replace('-', '_')}").REQUEST
 
     async def test(served: Served) -> None:
         call = Call(served.app, "POST", path, json.dumps(body).encode(), authorization="Bearer sk-a")
