@@ -115,7 +115,7 @@ def test_merges_follow_scores_then_ids() -> None:
         ({"tokenizer.ggml.tokens": []}, "no tokens"),
         ({"tokenizer.ggml.token_type": [1]}, "has 1 entries of 'tokenizer.ggml.token_type' instead of 30"),
         ({"tokenizer.ggml.merges": ["a z", "x"]}, "which are not tokens"),
-        ({"tokenizer.ggml.eos_token_id": "end"}, "which is no id"),
+        ({"tokenizer.ggml.eos_token_id": "end"}, "which is not an id"),
         ({"tokenizer.ggml.add_bos_token": 1}, "where true or false is needed"),
         ({"tokenizer.ggml.merges": []}, "no merges"),
         ({"tokenizer.ggml.suppress_tokens": np.asarray([1])}, "suppress_tokens"),

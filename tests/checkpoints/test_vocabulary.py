@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no merges": (byte_level(merges=(), more=[("the", NORMAL)]), "has no merges"),
     "an empty list of merges": (byte_level([("the", NORMAL)], ()), "has no merges"),
     "a start token as a number": (byte_level(add_bos_token=1), "true or false is needed"),
-    "an end token as a text": (byte_level(eos_token_id="</s>"), "which is no id"),
+    "an end token as a text": (byte_level(eos_token_id="</s>"), "which is not an id"),
     "an unknown rule": (byte_level(pre="martian"), "'martian'"),
     "kinds of other tokens": (byte_level(token_type=[1, 1]), "has 2 entries"),
     "no scores": (sentence_piece(scores=None), "no scores"),

@@ -59,7 +59,7 @@ def test_a_folder_that_was_removed_is_a_sentence(arguments: tuple[str, ...], tmp
     gone.mkdir()
     shell = 'cd "$0" && rmdir "$0" && exec "$@"'
     done = subprocess.run(["sh", "-c", shell, gone, *COMMAND, *arguments], capture_output=True, check=False)
-    assert said(done) == (1, "onward: The current folder does not exist any more: change to another one.")
+    assert said(done) == (1, "onward: The current folder no longer exists: change to another one.")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ _CHANGES = {
     "layer_replication": "replicated layers",
     "trainable_token_indices": "trained tokens",
     "target_parameters": "parameters that are not linear layers",
-    "alora_invocation_tokens": "changes that begin behind certain tokens (aLoRA)",
+    "alora_invocation_tokens": "changes that begin after certain tokens (aLoRA)",
     "lora_bias": "biases",
 }
 """Statements of adapter_config.json that change more than linear layers, and what they stand for."""
@@ -133,7 +133,7 @@ def _read_peft(folder: Path, parameters: Parameters) -> tuple[tuple[Path, ...], 
         )
     for name, value in stated.items():
         if value and name not in _PLAIN:
-            raise CheckpointError(f"{config} states {name[:40]!r}, which Onward does not know of an adapter.")
+            raise CheckpointError(f"{config} states {name[:40]!r}, which Onward does not support in an adapter.")
     alpha, is_root = stated.get("lora_alpha", 8), bool(stated.get("use_rslora"))
     if not isinstance(alpha, int | float):
         raise CheckpointError(f"{config} states {str(alpha)[:40]!r} as 'lora_alpha', which is not a number.")

@@ -169,7 +169,7 @@ def _require_known_rules(model: SentencePieces, where: str) -> None:
     normalizer, trainer = model.normalizer, model.trainer
     others = {
         "leaves spaces as they are ('escape_whitespaces')": not normalizer.get(_ESCAPES, 1),
-        "puts spaces behind words ('treat_whitespace_as_suffix')": trainer.get(_SPACE_AFTER),
+        "puts spaces after words ('treat_whitespace_as_suffix')": trainer.get(_SPACE_AFTER),
         "rewrites the text of tokens ('denormalizer_spec')": model.denormalizer.get(_CHARACTER_MAP),
     }
     for rule, applies in others.items():

@@ -90,7 +90,7 @@ def _check_folder() -> None:
     try:
         os.getcwd()  # noqa: PTH109 - a Path asks nobody
     except FileNotFoundError:
-        raise SetupError("The current folder does not exist any more: change to another one.") from None
+        raise SetupError("The current folder no longer exists: change to another one.") from None
     if not os.access(".", os.X_OK):
         raise SetupError("The current folder may not be entered by this user: change to another one.")
 

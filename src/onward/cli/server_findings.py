@@ -74,7 +74,7 @@ def _findings(client: httpx2.Client) -> Iterator[Finding]:
     before = time.time()
     live = client.get("/live")
     if _object(live).get("status") != "live":
-        words = f"it answers GET /live with status {live.status_code}: it is not Onward, or a proxy is before it"
+        words = f"it answers GET /live with status {live.status_code}: it is not Onward, or there is a proxy in front of it"
         yield Finding("Server", "bad", words)
         return
     scrape = client.get("/metrics")
@@ -105,7 +105,7 @@ def _version(metrics: Scrape, status: int) -> Finding:
     if started:
         words += f", started {_duration(time.time() - started)} ago"
     if version != onward.__version__:
-        return Finding("Server", "note", words, f"This command is of version {onward.__version__}.")
+        return Finding("Server", "note", words, f"This command is version {onward.__version__}.")
     return Finding("Server", "good", words)
 
 

@@ -151,7 +151,7 @@ def _start_token_warning(request: CompletionRequest, model: ServedModel) -> str:
         return ""
     return (
         f"A prompt of token ids does not begin with the start token {start} ({model.tokenizer.bos_token!r}), which "
-        "this model needs: its log-probabilities are far too low without. Begin with it, or send the prompt as text."
+        "this model needs: its log-probabilities are far too low without it. Begin with it, or send the prompt as text."
     )
 
 

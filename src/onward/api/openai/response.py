@@ -177,7 +177,7 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
         "`prompt_token_ids`; null for the first one. By token id: the prompt's token, then the most likely ones.",
     },
     "PromptLogprob": {
-        "": "A token in a place of the prompt.",
+        "": "A token at a position of the prompt.",
         "logprob": "The natural logarithm of its probability there; -9999 for none.",
         "rank": "Its place among all tokens there, from 1 for the most likely one; of equally likely ones, the lowest "
         "id comes first.",

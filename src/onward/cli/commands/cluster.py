@@ -178,7 +178,7 @@ _COMMANDS = [
             click.Option(["--wait"], type=click.FloatRange(0), default=600.0, metavar="SECONDS",
                          help="How long to wait for the replicas. Default: 600."),
             click.Option(["--remove-others"], is_flag=True, help="Stop serving models that are not named."),
-            click.Option(["--keep-others"], is_flag=True, help="Go on serving models that are not named."),
+            click.Option(["--keep-others"], is_flag=True, help="Keep serving models that are not named."),
         ],
         can_connect=False,
     ),

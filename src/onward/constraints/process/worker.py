@@ -189,7 +189,7 @@ def _work(worker: Worker) -> None:
     except (BrokenFrame, OSError, StopIteration):
         os._exit(1)
     except BaseException as error:
-        print(f"onward: the process of grammars ends: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(f"onward: the process for grammars ends: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(70)
     os._exit(0)
 

@@ -78,7 +78,7 @@ def read_config(path: Path) -> list[ModelConfig]:
     try:
         content = path.read_bytes()
         if len(content) > MAX_FILE_BYTES:
-            raise SetupError(f"{path} is larger than {MAX_FILE_BYTES:,} bytes: it is no cluster.toml.")
+            raise SetupError(f"{path} is larger than {MAX_FILE_BYTES:,} bytes: it is not a cluster.toml.")
         table = tomllib.loads(content.decode())
     except OSError as error:
         raise SetupError(f"{path} cannot be read: {error.strerror}.") from None

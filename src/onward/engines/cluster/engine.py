@@ -171,7 +171,7 @@ class ClusterEngine(LoopClient):
         while not (able := self._members.with_fingerprint(flight.fingerprint)):
             left = deadline - self._loop.time()
             if left <= 0:
-                raise ReplicaLost(f"the cluster has no replica any more that computes {flight.fingerprint}")
+                raise ReplicaLost(f"the cluster no longer has a replica that computes {flight.fingerprint}")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
         return able

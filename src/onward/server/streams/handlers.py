@@ -163,7 +163,7 @@ def _last_event_id(exchange: HttpExchange, log: StreamLog) -> int:
 def _require_events_after(log: StreamLog, number: int) -> None:
     if number < log.first - 1:
         raise NotFound(
-            f"The events of this stream before {log.first} are not kept any more: the server's --resume-memory was "
+            f"The events of this stream before {log.first} are no longer kept: the server's --resume-memory was "
             "used up."
         )
 
