@@ -101,6 +101,17 @@ def test_omit_removes_exactly_the_matches_however_the_text_is_split(
     assert counts == sorted(counts)
 
 
+def test_a_match_that_later_text_could_extend_waits_for_it() -> None:
+    parts = filtered(make_filters([setting("abc|ab", action="omit")]), "xabc.", [3])
+    assert "".join(part.text for part in parts) == "x."
+
+
+def test_a_record_is_sent_with_its_text_when_the_next_token_has_begun() -> None:
+    parts = filtered(make_filters([setting("z", action="omit")]), "abc", [1, 2])
+    assert [part.text for part in parts] == ["", "a", "bc"]
+    assert [[record.token for record in part.records] for part in parts] == [[], [0], [1, 2]]
+
+
 @settings(max_examples=examples(300))
 @given(TEXTS, CUTS, CHOSEN)
 def test_stop_ends_the_text_before_the_first_match_however_it_is_split(

@@ -70,6 +70,15 @@ def test_of_a_long_text_only_the_beginning_is_tokenized_if_that_is_too_long() ->
     assert tokenizer.num_characters == 65_536
 
 
+def test_a_long_text_of_few_tokens_is_accepted() -> None:
+    class LongTokens(CountingTokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            return list(text[::10_000].encode())
+
+    [job] = planned(LongTokens(max_token_bytes=1_000_000), prompt="x" * 100_000).jobs
+    assert bytes(job.prompt) == b"x" * 10
+
+
 def test_of_a_prediction_no_more_is_tokenized_than_the_context_needs() -> None:
     tokenizer = CountingTokenizer(max_token_bytes=1)
     [job] = planned(tokenizer, prompt="", prediction={"type": "content", "content": "x" * 1_000_000}).jobs
