@@ -101,7 +101,7 @@ class Unigram:
 
 
 def _start_again(sums: array[float], begins: list[int], begin: int, farthest: int) -> None:
-    """Make the sum at a position zero, and those behind it smaller by as much, which keeps them precise."""
+    """Make the sum at a position zero, and those after it smaller by as much, which keeps them precise."""
     excess = sums[begin]
     for place in range(begin, farthest + 1):
         if place == begin or begins[place] >= 0:

@@ -108,7 +108,8 @@ class VocabularyLists:
         if type(value) is int and 0 <= value < len(self.tokens):
             return value
         if type(value) is not int:
-            raise CheckpointError(f"{self.parameters.where} states {str(value)[:40]!r} as {name!r}, which is not an id.")
+            where = self.parameters.where
+            raise CheckpointError(f"{where} states {str(value)[:40]!r} as {name!r}, which is not an id.")
         note = f"{self.parameters.where} states {str(value)[:40]} as {name!r}, which is not a token: it is not used."
         if note not in self.notes:
             self.notes.append(note)

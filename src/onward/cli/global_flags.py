@@ -75,7 +75,7 @@ def _global_flags() -> dict[str, bool]:
 
 
 def hoist(arguments: list[str]) -> list[str]:
-    """Return the arguments with global flags before a subcommand moved behind its name, where they are declared."""
+    """Return the arguments with global flags before a subcommand moved after its name, where they are declared."""
     end, takes_value = 0, _global_flags()
     while end < len(arguments) and arguments[end].startswith("-"):
         name, separator, _ = arguments[end].partition("=")

@@ -74,7 +74,7 @@ def _findings(client: httpx2.Client) -> Iterator[Finding]:
     before = time.time()
     live = client.get("/live")
     if _object(live).get("status") != "live":
-        words = f"it answers GET /live with status {live.status_code}: it is not Onward, or there is a proxy in front of it"
+        words = f"it answers GET /live with status {live.status_code}: it is not Onward, or a proxy answers for it"
         yield Finding("Server", "bad", words)
         return
     scrape = client.get("/metrics")

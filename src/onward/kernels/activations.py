@@ -20,9 +20,9 @@ TINY = 1e-30
 INT16_STEPS = 16_383
 """Steps on each side of zero. A product of 32 with Q6_K's weights, at most 4,096 with their scale, just fits int32."""
 INT8_SCALE, INT8_SCALED_SUM, INT8_PAIR, INT8_SUM = 32, 36, 40, 44
-"""Offsets in a block of int8, behind its 32 values: float32 scale, scale times sum, two int16 sums of 16, int32 sum."""
+"""Offsets in a block of int8, after its 32 values: float32 scale, scale times sum, two int16 sums of 16, int32 sum."""
 INT16_SCALE, INT16_SCALED_SUM, INT16_PAIR = 64, 68, 72
-"""Offsets in a block of int16, behind its 32 values: float32 scale, scale times sum, two int32 sums of 16."""
+"""Offsets in a block of int16, after its 32 values: float32 scale, scale times sum, two int32 sums of 16."""
 _HALF_PANEL = 16
 
 

@@ -150,5 +150,5 @@ OWN = Layout(0, counter=PTR, step=I64, total=I64, is_last=I64)
 many pieces there are, and whether this thread has completed the last one."""
 OWN_BYTES = 64
 STEP_SHIFT, PIECE_MASK, COMPLETED_OFFSET = 32, 2**32 - 1, 8
-"""A record's counter: the step in the high half, the next piece in the low one; behind it how many are complete."""
+"""A record's counter: the step in the high half, the next piece in the low one; after it how many are complete."""
 COUNTER_BYTES = 64

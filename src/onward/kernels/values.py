@@ -225,7 +225,7 @@ class Value:
         return Value(self.f, self.f.b.extract_element(self.v, index.v if isinstance(index, Value) else I32(index)))
 
     def shuffle(self, indices: Iterable[int], other: Value | None = None) -> Value:
-        """Return a vector of lanes of this vector, and behind them of `other`."""
+        """Return a vector of lanes of this vector, followed by lanes of `other`."""
         shuffled = Shuffle(self.f.b.block, self.v, (self if other is None else other).v, tuple(indices))
         self.f.b._insert(shuffled)
         return Value(self.f, shuffled)

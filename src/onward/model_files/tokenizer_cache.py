@@ -68,7 +68,7 @@ def _read(path: Path) -> TokenizerFiles | None:
 
 
 def _write(path: Path, files: TokenizerFiles) -> None:
-    """Write a file, all of it or nothing, behind a digest of its content."""
+    """Write a file, all of it or nothing, after a digest of its content."""
     content = msgspec.msgpack.encode(files)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A stream whose connection is lost is read on, against a server that keeps it, without a seam."""
+"""A stream whose connection is lost is resumed seamlessly, against a server that keeps it."""
 
 from __future__ import annotations
 

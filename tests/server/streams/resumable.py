@@ -16,7 +16,7 @@ def resumable(app: Any, *, headers: dict[str, str] | None = None, **fields: Any)
 
 
 def resume(app: Any, id: str, after: int | None = None, **headers: str) -> Call:
-    """A connection that reads on after the event of this number."""
+    """A connection that resumes after the event of this number."""
     given = {} if after is None else {"last_event_id": str(after)}
     return Call(app, "GET", f"/v1/completions/{id}", b"", **given, **headers)
 

@@ -1,4 +1,4 @@
-"""Streams that are kept: a client whose connection is lost reads on, and misses nothing."""
+"""Streams that are kept: a client whose connection is lost resumes, and misses nothing."""
 
 from __future__ import annotations
 
