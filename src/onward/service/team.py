@@ -61,9 +61,9 @@ class Admitted:
 
 
 class Team:
-    """The keys of a store and their limits. Belongs to one event loop, but for the store behind it. `folder`: for rows
-    that the database does not have yet. `prices`: by model id. `monotonic` is a clock in seconds. Raises SetupError for
-    a folder that cannot be used."""
+    """The keys of a store and their limits. Belongs to one event loop, except for the store behind it. `folder`: for
+    rows that the database does not have yet. `prices`: by model id. `monotonic` is a clock in seconds. Raises
+    SetupError for a folder that cannot be used."""
 
     def __init__(
         self,
