@@ -129,7 +129,7 @@ def test_tokenizer_json_comes_first(tmp_path: Path) -> None:
         (model_bytes({**BPE, 3: 3}), "by words.*by BPE or unigram.*save_pretrained"),
         (model_bytes({**BPE, 3: 4}), "by characters"),
         (MODEL + message([(5, message([(2, b"map")]))]), "rewrites the text of tokens"),
-        (model_bytes({**BPE, 24: 1}), "behind words"),
+        (model_bytes({**BPE, 24: 1}), "after words"),
         (model_bytes(normalizer={**PLAIN, 2: b"map"}), "rules of normalisation that are cut off"),
         (model_bytes(normalizer={**PLAIN, 5: 0}), "leaves spaces"),
     ],
