@@ -69,7 +69,7 @@ export interface components {
         };
         /**
          * PromptLogprob
-         * @description A token in a place of the prompt.
+         * @description A token at a position of the prompt.
          */
         PromptLogprob: {
             /** @description The natural logarithm of its probability there; -9999 for none. */
