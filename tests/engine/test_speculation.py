@@ -249,6 +249,16 @@ def test_a_choice_that_replays_tokens_drafts_nothing() -> None:
     assert sequence.propose_draft(0.0) is None
 
 
+def test_a_draft_is_shorter_than_what_the_choice_may_still_have() -> None:
+    sequence = predicted_sequences(1, tokens=300)[0]
+    end = sequence.prompt_length + sequence.job.max_tokens
+    sequence.tokens.extend([99] * (end - len(sequence.tokens) - 3))
+    sequence.computed = len(sequence.tokens) - 1
+    assert sequence.drafter is not None and sequence.drafter.follow()
+    proposal = sequence.propose_draft(0.0)
+    assert proposal is not None and len(proposal.tokens) == 2
+
+
 def test_the_costs_of_a_step_and_of_a_row_are_estimated() -> None:
     cost = observed_cost(0.020, 0.0015)
     assert cost.decode(1) == pytest.approx(0.020, rel=0.2)
