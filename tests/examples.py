@@ -19,7 +19,7 @@ def examples(num: int) -> int:
 
 def slow_but(fast: Collection[Any], values: Iterable[Any]) -> list[Any]:
     """Return parameters of a test: all but the representatives `fast` are slow. Raises ValueError for a representative
-    that is none of the values."""
+    that is not one of the values."""
     found = [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]
     if sum(value in fast for value in found) != len(fast):
         raise ValueError(f"not all of {fast} are among the values")

@@ -224,7 +224,7 @@ def test_the_code_that_a_page_names_exists(page: Path) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether what begins with a folder of the repository, or with a room, is there; anything else is no path."""
+    """Whether what begins with a folder of the repository, or with a room, is there; anything else is not a path."""
     first, *rest = re.split(r"[/.]", name.removesuffix(".py"))
     if first in TOPS:
         place = ROOT / first

@@ -333,7 +333,7 @@ NO_MODULE = {"clocks", "docs", "layers", "repository"}
 
 
 def test_the_test_of_a_module_is_where_the_module_is() -> None:
-    """tests/x/test_y.py or test_y_ASPECT.py for x/y; folders that are no rooms are by purpose."""
+    """tests/x/test_y.py or test_y_ASPECT.py for x/y; folders that are not rooms are by purpose."""
     wrong = []
     for path in TESTS.rglob("test_*.py"):
         where = path.relative_to(TESTS)
@@ -391,6 +391,6 @@ def test_no_result_depends_on_a_library_of_the_machine() -> None:
 
 
 def _may_differ(node: ast.BinOp) -> bool:
-    """Whether a node is a sum of products whose order a library chooses, or a power of what is no plain number."""
+    """Whether a node is a sum of products whose order a library chooses, or a power of what is not a plain number."""
     is_power = isinstance(node.op, ast.Pow) and not isinstance(node.left, ast.Constant)
     return is_power or isinstance(node.op, ast.MatMult)

@@ -19,7 +19,7 @@ INDEX, KV_HEADS = "model.safetensors.index.json", "llama.attention.head_count_kv
 
 
 def _gguf(path: Path, *entries: bytes, more: int = 0) -> Path:
-    """A file of metadata, with so many zeros behind them, which take no place on the disk."""
+    """A file of metadata, followed by this many zeros, which take no place on the disk."""
     head = struct.pack("<4sIQQ", b"GGUF", 3, 0, len(entries) + 1)
     with path.open("wb") as file:
         file.write(head + text("general.architecture") + value("llama") + b"".join(entries))

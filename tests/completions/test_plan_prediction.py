@@ -142,7 +142,7 @@ def test_accepted_tokens_are_at_most_those_of_the_completion() -> None:
 def test_tokens_that_a_content_filter_removes_are_not_accepted() -> None:
     stream = stream_of(make_filters([ContentFilterSetting("no", ("c",))]))
     usage = usage_of(stream, decoded(0, 0, "abcdef", 6, 1, last=False), decoded(0, 0, "ghi", 9, 4))
-    # The filter decides at the fourth token; the two accepted tokens behind it count as rejected, besides one that was.
+    # The filter decides at the fourth token; the two accepted tokens after it count as rejected, besides one that was.
     assert (usage.completion_tokens, details(usage)) == (3, (3, 3))
 
 

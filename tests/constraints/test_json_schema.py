@@ -76,7 +76,7 @@ def accepts(schema: dict[str, Any], text: str) -> bool:
 
 
 def generate(schema: dict[str, Any], rng: random.Random, max_bytes: int = 300) -> str | None:
-    """A text that is drawn from the masks, a byte at a time; None if it is not complete after so many bytes."""
+    """A text that is drawn from the masks, a byte at a time; None if it is not complete after this many bytes."""
     matcher, buffer = BYTES.compile(json_schema_grammar(schema)), MaskBuffer(BYTES)
     text = bytearray()
     while len(text) < max_bytes:

@@ -40,7 +40,7 @@ LEAVES: dict[str, Schemas] = {
 
 
 def combined(keywords: dict[str, Schemas], most: int) -> st.SearchStrategy[Schema]:
-    """At most so many of the keywords."""
+    """At most this many of the keywords."""
     names = st.lists(st.sampled_from(sorted(keywords)), max_size=most, unique=True)
     return names.flatmap(lambda chosen: st.fixed_dictionaries({name: keywords[name] for name in chosen}))
 

@@ -302,7 +302,7 @@ def steps_of(engine: Engine, jobs: list[Job]) -> Iterator[list[Event]]:
 
 
 def events_of(engine: Engine, jobs: list[Job], max_steps: int = 10_000) -> list[Event]:
-    """Submit all jobs and return the events of at most so many steps, checking blocks after each."""
+    """Submit all jobs and return the events of at most this many steps, checking blocks after each."""
     return [event for events in itertools.islice(steps_of(engine, jobs), max_steps) for event in events]
 
 

@@ -1,4 +1,4 @@
-"""Frames: whatever is written arrives whole and in order, however it is cut; what is no frame is an error."""
+"""Frames: whatever is written arrives whole and in order, however it is cut; what is not a frame is an error."""
 
 from __future__ import annotations
 

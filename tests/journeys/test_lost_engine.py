@@ -59,7 +59,7 @@ class Client:
         return self._pool.submit(self._run, fields)
 
     def wait_until_begun(self, count: int) -> None:
-        """Wait until so many streams have received their first chunk."""
+        """Wait until this many streams have received their first chunk."""
         for _ in range(count):
             assert self._begun.acquire(timeout=GUARD_SECONDS)
 

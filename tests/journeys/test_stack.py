@@ -58,7 +58,7 @@ def test_the_metrics_of_a_panel_exist(title: str, query: str, server: tuple[str,
 
 @pytest.fixture(scope="module")
 def prometheus(server: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a Prometheus with the stack's own settings, but for addresses and the interval."""
+    """The URL of a Prometheus with the stack's own settings, except for addresses and the interval."""
     program = shutil.which("prometheus")
     if program is None:
         pytest.skip("Prometheus is not installed (Debian's package prometheus)")

@@ -184,7 +184,7 @@ PARTS: dict[str, Callable[[NDArray[np.uint8]], Parts]] = {
 
 
 def integer_product(parts: Parts, x: Floats, steps: int) -> Floats:
-    """[rows of x, rows of weights] with activations of so many steps."""
+    """[rows of x, rows of weights] with activations of this many steps."""
     values, scales = _blocks(x, steps)
     weights = parts.integers - parts.offset
     if parts.scales is not None:

@@ -80,7 +80,7 @@ class Step:
             rows[:, slot, : shape.head_size] = self.values[position]
 
     def run(self, compiled_code: Functions, threads: int = 1) -> NDArray[np.float32]:
-        """Both operations on one thread, planned for so many."""
+        """Both operations on one thread, planned for this many."""
         shape, count = self.shape, len(self.positions)
         out = np.zeros((count, shape.num_heads, shape.head_size), np.float32)
         tables = np.full(count, address(self.table), np.int64)

@@ -30,7 +30,7 @@ def write_tokenizer(folder: Path) -> Path:
 
 
 def write_story_folder(folder: Path) -> Path:
-    """Write the files of an OpenVINO IR, whose graph is none."""
+    """Write the files of an OpenVINO IR, whose graph is not valid."""
     write_tokenizer(folder)
     (folder / "openvino_model.xml").write_text("<net/>")
     (folder / "openvino_model.bin").write_bytes(b"weights")

@@ -1,4 +1,4 @@
-"""The counter-based random numbers: fixed for ever, uniform, and independent between neighbours."""
+"""The counter-based random numbers: fixed forever, uniform, and independent between neighbours."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ MAX_WRITTEN_BYTES = 4 * MAX_GRAMMAR_BYTES
 """Longest grammar that is generated from one."""
 MAX_CHECKED_GRAMMARS = 64
 DEFAULT_WHITESPACE = "[ ]?"
-"""Between the tokens of JSON: nothing or a space. JSON allows more, but a small model that may write white space for
-ever often does."""
+"""Between the tokens of JSON: nothing or a space. JSON allows more, but a small model that may write white space
+forever often does."""
 LIMITS: dict[str, Any] = {
     "max_items_in_row": 2_000,
     "initial_lexer_fuel": 1_000_000,

@@ -485,7 +485,7 @@ def test_a_file_of_one_line_that_is_not_a_result_is_not_changed() -> None:
 
 
 def test_results_go_to_a_regular_file_only() -> None:
-    """A device such as /dev/full would do as well, but for what a mistake here could do to it."""
+    """A device such as /dev/full would do as well, except for what a mistake here could do to it."""
     write_input(2)
     os.mkfifo("out.jsonl")
     result = run()

@@ -36,7 +36,7 @@ class Neovim:
         return "\n".join(self.api.current.buffer[:]) + "\n"
 
     def ghost(self) -> str:
-        """Return the text that is shown behind the cursor and is not in the buffer; empty if there is none."""
+        """Return the text that is shown after the cursor and is not in the buffer; empty if there is none."""
         lines: list[str] = [""]
         for space in self.api.api.get_namespaces().values():
             for *_, details in self.api.api.buf_get_extmarks(0, space, 0, -1, {"details": True}):

@@ -221,7 +221,7 @@ def decoded(engine: Supervised) -> int:
 
 
 def has_decoded(engine: Supervised, goal: int) -> bool:
-    """Whether so many events were decoded, or all jobs have ended."""
+    """Whether this many events were decoded, or all jobs have ended."""
     return decoded(engine) >= goal or not engine.client.num_requests
 
 

@@ -145,8 +145,8 @@ def once(function: Callable[[], None]) -> Callable[[], None]:
 class ToyLaunch:
     """Implements `engines.child.link.Launch`. `links` are all links so far, the last of which is the current one.
 
-    `failures`: so many of the next launches fail, with `failure`. `lost_at_start`: so many of the next engines are lost
-    before their launch returns. `gate`: launches wait for it. `fingerprint`: that of the next engines.
+    `failures`: this many of the next launches fail, with `failure`. `lost_at_start`: this many of the next engines are
+    lost before their launch returns. `gate`: launches wait for it. `fingerprint`: that of the next engines.
     """
 
     def __init__(self, make: MakeEngine = make_engine) -> None:

@@ -33,7 +33,7 @@ def run() -> Iterator[Callable[..., ProgramProcess]]:
 
 
 def has_ended(group: int) -> bool:
-    """Whether no process of a group lives, zombies aside, which somebody else has to collect."""
+    """Whether no process of a group lives, zombies aside, which another process has to reap."""
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError, IndexError):
             state, _, owner, *_ = (entry / "stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""A real vLLM on a port of its own, as somebody starts it whose server Onward is to use."""
+"""A real vLLM on a port of its own, as an operator starts it for Onward to use."""
 
 from __future__ import annotations
 

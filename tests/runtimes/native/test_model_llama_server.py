@@ -1,4 +1,4 @@
-"""The same tiny files in llama-server: log-probabilities of the native runtime are those, but for its precision."""
+"""The same tiny files in llama-server: the same log-probabilities as the native runtime, except for its precision."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ UNEQUAL = {
     "attention.head_count": (HEADS, 2, ("attn_q",), "attn_output"),
     "attention.head_count_kv": (KV_HEADS, 1, ("attn_k", "attn_v"), ""),
 }
-"""What is stated per layer: usually, of the second one, the matrices with so many rows, and with so many inputs."""
+"""What is stated per layer: usually, of the second one, the matrices with this many rows, and with this many inputs."""
 
 
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if "," not in name and name not in JOINED])
