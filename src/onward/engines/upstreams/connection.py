@@ -94,7 +94,11 @@ class Connection:
 
 
 class _Lines:
-    """Splits a stream into lines of at most `max_bytes` each."""
+    """Splits a stream into lines of at most `max_bytes` each.
+
+    httpx2's EventSource is not used: it decodes a whole response of its own as text, while messages are decoded from
+    bytes here, and older llama-servers send errors as lines that are not fields of an event.
+    """
 
     def __init__(self, url: str, max_bytes: int) -> None:
         self.max_bytes = max_bytes
