@@ -54,7 +54,7 @@ class Rows:
         return Rows(self.memory[row_bytes:], self.count, self.stride)
 
     def require(self, rows: int, row_bytes: int) -> None:
-        """Raise ValueError if a kernel that writes or reads so much would leave this memory."""
+        """Raise ValueError if a kernel that writes or reads this much would leave this memory."""
         end = (self.count - 1) * self.stride + row_bytes
         if rows > self.count or row_bytes > self.stride or end > self.memory.nbytes:
             raise ValueError(
