@@ -155,6 +155,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "layers for several tokens": ("qwen3", {"nextn_predict_layers": 1}, "predict several tokens"),
     "an image's layers": ("granite", {"deepstack_mapping": [-1, 0]}, "read an image"),
     "other heads with a window": ("gemma3", {"attention.key_length_swa": 8}, "layers of different sizes"),
+    "other heads by layer": ("llama", {"attention.key_length": 16, "attention.key_length_swa": [16, 8]}, "_swa"),
     "a window that is not used": ("llama", {"attention.sliding_window": 64}, "attends to 64 tokens at a time"),
     "a window of nothing": ("cohere2", {"attention.sliding_window": 0}, "sliding_window"),
     "a list of the wrong length": (

@@ -37,7 +37,8 @@ def require_computable(parameters: Parameters) -> None:
         if name not in used and parameters.has(name) and _is_in_use(name, parameters.own(name)):
             raise CheckpointError(f"{parameters.where} uses {meaning} ({name!r}), which Onward does not compute.")
     for name, same in SAME_AS.items():
-        if parameters.has(name) and parameters.has(same) and parameters.own(name) != parameters.own(same):
+        stated, usual = parameters.own(name), parameters.own(same)
+        if parameters.has(name) and parameters.has(same) and not np.array_equal(np.asarray(stated), np.asarray(usual)):
             raise CheckpointError(
                 f"{parameters.where} has layers of different sizes ({name!r}), which Onward does not compute."
             )
