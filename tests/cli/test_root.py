@@ -244,7 +244,7 @@ def test_the_example_path_in_the_help_matches(words: list[str], path: str) -> No
     assert "found nothing" not in command(*words, "--transform", path).stderr
 
 
-@pytest.mark.parametrize("words", [["config", "show"], ["doctor"], ["completion"], ["models", "pull"]])
+@pytest.mark.parametrize("words", [["config", "show"], ["completion"], ["models", "pull"]])
 def test_commands_that_never_connect_have_no_connection_flags(words: list[str]) -> None:
     help = command(*words, "--help").stdout
     for flag in ("--base-url", "--project", "--api-key", "--format-error"):

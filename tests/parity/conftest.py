@@ -18,21 +18,22 @@ SECRET = "the secret reason"
 
 
 class Tracebacks(logging.Handler):
-    """Collects those of errors that the server logs."""
+    """Collects those of errors that the servers log on the thread of their loop. Other tests of a worker log others."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread: str) -> None:
         super().__init__()
+        self._thread = thread
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
+        if record.exc_info and record.threadName == self._thread:
             self.found.append(self.format(record))
 
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
     """Without sockets."""
-    loop, tracebacks = LoopThread("parity"), Tracebacks()
+    loop, tracebacks = LoopThread("parity"), Tracebacks("parity")
     loop.start()
     logging.getLogger().addHandler(tracebacks)
     with pytest.MonkeyPatch.context() as patch:

@@ -118,13 +118,13 @@ class Face:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
         self.writer.close()
+        with self.store.begin() as connection:  # lines that it was about to take are given back by others
+            leave(connection, self.desk.face, {}, self.store.clock())
 
     async def kill(self) -> None:
         """End as a process that was killed: nothing is given back, until others notice."""
         self.runner._give_back = lambda *_, **__: None  # type: ignore[method-assign]
         await self.stop()
-        with self.store.begin() as connection:
-            leave(connection, self.desk.face, {}, self.store.clock())
 
 
 def submit(store: Store, clock: Clock, data: bytes, key: str = KEY, window: int = 10**9) -> str:
@@ -206,6 +206,14 @@ def with_face(store: Store, dialect: Dialect, test: Callable[[Face], Awaitable[A
     return asyncio.run(run())
 
 
+def progress(store: Store, batch_id: str) -> tuple[str, int]:
+    """The status of a batch, and how many of its lines have a result."""
+    has_result = (LINES.c.batch_id == batch_id) & (func.length(LINES.c.result) > 0)
+    with store.read() as connection:
+        num_results = connection.execute(select(func.count()).select_from(LINES).where(has_result)).scalar_one()
+    return look(store, batch_id).status, num_results
+
+
 def test_a_batch_is_computed_in_the_order_of_its_lines(store: Store, clock: Clock) -> None:
     batch_id, dialect = submit(store, clock, numbers(40)), Dialect()
     batch = with_face(store, dialect, lambda face: ended(store, batch_id))
@@ -249,12 +257,13 @@ def test_no_death_loses_or_doubles_a_line(store: Store, clock: Clock, seed: int)
     async def run() -> tuple[StoredBatch, list[Dialect]]:
         batch_id, dialects, number = submit(store, clock, data), [], 0
         faces: list[Face] = []
-        while look(store, batch_id).status not in ("completed", "failed"):
+        while (before := progress(store, batch_id))[0] not in ("completed", "failed"):
             while len(faces) < 2:
                 dialects.append(Dialect(slow))
                 faces.append(Face(store, f"face {number}", dialects[-1]))
                 faces[-1].start()
                 number += 1
+            await until(lambda: progress(store, batch_id) != before)
             await asyncio.sleep(rng.random() * 0.1)
             victim = faces.pop(rng.randrange(2))
             await (victim.kill() if rng.random() < 0.8 else victim.stop())

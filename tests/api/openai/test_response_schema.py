@@ -220,6 +220,7 @@ def test_the_document_has_every_route() -> None:
         "/v1/completions/{id}", "/openai/v1/completions/{id}",
         "/openai/v1/completions", "/openai/v1/models", "/openai/v1/models/{id}",
         "/openai/schemas/Completion.json", "/tokenize", "/detokenize", "/tokenizer_info",
+        "/apply-template", "/m/{id}/apply-template",
         "/m/{id}/v1/completions", "/m/{id}/tokenize", "/m/{id}/detokenize", "/m/{id}/tokenizer_info",
         *(route.path for routes in DIALECTS.values() for route in routes),
         "/health", "/live", "/metrics", "/openapi.json", "/docs", "/", "/tokenizer",
