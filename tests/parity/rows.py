@@ -17,6 +17,7 @@ from . import (
     rows_stream,
     rows_team,
     rows_tokens,
+    rows_usage,
     rows_values,
 )
 from .table import Row
@@ -38,6 +39,7 @@ AREAS = (
     rows_team.AREA,
     rows_batches.FILES,
     rows_batches.BATCHES,
+    rows_usage.AREA,
     rows_routes.ROUTES,
     rows_values.AREA,
     rows_front_ends.FRONT_ENDS,

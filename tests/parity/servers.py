@@ -24,6 +24,8 @@ from onward.service.keys import create_key
 from onward.service.limits import Limits
 from onward.service.store import open_store
 
+from .ledger import fill
+
 ROOT = Path(__file__).parents[2]
 KEY = "sk-parity-0123456789abcdef"
 PROFILES: dict[str, tuple[str, ...]] = {
@@ -39,10 +41,12 @@ PROFILES: dict[str, tuple[str, ...]] = {
         *("--content-filter", json.dumps({"name": "omits", "patterns": ["zz"], "action": "omit"})),
     ),
     "team": (),
+    "ledger": (),
     "broken": ("--content-filter", json.dumps({"name": "breaks", "entry_point": "parity-broken"})),
 }
 """The flags of each server. "guarded" has a key and small limits, "filtered" has content filters, "team" has a
-database of keys with limits (`TEAM_LIMITS`), and "broken" has a content filter that raises (from `PLUGIN`)."""
+database of keys with limits (`TEAM_LIMITS`), "ledger" one of past requests, and "broken" has a content filter that
+raises (from `PLUGIN`)."""
 TEAM_LIMITS = {
     "fresh": Limits(requests_per_minute=500, tokens_per_minute=200_000),
     "once": Limits(requests_per_minute=1),
@@ -54,8 +58,11 @@ TEAM_LIMITS = {
     "lister": Limits(),
     "cancelling": Limits(tokens_per_day=120),
     "expiring": Limits(tokens_per_day=120),
+    "refills": Limits(tokens_per_minute=1200),
+    "tomorrow": Limits(tokens_per_day=60),
 }
 """The keys of "team" by name; each is `sk-parity-NAME`. A million tokens cost a thousand."""
+KEY_PREFIX = "sk-parity-"
 PLUGIN = Path(__file__).parent / "plugin"
 BASE: dict[str, Any] = {"model": "toy", "prompt": "Say this is a test", "temperature": 0}
 """The fields of every request, which a row's fields override."""
@@ -224,21 +231,24 @@ class Servers:
     def __getitem__(self, name: str) -> Server:
         if name not in self._running:
             more: tuple[str, ...] = ()
-            if name == "team":
-                more = self._team()
+            if name in ("team", "ledger"):
+                more = self._database(name)
             elif name == "strict":  # without keys
                 more = "--data-dir", str(Path(self._folder.name) / name)
             self._running[name] = self._start(*PROFILES[name], *more)
         return self._running[name]
 
-    def _team(self) -> tuple[str, ...]:
-        """Return flags that name a new database with the keys of TEAM_LIMITS."""
-        store = open_store(URL.create("sqlite", database=str(Path(self._folder.name) / "onward.db")))
+    def _database(self, name: str) -> tuple[str, ...]:
+        """Return flags that name a new database: with the keys of TEAM_LIMITS, or with a ledger and some of them."""
+        folder = Path(self._folder.name) / name
+        store = open_store(URL.create("sqlite", database=str(folder / "onward.db")))
         with store.begin() as connection:
-            for name, limits in TEAM_LIMITS.items():
-                create_key(connection, f"sk-parity-{name}", name, limits, store.clock())
+            for key, limits in (TEAM_LIMITS if name == "team" else {"alice": Limits()}).items():
+                create_key(connection, KEY_PREFIX + key, key, limits, store.clock())
+        if name == "ledger":
+            fill(store)
         store.close()
-        return "--data-dir", self._folder.name, "--price", "toy=1000/1000"
+        return "--data-dir", str(folder), "--price", "toy=1000/1000"
 
     def close(self) -> dict[str, str]:
         """Stop all servers and return their standard errors by name."""
