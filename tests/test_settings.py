@@ -79,6 +79,7 @@ def test_every_setting_can_be_set_by_each_source(option: Any, tmp_path: Path) ->
 EXAMPLES = {
     "database": "postgresql://onward:secret@db/team",
     "data_dir": "/var/lib/onward",
+    "keep_ledger": "90d",
     "price": "tiny=0.5/1.25/0.000001",
     "model": "tiny",
     "alias": "davinci-002=tiny",
@@ -251,6 +252,13 @@ def test_keys_are_hidden_where_settings_are_shown() -> None:
 def test_no_auth_cannot_be_combined_with_keys() -> None:
     with pytest.raises(SetupError, match="cannot be combined"):
         resolve_settings({"no_auth": "true"}, ONWARD_API_KEY="sk-a")
+
+
+def test_periods_are_parsed_with_their_units() -> None:
+    assert [values.period(raw) for raw in ("12h", " 90d", "2 w")] == [43_200, 7_776_000, 1_209_600]
+    for raw in ("", "0d", "5", "1.5d", "d", "9999999d"):
+        with pytest.raises(ValueError, match="such as 12h"):
+            values.period(raw)
 
 
 @pytest.mark.parametrize(

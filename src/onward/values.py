@@ -187,6 +187,14 @@ def seconds(raw: str) -> float:
     return value
 
 
+def period(raw: str) -> int:
+    """Parse a period such as 90d, 12h or 4w as seconds. Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d{1,6})\s*([hdw])\s*", raw)
+    if match is None or not int(match[1]):
+        raise ValueError("must be a number of hours, days or weeks, such as 12h, 90d or 52w")
+    return int(match[1]) * {"h": 3600, "d": 86_400, "w": 604_800}[match[2]]
+
+
 def size(raw: str) -> int:
     """Parse a size in bytes, such as 16MB, 2GiB or 4096. Raises ValueError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", raw)

@@ -13,6 +13,7 @@ from onward.service.keys import (
     create_key,
     forget_key,
     new_secret,
+    read_audit,
     read_keys,
     read_revision,
     revoke_key,
@@ -20,7 +21,7 @@ from onward.service.keys import (
 )
 from onward.service.limits import NO_LIMITS, Limits
 from onward.service.store import Store
-from onward.service.tables import AUDIT, KEYS, METADATA
+from onward.service.tables import KEYS, METADATA
 
 from .conftest import Clock
 
@@ -96,10 +97,13 @@ def test_changes_are_noticed_by_servers_and_audited(store: Store, clock: Clock) 
         revoke_key(connection, "alice", clock.now)
     (key,) = stored(store)
     assert (key.grant.limits.tokens_per_minute, key.grant.models) == (9, frozenset({"x"}))
+    make(store, "bob")
     with store.read() as connection:
-        rows = connection.execute(select(AUDIT.c.action, AUDIT.c.key_id, AUDIT.c.actor)).all()
-    assert sorted(row.action for row in rows) == ["new", "revoke", "set"]
-    assert {row.key_id for row in rows} == {key.grant.id} and all("@" in row.actor for row in rows)
+        entries, of_all = read_audit(connection, "alice"), read_audit(connection)
+    assert sorted(entry.action for entry in entries) == ["new", "revoke", "set"]
+    assert {(entry.key_id, entry.name) for entry in entries} == {(key.grant.id, "alice")}
+    assert all("@" in entry.actor for entry in entries)
+    assert [entry.name for entry in of_all if entry not in entries] == ["bob"]
 
 
 def test_nothing_but_an_id_in_the_audit_is_left_of_a_forgotten_key(store: Store, clock: Clock) -> None:

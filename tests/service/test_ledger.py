@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 
 from onward.service.grant import Grant
 from onward.service.keys import forget_key
-from onward.service.ledger import sums, write_row
+from onward.service.ledger import forget_rows, sums, write_row
 from onward.service.limits import Limits, Reservation
 from onward.service.records import LedgerRow, Question, edges
 from onward.service.store import Store
@@ -60,6 +60,14 @@ def test_nothing_is_left_of_a_forgotten_key(store: Store) -> None:
         forget_key(connection, "alice", store.clock())
     write(store, replace(EMPTY, id="b", key_id=grant.id), grant)
     assert count(store) == 0
+
+
+def test_old_rows_are_forgotten_some_at_a_time(store: Store) -> None:
+    for number in range(7):
+        write(store, replace(EMPTY, id=str(number), ended_ms=number))
+    with store.begin() as connection:
+        assert [forget_rows(connection, 5, 3) for _ in range(3)] == [3, 2, 0]
+    assert count(store) == 2
 
 
 def by_hand(rows: list[LedgerRow], question: Question) -> dict[tuple[object, ...], list[int]]:

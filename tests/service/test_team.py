@@ -13,13 +13,14 @@ import pytest
 from sqlalchemy import URL, Connection, func, select
 
 from onward.errors import Overloaded, RateLimited
+from onward.service import team as team_module
 from onward.service.keys import change_key, create_key
 from onward.service.limits import Limits
 from onward.service.prices import Price
 from onward.service.records import LedgerRow
 from onward.service.reservations import read_usage
 from onward.service.store import DatabaseAway, Store, open_store
-from onward.service.tables import RESERVATIONS
+from onward.service.tables import REQUESTS, RESERVATIONS
 from onward.service.team import Team
 from tests.server.fakes import in_loop
 
@@ -171,6 +172,28 @@ def test_changed_keys_are_noticed(breaking: BreakingStore, clock: Clock, tmp_pat
             change_key(connection, "alice", {"tokens_per_day": 5}, clock.now)
         assert await team._poll()
         assert team.keys[0].grant.limits.tokens_per_day == 5
+        team.close()
+
+    test()
+
+
+def test_requests_are_kept_as_long_as_the_setting_says(
+    breaking: BreakingStore, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team_module, "FORGOTTEN_ROWS", 2)
+
+    @in_loop
+    async def test() -> None:
+        team = Team(breaking, tmp_path, keep_seconds=3600)
+        grant = team.keys[0].grant
+        for minutes in (0, 1, 2, 59):
+            team.record(replace(row_of(team, 1, 0, 1), ended_ms=clock.now + minutes * 60_000), grant, None)
+        await settled(team)
+        clock.now += 3_600_000 + 150_000
+        for _ in range(3):
+            await team._forget_old_rows()
+        with breaking.read() as connection:
+            assert connection.execute(select(func.count()).select_from(REQUESTS)).scalar_one() == 1
         team.close()
 
     test()

@@ -46,7 +46,7 @@ def open_team(settings: Settings) -> Team | None:
     prices = {model: Price(prompt, completion, cached) for model, prompt, completion, cached in settings.price}
     store = open_database(settings)
     try:
-        return Team(store, _data_folder(settings) / "spool", prices)
+        return Team(store, _data_folder(settings) / "spool", prices, keep_seconds=settings.keep_ledger)
     except BaseException:
         store.close()
         raise

@@ -7,7 +7,7 @@ import hashlib
 import json
 import secrets
 import socket
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
@@ -127,6 +127,27 @@ def require_key(connection: Connection, name: str) -> StoredKey:
 def read_revision(connection: Connection) -> int:
     """Return a number that rises with every change of a key."""
     return int(connection.execute(select(META.c.value).where(META.c.name == "revision")).scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """What was done to a key. `name` is what it is called now, "" for one that was forgotten."""
+
+    at_ms: int
+    actor: str
+    action: str
+    key_id: str
+    name: str
+    detail: str
+
+
+def read_audit(connection: Connection, name: str | None = None) -> list[AuditEntry]:
+    """Return what was done to all keys, or to one, the oldest first. Raises SetupError where there is no such key."""
+    query = select(AUDIT, KEYS.c.name).outerjoin(KEYS, KEYS.c.id == AUDIT.c.key_id)
+    if name is not None:
+        query = query.where(AUDIT.c.key_id == require_key(connection, name).grant.id)
+    rows = connection.execute(query.order_by(AUDIT.c.at_ms, AUDIT.c.id))
+    return [AuditEntry(row.at_ms, row.actor, row.action, row.key_id, row.name or "", row.detail) for row in rows]
 
 
 def read_id(connection: Connection) -> int:

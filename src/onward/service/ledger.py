@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, case, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, insert, or_, select, update
 
 from onward.service.grant import Grant
 from onward.service.records import LedgerRow, Question, Sums
@@ -38,6 +38,12 @@ def write_row(connection: Connection, row: LedgerRow, grant: Grant | None, reser
     if grant is not None and reservation_id is not None:
         tokens, cost = row.prompt_tokens + row.completion_tokens, row.prompt_cost + row.completion_cost
         settle_request(connection, reservation_id, grant, tokens, cost, row.ended_ms, is_batch=bool(row.batch))
+
+
+def forget_rows(connection: Connection, before_ms: int, limit: int) -> int:
+    """Delete at most `limit` requests that ended before a time; return their number."""
+    old = select(REQUESTS.c.id).where(REQUESTS.c.ended_ms < before_ms).limit(limit)
+    return connection.execute(delete(REQUESTS).where(REQUESTS.c.id.in_(old))).rowcount
 
 
 def sums(connection: Connection, question: Question) -> list[Sums]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +22,7 @@ from onward.service.batch_store import BatchStore
 from onward.service.desk import Desk
 from onward.service.grant import Grant, StoredKey
 from onward.service.keys import read_id, read_keys, read_revision
-from onward.service.ledger import sums, write_row
+from onward.service.ledger import forget_rows, sums, write_row
 from onward.service.limits import KeyUsage, Refusal, Reservation, headers, reserve, settle
 from onward.service.limits import at as usage_at
 from onward.service.prices import Price
@@ -45,6 +46,9 @@ GRACE_SECONDS = 60.0
 """How long keys with limits are served while the database is away, by what was known last."""
 CLOSE_SECONDS = 5.0
 BEAT_MS = 5_000
+FORGET_SECONDS = 600.0
+FORGOTTEN_ROWS = 1000
+"""How many old rows one transaction deletes: requests wait for it."""
 FULL = "The database does not answer, and no more requests can be written down. Retry later."
 
 
@@ -62,8 +66,8 @@ class Admitted:
 
 class Team:
     """The keys of a store and their limits. Belongs to one event loop, except for the store behind it. `folder`: for
-    rows that the database does not have yet. `prices`: by model id. `monotonic` is a clock in seconds. Raises
-    SetupError for a folder that cannot be used."""
+    rows that the database does not have yet. `prices`: by model id. `monotonic` is a clock in seconds; `keep_seconds`:
+    how long rows of the ledger are kept, None: for ever. Raises SetupError for a folder that cannot be used."""
 
     def __init__(
         self,
@@ -71,11 +75,14 @@ class Team:
         folder: Path,
         prices: Mapping[str, Price] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        keep_seconds: int | None = None,
     ) -> None:
         self.face = secrets.token_hex(8)
         self.prices = dict(prices or {})
         self._store = store
         self._monotonic = monotonic
+        self._keep_ms = None if keep_seconds is None else keep_seconds * 1000
+        self._forgets_at = -math.inf
         self._revision = -1
         self._refreshed = -REFRESH_SECONDS
         self._beaten_ms = 0
@@ -124,8 +131,20 @@ class Team:
             try:
                 if await self._poll():
                     changed()
+                await self._forget_old_rows()
             except Exception:
                 log.exception("the keys of the database could not be read")
+
+    async def _forget_old_rows(self) -> None:
+        """Now and then delete what need not be kept, some rows per transaction."""
+        if self._keep_ms is None or self._away_since is not None or self._monotonic() < self._forgets_at:
+            return
+        before_ms = self._store.clock() - self._keep_ms
+        count = await asyncio.wrap_future(
+            self._writer.submit(lambda connection: forget_rows(connection, before_ms, FORGOTTEN_ROWS))
+        )
+        if count < FORGOTTEN_ROWS:
+            self._forgets_at = self._monotonic() + FORGET_SECONDS
 
     async def refresh(self) -> bool:
         """Read the keys now if they were changed, unless that was just done. Returns whether they were."""

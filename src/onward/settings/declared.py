@@ -226,6 +226,11 @@ class Settings:
         "Folder of this server's data. Without --database, the database is onward.db in it.",
         metavar="PATH",
     )
+    keep_ledger: int | None = option(
+        None, "Team", values.period,
+        "How long requests stay in the ledger, such as 90d; by default for ever. Usage before that is forgotten.",
+        metavar="PERIOD",
+    )  # fmt: skip
     price: tuple[tuple[str, int, int, int], ...] = option(
         (), "Team", values.price,
         "Price of a model's tokens: amounts per million tokens of prompts, of completions, and of the part of "

@@ -64,6 +64,9 @@ def test_a_key_of_a_database_is_made_shown_changed_rotated_and_revoked(tmp_path:
     assert is_generated(rotated.stdout.strip()) and rotated.stdout.strip() != secret
     assert onward("key", "revoke", "alice", *where).exit_code == 0
     assert json.loads(onward("key", "show", "alice", *where, "--format", "json").stdout)["state"] == "revoked"
+    done = json.loads(onward("key", "audit", "alice", *where, "--format", "json").stdout)["data"]
+    assert sorted(entry["action"] for entry in done) == ["new", "revoke", "rotate", "set"]
+    assert "tokens_per_day=None" in onward("key", "audit", *where, "--format", "text").stdout
     assert onward("key", "forget", "alice", "--yes", *where).exit_code == 0
     gone = onward("key", "show", "alice", *where)
     assert gone.exit_code == 1 and "There is no key named alice" in gone.stderr

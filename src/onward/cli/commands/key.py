@@ -196,6 +196,30 @@ def show(session: Session, name: str, **given: Any) -> None:
     emit(session.output, document, lambda: "\n".join(f"{name}: {_cell(value)}" for name, value in document.items()))
 
 
+def audit(session: Session, name: str | None, **given: Any) -> None:
+    """Show who did what to keys, the oldest first."""
+    from onward.service.keys import read_audit
+
+    with _store(given) as store, store.read() as connection:
+        found = [
+            {
+                "time": _time(entry.at_ms),
+                "actor": entry.actor,
+                "action": entry.action,
+                "key": entry.name or None,
+                "id": entry.key_id,
+                "detail": entry.detail,
+            }
+            for entry in read_audit(connection, name)
+        ]
+    columns = ["time", "actor", "action", "key", "id", "detail"]
+    emit(
+        session.output,
+        {"object": "list", "data": found},
+        lambda: table(columns, [[_cell(entry[column]) for column in columns] for entry in found]),
+    )
+
+
 def digest(name: str | None) -> None:
     """Print the line that accepts the key on standard input. A terminal does not show what is typed."""
     text = click.prompt("Key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()
@@ -362,6 +386,9 @@ def _commands() -> dict[str, click.Command]:
         ),
         "revoke": _command("revoke", revoke, "Refuse a key from now on. What it used stays known.", one, *where),
         "forget": _command("forget", forget, "Delete a key and everything that is known of it.", one, yes, *where),
+        "audit": session_command(
+            "audit", audit, "Show who did what to keys, or to one of them.", [_named(), *where], can_connect=False
+        ),
         "digest": _command(
             "digest",
             digest,
