@@ -16,7 +16,8 @@ class Row:
     """One behaviour. `check` sends requests to the server `on` and asserts; the strings are shown on the page.
 
     `golden` are the numbers of the golden cases (behaviour §13) that the row covers. `weak` explains where the
-    evidence is weak (§12) and what was chosen. `needs_socket`: it is about what reaches no application, or about a client that needs one.
+    evidence is weak (§12) and what was chosen. `needs_socket`: it is about what reaches no application, or about a
+    client that needs one.
     """
 
     id: str
