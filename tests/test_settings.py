@@ -80,6 +80,8 @@ EXAMPLES = {
     "database": "postgresql://onward:secret@db/team",
     "data_dir": "/var/lib/onward",
     "keep_ledger": "90d",
+    "keep_requests": "7d",
+    "log_requests": "/tmp/log",
     "price": "tiny=0.5/1.25/0.000001",
     "model": "tiny",
     "alias": "davinci-002=tiny",

@@ -187,6 +187,11 @@ def seconds(raw: str) -> float:
     return value
 
 
+def request_log(raw: str) -> str:
+    """Parse where requests are logged: `database`, or the path of a folder. Raises ValueError."""
+    return raw.strip() if raw.strip() == "database" else str(path(raw))
+
+
 def period(raw: str) -> int:
     """Parse a period such as 90d, 12h or 4w as seconds. Raises ValueError."""
     match = re.fullmatch(r"\s*(\d{1,6})\s*([hdw])\s*", raw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,16 @@ from onward.settings import Settings
 from onward.settings.folders import state_folder
 
 if TYPE_CHECKING:
+    from onward.service.request_log import RequestLog
     from onward.service.store import Store
     from onward.service.team import Team
+
+
+IN_DATABASE = "database"
+"""The value of log_requests that names no folder."""
+
+
+DEFAULT_KEEP_SECONDS = 30 * 86_400
 
 
 def has_database(settings: Settings) -> bool:
@@ -46,10 +55,40 @@ def open_team(settings: Settings) -> Team | None:
     prices = {model: Price(prompt, completion, cached) for model, prompt, completion, cached in settings.price}
     store = open_database(settings)
     try:
-        return Team(store, _data_folder(settings) / "spool", prices, keep_seconds=settings.keep_ledger)
+        return Team(
+            store,
+            _data_folder(settings) / "spool",
+            prices,
+            keep_seconds=settings.keep_ledger,
+            keep_requests_seconds=keep_requests(settings),
+        )
     except BaseException:
         store.close()
         raise
+
+
+def logged_folder(settings: Settings) -> Path | None:
+    """Return the folder of the log of requests, None where there is none or it is in the database."""
+    return None if settings.log_requests in (None, IN_DATABASE) else Path(settings.log_requests or "")
+
+
+def keep_requests(settings: Settings) -> int:
+    return DEFAULT_KEEP_SECONDS if settings.keep_requests is None else settings.keep_requests
+
+
+def open_request_log(settings: Settings, team: Team | None) -> RequestLog | None:
+    """Return the log of requests, None where none is wanted. Raises SetupError."""
+    if settings.log_requests is None:
+        return None
+    if (folder := logged_folder(settings)) is not None:
+        from onward.service.request_log import RequestFolder
+
+        return RequestFolder(folder, f"{os.getpid()}", keep_requests(settings))
+    if team is None:
+        raise SetupError("--log-requests database needs a database: pass --data-dir PATH or --database URL.")
+    from onward.service.request_table import RequestTable
+
+    return RequestTable(team.log_request)
 
 
 def _data_folder(settings: Settings) -> Path:

@@ -41,6 +41,7 @@ from onward.settings import Settings
 
 if TYPE_CHECKING:
     from onward.service.batch_runner import BatchRunner
+    from onward.service.request_log import RequestLog
     from onward.service.team import Team
 
 ROUTES = (
@@ -71,13 +72,14 @@ def make_app(
     keys: Keys | None = None,
     team: Team | None = None,
     predecessor: Predecessor | None = None,
+    request_log: RequestLog | None = None,
 ) -> App:
     """Return the application over a backend.
 
     `keys` None reads them from the settings and the key file; `team` has those of a database; `predecessor` may keep
-    streams. Raises SetupError.
+    streams; `request_log` keeps requests. Raises SetupError.
     """
-    return App(backend, settings, collect_keys(settings) if keys is None else keys, team, predecessor)
+    return App(backend, settings, collect_keys(settings) if keys is None else keys, team, predecessor, request_log)
 
 
 class App:
@@ -90,6 +92,7 @@ class App:
         keys: Keys,
         team: Team | None = None,
         predecessor: Predecessor | None = None,
+        request_log: RequestLog | None = None,
     ) -> None:
         self._backend = backend
         self._keys = keys
@@ -103,10 +106,11 @@ class App:
         self._running = Running()
         self._kept = kept = KeptStreams(settings.resume_window, settings.resume_memory, self._running)
         self._metrics.registry.register(StreamCollector(kept))
-        runner = Runner(backend, self._metrics, self._running, settings.keep_alive, team)
+        runner = Runner(backend, self._metrics, self._running, settings.keep_alive, team, request_log)
         self.closes_connections = False
         """Whether each response closes its connection: another server listens in place of this one."""
         self._log_requests = settings.access_log
+        self._keeps_bodies = request_log is not None
         self._services = services = Services.create(backend, settings, completing(runner, kept))
         self.batches = None if team is None else self._batch_runner(services, team)
         """Works on batches while it runs; None without a database."""
@@ -183,6 +187,7 @@ class App:
         exchange.headers += [*COMMON_HEADERS, (b"x-request-id", exchange.id.encode())]
         if self.closes_connections or self._backend.health().state in ("draining", "dead"):
             exchange.headers.append((b"connection", b"close"))
+        exchange.keeps_body = self._keeps_bodies
         self._metrics.in_flight.inc()
         try:
             await self._dispatch(exchange)

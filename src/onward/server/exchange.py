@@ -89,6 +89,9 @@ class HttpExchange:
         self.response_complete = False
         self.with_schema = False
         self.path_value: str | None = None
+        self.keeps_body = False
+        self.kept_body = b""
+        """The body of the request, for the log of requests."""
         self.words: ErrorWords = OPENAI_ERRORS
         self.headers: list[tuple[bytes, bytes]] = []
         self._state: dict[str, Any] = scope.get("state", {})
@@ -142,7 +145,10 @@ class HttpExchange:
         except _TooLarge:
             chunks.clear()
             raise await self._too_large(max_bytes) from None
-        return b"".join(chunks)
+        body = b"".join(chunks)
+        if self.keeps_body:
+            self.kept_body = body
+        return body
 
     async def chunks(self, max_bytes: int, total_seconds: float) -> AsyncIterator[bytes]:
         """Yield the request body as it arrives, for at most so long. Raises what `body` raises."""

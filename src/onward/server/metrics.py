@@ -22,6 +22,7 @@ from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected
 from onward.server.account import Account
 from onward.server.collectors import LoadCollector
 from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange, RequestRecord
+from onward.server.transcript import Transcript
 from onward.service.grant import Grant
 
 log = logging.getLogger("onward.server")
@@ -230,8 +231,9 @@ class MeasuredAnswer:
         record: RequestRecord,
         started: float,
         account: Account | None = None,
+        transcript: Transcript | None = None,
     ) -> None:
-        """`account` is that of a team's server, where the request is billed."""
+        """`account` is that of a team's server, where the request is billed; `transcript` logs it."""
         self._answer = answer
         self._metrics = metrics
         self._bound = metrics.of(answer.model)
@@ -240,6 +242,7 @@ class MeasuredAnswer:
         self._left_at: TokenCounts | None = None
         self._is_settled = False
         self.account = account
+        self._transcript = transcript
         self._error_status = 0
         """Status of the response, if it is an error, which has no usage."""
         self.model = record.model = answer.model
@@ -275,6 +278,8 @@ class MeasuredAnswer:
                 if not self.account.is_noted:
                     await self.account.noted()
                 self.account.generated(deltas)
+            if self._transcript is not None:
+                self._transcript.generated(deltas)
             yield deltas
 
     async def aclose(self) -> None:
@@ -298,6 +303,8 @@ class MeasuredAnswer:
         if self.account is not None:
             billed = TokenCounts(computed=counts.computed) if self._error_status else counts
             self.account.end(billed, self._error_status or self._record.status)
+        if self._transcript is not None:
+            self._transcript.end(counts, self._error_status or self._record.status)
         self._fill_record()
         self._bound.prompt_tokens.inc(counts.prompt)
         self._bound.completion_tokens.inc(counts.completion)

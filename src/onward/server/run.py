@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
 
@@ -44,6 +44,7 @@ from onward.settings import Settings, served_names
 from onward.stdio import silence_stdout
 
 if TYPE_CHECKING:
+    from onward.service.request_log import RequestLog
     from onward.service.team import Team
 
 Progress = Callable[[str], None]
@@ -66,19 +67,24 @@ _SIGHUP = None if sys.platform == "win32" else signal.SIGHUP
 _SHUTDOWN_SIGNALS = [signal.SIGINT, signal.SIGTERM, *([_SIGHUP] if _SIGHUP else [])]
 
 
+class Closable(Protocol):
+    def close(self) -> object: ...
+
+
 def serve(
     settings: Settings,
     compose: Callable[[Settings, Progress], Backend],
     show_progress: Callable[[Progress], AbstractContextManager[Progress]] = nullcontext,
     announcement: str | None = None,
     open_team: Callable[[Settings], Team | None] = lambda settings: None,
+    open_request_log: Callable[[Settings, Team | None], RequestLog | None] = lambda settings, team: None,
 ) -> int:
     """Serve until a signal stops the process; return the exit code. Raises SetupError before anything listens.
 
     `show_progress(log)` may show the stages of loading in another way than `log`, as long as its context is open.
     The port is bound before the model loads, so that a port in use is reported at once. It accepts connections only
     when the model is ready. `announcement` is logged first. `open_team` opens the database that the settings
-    may name.
+    may name, `open_request_log` the log of requests.
     """
     ignore_user_signals()
     configure_logging(settings)
@@ -90,34 +96,36 @@ def serve(
     key_version = file_version(settings.api_key_file)
     keys = collect_keys(settings)
     settings, listener, predecessor = _listener(settings)
-    team = None
+    team = request_log = None
     try:
         team = open_team(settings)
+        request_log = open_request_log(settings, team)
         if team is not None:
             keys.check_names(team.keys)
         check_exposure(settings, keys if team is None else keys.with_stored(team.keys))
         with show_progress(log.info) as progress:
             backend = compose(settings, progress)
-        app = make_app(backend, settings, keys, team, predecessor)
+        app = make_app(backend, settings, keys, team, predecessor, request_log)
         gc.freeze()  # objects of libraries live as long as the process: no collection needs to traverse them
         delay_full_collections()
         if settings.engine_process == "on":
             sys.setswitchinterval(SWITCH_SECONDS)
     except BaseException:
-        listener.close()
-        if predecessor is not None:
-            predecessor.close()
-        if team is not None:
-            team.close()
+        _close(listener, predecessor, request_log, team)
         raise
     # Never closed: that would restore the default actions of signals, and a further one would spoil the clean end.
     runner = asyncio.Runner(loop_factory=fast_event_loop)
     key_reload = KeyReload(settings, keys, key_version, app.replace_keys)
     status = runner.run(Service(app, backend, settings, listener, key_reload, team, predecessor).run())
-    if team is not None:
-        team.close()
+    _close(request_log, team)
     logging.shutdown()
     return status
+
+
+def _close(*opened: Closable | None) -> None:
+    for each in opened:
+        if each is not None:
+            each.close()
 
 
 def _listener(settings: Settings) -> tuple[Settings, socket.socket, Predecessor | None]:

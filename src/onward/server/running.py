@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onward.api.reply import Reply, forward
-from onward.backends.base import Backend
+from onward.backends.base import Backend, Needs
 from onward.backends.restricted import RestrictedBackend
 from onward.completions.request import CompletionRequest
 from onward.errors import Forbidden, Overloaded
@@ -17,9 +17,11 @@ from onward.server.account import Account, AccountedSink
 from onward.server.exchange import ClientDisconnected, HttpExchange
 from onward.server.metrics import MeasuredAnswer, Metrics, warn
 from onward.server.sink import ConnectionSink
+from onward.server.transcript import Transcript
 from onward.service.grant import Grant
 
 if TYPE_CHECKING:  # a server without a database does not import what needs one
+    from onward.service.request_log import RequestLog
     from onward.service.team import Team
 
 ADMIN_KEY = (
@@ -99,13 +101,14 @@ async def _cancel(*tasks: asyncio.Task[None]) -> None:
 @dataclass(frozen=True, slots=True)
 class Runner:
     """Runs completions: the only way from a request to an answer here. `running` counts what a drain waits for; `team`
-    knows the limits of keys."""
+    knows the limits of keys, `request_log` keeps what was asked and answered."""
 
     backend: Backend
     metrics: Metrics
     running: Running
     keep_alive_seconds: float
     team: Team | None = None
+    request_log: RequestLog | None = None
 
     async def accept(self, exchange: HttpExchange, request: CompletionRequest) -> MeasuredAnswer:
         """Begin to complete a request and to measure it; count it if it is refused.
@@ -114,10 +117,18 @@ class Runner:
         """
         grant = None if exchange.key is None else exchange.key.grant
         account = None if self.team is None else Account(self.team, grant, exchange)
+        transcript = None
+        if self.request_log is not None and (grant is None or grant.logs_requests):
+            transcript = Transcript(self.request_log, exchange)
+
+        async def admit(needs: Needs) -> None:
+            if transcript is not None:
+                transcript.planned(needs)
+            if account is not None:
+                await account.admit(needs)
+
         try:
-            answer = await self._backend_of(grant).complete(
-                request, client=exchange.sender, admit=None if account is None else account.admit
-            )
+            answer = await self._backend_of(grant).complete(request, client=exchange.sender, admit=admit)
         except BaseException as error:
             if account is not None:
                 account.release()
@@ -126,7 +137,7 @@ class Runner:
             raise
         if answer.warning:
             warn(exchange, answer, self.metrics.warned)
-        return MeasuredAnswer(answer, self.metrics, exchange.record, exchange.started, account)
+        return MeasuredAnswer(answer, self.metrics, exchange.record, exchange.started, account, transcript)
 
     def _backend_of(self, grant: Grant | None) -> Backend:
         """Return the backend as a key sees it. Raises Forbidden."""

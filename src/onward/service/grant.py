@@ -19,6 +19,8 @@ class Grant:
     models: frozenset[str] | None = None
     expires_ms: int | None = None
     limits: Limits = NO_LIMITS
+    logs_requests: bool = True
+    """Whether the log of requests, if there is one, has those of this key."""
 
     def allows(self, names: Iterable[str]) -> bool:
         """Return whether a model with these names, its id and aliases, may be used."""

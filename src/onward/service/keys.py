@@ -17,7 +17,7 @@ from onward.service.batches import forget_batches
 from onward.service.files import forget_files
 from onward.service.grant import Grant, StoredKey
 from onward.service.limits import Limits
-from onward.service.tables import AUDIT, KEYS, LIMIT_NAMES, META, REQUESTS, RESERVATIONS, SECRETS, USAGES
+from onward.service.tables import AUDIT, KEYS, LIMIT_NAMES, META, REQUEST_LOG, REQUESTS, RESERVATIONS, SECRETS, USAGES
 
 NUM_RANDOM_BYTES = 24
 ADMIN_PREFIX = "sk-admin-"
@@ -42,6 +42,7 @@ def create_key(
     is_admin: bool = False,
     models: frozenset[str] | None = None,
     expires_ms: int | None = None,
+    logs_requests: bool = True,
 ) -> str:
     """Store a new key, and return its id. Raises SetupError if the name is taken."""
     if connection.execute(select(KEYS.c.id).where(KEYS.c.name == name)).first() is not None:
@@ -52,6 +53,7 @@ def create_key(
     key_id = "key_" + secrets.token_hex(11)
     values = {each.name: getattr(limits, each.name) for each in fields(limits)}
     values |= {"id": key_id, "name": name, "is_admin": int(is_admin), "models": _models_text(models)}
+    values["logs_requests"] = int(logs_requests)
     connection.execute(insert(KEYS).values(**values, created_ms=now_ms, expires_ms=expires_ms))
     connection.execute(insert(SECRETS).values(digest=digest_of(secret), key_id=key_id, created_ms=now_ms))
     usage = dict.fromkeys((column.name for column in USAGES.columns if not column.nullable), 0)
@@ -66,6 +68,8 @@ def change_key(connection: Connection, name: str, changes: dict[str, Any], now_m
     values = dict(changes)
     if "models" in values:
         values["models"] = _models_text(values["models"])
+    if "logs_requests" in values:
+        values["logs_requests"] = int(values["logs_requests"])
     if values:
         connection.execute(update(KEYS).where(KEYS.c.id == found.grant.id).values(**values))
     shown = ", ".join(f"{column}={value}" for column, value in values.items())
@@ -100,7 +104,7 @@ def forget_key(connection: Connection, name: str, now_ms: int) -> None:
     key_id = found.grant.id
     forget_batches(connection, key_id)
     forget_files(connection, key_id)
-    for table in (RESERVATIONS, SECRETS, USAGES, REQUESTS):
+    for table in (RESERVATIONS, SECRETS, USAGES, REQUESTS, REQUEST_LOG):
         connection.execute(delete(table).where(table.c.key_id == key_id))
     connection.execute(delete(KEYS).where(KEYS.c.id == key_id))
     connection.execute(update(AUDIT).where(AUDIT.c.key_id == key_id).values(detail=""))
@@ -158,7 +162,7 @@ def read_id(connection: Connection) -> int:
 def _stored_key(row: Row[Any], digests: tuple[tuple[bytes, int | None], ...]) -> StoredKey:
     limits = Limits(**{name: getattr(row, name) for name in LIMIT_NAMES})
     models = None if row.models is None else frozenset(json.loads(row.models))
-    grant = Grant(row.id, row.name, bool(row.is_admin), models, row.expires_ms, limits)
+    grant = Grant(row.id, row.name, bool(row.is_admin), models, row.expires_ms, limits, bool(row.logs_requests))
     return StoredKey(grant=grant, created_ms=row.created_ms, revoked_ms=row.revoked_ms, digests=digests)
 
 

@@ -154,6 +154,16 @@ LINES = Table(
 """Lines of batches (`lines`). `custom_id` and `request` are JSON, `result` is a line of a file; `face`: the server that
 computes it, "" if none does."""
 
+REQUEST_LOG = Table(
+    "request_log",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("document", Text, nullable=False),
+)
+"""What requests asked and got (`request_log.LoggedRequest`, as JSON), where an operator wants it kept."""
+
 _FIRST = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
     "INSERT INTO meta VALUES ('version', 0), ('revision', 0)",
@@ -214,7 +224,13 @@ _FILES_AND_BATCHES = (
     "CREATE INDEX lines_of_suspects ON lines (batch_id) WHERE losses >= 2",
     "ALTER TABLE reservations ADD COLUMN is_batch INTEGER NOT NULL DEFAULT 0",
 )
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _BATCHES_AND_DELIVERY, _FILES_AND_BATCHES)
+_REQUEST_LOG = (
+    "CREATE TABLE request_log (id TEXT PRIMARY KEY, at_ms BIGINT NOT NULL, key_id TEXT NOT NULL, "
+    "document TEXT NOT NULL)",
+    "CREATE INDEX request_log_by_time ON request_log (at_ms)",
+    "CREATE INDEX request_log_by_key ON request_log (key_id)",
+)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _BATCHES_AND_DELIVERY, _FILES_AND_BATCHES, _REQUEST_LOG)
 """Statements of SQL that both databases know. What was released is never changed: a change is another entry."""
 VERSION = len(MIGRATIONS)
 _MIGRATION_LOCK = 0x6F6E77617264

@@ -28,6 +28,8 @@ from onward.service.limits import at as usage_at
 from onward.service.prices import Price
 from onward.service.records import LedgerRow, Question, Sums
 from onward.service.refusals import refused
+from onward.service.request_log import LoggedRequest
+from onward.service.request_table import forget_requests, insert_request
 from onward.service.reservations import admit, beat, leave, read_usages, settle_request
 from onward.service.spool import Spool
 from onward.service.spool_file import Progress, SpoolEntry
@@ -65,9 +67,12 @@ class Admitted:
 
 
 class Team:
-    """The keys of a store and their limits. Belongs to one event loop, except for the store behind it. `folder`: for
-    rows that the database does not have yet. `prices`: by model id. `monotonic` is a clock in seconds; `keep_seconds`:
-    how long rows of the ledger are kept, None: for ever. Raises SetupError for a folder that cannot be used."""
+    """The keys of a store and their limits. Belongs to one event loop, except for the store behind it.
+
+    `folder`: for rows that the database does not have yet. `prices`: by model id. `monotonic` is a clock in seconds.
+    `keep_seconds` and `keep_requests_seconds`: how long rows of the ledger and of the log of requests are kept; None:
+    for ever. Raises SetupError for a folder that cannot be used.
+    """
 
     def __init__(
         self,
@@ -76,12 +81,14 @@ class Team:
         prices: Mapping[str, Price] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         keep_seconds: int | None = None,
+        keep_requests_seconds: int | None = None,
     ) -> None:
         self.face = secrets.token_hex(8)
         self.prices = dict(prices or {})
         self._store = store
         self._monotonic = monotonic
         self._keep_ms = None if keep_seconds is None else keep_seconds * 1000
+        self._keep_requests_ms = None if keep_requests_seconds is None else keep_requests_seconds * 1000
         self._forgets_at = -math.inf
         self._revision = -1
         self._refreshed = -REFRESH_SECONDS
@@ -137,13 +144,14 @@ class Team:
 
     async def _forget_old_rows(self) -> None:
         """Now and then delete what need not be kept, some rows per transaction."""
-        if self._keep_ms is None or self._away_since is not None or self._monotonic() < self._forgets_at:
+        if self._away_since is not None or self._monotonic() < self._forgets_at:
             return
-        before_ms = self._store.clock() - self._keep_ms
-        count = await asyncio.wrap_future(
-            self._writer.submit(lambda connection: forget_rows(connection, before_ms, FORGOTTEN_ROWS))
-        )
-        if count < FORGOTTEN_ROWS:
+        counts = [0]
+        for keep_ms, forget in ((self._keep_ms, forget_rows), (self._keep_requests_ms, forget_requests)):
+            if keep_ms is not None:
+                run = partial(forget, before_ms=self._store.clock() - keep_ms, limit=FORGOTTEN_ROWS)
+                counts.append(await asyncio.wrap_future(self._writer.submit(run)))
+        if max(counts) < FORGOTTEN_ROWS:
             self._forgets_at = self._monotonic() + FORGET_SECONDS
 
     async def refresh(self) -> bool:
@@ -311,6 +319,16 @@ class Team:
                 self._spool.drop(entry.row)
             elif isinstance(problem, DatabaseAway):
                 self._is_away(str(problem))
+
+        future.add_done_callback(done)
+
+    def log_request(self, request: LoggedRequest) -> None:
+        """Add a request to the log in the database. One that cannot be written is lost. Never raises or waits."""
+        future = self._writer.submit(lambda connection: insert_request(connection, request), request.key_id)
+
+        def done(future: Future[None]) -> None:
+            if future.exception() is not None:
+                log.error("the request %s is not in the log of requests: %s", request.id, future.exception())
 
         future.add_done_callback(done)
 

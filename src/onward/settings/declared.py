@@ -231,6 +231,14 @@ class Settings:
         "How long requests stay in the ledger, such as 90d; by default for ever. Usage before that is forgotten.",
         metavar="PERIOD",
     )  # fmt: skip
+    log_requests: str | None = option(
+        None, "Team", values.request_log,
+        "Keep prompts, parameters and completions of all requests: in files of a folder, or in the database. Tell "
+        "those whose they are.", metavar="FOLDER|database",
+    )  # fmt: skip
+    keep_requests: int | None = option(
+        None, "Team", values.period, "How long --log-requests keeps them; by default 30d.", metavar="PERIOD",
+    )  # fmt: skip
     price: tuple[tuple[str, int, int, int], ...] = option(
         (), "Team", values.price,
         "Price of a model's tokens: amounts per million tokens of prompts, of completions, and of the part of "

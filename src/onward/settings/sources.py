@@ -28,7 +28,7 @@ from onward.settings.option import Option
 log = logging.getLogger("onward.settings")
 
 FOUND_FILE = "onward.toml"
-LIMITED = frozenset({"cache_dir", "database", "data_dir"})
+LIMITED = frozenset({"cache_dir", "database", "data_dir", "log_requests"})
 """Settings that a file found in the current folder does not choose."""
 NEEDED = frozenset({"database", "data_dir"})
 """Those of them without which a server would be another one than was meant: without limits."""

@@ -17,12 +17,14 @@ import click
 
 from onward import values
 from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
-from onward.cli.database import database_flags, open_named, resolved_settings
+from onward.cli.database import NAMES, database_flags, open_named, resolved_settings
 from onward.cli.output.formats import emit, table
 from onward.cli.session import Session
+from onward.cli.settings_command import setting, setting_flag
 from onward.errors import SetupError
 from onward.service.grant import StoredKey
 from onward.service.limits import Limits
+from onward.settings import resolve
 
 if TYPE_CHECKING:
     from onward.service.store import Store
@@ -155,15 +157,21 @@ def revoke(name: str, **given: Any) -> None:
 
 def forget(name: str, yes: bool, **given: Any) -> None:
     """Delete a key and everything that is known of it."""
+    from onward.compose.team import logged_folder
     from onward.service.keys import forget_key, require_key
+    from onward.service.request_log import forget_in_folder
 
+    flags = {each: given[each] for each in (*NAMES, "log_requests") if given[each] is not None}
+    folder = logged_folder(resolve(flags, config=given["config"]).settings)
     with _store(given) as store:
         with store.read() as connection:
-            require_key(connection, name)
+            key_id = require_key(connection, name).grant.id
         if not yes:
             click.confirm(f"Delete the key {name} and everything that it has used?", abort=True, err=True)
         with store.begin() as connection:
             forget_key(connection, name, store.clock())
+        if folder is not None:
+            forget_in_folder(folder, key_id)
 
 
 def list_keys(session: Session, **given: Any) -> None:
@@ -243,6 +251,7 @@ def _shown(key: StoredKey, now_ms: int) -> dict[str, Any]:
         "state": state,
         "admin": grant.is_admin,
         "models": None if grant.models is None else sorted(grant.models),
+        "logged": grant.logs_requests,
         "expires": _time(grant.expires_ms),
         "created": _time(key.created_ms),
         "secrets": sum(expires is None or expires > now_ms for _, expires in key.digests),
@@ -287,6 +296,8 @@ def _rights(given: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if models := given["allow_model"]:
         found["models"] = None if ANY in models else frozenset(models)
+    if given["log_requests"] is not None:
+        found["logs_requests"] = given["log_requests"]
     if given["expires"] is not None:
         found["expires_ms"] = None if given["expires"] == -1 else given["expires"]
     return found
@@ -347,6 +358,11 @@ def _limit_flags() -> list[click.Parameter]:
         *flags,
         click.Option(["--allow-model"], multiple=True, metavar=f"NAME|{ANY}", help=models),
         click.Option(["--expires"], type=_Moment(), metavar="TIME|never", help=expires),
+        click.Option(
+            ["--log-requests/--no-log-requests"],
+            default=None,
+            help="Whether the log of requests, if the server has one, has those of this key.  [default: it has]",
+        ),
     ]
 
 
@@ -367,6 +383,7 @@ def _commands() -> dict[str, click.Command]:
         ["--overlap"], type=_Duration(), default=86_400_000, metavar="DURATION",
         help="How long the old secret is accepted.  [default: 1d]",
     )  # fmt: skip
+    logged = setting_flag(setting("log_requests"))
     yes = click.Option(["--yes"], is_flag=True, help="Do not ask.")
     one = _named(required=True)
     new_help = (
@@ -385,7 +402,9 @@ def _commands() -> dict[str, click.Command]:
             "rotate", rotate, "Print another secret of a key; both work for a while.", one, overlap, _FILE, *where
         ),
         "revoke": _command("revoke", revoke, "Refuse a key from now on. What it used stays known.", one, *where),
-        "forget": _command("forget", forget, "Delete a key and everything that is known of it.", one, yes, *where),
+        "forget": _command(
+            "forget", forget, "Delete a key and everything that is known of it.", one, yes, logged, *where
+        ),
         "audit": session_command(
             "audit", audit, "Show who did what to keys, or to one of them.", [_named(), *where], can_connect=False
         ),

@@ -15,11 +15,11 @@ def run(resolved: Resolved) -> None:
 
     with spare_process(resolved.settings) as spare:
         from onward.cli.output.progress import loading
-        from onward.compose.team import open_team
+        from onward.compose.team import open_request_log, open_team
         from onward.server.run import serve
 
         composing = partial(compose, own_process=True, spare=spare)
-        status = serve(resolved.settings, composing, loading, resolved.announcement, open_team)
+        status = serve(resolved.settings, composing, loading, resolved.announcement, open_team, open_request_log)
     click.get_current_context().exit(status)
 
 

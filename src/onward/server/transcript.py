@@ -1,0 +1,71 @@
+"""What is logged of one request, where an operator wants that: what the client sent, and the text of its choices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from onward.backends.base import Needs
+from onward.completions.delta import Delta, TokenCounts
+from onward.server.exchange import HttpExchange
+
+if TYPE_CHECKING:
+    from onward.service.request_log import RequestLog
+
+
+class Transcript:
+    """Collects one answer. Deltas have passed the content filters, so nothing that these withheld gets here."""
+
+    def __init__(self, log: RequestLog, exchange: HttpExchange) -> None:
+        self._log = log
+        self._exchange = exchange
+        self._needs: Needs | None = None
+        self._texts: dict[int, list[str]] = {}
+        self._reasons: dict[int, str] = {}
+
+    def planned(self, needs: Needs) -> None:
+        self._needs = needs
+
+    def generated(self, deltas: Iterable[Delta]) -> None:
+        for delta in deltas:
+            self._texts.setdefault(delta.index, []).append(delta.text)
+            if delta.finish is not None:
+                self._reasons[delta.index] = delta.finish.reason
+
+    def end(self, counts: TokenCounts, status: int) -> None:
+        """Log the request, which has ended."""
+        from onward.service.request_log import LoggedRequest
+
+        key, needs = self._exchange.key, self._needs
+        assert needs is not None
+        choices: list[dict[str, Any]] = [
+            {"index": index, "text": "".join(texts), "finish_reason": self._reasons.get(index)}
+            for index, texts in sorted(self._texts.items())
+        ]
+        self._log.add(
+            LoggedRequest(
+                id=self._exchange.id,
+                at_ms=time.time_ns() // 1_000_000,
+                key_id="" if key is None else key.public_id,
+                key_name="" if key is None else key.name,
+                route=self._exchange.record.route,
+                model=needs.model,
+                fingerprint=needs.fingerprint,
+                seed=needs.seed,
+                status=status,
+                body=_json(self._exchange.kept_body),
+                choices=choices,
+                prompt_tokens=counts.prompt,
+                completion_tokens=counts.completion,
+            )
+        )
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # accepted all the same: the decoder of requests is more lenient
+        return body.decode("utf-8", "replace")
