@@ -13,16 +13,18 @@ LABEL org.opencontainers.image.title="Onward" \
     org.opencontainers.image.description="OpenAI's Completions API, served from your own machine" \
     org.opencontainers.image.licenses="Apache-2.0 AND MIT"
 COPY --from=build /opt/onward /opt/onward
-RUN useradd --system --uid 10001 --create-home onward && install -d -o onward -g onward /cache /models
+RUN useradd --system --uid 10001 --create-home onward && install -d -o onward -g onward /cache /data /models
 ENV PATH=/opt/onward/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     XDG_CACHE_HOME=/cache \
+    XDG_STATE_HOME=/data \
     ONWARD_HOST=0.0.0.0 \
     ONWARD_PORT=8000
 USER onward
 # Compiled sampling kernels are kept in /cache: a new volume begins with what the image has there.
 RUN ["/opt/onward/bin/python", "-c", "from onward.sampling.sampler import Sampler; Sampler(1)"]
-VOLUME ["/cache", "/models"]
+# With a database of another machine, rows of the ledger that it does not have yet are in /data.
+VOLUME ["/cache", "/data", "/models"]
 # Model folders are found by name here, and so is onward.toml.
 WORKDIR /models
 EXPOSE 8000

@@ -12,7 +12,7 @@ USES = {
     "api/openai/reply.py": "the `created` of an answer",
     "cli/source/transport.py": "a date in `retry-after`; the delay is bounded",
     "cli/server_findings.py": "a server's clock against this one's, its start, its certificate's end",
-    "cli/commands/key.py": "when a key expires, where a duration from now is given",
+    "cli/key_flags.py": "when a key expires, where a duration from now is given",
     "compose/replica.py": "which of several versions in a cluster started last",
     "kernels/__init__.py": "whether sources have changed since they were imported, by their times on disk",
     "kernels/object_cache.py": "how old a file on disk is that a killed process left",

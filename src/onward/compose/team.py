@@ -57,7 +57,7 @@ def open_team(settings: Settings) -> Team | None:
     try:
         return Team(
             store,
-            _data_folder(settings) / "spool",
+            data_folder(settings) / "spool",
             prices,
             keep_seconds=settings.keep_ledger,
             keep_requests_seconds=keep_requests(settings),
@@ -91,7 +91,7 @@ def open_request_log(settings: Settings, team: Team | None) -> RequestLog | None
     return RequestTable(team.log_request)
 
 
-def _data_folder(settings: Settings) -> Path:
+def data_folder(settings: Settings) -> Path:
     """Return where a server keeps what its database does not have yet: the data folder, else that of the database's
     file, else one of the user's."""
     if settings.data_dir is not None:

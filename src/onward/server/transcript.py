@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from onward.backends.base import Needs
 from onward.completions.delta import Delta, TokenCounts
 from onward.server.exchange import HttpExchange
-
-if TYPE_CHECKING:
-    from onward.service.request_log import RequestLog
+from onward.service.request_log import LoggedRequest, RequestLog
 
 
 class Transcript:
@@ -37,8 +35,6 @@ class Transcript:
 
     def end(self, counts: TokenCounts, status: int) -> None:
         """Log the request, which has ended."""
-        from onward.service.request_log import LoggedRequest
-
         key, needs = self._exchange.key, self._needs
         assert needs is not None
         choices: list[dict[str, Any]] = [

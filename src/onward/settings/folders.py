@@ -29,7 +29,10 @@ def runtime_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """Return the default folder for what a server has to keep: $XDG_STATE_HOME/onward, or ~/.local/state/onward."""
+    """Return the default folder for what a server has to keep: systemd's $STATE_DIRECTORY, $XDG_STATE_HOME/onward, or
+    ~/.local/state/onward."""
+    if (given := Path(os.environ.get("STATE_DIRECTORY", "").partition(":")[0])).is_absolute():
+        return given
     stated = Path(os.environ.get("XDG_STATE_HOME", ""))
     return (stated if stated.is_absolute() else home_folder() / ".local" / "state") / "onward"
 

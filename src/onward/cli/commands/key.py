@@ -6,7 +6,6 @@ import hashlib
 import os
 import secrets
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,87 +17,18 @@ import click
 from onward import values
 from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.database import NAMES, database_flags, open_named, resolved_settings
+from onward.cli.key_flags import ANY, COSTS, COUNTS, SIZES, Duration, limit_flags, limit_names, limits_of, rights_of
 from onward.cli.output.formats import emit, table
 from onward.cli.session import Session
 from onward.cli.settings_command import setting, setting_flag
 from onward.errors import SetupError
 from onward.service.grant import StoredKey
-from onward.service.limits import Limits
 from onward.settings import resolve
 
 if TYPE_CHECKING:
     from onward.service.store import Store
 
 NUM_RANDOM_BYTES = 24
-ANY = "any"
-"""The word for a limit that is none."""
-_COUNTS = {
-    "requests_per_minute": "Requests per minute.",
-    "tokens_per_minute": "Tokens of prompts and completions per minute.",
-    "parallel_requests": "Requests at a time.",
-    "tokens_per_day": "Tokens per day (UTC).",
-    "tokens_per_month": "Tokens per month (UTC).",
-}
-_COSTS = {
-    "cost_per_day": "Cost per day (UTC), in the currency of --price of the server.",
-    "cost_per_month": "Cost per month (UTC).",
-}
-_SIZES = {"stored_bytes": "Bytes of files that are stored."}
-_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
-class _Limit(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """A whole number or an amount of money, or `any`, which is -1."""
-
-    def __init__(self, parser: Callable[[str], int], name: str) -> None:
-        self.name = name
-        self._parser = parser
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, int) or value == ANY:
-            return -1 if value == ANY else value
-        try:
-            return self._parser(value)
-        except ValueError as problem:
-            raise click.BadParameter(f"{value!r}: {problem}, or {ANY}.", ctx, param) from None
-
-
-class _Moment(click.ParamType):  # type: ignore[type-arg]
-    """A moment as Unix milliseconds: a date, a date and time (UTC), or a duration from now; `never` is -1."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, int) or value == "never":
-            return -1 if value == "never" else value
-        if (seconds := _duration(value)) is not None:
-            return int((time.time() + seconds) * 1000)
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            raise click.BadParameter(
-                f"{value!r} must be a date such as 2027-01-31, a duration such as 30d or 12h, or never.", ctx, param
-            ) from None
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-class _Duration(click.ParamType):  # type: ignore[type-arg]
-    """A duration in milliseconds, such as 30d, 12h, 90m or 0."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, int):
-            return value
-        seconds = 0 if value == "0" else _duration(value)
-        if seconds is None:
-            raise click.BadParameter(f"{value!r} must be a duration such as 7d, 12h, 90m or 0.", ctx, param)
-        return seconds * 1000
-
-
-def _duration(text: str) -> int | None:
-    unit = _SECONDS.get(text[-1:])
-    return int(text[:-1]) * unit if unit and text[:-1].isdecimal() and len(text) < 8 else None
 
 
 def new(name: str | None, file: Path | None, admin: bool, **given: Any) -> None:
@@ -107,7 +37,7 @@ def new(name: str | None, file: Path | None, admin: bool, **given: Any) -> None:
     from onward.compose.team import has_database
 
     settings = resolved_settings(given)
-    limits, changes = _limits(given), _rights(given)
+    limits, changes = limits_of(given), rights_of(given)
     if not has_database(settings):
         if limits or changes or admin:
             raise SetupError("Limits, models, expiry and --admin need a database: pass --data-dir or --database.")
@@ -129,8 +59,8 @@ def change(name: str, **given: Any) -> None:
     """Change limits, models, expiry of a key."""
     from onward.service.keys import change_key
 
-    changes = {each: None if given[each] == -1 else given[each] for each in _names() if given[each] is not None}
-    changes |= _rights(given)
+    changes = {each: None if given[each] == -1 else given[each] for each in limit_names() if given[each] is not None}
+    changes |= rights_of(given)
     if not changes:
         raise click.UsageError("Nothing to change: name a limit, --allow-model or --expires.")
     with _store(given) as store, store.begin() as connection:
@@ -240,8 +170,8 @@ def digest(name: str | None) -> None:
 
 def _shown(key: StoredKey, now_ms: int) -> dict[str, Any]:
     grant = key.grant
-    limits = {name: getattr(grant.limits, name) for name in (*_COUNTS, *_SIZES)}
-    limits |= {name: None if (cost := getattr(grant.limits, name)) is None else cost / 1_000_000 for name in _COSTS}
+    limits = {name: getattr(grant.limits, name) for name in (*COUNTS, *SIZES)}
+    limits |= {name: None if (cost := getattr(grant.limits, name)) is None else cost / 1_000_000 for name in COSTS}
     state = "revoked" if key.revoked_ms is not None else "valid"
     if state == "valid" and grant.expires_ms is not None and grant.expires_ms <= now_ms:
         state = "expired"
@@ -261,7 +191,7 @@ def _shown(key: StoredKey, now_ms: int) -> dict[str, Any]:
 
 def _table(found: list[dict[str, Any]]) -> str:
     """Return a table of keys, with those limits that any of them has."""
-    limits = [name for name in _names() if any(key[name] is not None for key in found)]
+    limits = [name for name in limit_names() if any(key[name] is not None for key in found)]
     columns = ["name", "state", "admin", "models", "expires", *limits]
     return table(
         [name.replace("_", " ") for name in columns], [[_cell(key[name]) for name in columns] for key in found]
@@ -281,26 +211,6 @@ def _cell(value: Any) -> str:
 
 def _time(ms: int | None) -> str | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _names() -> list[str]:
-    return [*_COUNTS, *_COSTS, *_SIZES]
-
-
-def _limits(given: dict[str, Any]) -> Limits:
-    return Limits(**{name: given[name] for name in _names() if given[name] not in (None, -1)})
-
-
-def _rights(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the models and the expiry that flags set."""
-    found: dict[str, Any] = {}
-    if models := given["allow_model"]:
-        found["models"] = None if ANY in models else frozenset(models)
-    if given["log_requests"] is not None:
-        found["logs_requests"] = given["log_requests"]
-    if given["expires"] is not None:
-        found["expires_ms"] = None if given["expires"] == -1 else given["expires"]
-    return found
 
 
 @contextmanager
@@ -341,31 +251,6 @@ def _named(*, required: bool = False) -> click.Parameter:
     return Argument("name", words, required=required, metavar=metavar, callback=_check_name)
 
 
-def _limit_flags() -> list[click.Parameter]:
-    kinds = (
-        (_COUNTS, _Limit(values.integer(1), "number"), "NUMBER"),
-        (_COSTS, _Limit(values.micro_units, "amount"), "AMOUNT"),
-        (_SIZES, _Limit(values.size, "size"), "SIZE"),
-    )
-    flags: list[click.Parameter] = [
-        click.Option(["--" + name.replace("_", "-")], type=kind, metavar=f"{metavar}|{ANY}", help=help)
-        for names, kind, metavar in kinds
-        for name, help in names.items()
-    ]
-    models = f"A model that the key may use, and no others. Repeatable. {ANY}: all models."
-    expires = "When the key expires: a date (UTC), a duration from now such as 30d, or never."
-    return [
-        *flags,
-        click.Option(["--allow-model"], multiple=True, metavar=f"NAME|{ANY}", help=models),
-        click.Option(["--expires"], type=_Moment(), metavar="TIME|never", help=expires),
-        click.Option(
-            ["--log-requests/--no-log-requests"],
-            default=None,
-            help="Whether the log of requests, if the server has one, has those of this key.  [default: it has]",
-        ),
-    ]
-
-
 _FILE = click.Option(
     ["--file"], type=click.Path(path_type=Path), metavar="PATH", help="Write the key to a new file, not to the output."
 )
@@ -380,7 +265,7 @@ def _commands() -> dict[str, click.Command]:
         ["--admin"], is_flag=True, help="A key that sees everyone's usage and metrics, and completes nothing."
     )
     overlap = click.Option(
-        ["--overlap"], type=_Duration(), default=86_400_000, metavar="DURATION",
+        ["--overlap"], type=Duration(), default=86_400_000, metavar="DURATION",
         help="How long the old secret is accepted.  [default: 1d]",
     )  # fmt: skip
     logged = setting_flag(setting("log_requests"))
@@ -392,12 +277,12 @@ def _commands() -> dict[str, click.Command]:
     )
     where = database_flags()
     return {
-        "new": _command("new", new, new_help, _named(), *_limit_flags(), admin, _FILE, *where),
+        "new": _command("new", new, new_help, _named(), *limit_flags(), admin, _FILE, *where),
         "list": session_command("list", list_keys, "Show all keys of the database.", where, can_connect=False),
         "show": session_command(
             "show", show, "Show a key: its limits, and what it has used of them.", [one, *where], can_connect=False
         ),
-        "set": _command("set", change, f"Change a key. `{ANY}` removes a limit.", one, *_limit_flags(), *where),
+        "set": _command("set", change, f"Change a key. `{ANY}` removes a limit.", one, *limit_flags(), *where),
         "rotate": _command(
             "rotate", rotate, "Print another secret of a key; both work for a while.", one, overlap, _FILE, *where
         ),

@@ -1,0 +1,44 @@
+"""Where a server keeps what its database does not have yet, and where it logs requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onward.compose.team import data_folder, open_request_log
+from onward.errors import SetupError
+from onward.settings import Settings
+
+REMOTE = "postgresql://onward@db.example.com/onward"
+
+
+def test_rows_wait_in_the_data_folder_beside_the_file_or_in_a_folder_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert data_folder(Settings(data_dir=tmp_path, database=REMOTE)) == tmp_path
+    assert data_folder(Settings(database=f"sqlite:///{tmp_path}/team/a.db")) == tmp_path / "team"
+    for name in ("STATE_DIRECTORY", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_folder(Settings(database=REMOTE)) == tmp_path / ".local/state/onward"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert data_folder(Settings(database=REMOTE)) == tmp_path / "state/onward"
+    monkeypatch.setenv("STATE_DIRECTORY", f"{tmp_path}/own:{tmp_path}/other")
+    assert data_folder(Settings(database=REMOTE)) == tmp_path / "own"
+
+
+def test_containers_and_the_unit_keep_them(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    assert "XDG_STATE_HOME=/data" in (root / "Dockerfile").read_text()
+    assert '"data:/data"' in (root / "deploy/stack/compose.yaml").read_text()
+    assert "StateDirectory=onward\n" in (root / "deploy/systemd/onward.service").read_text()
+
+
+def test_a_log_in_a_database_needs_one(tmp_path: Path) -> None:
+    assert open_request_log(Settings(), None) is None
+    with pytest.raises(SetupError, match="--data-dir"):
+        open_request_log(Settings(log_requests="database"), None)
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupError, match="cannot be used"):
+        open_request_log(Settings(log_requests=str(tmp_path / "file" / "log")), None)
