@@ -18,6 +18,8 @@ USES = {
     "kernels/object_cache.py": "how old a file on disk is that a killed process left",
     "templates/worker.py": "the date that a chat template may write into a prompt",
     "server/keys.py": "whether a key has expired",
+    "server/transcript.py": "when a logged request began; the log is kept by days",
+    "service/request_log.py": "which days of the log are older than it is kept",
     "service/store.py": "days, months and times in a database that several machines share; limits bound a jump",
     "sampling/__init__.py": "whether sources have changed since they were imported, by their times on disk",
 }
