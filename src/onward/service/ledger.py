@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, func, insert, or_, select, update
 
 from onward.service.grant import Grant
 from onward.service.records import LedgerRow, Question, Sums
@@ -21,20 +20,26 @@ COLUMNS: dict[str, ColumnElement[Any]] = {
 }
 """What rows can be grouped by."""
 
+# Statements with parameters are made once: making one takes longer than running it.
+_ROW_NAMES = tuple(LedgerRow.__dataclass_fields__)
+_FIND = select(REQUESTS.c.delivered_tokens).where(REQUESTS.c.id == bindparam("row_id"))
+_FIND_KEY = select(KEYS.c.id).where(KEYS.c.id == bindparam("key"))
+_DELIVER = update(REQUESTS).where(REQUESTS.c.id == bindparam("row_id"))
+_INSERT = insert(REQUESTS)
+
 
 def write_row(connection: Connection, row: LedgerRow, grant: Grant | None, reservation_id: str | None) -> None:
     """Add a request to the ledger, and settle what it had reserved. The second time only more delivered tokens count: a
     transaction may be run again because its answer was lost, and a stream read on after the request has ended. A key
     that was forgotten meanwhile leaves no row."""
-    found = connection.execute(select(REQUESTS.c.delivered_tokens).where(REQUESTS.c.id == row.id)).first()
+    found = connection.execute(_FIND, {"row_id": row.id}).first()
     if found is not None:
         if row.delivered_tokens > found.delivered_tokens:
-            delivered = update(REQUESTS).where(REQUESTS.c.id == row.id).values(delivered_tokens=row.delivered_tokens)
-            connection.execute(delivered)
+            connection.execute(_DELIVER, {"row_id": row.id, "delivered_tokens": row.delivered_tokens})
         return
-    if grant is not None and connection.execute(select(KEYS.c.id).where(KEYS.c.id == grant.id)).first() is None:
+    if grant is not None and connection.execute(_FIND_KEY, {"key": grant.id}).first() is None:
         return
-    connection.execute(insert(REQUESTS).values(**asdict(row)))
+    connection.execute(_INSERT, {name: getattr(row, name) for name in _ROW_NAMES})
     if grant is not None and reservation_id is not None:
         tokens, cost = row.prompt_tokens + row.completion_tokens, row.prompt_cost + row.completion_cost
         settle_request(connection, reservation_id, grant, tokens, cost, row.ended_ms, is_batch=bool(row.batch))

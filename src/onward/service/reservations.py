@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from onward.service.grant import Grant
 from onward.service.limits import KeyUsage, Refusal, Reservation, bill, reserve, settle
@@ -14,11 +14,18 @@ DEAD_FACE_MS = 20_000
 """A server that was not seen for this long is dead, or cut off: what it has reserved is free again. What it has served
 nevertheless is billed as soon as it can say so."""
 
+# Statements with parameters are made once: making one takes longer than running it.
+_READ_USAGE = select(USAGES).where(USAGES.c.key_id == bindparam("key"))
+_LOCK_USAGE = _READ_USAGE.with_for_update()
+_WRITE_USAGE = update(USAGES).where(USAGES.c.key_id == bindparam("key"))
+_RESERVE = insert(RESERVATIONS)
+_FIND = select(RESERVATIONS).where(RESERVATIONS.c.id == bindparam("request"))
+_FREE = delete(RESERVATIONS).where(RESERVATIONS.c.id == bindparam("request"))
+
 
 def read_usage(connection: Connection, key_id: str, *, locks: bool = False) -> KeyUsage:
     """Return what a key has used; nothing for one that was forgotten meanwhile. `locks`: until the transaction ends."""
-    query = select(USAGES).where(USAGES.c.key_id == key_id)
-    row = connection.execute(query.with_for_update() if locks else query).mappings().first()
+    row = connection.execute(_LOCK_USAGE if locks else _READ_USAGE, {"key": key_id}).mappings().first()
     return KeyUsage() if row is None else KeyUsage(**{name: row[name] for name in USAGE_NAMES})
 
 
@@ -45,7 +52,7 @@ def admit(
     if isinstance(outcome, Reservation):
         values: dict[str, Any] = {"tokens": outcome.tokens, "cost": outcome.cost}
         values |= {"day": outcome.day, "month": outcome.month, "is_batch": int(is_batch)}
-        connection.execute(insert(RESERVATIONS).values(id=request_id, key_id=grant.id, face=face, **values))
+        connection.execute(_RESERVE, {"id": request_id, "key_id": grant.id, "face": face, **values})
     return usage, outcome
 
 
@@ -62,11 +69,11 @@ def settle_request(
     """Replace a request's reservation by what was billed. Where it is gone (its server was taken for dead, or the
     database was away when it began), what was billed is added."""
     usage = read_usage(connection, grant.id, locks=True)
-    found = connection.execute(select(RESERVATIONS).where(RESERVATIONS.c.id == request_id)).first()
+    found = connection.execute(_FIND, {"request": request_id}).first()
     if found is None:
         usage = bill(grant.limits, usage, tokens, cost, now_ms, is_batch=is_batch)
     else:
-        connection.execute(delete(RESERVATIONS).where(RESERVATIONS.c.id == request_id))
+        connection.execute(_FREE, {"request": request_id})
         reservation = Reservation(found.tokens, found.cost, found.day, found.month, bool(found.is_batch))
         usage = settle(grant.limits, usage, reservation, tokens, cost, now_ms)
     _write_usage(connection, grant.id, usage)
@@ -95,4 +102,4 @@ def leave(connection: Connection, face: str, grants: dict[str, Grant], now_ms: i
 
 def _write_usage(connection: Connection, key_id: str, usage: KeyUsage) -> None:
     values = {name: getattr(usage, name) for name in USAGE_NAMES}
-    connection.execute(update(USAGES).where(USAGES.c.key_id == key_id).values(**values))
+    connection.execute(_WRITE_USAGE, {"key": key_id, **values})

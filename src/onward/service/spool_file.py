@@ -11,7 +11,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def lines(changes: list[tuple[str, Any]], progress: dict[str, Progress]) -> byte
 
 def put_line(entry: SpoolEntry) -> bytes:
     row = _advanced(entry.row, entry.last) if entry.progress is not None and entry.last else entry.row
-    return _line({"put": asdict(row), "key": entry.key_id, "reservation": entry.reservation_id})
+    return _line({"put": row, "key": entry.key_id, "reservation": entry.reservation_id})
 
 
 def _line(value: object) -> bytes:

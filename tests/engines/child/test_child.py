@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -33,8 +34,8 @@ from tests.engine.harness import Results, make_job, run_alone
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
 
 
-def configuration(**changes: object) -> bytes:
-    config = EngineConfig.create(resolve("toy"), Settings(model=("toy",)))
+def configuration(*, context_length: int = 0, **changes: Any) -> bytes:
+    config = EngineConfig.create(resolve("toy"), Settings(model=("toy",), context_length=context_length))
     return msgspec.structs.replace(config, **changes).encode()
 
 
@@ -69,7 +70,7 @@ class Reports:
 
 
 @contextmanager
-def child(*, spare: SpareProcess | None = None, **changes: object) -> Iterator[tuple[ChildEngine, Reports]]:
+def child(*, spare: SpareProcess | None = None, **changes: Any) -> Iterator[tuple[ChildEngine, Reports]]:
     reports = Reports()
     launch = ChildLauncher(WORKER, configuration(**changes), vocabulary, spare=spare)
     engine = launch(reports.on_report, reports.on_lost)
@@ -177,7 +178,7 @@ def test_closing_waits_until_the_process_has_ended_and_leaves_nothing() -> None:
         ({"max_rows": "many"}, "could not be loaded"),
     ],
 )
-def test_an_engine_that_cannot_be_loaded_is_an_error(changes: dict[str, object], words: str) -> None:
+def test_an_engine_that_cannot_be_loaded_is_an_error(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(SetupError, match=words) as caught:
         ChildLauncher(WORKER, configuration(**changes), vocabulary)(lambda report: None, lambda reason: None)
     assert isinstance(caught.value, ModelFolderError) == ("path" in changes)
