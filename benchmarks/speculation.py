@@ -238,12 +238,16 @@ def line(case: dict[str, Any]) -> str:
 
 
 def measure_model(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the figures of each case of one model."""
+    """Yield the figures of each case of one model whose sequences fit into its context; say which do not."""
     models = {arm: load(name) for arm in ARMS}
     arms = {
         arm: Arm(model, folder.files.load_tokenizer(), speculate=arm == ON) for arm, (model, folder) in models.items()
     }
+    context = models[ON][0].context_length
     for case in Workloads(models[ON][0].vocab_size, options.out).cases(options.kinds):
+        if case.longest > context:
+            print(f"{case.kind:14}{case.name:26}left out: {case.longest:,} tokens, and the context has {context:,}")
+            continue
         yield compare(case, lambda case: run_case(case, arms), options.rounds)
 
 

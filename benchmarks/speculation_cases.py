@@ -34,6 +34,11 @@ class Case:
     clients: int
     tasks: list[Task]
 
+    @property
+    def longest(self) -> int:
+        """Tokens of its longest sequence."""
+        return max(len(task.prompt) + task.tokens for task in self.tasks)
+
 
 class Workloads:
     """Creates the cases for the vocabulary of a model."""

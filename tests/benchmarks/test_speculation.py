@@ -63,6 +63,7 @@ def test_too_many_distinct_words_are_an_error() -> None:
 
 def test_cases_fit_the_vocabulary_and_only_those_with_predictions_have_them() -> None:
     cases = Workloads(8192, 16).cases(KINDS)
+    assert all(len(task.prompt) + task.tokens <= case.longest for case in cases for task in case.tasks)
     assert [each.kind for each in cases] == sorted((each.kind for each in cases), key=KINDS.index)
     assert {each.clients for each in cases if each.kind == "unpredictable"} == {1, 8, 32}
     for each in cases:
