@@ -1,1 +1,1 @@
-"""A team: who may use how much, who used what. Its store is optional: without one, none of this is imported."""
+"""A team: its limits, its ledger, its files and batches. Its store is optional: without one, none of this is imported."""

@@ -1,8 +1,10 @@
-"""`onward batch run IN.jsonl -o OUT.jsonl`: runs a file of requests; a later run continues where it stopped."""
+"""`onward batch run IN.jsonl -o OUT.jsonl`: runs a file of requests; a later run continues where it stopped. The other
+commands leave files to a server."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,7 +13,10 @@ from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.completers import model_names
 from onward.cli.interrupt import raise_on_interrupt
 from onward.cli.output.errors import REQUEST, report_errors
+from onward.cli.output.formats import emit, table
+from onward.cli.output.terminal import pluralize
 from onward.cli.session import Session
+from onward.errors import SetupError
 
 DEFAULT_CONCURRENCY = 32
 HELP = """Run every request in IN, a file in OpenAI's batch format with /v1/completions bodies.
@@ -48,6 +53,121 @@ def run(session: Session, source: Path, output: Path, errors: Path | None, concu
         raise click.exceptions.Exit(1)
 
 
+SUBMIT_HELP = """Send IN to a server, which works on it by itself, and show the batch.
+
+The file is in OpenAI's batch format, here with `method` and `url` in each line, and one model for all lines. The server
+needs a database (`onward serve --data-dir`). --wait stays until the batch has ended; Ctrl-C leaves the batch alone.
+"""
+STATUS_HELP = "Show a batch of a server, or all of them. --wait stays until it has ended."
+DOWNLOAD_HELP = """Write the results of a batch that has ended to OUT, and its other lines to the errors file.
+
+The exit code is 1 if there are others.
+"""
+
+
+def submit(session: Session, source: Path, wait: bool) -> None:
+    from onward.cli.batch.remote import BatchServer
+    from onward.cli.interrupt import run as run_async
+
+    async def work() -> dict[str, Any]:
+        server = BatchServer.of(session.connection)
+        try:
+            batch = await server.create(await server.upload(source))
+            return await server.wait(batch["id"]) if wait else batch
+        finally:
+            await server.aclose()
+
+    _show(session, run_async(work()))
+
+
+def status(session: Session, batch: str | None, wait: bool) -> None:
+    from onward.cli.batch.remote import BatchServer
+    from onward.cli.interrupt import run as run_async
+
+    async def work() -> list[dict[str, Any]] | dict[str, Any]:
+        server = BatchServer.of(session.connection)
+        try:
+            if batch is None:
+                return await server.batches()
+            return await server.wait(batch) if wait else await server.batch(batch)
+        finally:
+            await server.aclose()
+
+    found = run_async(work())
+    if isinstance(found, dict):
+        _show(session, found)
+    else:
+        emit(session.output, {"object": "list", "data": found}, lambda: _table(found))
+
+
+def cancel(session: Session, batch: str) -> None:
+    from onward.cli.batch.remote import BatchServer
+    from onward.cli.interrupt import run as run_async
+
+    async def work() -> dict[str, Any]:
+        server = BatchServer.of(session.connection)
+        try:
+            return await server.cancel(batch)
+        finally:
+            await server.aclose()
+
+    _show(session, run_async(work()))
+
+
+def download(session: Session, batch: str, output: Path, errors: Path | None) -> None:
+    from onward.cli.batch.remote import FINAL, BatchServer
+    from onward.cli.interrupt import run as run_async
+
+    errors = errors or output.with_suffix(".errors" + (output.suffix or ".jsonl"))
+
+    async def work() -> tuple[int, int]:
+        server = BatchServer.of(session.connection)
+        try:
+            found = await server.batch(batch)
+            if found["status"] not in FINAL:
+                raise SetupError(
+                    f"The batch is {found['status']}: wait for it with `onward batch status {batch} --wait`."
+                )
+            if found["status"] == "failed":
+                raise SetupError(f"The batch failed: `onward batch status {batch}` says why.")
+            numbers = []
+            for name, path in (("output_file_id", output), ("error_file_id", errors)):
+                numbers.append(await server.download(found[name], path) if found[name] else 0)
+            return numbers[0], numbers[1]
+        finally:
+            await server.aclose()
+
+    answered, failed = run_async(work())
+    parts = [f"{pluralize(answered, 'line')} in {output}"] if answered else []
+    parts += [f"{pluralize(failed, 'line')} in {errors}"] if failed else []
+    click.echo(" · ".join(parts) or "The batch has no lines.", err=True)
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+def _show(session: Session, batch: dict[str, Any]) -> None:
+    emit(session.output, batch, lambda: _table([batch]) + _faults(batch))
+
+
+def _table(batches: list[dict[str, Any]]) -> str:
+    rows = []
+    for each in batches:
+        counts = each["request_counts"]
+        rows.append([each["id"], each["status"], *(f"{counts[name]:,}" for name in ("total", "completed", "failed"))])
+    return table(["id", "status", "lines", "completed", "failed"], rows)
+
+
+def _faults(batch: dict[str, Any]) -> str:
+    """Return a line for each of the first faults of a batch's file."""
+    faults = (batch.get("errors") or {}).get("data") or []
+    lines = [f"Line {each['line']}: {each['message']}" if each["line"] else each["message"] for each in faults[:20]]
+    more = [f"and {len(faults) - 20} more"] if len(faults) > 20 else []
+    return "".join(f"\n{line}" for line in (*lines, *more))
+
+
+_BATCH = Argument("batch", "The id of a batch.", metavar="BATCH")
+_WAIT = click.Option(["--wait"], is_flag=True, help="Wait until the batch has ended.")
+
 command = CommandGroup(
     "batch",
     commands={
@@ -78,8 +198,46 @@ command = CommandGroup(
                 ),
             ],
             has_results=False,
-        )
+        ),
+        "submit": session_command(
+            "submit",
+            submit,
+            SUBMIT_HELP,
+            [
+                Argument(
+                    "source", "File of requests, one JSON object per line.", metavar="IN.jsonl",
+                    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                ),
+                _WAIT,
+            ],
+        ),
+        "status": session_command(
+            "status",
+            status,
+            STATUS_HELP,
+            [Argument("batch", "The id of a batch.", metavar="[BATCH]", required=False), _WAIT],
+        ),
+        "cancel": session_command(
+            "cancel", cancel, "Cancel a batch of a server. What is finished of it is kept.", [_BATCH]
+        ),
+        "download": session_command(
+            "download",
+            download,
+            DOWNLOAD_HELP,
+            [
+                _BATCH,
+                click.Option(
+                    ["-o", "--output"], required=True, metavar="OUT.jsonl", help="New file for the results.",
+                    type=click.Path(dir_okay=False, path_type=Path),
+                ),
+                click.Option(
+                    ["--errors"], metavar="PATH", help="New file for other lines.",
+                    type=click.Path(dir_okay=False, path_type=Path),
+                ),
+            ],
+            has_results=False,
+        ),
     },
-    help="Run a file of requests.",
+    help="Run a file of requests, here or by a server.",
     context_settings=CONTEXT,
 )  # fmt: skip

@@ -246,7 +246,7 @@ class HttpSource:
                 if response.is_success:
                     break
                 failure, delay = (
-                    await _failure(response, url, attempt),
+                    await failure_of(response, url, attempt),
                     retry_delay(attempt, response.status_code, response.headers),
                 )
             if delay is None:
@@ -313,7 +313,8 @@ async def _beginning(response: httpx2.Response) -> bytes:
     return bytes(body[:MAX_ERROR_BYTES])
 
 
-async def _failure(response: httpx2.Response, url: str, attempt: int) -> RemoteError:
+async def failure_of(response: httpx2.Response, url: str, attempt: int = 0) -> RemoteError:
+    """Return the error that a response is, after `attempt`."""
     content = await _beginning(response)
     return remote_error(
         response.status_code,

@@ -1,0 +1,180 @@
+"""Batches that a server works on: sent, watched, cancelled, fetched."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import httpx2
+import msgspec
+
+from onward.cli.batch.progress import BAR_CELLS
+from onward.cli.output.formats import bytes_in_words
+from onward.cli.output.progress import ProgressLine
+from onward.cli.session import ServerConnection
+from onward.cli.source.http import HttpSource, failure_of
+from onward.cli.source.stream import parse_object
+from onward.cli.source.transport import connection_failed
+from onward.errors import SetupError
+
+FINAL = ("completed", "failed", "expired", "cancelled")
+POLL_SECONDS = 1.0
+
+
+class FileAnswer(msgspec.Struct):
+    """What a server's `/files` has."""
+
+    id: str
+    bytes: int
+
+
+class BatchAnswer(msgspec.Struct):
+    """What a server's `/batches/ID` has."""
+
+    id: str
+    status: str
+    request_counts: dict[str, int]
+
+
+class BatchListAnswer(msgspec.Struct):
+    """What a server's `/batches` has."""
+
+    data: list[dict[str, Any]]
+
+
+class _Counted:
+    """A file that counts what was read of it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.num_read = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.num_read += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+class BatchServer(HttpSource):
+    """A server with OpenAI's Files and Batches APIs. Methods raise RemoteError and ConnectionFailed."""
+
+    @classmethod
+    def of(cls, connection: ServerConnection) -> BatchServer:
+        """Raises SetupError without a server."""
+        if connection.base_url is None:
+            raise SetupError("A server works on such batches: name one with --base-url, or use `onward batch run`.")
+        return cls(connection)
+
+    async def upload(self, path: Path) -> str:
+        """Send a file, and return its id. A terminal shows what of it was sent."""
+        url, size = self._base + "/files", path.stat().st_size
+        with path.open("rb") as file:
+            counted = _Counted(file)
+            parts = {"file": (path.name, counted, "application/octet-stream")}
+            request = self._client.build_request("POST", url, data={"purpose": "batch"}, files=parts)  # type: ignore[arg-type]
+            with _line(lambda: f"{_bar(counted.num_read, size)} {bytes_in_words(counted.num_read)} sent"):
+                try:
+                    response = await self._client.send(request, stream=True)
+                    if not response.is_success:
+                        raise await failure_of(response, url)
+                    return str(parse_object(await response.aread(), url, FileAnswer)["id"])
+                except httpx2.TransportError as problem:
+                    raise connection_failed(problem, url) from None
+
+    async def create(self, file_id: str) -> dict[str, Any]:
+        fields = {"input_file_id": file_id, "endpoint": "/v1/completions", "completion_window": "24h"}
+        return await self.request("POST", "/batches", BatchAnswer, fields)
+
+    async def batch(self, batch_id: str) -> dict[str, Any]:
+        return await self.request("GET", f"/batches/{batch_id}", BatchAnswer)
+
+    async def batches(self) -> list[dict[str, Any]]:
+        found = await self.request("GET", "/batches?limit=100", BatchListAnswer)
+        return list(found["data"])
+
+    async def cancel(self, batch_id: str) -> dict[str, Any]:
+        return await self.request("POST", f"/batches/{batch_id}/cancel", BatchAnswer)
+
+    async def wait(self, batch_id: str) -> dict[str, Any]:
+        """Return a batch when it has ended. A terminal shows how many of its lines are finished."""
+        shown, started = await self.batch(batch_id), time.monotonic()
+        first = _finished(shown)
+        with _line(lambda: _progress(shown, first, time.monotonic() - started)):
+            while shown["status"] not in FINAL:
+                await asyncio.sleep(POLL_SECONDS)
+                shown = await self.batch(batch_id)
+        return shown
+
+    async def download(self, file_id: str, path: Path) -> int:
+        """Write a file of the server to a new one, all or nothing; return its number of lines. Raises SetupError."""
+        if path.exists():
+            raise SetupError(f"The file {path} exists: remove it, or choose another name.")
+        partial, num_lines, num_bytes = path.with_name(path.name + ".partial"), 0, 0
+        url = f"{self._base}/files/{file_id}/content"
+        try:
+            async with self._response("GET", url, None) as response:
+                size = int(response.headers.get("content-length") or 0)
+                with partial.open("wb") as file, _line(lambda: f"{_bar(num_bytes, size)} {bytes_in_words(num_bytes)}"):
+                    try:
+                        async for part in response.aiter_bytes():
+                            file.write(part)
+                            num_lines, num_bytes = num_lines + part.count(b"\n"), num_bytes + len(part)
+                    except httpx2.TransportError as problem:
+                        raise connection_failed(problem, url) from None
+                    file.flush()
+                    os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError as problem:
+            raise SetupError(f"{path} cannot be written: {problem.strerror}.") from None
+        finally:
+            with suppress(OSError):
+                partial.unlink()
+        return num_lines
+
+
+@contextmanager
+def _line(text: Callable[[], str]) -> Iterator[None]:
+    """Show a line on stderr while the context lasts, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    line = ProgressLine(text)
+    try:
+        yield
+    finally:
+        line.remove()
+
+
+def _bar(done: int, total: int) -> str:
+    cells = BAR_CELLS * min(done, total) // max(1, total)
+    return "━" * cells + "─" * (BAR_CELLS - cells)
+
+
+def _finished(batch: dict[str, Any]) -> int:
+    return int(batch["request_counts"]["completed"]) + int(batch["request_counts"]["failed"])
+
+
+def _progress(batch: dict[str, Any], first: int, seconds: float) -> str:
+    """Return a bar of the lines that are finished, and the time left by those that were finished while it was shown."""
+    total, finished = int(batch["request_counts"]["total"]), _finished(batch)
+    if not total:
+        return str(batch["status"])
+    parts = [_bar(finished, total), f"{finished:,}/{total:,}", str(batch["status"])]
+    if failed := batch["request_counts"]["failed"]:
+        parts.append(f"{failed:,} failed")
+    if finished > first and finished < total:
+        parts.append(f"{timedelta(seconds=round(seconds / (finished - first) * (total - finished)))} left")
+    return " ".join(parts)
