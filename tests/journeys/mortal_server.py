@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from onward.cli.main import main
 from onward.service import reservations, team
 
@@ -12,4 +10,4 @@ team.BEAT_MS = 200
 team.POLL_SECONDS = 0.1
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

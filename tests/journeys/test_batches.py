@@ -55,6 +55,22 @@ def ledger_ids(folder: Path, batch_id: str) -> list[str]:
         return [row[0] for row in database.execute("SELECT id FROM requests WHERE batch = ?", [batch_id])]
 
 
+def wait_for_lines(folder: Path, number: int) -> None:
+    """Return when so many more lines of the batch are finished, or all are: however fast the machine is, something is
+    left to disturb."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    first = num_finished(folder)
+    while num_finished(folder) < min(first + number, NUM_LINES):
+        assert time.monotonic() < deadline, "no line is finished"
+        time.sleep(0.005)
+
+
+def num_finished(folder: Path) -> int:
+    with sqlite3.connect(folder / "onward.db") as database:
+        (number,) = database.execute("SELECT count(*) FROM lines WHERE state > 1").fetchone()
+    return int(number)
+
+
 def num_interrupted(folder: Path) -> int:
     """Return how many lines of batches ran, or had run, when a server was killed."""
     with sqlite3.connect(folder / "onward.db") as database:
@@ -70,7 +86,7 @@ def copy_of_accepted(folder: Path, into: Path) -> None:
 
 
 def run_until_ended(
-    folder: Path, batch_id: str, disturb: Callable[[ServerProcess, random.Random], None] | None, seed: int
+    folder: Path, batch_id: str, disturb: Callable[[ServerProcess, Path, random.Random], None] | None, seed: int
 ) -> tuple[bytes, bytes, list[str]]:
     """Serve until a batch has ended, with servers that `disturb` may end; return its files and ledger ids."""
     interrupted = False
@@ -79,7 +95,7 @@ def run_until_ended(
         with server_process("--data-dir", str(folder), module="tests.journeys.mortal_server") as server:
             client = client_of(server)
             if disturb is not None:
-                disturb(server, rng)
+                disturb(server, folder, rng)
                 interrupted = interrupted or num_interrupted(folder) > 0
             while server.popen.poll() is None and time.monotonic() < deadline:
                 batch = client.batches.retrieve(batch_id)
@@ -95,16 +111,16 @@ def run_until_ended(
     raise AssertionError("the batch did not end")
 
 
-def kill_server(server: ServerProcess, rng: random.Random) -> None:
-    time.sleep(rng.random())
+def kill_server(server: ServerProcess, folder: Path, rng: random.Random) -> None:
+    wait_for_lines(folder, rng.randrange(1, NUM_LINES // 5))
     if rng.random() < 0.8:
         os.kill(server.popen.pid, signal.SIGKILL)
         server.popen.wait()
 
 
-def kill_engine(server: ServerProcess, rng: random.Random) -> None:
+def kill_engine(server: ServerProcess, folder: Path, rng: random.Random) -> None:
     for _ in range(3):
-        time.sleep(rng.random())
+        wait_for_lines(folder, rng.randrange(1, NUM_LINES // 5))
         for pid in server.engines():
             os.kill(pid, signal.SIGKILL)
 
@@ -113,7 +129,7 @@ def kill_engine(server: ServerProcess, rng: random.Random) -> None:
 @pytest.mark.parametrize("what", [kill_server, kill_engine])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_servers_and_engines_lose_and_double_nothing(
-    tmp_path: Path, what: Callable[[ServerProcess, random.Random], None], seed: int
+    tmp_path: Path, what: Callable[[ServerProcess, Path, random.Random], None], seed: int
 ) -> None:
     accepted = tmp_path / "accepted"
     with server_process("--data-dir", str(accepted), module="tests.journeys.mortal_server") as server:

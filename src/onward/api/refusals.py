@@ -104,6 +104,15 @@ def array_too_long(path: str, maximum: int, length: int) -> InvalidRequest:
     )
 
 
+def string_too_long(path: str, maximum: int, length: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid '{path}': string too long. Expected a string with maximum length {maximum}, but got a string with "
+        f"length {length} instead.",
+        param=path,
+        code="string_above_max_length",
+    )
+
+
 def empty_array(path: str) -> InvalidRequest:
     return InvalidRequest(
         f"Invalid '{path}': empty array. Expected an array with minimum length 1, but got an empty array instead.",

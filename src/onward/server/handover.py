@@ -129,7 +129,8 @@ class Predecessor:
             return None
         except OSError as error:
             connection.close()
-            raise SetupError(f"The server behind {path} cannot be asked for its port: {error.strerror}.") from None
+            reason = error.strerror or error
+            raise SetupError(f"The server behind {path} cannot be asked for its port: {reason}.") from None
         try:
             return cls._ask(connection, (host, port))
         except BaseException:
@@ -256,7 +257,7 @@ class Handover:
             control.listen()
             self._control_inode = self._path.stat().st_ino
         except (OSError, SetupError) as problem:
-            log.warning("no other server can take this one over: %s", problem)
+            log.info("no other server can take this one over: %s", problem)
             control.close()
             return None
         return control

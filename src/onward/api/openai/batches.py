@@ -162,21 +162,12 @@ def _metadata(given: object) -> str | None:
     for name, value in given.items():
         path = f"metadata.{name[:MAX_KEY]}"
         if len(name) > MAX_KEY:
-            raise _too_long(path, MAX_KEY, len(name))
+            raise refusals.string_too_long(path, MAX_KEY, len(name))
         if not isinstance(value, str):
             raise refusals.wrong_type(path, "a string", value)
         if len(value) > MAX_VALUE:
-            raise _too_long(path, MAX_VALUE, len(value))
+            raise refusals.string_too_long(path, MAX_VALUE, len(value))
     return json.dumps(given)
-
-
-def _too_long(path: str, maximum: int, length: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid '{path}': string too long. Expected a string with maximum length {maximum}, but got a string with "
-        f"length {length} instead.",
-        param=path,
-        code="string_above_max_length",
-    )
 
 
 def _output_seconds(given: object) -> int | None:

@@ -65,10 +65,15 @@ class Progress:
             self._line.remove()
 
 
+def drawn_bar(done: int, total: int) -> str:
+    """Return a bar that is filled as far as `done` of `total`."""
+    cells = BAR_CELLS * min(done, total) // max(1, total)
+    return "━" * cells + "─" * (BAR_CELLS - cells)
+
+
 def bar(counts: Counts, seconds: float) -> str:
     """Return a bar with the finished lines, tokens per second, failures and the time left."""
-    cells = BAR_CELLS * counts.finished // max(1, counts.total)
-    drawn = "━" * cells + "─" * (BAR_CELLS - cells)
+    drawn = drawn_bar(counts.finished, counts.total)
     speed, left = format_speed(counts.tokens, seconds), _time_left(counts, seconds)
     return " ".join(
         filter(None, [drawn, f"{counts.finished:,}/{counts.total:,}", speed, *_failed_counts(counts), left])

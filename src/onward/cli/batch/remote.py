@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import httpx2
 import msgspec
 
-from onward.cli.batch.progress import BAR_CELLS
+from onward.cli.batch.progress import drawn_bar
 from onward.cli.output.formats import bytes_in_words
 from onward.cli.output.progress import ProgressLine
 from onward.cli.session import ServerConnection
@@ -85,7 +85,7 @@ class BatchServer(HttpSource):
             counted = _Counted(file)
             parts = {"file": (path.name, counted, "application/octet-stream")}
             request = self._client.build_request("POST", url, data={"purpose": "batch"}, files=parts)  # type: ignore[arg-type]
-            with _line(lambda: f"{_bar(counted.num_read, size)} {bytes_in_words(counted.num_read)} sent"):
+            with _line(lambda: f"{drawn_bar(counted.num_read, size)} {bytes_in_words(counted.num_read)} sent"):
                 try:
                     response = await self._client.send(request, stream=True)
                     if not response.is_success:
@@ -127,7 +127,8 @@ class BatchServer(HttpSource):
         try:
             async with self._response("GET", url, None) as response:
                 size = int(response.headers.get("content-length") or 0)
-                with partial.open("wb") as file, _line(lambda: f"{_bar(num_bytes, size)} {bytes_in_words(num_bytes)}"):
+                shown = _line(lambda: f"{drawn_bar(num_bytes, size)} {bytes_in_words(num_bytes)}")
+                with partial.open("wb") as file, shown:
                     try:
                         async for part in response.aiter_bytes():
                             file.write(part)
@@ -158,11 +159,6 @@ def _line(text: Callable[[], str]) -> Iterator[None]:
         line.remove()
 
 
-def _bar(done: int, total: int) -> str:
-    cells = BAR_CELLS * min(done, total) // max(1, total)
-    return "━" * cells + "─" * (BAR_CELLS - cells)
-
-
 def _finished(batch: dict[str, Any]) -> int:
     return int(batch["request_counts"]["completed"]) + int(batch["request_counts"]["failed"])
 
@@ -172,7 +168,7 @@ def _progress(batch: dict[str, Any], first: int, seconds: float) -> str:
     total, finished = int(batch["request_counts"]["total"]), _finished(batch)
     if not total:
         return str(batch["status"])
-    parts = [_bar(finished, total), f"{finished:,}/{total:,}", str(batch["status"])]
+    parts = [drawn_bar(finished, total), f"{finished:,}/{total:,}", str(batch["status"])]
     if failed := batch["request_counts"]["failed"]:
         parts.append(f"{failed:,} failed")
     if finished > first and finished < total:

@@ -13,6 +13,7 @@ import click
 from onward.cli.command import CONTEXT
 from onward.cli.database import database_flags, open_named
 from onward.cli.output.formats import table
+from onward.cli.score.writers import text_cell
 from onward.service.records import Question, Sums
 
 DAY = 86_400
@@ -81,12 +82,10 @@ def _csv(columns: list[str], rows: list[dict[str, Any]]) -> str:
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([_cell(row[column]) for column in columns] for row in rows)
+    for row in rows:
+        values = (row[column] for column in columns)
+        writer.writerow([text_cell(value) if isinstance(value, str) else value for value in values])
     return written.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("+", "-", "=", "@", "\t", "\r") else value
 
 
 command = click.Command(
