@@ -1,5 +1,6 @@
 """For all tests."""
 
+import gc
 import importlib
 import os
 import re
@@ -56,6 +57,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection(session: pytest.Session) -> None:
     """Import the tests in another order in each worker, before they are collected: a worker finds what the others have
     compiled by then. On a clean clone, compiling them takes longer than all else before the first test."""
+    gc.disable()  # until `pytest_collection_finish`: all that is made meanwhile stays
     config = session.config
     worker: dict[str, str | int] | None = getattr(config, "workerinput", None)
     if worker is None:
@@ -68,3 +70,9 @@ def pytest_collection(session: pytest.Session) -> None:
         if (path.parent / "__init__.py").exists():
             with suppress(Exception, pytest.skip.Exception):  # collecting it says what is wrong
                 importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+
+
+def pytest_collection_finish() -> None:
+    """Tests and modules live as long as the session: no collection of garbage needs to traverse them."""
+    gc.freeze()
+    gc.enable()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints.making import text, value
+from tests.examples import slow_but
 from tests.models.doors import refusal
 
 MAX_KIB = 150_000
@@ -116,7 +117,7 @@ COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", slow_but([*COUNTS][::3], COUNTS))
 def test_what_no_model_has_is_refused_before_it_is_built(name: str, tmp_path: Path) -> None:
     make, words = COUNTS[name]
     path = make(tmp_path / "m.gguf")

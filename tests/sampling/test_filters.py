@@ -22,6 +22,7 @@ from onward.sampling.params import SamplingParams
 from onward.sampling.reference import ReferenceSampler, filtered
 from onward.sampling.rng import XTC_ATTEMPT, uniform
 from onward.sampling.sampler import Sampler
+from tests.examples import slow_but
 from tests.samplers import SAMPLERS, Plain, by_probability, entropy, plain_top_a, plain_typical
 from tests.samplers import Sampler as PlainSampler
 from tests.sampling.harness import choice, exact_logprobs, normal, sample_many, sample_one
@@ -69,6 +70,7 @@ def names_in(path: Path) -> set[str]:
     return words
 
 
+@pytest.mark.slow
 def test_a_sampler_is_named_where_it_is_declared_and_by_what_is_about_another_server() -> None:
     names = {*SAMPLERS, *(name for sampler in SAMPLERS.values() for name in sampler.parameters)}
     found: dict[str, set[str]] = {}
@@ -138,7 +140,7 @@ def random_options(generator: np.random.Generator) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", range(150))
+@pytest.mark.parametrize("case", slow_but(range(40), range(150)))
 def test_kernels_and_reference_agree_in_any_order(case: int) -> None:
     generator = np.random.default_rng(case)
     row = normal(SIZE, scale=float(generator.uniform(0.3, 5)), seed=case)

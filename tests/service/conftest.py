@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import URL
 
 from onward.service.store import Store, open_store
+from tests.examples import slow_but
 
 from .databases import PostgreSQL, postgresql
 
@@ -35,7 +36,7 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=slow_but(["sqlite"], ["sqlite", "postgresql"]))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
     """The URL of an empty database."""
     if request.param == "sqlite":

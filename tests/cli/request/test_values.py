@@ -147,7 +147,7 @@ def test_a_text_that_only_looks_like_yaml_stays_a_text(text: str) -> None:
         lambda text: text not in STDIN_NAMES and not text.startswith(("@", "\\@"))
     )
 )
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(150))
 def test_a_prompt_is_itself_or_a_documented_type_written_as_one(text: str) -> None:
     sent = value_of(BY_NAME["prompt"], text, Stdin())
     if sent != text:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.engine.model import Row
@@ -27,7 +27,6 @@ from onward.kernels.weight_types import WEIGHT_TYPES
 from onward.runtimes.native import load as native_load
 from tests.checkpoints.test_architectures import OF_FOLDERS
 from tests.checkpoints.tiny import ARCHITECTURES
-from tests.examples import examples
 from tests.kernels.checked import Checker
 from tests.runtimes.native.test_model import load, tokens_of, write
 
@@ -129,7 +128,7 @@ class RandomTape:
         self.num_accepted += 1
 
 
-@settings(max_examples=examples(24))
+@pytest.mark.slow
 @given(st.data())
 def test_what_a_tape_accepts_stays_within_its_memory(data: st.DataObject) -> None:
     _, checker, code = kernels()
