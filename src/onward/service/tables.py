@@ -39,7 +39,6 @@ KEYS = Table(
     Column("is_admin", Integer, nullable=False),
     Column("models", Text),  # a JSON array of names; NULL: all
     *(Column(name, BigInteger) for name in LIMIT_NAMES),
-    Column("priority", BigInteger, nullable=False),
     Column("logs_requests", Integer, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("expires_ms", BigInteger),
@@ -197,7 +196,6 @@ _BATCHES_AND_DELIVERY = (
     "ALTER TABLE requests ADD COLUMN delivered_tokens BIGINT NOT NULL DEFAULT 0",
     "ALTER TABLE requests ADD COLUMN first_token_ms BIGINT",
     "ALTER TABLE keys ADD COLUMN stored_bytes BIGINT",
-    "ALTER TABLE keys ADD COLUMN priority BIGINT NOT NULL DEFAULT 0",
     "ALTER TABLE keys ADD COLUMN logs_requests INTEGER NOT NULL DEFAULT 1",
 )
 _FILES_AND_BATCHES = (
