@@ -50,7 +50,12 @@ class StandIn:
         self.build = "b1"
         self.adds_space = False
         self.reports_all = False
-        """Whether vLLM reports the log-probability of every token."""
+        """Whether vLLM reports the log-probability of every token, which is asked for at the start."""
+        self.vocab_size = TOKENIZER.size
+        self.num_asked_for_all = 0
+        self.idle = threading.Event()
+        """That answer waits for it, as behind other requests."""
+        self.idle.set()
         self.num_cached: int | None = None
         """What vLLM's usage says."""
         self.is_unhealthy = False
@@ -163,7 +168,11 @@ class Handler(BaseHTTPRequestHandler):
             return
         if body.get("logprobs") == -1:
             refusal = {"error": {"message": "greater than max allowed: 20", "type": "BadRequestError", "code": 400}}
-            answer = {"choices": [{"token_ids": [0]}]}
+            state.num_asked_for_all += 1
+            state.idle.wait(30)
+            reported = {f"token_id:{token}": -1.0 - token * 1.0000001e-6 for token in range(state.vocab_size)}
+            logprobs = {"tokens": ["token_id:0"], "token_logprobs": [-1.0], "top_logprobs": [reported]}
+            answer = {"choices": [{"token_ids": [0], "logprobs": logprobs}]}
             self.send_json(answer if state.reports_all else refusal, 200 if state.reports_all else 400)
             return
         state.requests.append(body)

@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from onward.engines.upstreams.slots import Slots
 
 
-def order(number: int, waiting: list[tuple[int, int]], leaves: frozenset[int] = frozenset()) -> list[int]:
-    """In which order choices, as (client, priority), have a slot; those in `leaves` leave while they wait."""
+def order(
+    number: int,
+    waiting: list[tuple[int, int]],
+    leaves: frozenset[int] = frozenset(),
+    background: frozenset[int] = frozenset(),
+) -> list[int]:
+    """In which order choices, as (client, priority), have a slot; those in `leaves` leave while they wait, those in
+    `background` are of batches."""
     found: list[int] = []
 
     async def run() -> None:
@@ -19,7 +25,7 @@ def order(number: int, waiting: list[tuple[int, int]], leaves: frozenset[int] = 
 
         async def one(index: int, client: int, priority: int) -> None:
             nonlocal most
-            async with slots.slot(client, priority):
+            async with slots.slot(client, (index in background, priority)):
                 found.append(index)
                 most = max(most, slots._taken.total())
                 await asyncio.sleep(0)
@@ -41,6 +47,12 @@ def test_choices_of_one_client_have_a_slot_by_priority_then_by_arrival() -> None
 
 def test_a_client_with_many_choices_does_not_hold_the_others() -> None:
     assert order(2, [(0, 0), (0, 0), (0, 0), (0, 0), (1, 9), (2, 9)])[:5] == [0, 1, 4, 2, 5]
+
+
+def test_what_is_computed_in_the_background_waits_for_all_others() -> None:
+    """Whichever client it is of, and whatever its priority."""
+    waiting = [(0, 0), (0, -9), (1, -9), (0, 0), (2, 0), (2, 0)]
+    assert order(1, waiting, background=frozenset({0, 1, 2})) == [0, 3, 4, 5, 1, 2]
 
 
 CHOICES = st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 1)), max_size=12)

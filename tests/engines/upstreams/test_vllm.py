@@ -164,8 +164,25 @@ def test_cached_tokens_are_read_from_the_last_usage(server: StandIn) -> None:
     server.num_cached = 3
     assert cached(max_tokens=3) == cached(max_tokens=3, n=2) == 3
     assert cached(max_tokens=3, presence_penalty=1, repeat_last_n=1) == 3
+    assert cached(max_tokens=2, echo=True, logprobs=1) == 0, "scoring has computed all of it"
     server.faults = ["half"]
     assert cached(max_tokens=5) == 0, "what is said of a prompt with generated tokens is not said of the prompt"
+
+
+def test_a_prompt_counts_as_cached_by_the_choice_that_was_sent_first(server: StandIn) -> None:
+    """The first choice computes it, and is left before its answer says so; the other finds it in the cache."""
+    server.script = lambda tokens: ord("f") if len(server.requests) == 1 else ord("g")
+
+    def filled(handler: Any, body: dict[str, Any]) -> None:
+        server.num_cached = 3
+        handler._vllm(body, "")
+
+    server.num_cached = 0
+    server.faults = ["", filled]
+    usage = on(
+        server, lambda backend: complete(backend, max_tokens=30, n=2, stop=["f"], temperature=1), max_rows=1
+    ).usage
+    assert usage.prompt_tokens_details.cached_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -223,6 +240,15 @@ def test_max_rows_is_how_many_choices_are_sent(server: StandIn) -> None:
         assert len((await running).choices) == 5
 
     on(server, test, max_rows=2)
+
+
+def test_max_rows_bounds_an_address_that_is_lost_at_the_start(server: StandIn) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        assert backend.served["there"].engine.info.max_rows == 4
+
+    with stand_in("vllm") as gone:
+        pass
+    on([server, gone], test, max_rows=2)
 
 
 @pytest.mark.parametrize(
@@ -289,6 +315,32 @@ def test_other_samplers_act_where_the_probability_of_every_token_is_known(
     assert choice.logprobs.token_logprobs == pytest.approx([choice.logprobs.token_logprobs[0]] * 4)
     assert [request["max_tokens"] for request in server.requests] == [1] * 4
     assert all(request["logprobs"] == TOKENIZER.size for request in server.requests)
+
+
+def test_the_probabilities_of_a_vocabulary_of_152000_tokens_are_read_at_the_start(server: StandIn) -> None:
+    server.reports_all, server.vocab_size = True, 151_936
+    assert ask(server, max_tokens=2).choices[0].text == "ef"
+
+
+def test_a_busy_server_is_not_away(server: StandIn) -> None:
+    """What it reports is asked only once: later, a completion would wait behind those of others."""
+    server.reports_all = True
+
+    async def test(backend: EmbeddedBackend) -> None:
+        server.idle.clear()
+        server.faults = ["busy"]
+        assert (await complete(backend, max_tokens=2)).choices[0].text == "ef"
+
+    on(server, test)
+    assert server.num_asked_for_all == 1
+
+
+def test_a_forced_token_moves_mirostats_state(server: StandIn) -> None:
+    """As in the engine, which samples it."""
+    server.reports_all = True
+    completion = ask(server, mirostat=2, mirostat_tau=1, temperature=1, seed=1, max_tokens=4, regex="ab[a-z][a-z]")
+    assert completion.choices[0].text[:2] == "ab"
+    assert len(server.requests) == 4, "the probabilities of forced tokens are asked for, too"
 
 
 def test_addresses_have_the_samplers_that_all_of_them_have(server: StandIn) -> None:

@@ -29,6 +29,8 @@ MAX_LOGPROB_ERROR = 1e-3
 NO_PROBABILITY = -1e30
 """Below it a log-probability is that of a probability of 0: llama-server sends the lowest float32 instead of -inf."""
 MAX_CONTEXT_LENGTH, MAX_SLOTS = 1 << 28, 1 << 12
+MAX_VOCABULARY = 1 << 19
+"""Tokens: beyond all vocabularies."""
 
 
 class ErrorBody(msgspec.Struct):

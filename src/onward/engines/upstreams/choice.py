@@ -1,4 +1,5 @@
-"""One choice that an upstream computes: which segment to ask for next, when it has ended, and what its grammar allows.
+"""A job that an upstream computes, and one choice of it: which segment to ask for next, when it has ended, and what its
+grammar allows.
 
 Where it ends is found by its tokens, as in the engine (`engine.choice_end`). An upstream that ends for a reason of its
 own is asked to continue.
@@ -22,6 +23,7 @@ from onward.engine.events import EngineFinishReason
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer, Vocabulary
 from onward.engines.upstreams.base import AnswerPart, Segment, Traits, Upstream, UpstreamError
+from onward.engines.upstreams.pool import Place
 from onward.fair_pool import FairPool
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.filters import COMMON, is_in_usual_order
@@ -73,6 +75,30 @@ class UpstreamGrammars:
         """End the processes and the threads without waiting for them."""
         self._threads.close()
         self._remote.close()
+
+
+class JobRun:
+    """A job and the tasks of its unfinished choices."""
+
+    __slots__ = ("first_choice", "job", "num_cached", "place", "scoring", "tasks")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.place = Place(job.prompt, len(job.unfinished_choices))
+        self.scoring = asyncio.Lock()
+        self.first_choice: int | None = None
+        """The choice that was sent first. The others find the prompt in the cache that it has filled."""
+        self.num_cached: int | None = None
+        """The fewest cached tokens of the prompt of which an answer to the first choice has said so, where that is said
+        last."""
+
+    def note_cached(self, part: AnswerPart, segment: Segment, choice: int) -> None:
+        """Note what is said of the cache, if it is said of the prompt alone, by the first that computes it."""
+        is_first = choice == self.first_choice and not segment.num_generated and self.job.score_top is None
+        if part.num_cached is not None and is_first:
+            known = part.num_cached if self.num_cached is None else self.num_cached
+            self.num_cached = min(part.num_cached, known)
 
 
 class ChoiceRun:
@@ -155,10 +181,12 @@ class ChoiceRun:
     async def sampled_here(self, upstream: Upstream, segment: Segment, mask: Mask | None) -> AnswerPart | None:
         """Return the next token where the upstream need not sample it: the only one that is allowed, or one that is
         sampled from the probabilities of all. Raises UpstreamError."""
-        if segment.forced_token is not None:
+        samples_here = self.needs_distribution
+        moves_mu = samples_here and bool(self.job.sampling.mirostat)  # by a token that is forced, too
+        if segment.forced_token is not None and not moves_mu:
             await asyncio.sleep(0)  # others are next: thousands of tokens may be forced
             return AnswerPart([Sampled(segment.forced_token, float("nan"), ())])
-        if not self.needs_distribution:
+        if not samples_here:
             return None
         logprobs, num_cached = await upstream.distribution(segment, self._vocab_size)
         return AnswerPart([await asyncio.to_thread(self._sample, logprobs, mask)], num_cached)

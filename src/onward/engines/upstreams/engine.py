@@ -24,9 +24,9 @@ from onward.engine_load import EngineLoad
 from onward.engines.loop_client import LoopClient
 from onward.engines.losses import Losses, LossPolicy
 from onward.engines.upstreams.answers import check_scores, checked
-from onward.engines.upstreams.base import AnswerPart, Segment, Upstream, UpstreamError
-from onward.engines.upstreams.choice import ChoiceRun, UpstreamGrammars
-from onward.engines.upstreams.pool import WAIT_SECONDS, Address, Check, Place, Pool
+from onward.engines.upstreams.base import AnswerPart, Upstream, UpstreamError
+from onward.engines.upstreams.choice import ChoiceRun, JobRun, UpstreamGrammars
+from onward.engines.upstreams.pool import WAIT_SECONDS, Address, Check, Pool
 from onward.errors import SetupError
 from onward.sampling.outputs import Sampled
 
@@ -69,7 +69,7 @@ class UpstreamEngine(LoopClient):
         self._info: EngineInfo | None = None
         self._load = EngineLoad()
         # What follows is used on the event loop only.
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, JobRun] = {}
         """By job."""
         self._pool: Pool | None = None
         self._num_running = self._num_waiting = self._num_prefilled = self._num_decoded = 0
@@ -138,12 +138,12 @@ class UpstreamEngine(LoopClient):
     def _begin(self, jobs: list[Job]) -> None:
         self._book.add(jobs)
         for job in jobs:
-            run = self._runs[job.id] = _Run(job)
+            run = self._runs[job.id] = JobRun(job)
             for choice in job.unfinished_choices:
                 run.tasks[choice] = self._loop.create_task(self._compute(run, choice))
         self._count()
 
-    async def _compute(self, run: _Run, choice: int) -> None:
+    async def _compute(self, run: JobRun, choice: int) -> None:
         """Compute one choice, and remove its job when it is the last."""
         self._num_waiting += 1
         self._count()
@@ -163,7 +163,7 @@ class UpstreamEngine(LoopClient):
             self._drop(run, choice)
             self._count()
 
-    async def _generate(self, run: _Run, choice: int) -> None:
+    async def _generate(self, run: JobRun, choice: int) -> None:
         """Compute a choice until it has ended, at another address where one is lost. Raises UpstreamError, and
         GrammarError."""
         assert self._pool is not None
@@ -175,7 +175,7 @@ class UpstreamEngine(LoopClient):
         state = ChoiceRun(run.job, choice, self._tokenizer, pool.traits, generated, constraint)
         while True:
             address = await pool.place(run.place)
-            async with address.slots.slot(run.job.client, run.job.priority):
+            async with address.slots.slot(run.job.client, (run.job.is_background, run.job.priority)):
                 if run.place.address is not address or address.is_lost:
                     continue  # lost while this choice waited for a slot
                 num_before, num_losses = len(state.generated), address.num_losses
@@ -204,7 +204,7 @@ class UpstreamEngine(LoopClient):
         finally:
             self._num_waiting, self._num_running = self._num_waiting + 1, self._num_running - 1
 
-    async def _take_segments(self, run: _Run, state: ChoiceRun, address: Address) -> None:
+    async def _take_segments(self, run: JobRun, state: ChoiceRun, address: Address) -> None:
         """Ask an address for segments until the choice has ended. Raises UpstreamError."""
         await self._score(run, address.upstream)
         if not run.job.max_tokens:
@@ -218,7 +218,7 @@ class UpstreamEngine(LoopClient):
             if len(state.generated) == num_before and not state.needs_whole:
                 raise UpstreamError("the upstream ended without a token.")
 
-    async def _score(self, run: _Run, upstream: Upstream) -> None:
+    async def _score(self, run: JobRun, upstream: Upstream) -> None:
         """Score the prompt once, if the job asks for it. Raises UpstreamError."""
         if run.job.score_top is None:
             return
@@ -229,7 +229,7 @@ class UpstreamEngine(LoopClient):
                 check_scores(scores, run.job.prompt, top, self._tokenizer.size, with_ranks=with_ranks)
                 self._prefilled(run, 0, scores)
 
-    async def _take_segment(self, run: _Run, state: ChoiceRun, address: Address) -> bool:
+    async def _take_segment(self, run: JobRun, state: ChoiceRun, address: Address) -> bool:
         """Take the tokens of one segment. Returns whether the choice has ended. Raises UpstreamError."""
         assert self._pool is not None
         if state.constraint is not None and state.constraint.is_unsettled:
@@ -245,6 +245,7 @@ class UpstreamEngine(LoopClient):
             event = self._taken(run, state, part)
             self._record(event)
             return event.finish_reason is not None
+        run.first_choice = state.choice if run.first_choice is None else run.first_choice
         answer = checked(address.upstream.generate(segment), segment, self._tokenizer.size)
         async with aclosing(answer) as parts:
             async for part in parts:
@@ -252,7 +253,7 @@ class UpstreamEngine(LoopClient):
                     state.ask_in_one_piece()
                     return False
                 if not part.tokens:
-                    run.note_cached(part, segment)
+                    run.note_cached(part, segment, state.choice)
                     continue
                 self._pool.worked(address)
                 event = self._taken(run, state, part)
@@ -263,7 +264,7 @@ class UpstreamEngine(LoopClient):
                 if num_taken < segment.max_tokens and event.tokens[-1].token not in segment.end_tokens:
                     self._record(event)
                 elif state.traits.counts_cache_last:
-                    await _read_end(parts, lambda part: run.note_cached(part, segment))
+                    await _read_end(parts, lambda part: run.note_cached(part, segment, state.choice))
                     self._record(self._with_cached(run, event))
                 else:
                     self._record(event)
@@ -271,7 +272,7 @@ class UpstreamEngine(LoopClient):
                 return True
         return False
 
-    def _taken(self, run: _Run, state: ChoiceRun, part: AnswerPart) -> Decoded:
+    def _taken(self, run: JobRun, state: ChoiceRun, part: AnswerPart) -> Decoded:
         """Return the event of a part, up to the token that ends the choice."""
         taken: list[Sampled] = []
         finish: EngineFinishReason | None = None
@@ -283,19 +284,19 @@ class UpstreamEngine(LoopClient):
         self._num_decoded += len(taken)
         return Decoded(run.job.id, state.choice, taken, finish, mu=state.mu)
 
-    def _with_cached(self, run: _Run, event: Decoded) -> Decoded:
+    def _with_cached(self, run: JobRun, event: Decoded) -> Decoded:
         """Return a choice's last event; that of the job's last choice with what is known now of the cache."""
         if len(run.tasks) > 1 or not run.num_cached:
             return event
         self._num_prefilled -= run.num_cached
         return msgspec.structs.replace(event, num_cached_tokens=run.num_cached)
 
-    def _prefilled(self, run: _Run, num_cached: int, scores: list[Sampled | None] | None = None) -> None:
+    def _prefilled(self, run: JobRun, num_cached: int, scores: list[Sampled | None] | None = None) -> None:
         if not self._is_prefilled(run):
             self._num_prefilled += len(run.job.prompt) - num_cached
             self._record(Prefilled(run.job.id, num_cached, scores))
 
-    def _is_prefilled(self, run: _Run) -> bool:
+    def _is_prefilled(self, run: JobRun) -> bool:
         """Whether the job's Prefilled was delivered, or need not be: it has ended."""
         return run.job.id not in self._book or self._book.journal(run.job.id).is_prefilled
 
@@ -317,7 +318,7 @@ class UpstreamEngine(LoopClient):
             num_moved=0 if self._pool is None else self._pool.num_moved,
         )
 
-    def _end_job(self, run: _Run, kind: FailureKind, reason: str) -> None:
+    def _end_job(self, run: JobRun, kind: FailureKind, reason: str) -> None:
         """Fail a job once, and end its other choices."""
         self._fail([run.job.id], kind, reason)
         self._remove(run)
@@ -335,7 +336,7 @@ class UpstreamEngine(LoopClient):
         run.tasks[choice].cancel()
         self._drop(run, choice)  # one that has not begun yet does not remove itself
 
-    def _drop(self, run: _Run, choice: int) -> None:
+    def _drop(self, run: JobRun, choice: int) -> None:
         """A choice has ended; so has its job when it was the last."""
         run.tasks.pop(choice, None)
         if self._runs.get(run.job.id) is not run:
@@ -345,7 +346,7 @@ class UpstreamEngine(LoopClient):
         elif self._pool is not None:
             self._pool.resize(run.place, len(run.tasks))
 
-    def _remove(self, run: _Run) -> None:
+    def _remove(self, run: JobRun) -> None:
         """A job has ended: so do its tasks."""
         if self._runs.pop(run.job.id, None) is None:
             return
@@ -373,24 +374,3 @@ async def _read_end(
                 if part.tokens:
                     return
                 note(part)
-
-
-class _Run:
-    """A job and the tasks of its unfinished choices."""
-
-    __slots__ = ("job", "num_cached", "place", "scoring", "tasks")
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.tasks: dict[int, asyncio.Task[None]] = {}
-        self.place = Place(job.prompt, len(job.unfinished_choices))
-        self.scoring = asyncio.Lock()
-        self.num_cached: int | None = None
-        """The fewest cached tokens of the prompt of which an answer has said so, where that is said last: those of the
-        choice that was first."""
-
-    def note_cached(self, part: AnswerPart, segment: Segment) -> None:
-        """Note what is said of the cache, if it is said of the prompt alone."""
-        if part.num_cached is not None and not segment.num_generated:
-            known = part.num_cached if self.num_cached is None else self.num_cached
-            self.num_cached = min(part.num_cached, known)

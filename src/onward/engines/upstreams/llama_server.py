@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from onward.engines.upstreams.answers import (
     MAX_SLOTS,
+    MAX_VOCABULARY,
     Malformed,
     UpstreamAnswer,
     answer_bytes,
@@ -62,8 +63,7 @@ FORCING_BIAS, ALLOWING_BIAS = 10_000.0, 1_000.0
 MIN_PROBABILITY = 1e-30
 """What a token must have to be there: `typ_p` would compute with the logarithm of 0 where a token is banned, and `xtc`
 would take it for a likely one where the threshold is 0."""
-FEW_PROBABILITIES, ALL_PROBABILITIES = 512, 1 << 19
-"""The second is beyond all vocabularies."""
+FEW_PROBABILITIES = 512
 WHOLE_FIELDS = ("tokens", "completion_probabilities", "tokens_predicted", "timings", "stop")
 
 
@@ -224,7 +224,7 @@ class LlamaServer:
             raise Malformed("tokens without their log-probabilities")
         [token] = answer.tokens
         body = request_body(segment) | _forcing((await self.encode("a"))[0])
-        for num_probs in (max(FEW_PROBABILITIES, segment.sampling.logprobs or 0), ALL_PROBABILITIES):
+        for num_probs in (max(FEW_PROBABILITIES, segment.sampling.logprobs or 0), MAX_VOCABULARY):
             again = await self._complete(body | {"n_probs": num_probs}, segment, num_probs)
             top = again.completion_probabilities[0].top_logprobs if again.completion_probabilities else []
             for each in top:

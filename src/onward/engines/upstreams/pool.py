@@ -144,7 +144,7 @@ class Pool:
         self._answers.set()
         for address, error in lost:
             log.warning("%s: %s", self._name, error)
-            address.set_slots(self._described.num_slots)
+            address.set_slots(self._bounded(self._described.num_slots))
             self._look_for(address, str(error))
         return self._described, sum(address.slots.number for address in self.addresses)
 
@@ -296,9 +296,12 @@ class Pool:
             error.locate(address.url)
             raise
         if not address.is_known:
-            address.set_slots(min(described.num_slots, self._max_slots or described.num_slots))
+            address.set_slots(self._bounded(described.num_slots))
             address.is_known = True
         return described
+
+    def _bounded(self, num_slots: int) -> int:
+        return min(num_slots, self._max_slots or num_slots)
 
     def _update(self) -> None:
         """Publish the state, and begin or end to be patient."""

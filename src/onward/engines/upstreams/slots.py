@@ -9,13 +9,16 @@ from contextlib import asynccontextmanager
 from heapq import heappop, heappush
 from itertools import count
 
-Waiting = tuple[int, int, asyncio.Future[None]]
-"""Of a choice: its priority, its number in order of arrival, and what is done when it has a slot."""
+Rank = tuple[bool, int]
+"""Whether a choice is computed in the background, and its priority: the lowest is next."""
+Waiting = tuple[Rank, int, asyncio.Future[None]]
+"""Of a choice: its rank, its number in order of arrival, and what is done when it has a slot."""
 
 
 class Slots:
-    """A number of slots. A free one goes to the client that has the fewest, of its choices to the one with the lowest
-    priority, and of these to the one that has waited the longest. Used on one event loop."""
+    """A number of slots. A free one goes to the background only where nothing else waits; to the client that has the
+    fewest, of its choices to the one with the lowest priority, and of these to the one that has waited the longest.
+    Used on one event loop."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -26,20 +29,20 @@ class Slots:
         self._numbers = count()
 
     @asynccontextmanager
-    async def slot(self, client: int, priority: int) -> AsyncGenerator[None]:
+    async def slot(self, client: int, rank: Rank) -> AsyncGenerator[None]:
         """Wait for a slot, and have it."""
-        await self._take(client, priority)
+        await self._take(client, rank)
         try:
             yield
         finally:
             self._give_back(client)
 
-    async def _take(self, client: int, priority: int) -> None:
+    async def _take(self, client: int, rank: Rank) -> None:
         if self._taken.total() < self.number:
             self._taken[client] += 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heappush(self._waiting.setdefault(client, []), (priority, next(self._numbers), turn))
+        heappush(self._waiting.setdefault(client, []), (rank, next(self._numbers), turn))
         try:
             await turn
         except asyncio.CancelledError:
@@ -52,7 +55,7 @@ class Slots:
         if not self._taken[client]:
             del self._taken[client]
         while self._waiting:
-            next_client = min(self._waiting, key=lambda each: (self._taken[each], self._waiting[each][0][1]))
+            next_client = min(self._waiting, key=self._order)
             heap = self._waiting[next_client]
             _, _, turn = heappop(heap)
             if not heap:
@@ -61,3 +64,8 @@ class Slots:
                 self._taken[next_client] += 1
                 turn.set_result(None)
                 return
+
+    def _order(self, client: int) -> tuple[bool, int, int]:
+        """Return by what clients that wait are compared."""
+        (is_background, _), number, _ = self._waiting[client][0]
+        return is_background, self._taken[client], number

@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 
 from onward.engines.upstreams.answers import (
     MAX_CONTEXT_LENGTH,
-    MAX_LOGPROB_ERROR,
+    MAX_VOCABULARY,
     Malformed,
     UpstreamAnswer,
     answer_bytes,
     context_length,
     first_model,
-    logprob,
     tokenized,
 )
 from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
-from onward.engines.upstreams.connection import MAX_DESCRIPTION_BYTES, Connection, Fields
+from onward.engines.upstreams.connection import Connection, Fields
+from onward.engines.upstreams.vllm_answers import VLLMChoice, VLLMCompletion, distribution_of, ranked, scored
 from onward.sampling.filters import OPTIONAL
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
@@ -44,11 +44,8 @@ MAX_BIAS = 100.0
 LACKS = frozenset({"repetition_penalty", *OPTIONAL, "mirostat", "order_of_samplers"})
 WITH_DISTRIBUTION = frozenset({"repetition_penalty"})
 """What it lacks where it reports the probability of every token: the penalty needs logits."""
-TOKEN_PREFIX = "token_id:"
 OLDEST = (0, 10, 2)
 ALL_TOKENS = -1
-NO_LOGPROB = -9999.0
-"""What it sends for -inf."""
 RANKED = 20
 """Alternatives that every server reports: the default of `--max-logprobs`."""
 
@@ -71,65 +68,6 @@ class _Tokenized(UpstreamAnswer, kw_only=True):
     tokens: list[int]
 
 
-class _Logprobs(msgspec.Struct):
-    """With tokens as `token_id:ID`."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-
-
-class _Ranked(msgspec.Struct):
-    rank: int
-
-
-class _Choice(msgspec.Struct):
-    index: int = 0
-    token_ids: list[int] | None = None
-    logprobs: _Logprobs | None = None
-    prompt_logprobs: list[dict[str, _Ranked] | None] | None = None
-    finish_reason: str | None = None
-
-
-class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    """With details where the server was started with `--enable-prompt-tokens-details`."""
-
-    prompt_tokens_details: _PromptDetails | None = None
-
-
-class _Completion(UpstreamAnswer, kw_only=True):
-    """An answer in one piece, or a chunk of a stream: without a choice if it only has the usage."""
-
-    choices: list[_Choice]
-    usage: _Usage | None = None
-
-    def num_cached(self, num_prompt: int) -> int | None:
-        """Return how many of so many tokens of the prompt were in the cache, None where it is not said. Raises
-        Malformed."""
-        details = None if self.usage is None else self.usage.prompt_tokens_details
-        if details is None or details.cached_tokens is None:
-            return None
-        if not 0 <= details.cached_tokens <= num_prompt:
-            raise Malformed(f"a number of {details.cached_tokens} cached tokens")
-        return details.cached_tokens
-
-    @property
-    def is_progress(self) -> bool:
-        return any(choice.token_ids or choice.finish_reason for choice in self.choices)
-
-    def choice(self) -> _Choice:
-        """Return the only choice. Raises Malformed."""
-        if len(self.choices) != 1:
-            raise Malformed(f"{len(self.choices)} choices")
-        if self.choices[0].index:
-            raise Malformed(f"choice {self.choices[0].index}")
-        return self.choices[0]
-
-
 class VLLM:
     """Implements `base.Upstream`. `model` is known after `probe`."""
 
@@ -140,6 +78,8 @@ class VLLM:
         self._connection = connection
         self._model = ""
         self._context_length = MAX_CONTEXT_LENGTH
+        self._reports_all: bool | None = None
+        """Whether it reports the log-probability of every token (`--max-logprobs -1`); None: it was not asked yet."""
 
     async def close(self) -> None:
         await self._connection.close()
@@ -153,8 +93,10 @@ class VLLM:
         self._model = first.id
         described = f"vllm {version.version} {first.id} {first.root}"
         self._context_length = context_length(first.max_model_len)
-        if await self._reports_all():
-            self.traits = replace(self.traits, lacks=WITH_DISTRIBUTION, has_distribution=True)
+        if self._reports_all is None:  # only once: a completion waits where the server is busy, which is not being away
+            self._reports_all = await self._asked_for_all()
+            if self._reports_all:
+                self.traits = replace(self.traits, lacks=WITH_DISTRIBUTION, has_distribution=True)
         return UpstreamInfo(self._context_length, NUM_SLOTS, described, first.root or "")
 
     def _require_version(self, version: str) -> None:
@@ -165,11 +107,13 @@ class VLLM:
                 f"{self._connection.url} is vLLM {found[0]}, which returns no token ids: 0.10.2 or newer is needed."
             )
 
-    async def _reports_all(self) -> bool:
-        """Return whether it reports the log-probability of every token (`--max-logprobs -1`)."""
+    async def _asked_for_all(self) -> bool:
+        """Ask for the log-probability of every token; return whether it was answered. Raises UpstreamError."""
         body: Fields = {"model": self._model, "prompt": [0], "max_tokens": 1, "logprobs": ALL_TOKENS}
         try:
-            answer = await self._connection.post("/v1/completions", body, _Completion, MAX_DESCRIPTION_BYTES)
+            answer = await self._connection.post(
+                "/v1/completions", body, VLLMCompletion, answer_bytes(1, MAX_VOCABULARY)
+            )
         except UpstreamError as error:
             if error.is_request:
                 return False
@@ -223,15 +167,15 @@ class VLLM:
         if salt:
             body["cache_salt"] = salt
         max_bytes = answer_bytes(len(tokens), 2 * (top + 1) if with_ranks else top, len(tokens))
-        answer = await self._connection.post("/v1/completions", body, _Completion, max_bytes)
+        answer = await self._connection.post("/v1/completions", body, VLLMCompletion, max_bytes)
         choice = answer.choice()
-        found = _scored(list(tokens), choice.logprobs, top, first_is_none=True)
-        return _ranked(found, choice.prompt_logprobs) if with_ranks else found
+        found = scored(list(tokens), choice.logprobs, top, first_is_none=True)
+        return ranked(found, choice.prompt_logprobs) if with_ranks else found
 
     async def _whole(self, body: Fields, segment: Segment) -> AnswerPart:
         """Return an answer in one piece. Raises UpstreamError."""
         max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
-        answer = await self._connection.post("/v1/completions", body, _Completion, max_bytes)
+        answer = await self._connection.post("/v1/completions", body, VLLMCompletion, max_bytes)
         tokens = self._part(answer.choice(), segment).tokens
         return AnswerPart(tokens, answer.num_cached(len(segment.tokens)))
 
@@ -243,7 +187,7 @@ class VLLM:
             return
         max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
         stream = self._connection.stream(
-            "/v1/completions", body, _Completion, max_bytes, lambda chunk: chunk.is_progress
+            "/v1/completions", body, VLLMCompletion, max_bytes, lambda chunk: chunk.is_progress
         )
         async with aclosing(stream) as chunks:
             async for chunk in chunks:
@@ -265,21 +209,21 @@ class VLLM:
         plain = SamplingParams(temperature=0.0, logprobs=vocab_size)
         body = request_body(replace(whole, sampling=plain, min_tokens=0), self._model)
         max_bytes = answer_bytes(1, vocab_size, len(segment.tokens))
-        answer = await self._connection.post("/v1/completions", body, _Completion, max_bytes)
+        answer = await self._connection.post("/v1/completions", body, VLLMCompletion, max_bytes)
         reported = answer.choice().logprobs
         if reported is None or len(reported.top_logprobs) != 1:
             raise Malformed("no log-probabilities of all tokens")
-        found = await asyncio.to_thread(_distribution, reported.top_logprobs[0] or {}, vocab_size)
+        found = await asyncio.to_thread(distribution_of, reported.top_logprobs[0] or {}, vocab_size)
         return found, answer.num_cached(len(segment.tokens))
 
-    def _part(self, choice: _Choice, segment: Segment) -> AnswerPart:
+    def _part(self, choice: VLLMChoice, segment: Segment) -> AnswerPart:
         """Return the tokens of a chunk. Raises Malformed for log-probabilities of others."""
         ids, num_top = choice.token_ids, segment.sampling.logprobs
         if ids is None:
             raise UpstreamError(f"{self._connection.url} does not return token ids: vLLM 0.10.2 or newer is needed.")
         if num_top is None or not ids:
             return AnswerPart([Sampled(token, math.nan, ()) for token in ids])
-        return AnswerPart([one for one in _scored(ids, choice.logprobs, num_top) if one is not None])
+        return AnswerPart([one for one in scored(ids, choice.logprobs, num_top) if one is not None])
 
 
 def request_body(segment: Segment, model: str) -> Fields:
@@ -334,65 +278,3 @@ def _biases(segment: Segment) -> dict[str, float]:
         others.update(np.flatnonzero(~segment.allowed).tolist())
     biases |= dict.fromkeys(others, -MAX_BIAS)
     return {str(token): max(-MAX_BIAS, min(value, MAX_BIAS)) for token, value in biases.items()}
-
-
-def _ranked(scored: list[Sampled | None], entries: list[dict[str, _Ranked] | None] | None) -> list[Sampled | None]:
-    """Return prompt tokens with their ranks: that in `top`, or for others vLLM's own. Raises Malformed."""
-    if entries is None or len(entries) != len(scored):
-        raise Malformed("the ranks of another number of tokens")
-    found: list[Sampled | None] = []
-    for one, entry in zip(scored, entries, strict=True):
-        if one is None:
-            found.append(None)
-            continue
-        places = {token: place for place, (token, _) in enumerate(one.top, 1)}
-        own = (entry or {}).get(str(one.token))
-        if own is None:
-            raise Malformed("a token without its rank")
-        found.append(one._replace(rank=places.get(one.token) or own.rank))
-    return found
-
-
-def _distribution(entries: dict[str, float], vocab_size: int) -> NDArray[np.float32]:
-    """Return log-probabilities by token, float32 [vocabulary]. Raises Malformed."""
-    ids = np.fromiter((_id(name) for name in entries), np.int64, len(entries))
-    values = np.fromiter(entries.values(), np.float32, len(entries))
-    if (values > MAX_LOGPROB_ERROR).any():
-        raise Malformed(f"the log-probability {values.max():g}")
-    known = ids < vocab_size
-    if np.count_nonzero(known) < vocab_size // 2:
-        raise Malformed(f"the log-probabilities of {len(entries)} tokens instead of all")
-    found = np.full(vocab_size, -np.inf, np.float32)
-    found[ids[known]] = np.where(values[known] > NO_LOGPROB, values[known], -np.inf)
-    return found
-
-
-def _scored(
-    ids: list[int], logprobs: _Logprobs | None, num_top: int, *, first_is_none: bool = False
-) -> list[Sampled | None]:
-    """Return tokens with their log-probabilities; None for a first one that has none. Raises Malformed for those of
-    others."""
-    if logprobs is None or logprobs.tokens != [f"{TOKEN_PREFIX}{token}" for token in ids]:
-        raise Malformed("the log-probabilities of other tokens")
-    values, tops = logprobs.token_logprobs, logprobs.top_logprobs
-    if not len(values) == len(tops) == len(ids):
-        raise Malformed("another number of log-probabilities than of tokens")
-    found: list[Sampled | None] = []
-    for index, (token, value, top) in enumerate(zip(ids, values, tops, strict=True)):
-        if value is None and first_is_none and index == 0:
-            found.append(None)
-            continue
-        entries = sorted(
-            ((_id(name), logprob(other)) for name, other in (top or {}).items()),
-            key=lambda entry: (-entry[1], entry[0]),
-        )
-        found.append(Sampled(token, logprob(value), tuple(entries[:num_top])))
-    return found
-
-
-def _id(name: str) -> int:
-    """Return the id in `token_id:ID`. Raises Malformed."""
-    digits = name.removeprefix(TOKEN_PREFIX)
-    if not (name.startswith(TOKEN_PREFIX) and digits.isascii() and digits.isdecimal() and len(digits) < 10):
-        raise Malformed("an alternative that is not a token id")
-    return int(digits)
