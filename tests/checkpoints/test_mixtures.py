@@ -54,6 +54,18 @@ BROKEN: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
         lambda tensors: {**tensors, "blk.0.ffn_up_exps.weight": np.zeros((4, 96, 64), np.float32)},
         "'blk.0.ffn_up_exps.weight' in one and by expert",
     ),
+    "one twice": (
+        lambda tensors: {**tensors, "blk.0.ffn_gate.00.weight": tensors["blk.0.ffn_gate.0.weight"]},
+        "a tensor 'blk.0.ffn_gate.00.weight', which Onward does not compute",
+    ),
+    "a number of 5,000 digits": (
+        lambda tensors: {**tensors, f"blk.0.ffn_gate.{'9' * 5000}.weight": tensors["blk.0.ffn_gate.0.weight"]},
+        "a tensor 'blk.0.ffn_gate.9999.*, which Onward does not compute",
+    ),
+    "a vector of gates": (
+        lambda tensors: {**tensors, "blk.0.ffn_gate_up_exps.weight": np.ones(64, np.float32)},
+        "a tensor 'blk.0.ffn_gate_up_exps.weight', which Onward does not compute",
+    ),
     "a layer without any": (
         lambda tensors: {key: array for key, array in tensors.items() if not key.startswith("blk.1.ffn_down.")},
         "no tensor 'blk.1.ffn_down_exps.weight'",
@@ -66,6 +78,20 @@ def test_what_is_missing_or_differs_is_refused_by_name(name: str, tmp_path: Path
     change, words = BROKEN[name]
     metadata, tensors = tiny("llama, experts")
     assert re.search(words, refusal(written(tmp_path / "m.gguf", metadata, change(one_by_one(tensors)))))
+
+
+def test_the_width_of_an_expert_must_be_stated(tmp_path: Path) -> None:
+    metadata, tensors = tiny("qwen2moe")
+    metadata = {key: value for key, value in metadata.items() if not key.endswith(".expert_feed_forward_length")}
+    assert "does not state how wide an expert is" in refusal(written(tmp_path / "m.gguf", metadata, tensors))
+
+
+@pytest.mark.parametrize("name", ["blk.0.ffn_up_exps.weight", "blk.0.ffn_gate_inp_shexp.weight", "blk.0.attn_q.weight"])
+def test_dimensions_of_one_before_the_others_change_nothing(name: str, tmp_path: Path) -> None:
+    metadata, tensors = tiny("qwen2moe")
+    changed = dict(tensors)
+    changed[name] = tensors[name].reshape((1, *tensors[name].shape))
+    check_logits(GGUFFiles(written(tmp_path / "m.gguf", metadata, changed)), metadata, tensors, cache=tmp_path)
 
 
 @pytest.mark.parametrize("is_file", [True, False])

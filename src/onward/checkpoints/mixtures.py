@@ -21,8 +21,8 @@ MAX_EXPERTS = 1024
 EXPERT_PARTS = ("gate", "up", "down")
 _SOFTMAX, _SOFTMAX_OF_CHOSEN = 1, 3
 """llama.cpp's numbers: shares of all experts, or of those chosen (llama_expert_gating_func_type)."""
-_ONE = re.compile(r"blk\.(?P<layer>\d+)\.ffn_(?P<part>gate|up|down)\.(?P<expert>\d+)\.weight")
-_STACKED = re.compile(r"blk\.\d+\.ffn_(gate|up|down)(_exps|\.\d+)\.weight")
+_ONE = re.compile(r"blk\.(?P<layer>\d+)\.ffn_(?P<part>gate|up|down)\.(?P<expert>0|[1-9]\d{0,4})\.weight")
+_STACKED = re.compile(r"blk\.\d+\.ffn_(gate|up|down)(_exps|\.(0|[1-9]\d{0,4}))\.weight")
 _BOTH = re.compile(r"(?P<prefix>blk\.\d+\.ffn_)gate_up(?P<kind>_(exps|shexp)\.weight)")
 _EMPTY = np.empty(0, np.uint8)
 
@@ -53,6 +53,8 @@ def mixture_of(parameters: Parameters, *, feed_forward: int, is_normalised: bool
     used = parameters.same_in_layers("expert_used_count", layers)
     if used > count or count > MAX_EXPERTS:
         raise CheckpointError(f"{where} uses {used} of {count} experts ('expert_used_count'), which no model can.")
+    if not feed_forward and parameters.own("expert_feed_forward_length") is None:
+        raise CheckpointError(f"{where} does not state how wide an expert is ('expert_feed_forward_length').")
     rule = parameters.integer("expert_gating_func", _SOFTMAX)
     if rule not in (_SOFTMAX, _SOFTMAX_OF_CHOSEN):
         raise CheckpointError(
@@ -62,7 +64,7 @@ def mixture_of(parameters: Parameters, *, feed_forward: int, is_normalised: bool
     return Mixture(
         count=count,
         used=used,
-        feed_forward=parameters.same_in_layers("expert_feed_forward_length", layers, max(1, feed_forward)),
+        feed_forward=parameters.same_in_layers("expert_feed_forward_length", layers, feed_forward),
         layers=frozenset(layer for layer in range(layers) if switches is None or switches[layer]),
         is_normalised=rule == _SOFTMAX_OF_CHOSEN or parameters.switch("expert_weights_norm", is_normalised),
         scale=parameters.real("expert_weights_scale", 1.0) or 1.0,
@@ -96,7 +98,7 @@ def _with_halves_apart(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Ten
     """Yield tensors with those that contain gate and up, one behind the other, as two."""
     for name, tensor in tensors.items():
         matched = _BOTH.fullmatch(name)
-        if matched is None or tensor.shape[-2] % 2:
+        if matched is None or len(tensor.shape) < 2 or tensor.shape[-2] % 2:
             yield name, tensor
             continue
         for half, part in enumerate(("gate", "up")):

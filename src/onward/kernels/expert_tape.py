@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from onward.kernels.records import COMBINE, EXPERT_PRODUCT, GATHER, GROUP, ROUTE
 from onward.kernels.tape import CLAIM_BYTES, MIN_CLAIMS, Matrix, TapeBuilder, float_row_bytes
 
 MAX_EXPERTS = 1024
+"""Of a layer, as `checkpoints.mixtures` accepts them."""
 """Of a layer: so many logits fit into the scratch memory of any thread."""
 
 
@@ -52,6 +54,13 @@ class Routing:
             begins=address(self.begins), active=address(self.active), places=address(self.places),
             rows=address(self.rows_at),
         )  # fmt: skip
+
+    def of_layer(self) -> Routing:
+        """Return the same memory with a number of active experts of its own, for one layer of several: `claim` needs it
+        to stay what it was for a thread that comes late to the layer, while others are at the next."""
+        other = copy(self)
+        other.words = self.words.copy()
+        return other
 
     @property
     def used_experts(self) -> NDArray[np.int64]:

@@ -80,9 +80,9 @@ class Operation:
 def claim(f: Function, own: Value, total: Value, chunk: Value) -> Iterator[tuple[Value, Value]]:
     """Repeat the body for pieces [first, last) taken from a counter that all threads share. Once per operation.
 
-    `own`: the thread's memory (records.OWN). A counter holds the step, so that a thread that comes late from an earlier
-    one takes nothing: its step does not match any more, whatever it has read of the next one. What was computed is
-    counted behind it; who completes the last piece notes so.
+    `own`: the thread's memory (records.OWN). `total` must not change within a step. A counter holds the step, so that a
+    thread that comes late from an earlier one takes nothing: its step does not match any more, whatever it has read of
+    the next one. What was computed is counted behind it; who completes the last piece notes so.
     """
     counter, step = OWN.load(f, own, "counter"), OWN.load(f, own, "step")
     f.acquire()

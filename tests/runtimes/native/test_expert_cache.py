@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from onward.engine.model import Row
 from onward.errors import MemoryTooSmall
 from onward.machine import AvailableMemory
-from onward.runtimes.native import expert_cache, load
+from onward.runtimes.native import expert_cache, load, panel_cache
 from onward.runtimes.native.expert_cache import ExpertCache, least_bytes, total_bytes
 from onward.runtimes.native.model import NativeModel
 from tests.runtimes.native import test_model
@@ -120,3 +122,42 @@ def test_what_does_not_fit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     model = test_model.load(path, precision="exact")
     model.model.close()
     assert any("those that steps use most stay in memory" in note for note in model.notes)
+
+
+def test_a_thread_that_comes_late_to_a_layer_sees_how_many_experts_that_layer_uses(loaded: Loader) -> None:
+    """Threads take pieces of a layer until its count of active experts is reached. With one count for all layers, a
+    thread that slept while the others reached the next one multiplied with what that one uses."""
+    model, cache = loaded()
+    differ = False
+    for seed in range(20):
+        rows = [Row(number, [(7 * seed + 11 * number) % 29], 0, [number], 1) for number in range(1 + seed % 3)]
+        model.evaluate(rows)
+        step = max(int(experts.steps.max()) for experts in cache.experts.values())
+        active = {layer: int((experts.steps == step).sum()) for layer, experts in cache.experts.items()}
+        assert {layer: len(routing.used_experts) for layer, routing in cache.routings.items()} == active
+        differ = differ or len(set(active.values())) > 1
+    assert differ, "layers that use as many experts show nothing"
+
+
+def test_an_expert_that_is_still_made_when_a_step_fails_spoils_no_later_one(
+    loaded: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = loaded(threads=2)
+    rows = [Row(0, [3], 0, [0], 1)]
+    real, numbers, go_on = panel_cache.make_panels, itertools.count(), threading.Event()
+
+    def make(*arguments: Any) -> None:
+        match next(numbers):
+            case 0:
+                raise MemoryError
+            case 1:
+                go_on.wait(0.2)  # a slow disk
+        real(*arguments)
+
+    monkeypatch.setattr(expert_cache, "make_panels", make)
+    with pytest.raises(MemoryError):
+        model.evaluate(rows)
+    found = model.evaluate(rows).tobytes()
+    go_on.set()
+    other, _ = loaded(threads=2)
+    assert found == other.evaluate(rows).tobytes() == model.evaluate(rows).tobytes()

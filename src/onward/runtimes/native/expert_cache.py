@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,6 +80,8 @@ class ExpertCache:
         self, layers: Sequence[ExpertLayer], routing: Routing, code: Code, threads: int, budget: int, words: str
     ) -> None:
         self.routing = routing
+        self.routings = {layer.layer: routing.of_layer() for layer in layers}
+        """That of each layer."""
         self._interleave = {
             source.type: code.function(f"interleave_{source.type}", [POINTER, INTEGER, POINTER, INTEGER, INTEGER])
             for layer in layers
@@ -131,7 +133,7 @@ class ExpertCache:
         that is missing is computed.
         """
         try:
-            self._make(index, self.routing.used_experts)
+            self._make(index, self.routings[self._layers[index].layer].used_experts)
         except BaseException as failure:
             self._failure = failure
 
@@ -151,6 +153,7 @@ class ExpertCache:
         except BaseException:
             for job in jobs:
                 job.cancel()
+            wait(jobs)  # one that runs writes to its slot
             slots.free += taken.values()
             raise
         for expert, place in taken.items():
@@ -180,6 +183,10 @@ class ExpertCache:
         if slots.num_evicted > _DECAY_EVICTIONS * slots.count:
             slots.num_evicted = 0
             self._uses[slots.layers] >>= 1
+
+    def begin_step(self) -> None:
+        """Forget what another step has failed by, which ended before `check`."""
+        self._failure = None
 
     def check(self) -> None:
         """Raise what kept panels of the last step from being made."""

@@ -54,7 +54,7 @@ class ExpertRecords:
         """Write what the experts of a layer return for `inputs`, normalised rows in each form of activations, which are
         read no more afterwards."""
         tape, mixture, cache, prefix = self._tape, self._mixture, self._cache, f"blk.{layer}.ffn_"
-        experts, routing = cache.experts[layer], cache.routing
+        experts, routing = cache.experts[layer], cache.routings[layer]
         gate, up, down = (f"{prefix}{part}_exps" for part in ("gate", "up", "down"))
         tape.route(self.logits, routing, experts, is_normalised=mixture.is_normalised, scale=mixture.scale)
         for form in {self._weights.activations(name): None for name in (gate, up)}:
@@ -74,8 +74,8 @@ class ExpertRecords:
         )  # fmt: skip
 
     def _products(self, parts: list[tuple[str, Rows]], sources: dict[ActivationName, Rows], layer: int) -> None:
-        matrices = self._cache.matrices
+        matrices, experts, routing = self._cache.matrices, self._cache.experts[layer], self._cache.routings[layer]
         self._tape.expert_products(
             [(*matrices[name], target, None) for name, target in parts], sources,
-            [self._weights.activations(name) for name, _ in parts], self._cache.experts[layer], self._cache.routing,
+            [self._weights.activations(name) for name, _ in parts], experts, routing,
         )  # fmt: skip

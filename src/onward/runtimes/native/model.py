@@ -67,6 +67,8 @@ class NativeModel:
         count, outputs = self._fill(machine, rows)
         machine.plan(count)
         before_compute()
+        if self._experts is not None:
+            self._experts.begin_step()
         machine.step(count, outputs)
         if self._experts is not None:
             self._experts.check()

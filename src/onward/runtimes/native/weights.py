@@ -116,8 +116,9 @@ class Weights:
 
     def _source(self, name: str) -> PanelSource:
         tensor = self._checkpoint.tensor(f"{name}.weight")
-        if len(tensor.shape) == 1:  # a matrix of one row
-            tensor = replace(tensor, shape=(1, *tensor.shape))
+        num_dimensions = 3 if name.endswith("_exps") else 2
+        shape = tensor.shape[-num_dimensions:]  # those before are 1; a matrix of one row may have one
+        tensor = replace(tensor, shape=(1,) * (num_dimensions - len(shape)) + shape)
         return PanelSource(name, tensor, self._form_of(name))
 
     def expert_layers(self, found: Architecture) -> list[ExpertLayer]:
