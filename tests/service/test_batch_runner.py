@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from onward.service import batch_runner, desk
+from onward.service import batch_runner, batch_validator, desk
 from onward.service.batch_records import (
     BatchLine,
     BudgetSpent,
@@ -26,9 +27,9 @@ from onward.service.batch_records import (
 from onward.service.batch_runner import BatchRunner
 from onward.service.batches import cancel_batch, create_batch, find_batch
 from onward.service.desk import Desk
-from onward.service.files import add_part, begin_upload, find_file, finish_upload, read_parts
+from onward.service.files import add_part, begin_upload, delete_file, find_file, finish_upload, read_parts
 from onward.service.limits import NO_LIMITS
-from onward.service.lines import RUNNING
+from onward.service.lines import MAX_STRIKES, RUNNING, SUSPECT_LOSSES, drop_lines
 from onward.service.reservations import beat, leave
 from onward.service.store import Store
 from onward.service.tables import BATCHES, LINES
@@ -76,6 +77,9 @@ class Dialect:
 
     def missing_file(self, batch: StoredBatch) -> str:
         return '{"missing": true}'
+
+    def queue_full(self, batch: StoredBatch, most: int) -> str:
+        return json.dumps({"full": most})
 
     def not_computed(self, batch_id: str, number: int, custom_id: bytes, code: str) -> bytes:
         return b"%b %b\n" % (custom_id, code.encode())
@@ -169,12 +173,12 @@ async def ended(store: Store, batch_id: str, key: str = KEY) -> StoredBatch:
     return look(store, batch_id, key)
 
 
-def contents(store: Store, file_id: str | None) -> bytes:
+def contents(store: Store, file_id: str | None, key: str = KEY) -> bytes:
     if file_id is None:
         return b""
     found, after = b"", -1
     with store.read() as connection:
-        file = find_file(connection, KEY, file_id, store.clock())
+        file = find_file(connection, key, file_id, store.clock())
         assert isinstance(file, StoredFile)
         while parts := list(read_parts(connection, file, after)):
             found += b"".join(data for _, data in parts)
@@ -372,6 +376,93 @@ def test_an_engine_that_is_lost_gives_its_lines_back_and_finds_the_one_that_ends
     batch = with_face(store, Dialect(deadly), lambda _: ended(store, batch_id))
     assert (batch.num_completed, batch.num_failed) == (6, 2)
     assert b'"4" server_error\n' in contents(store, batch.error_file_id)
+
+
+def test_a_line_that_cannot_be_computed_ends_its_tries_and_holds_no_other(
+    store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of the server: it is tried a few times, at last alone."""
+
+    async def faulty(line: BatchLine) -> None:
+        if line.number == 3:
+            raise ValueError
+
+    first, second = submit(store, clock, numbers(8)), submit(store, clock, numbers(8), key="key_b")
+    dialect = Dialect(faulty)
+
+    async def test(_: Face) -> list[StoredBatch]:
+        return [await ended(store, first), await ended(store, second, "key_b")]
+
+    for batch in with_face(store, dialect, test):
+        assert (batch.status, batch.num_completed, batch.num_failed) == ("completed", 6, 2)
+        assert b'"2" server_error\n' in contents(store, batch.error_file_id, batch.key_id)
+    assert caplog.text.count("could not be computed") == 2 * (SUSPECT_LOSSES + MAX_STRIKES)
+
+
+@pytest.mark.parametrize("change", ["deleted", "taken by another server", "cancelled"])
+def test_what_changes_while_a_file_is_read_starts_no_half_of_it(store: Store, clock: Clock, change: str) -> None:
+    batch_id, dialect = submit(store, clock, numbers(60)), Dialect()
+    batch = look(store, batch_id)
+
+    class Changing(Check):
+        num_parts = 0
+
+        def feed(self, data: bytes) -> list[tuple[int, bytes, bytes]]:
+            self.num_parts += 1
+            if self.num_parts == 2:
+                with store.begin() as connection:
+                    match change:
+                        case "deleted":
+                            file = find_file(connection, KEY, batch.input_file_id, clock.now)
+                            assert file is not None
+                            delete_file(connection, file)
+                        case "cancelled":
+                            cancel_batch(connection, KEY, batch_id, clock.now)
+                        case _:
+                            connection.execute(update(BATCHES).values(face="another"))
+                            drop_lines(connection, batch_id)
+                            beat(connection, "another", {}, clock.now)
+            return super().feed(data)
+
+    dialect.check = lambda batch: Changing()  # type: ignore[method-assign]
+
+    async def test(face: Face) -> StoredBatch:
+        if change == "taken by another server":
+            await until(lambda: bool(look(store, batch_id).face == "another"))
+            await asyncio.sleep(0.05)
+            return look(store, batch_id)
+        return await ended(store, batch_id)
+
+    found = with_face(store, dialect, test)
+    wanted = {"deleted": "failed", "cancelled": "cancelled"}.get(change, "validating")
+    assert found.status == wanted and dialect.computed == []
+    if change == "deleted":
+        assert found.errors == '{"missing": true}'
+    with store.read() as connection:
+        assert connection.execute(select(func.count()).select_from(LINES)).scalar_one() == 0
+
+
+def test_a_key_has_a_bounded_number_of_batches_at_a_time(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_validator, "MAX_OPEN", 2)
+    go_on = asyncio.Event()
+
+    async def wait(line: BatchLine) -> None:
+        await go_on.wait()
+
+    async def test(_: Face) -> None:
+        first = [submit(store, clock, numbers(2)) for _ in range(2)]
+        await until(lambda: all(look(store, each).status == "in_progress" for each in first))
+        assert (await ended(store, third := submit(store, clock, numbers(2)))).errors == '{"full": 2}'
+        assert look(store, third).status == "failed"
+        await until(lambda: look(store, other, "key_b").status == "in_progress")
+        go_on.set()
+        for each in first:
+            assert (await ended(store, each)).status == "completed"
+
+    other = submit(store, clock, numbers(2), key="key_b")
+    with_face(store, Dialect(wait), test)
 
 
 def test_a_full_disk_lets_lines_wait(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, event, select
 
 from onward.service.batch_records import BatchLine, NewLine, Result, StoredBatch
 from onward.service.batches import create_batch, find_batch, finish, start
+from onward.service.files import find_file, list_files, read_parts
 from onward.service.lines import (
     MAX_STRIKES,
+    RUNNING,
     SUSPECT_LOSSES,
     add_lines,
     claim,
@@ -22,7 +24,7 @@ from onward.service.lines import (
 )
 from onward.service.reservations import beat
 from onward.service.store import Store
-from onward.service.tables import FACES, LINES
+from onward.service.tables import FACES, FILES, LINES
 
 from .conftest import Clock
 
@@ -163,3 +165,54 @@ def test_lines_that_are_given_back_wait_again(store: Store, clock: Clock) -> Non
         assert take(connection, "a", *["batch_1"] * 3) == [1, 2, 3]
         assert left_of(connection, "batch_1") == (False, True, False)
         connection.execute(FACES.delete())
+
+
+def test_a_batch_ends_once_and_only_when_nothing_is_left(store: Store, clock: Clock) -> None:
+    """Two servers may see at the same time that nothing is left of it."""
+    with store.begin() as connection:
+        batch = make_batch(connection, clock, lines=2)
+        take(connection, "a", "batch_1", "batch_1")
+        assert not finish(connection, batch, "completed", clock.now), "lines run"
+        for line in held(connection, "a"):
+            assert finish_line(connection, "a", line, Result(data=b"{}\n", is_output=True))
+        assert finish(connection, batch, "completed", clock.now)
+        finalizing = find_batch(connection, "key_a", "batch_1")
+        assert finalizing is not None and finalizing.status == "finalizing"
+        assert [finish(connection, finalizing, "completed", clock.now) for _ in range(2)] == [True, False]
+        assert connection.execute(select(FILES.c.bytes)).scalars().all() == [6]
+
+
+def test_lines_of_the_dead_are_found_by_an_index(store: Store) -> None:
+    """Finished lines are many, and this is asked twice a second."""
+    if not store.is_sqlite:
+        return
+    asked: list[str] = []
+    with store.begin() as connection:
+        event.listen(connection, "before_cursor_execute", lambda *given: asked.append(given[2]))
+        give_back_of_dead(connection)
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked[0]}", ("", RUNNING)).all()
+    assert "SEARCH lines USING INDEX lines_by_face" in str(plan[0]), plan
+
+
+def test_results_are_read_about_a_part_at_a_time(store: Store, clock: Clock) -> None:
+    sizes = [400_000, 500_000, 300_000, 2_000_000, 10, 20]
+    with store.begin() as connection:
+        batch = make_batch(connection, clock, lines=len(sizes))
+        take(connection, "a", *["batch_1"] * len(sizes))
+        for line, size in zip(held(connection, "a"), sizes, strict=True):
+            finish_line(connection, "a", line, Result(data=b"x" * size, is_output=True))
+        assert finish(connection, batch, "completed", clock.now)
+        finalizing = find_batch(connection, "key_a", "batch_1")
+        assert finalizing is not None and finish(connection, finalizing, "completed", clock.now)
+        (file,) = list_files(connection, "key_a", clock.now, 2, purpose="", after=None, newest=True)
+        read, after = [], -1
+        while parts := list(read_parts(connection, file, after)):
+            read.append([len(data) for _, data in parts])
+            after = parts[-1][0]
+    assert read == [[400_000, 500_000], [300_000], [2_000_000], [10, 20]]
+
+
+def test_an_id_with_a_nul_is_no_id(store: Store, clock: Clock) -> None:
+    with store.begin() as connection:
+        assert find_file(connection, "key_a", "file-\0", clock.now) is None
+        assert find_batch(connection, "key_a", "batch_\0") is None

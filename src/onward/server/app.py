@@ -99,7 +99,8 @@ class App:
         self._team = team
         if team is not None:
             team.use_models(backend.models())
-        self._authenticator = Authenticator(self._all_keys, None if team is None else self._refresh_keys)
+        self._accepted = self._all_keys
+        self._authenticator = Authenticator(self._accepted, None if team is None else self._refresh_keys)
         self._origins = OriginGuard(settings, requires_key=self._authenticator.requires_key)
         self._proxies = TrustedProxies(settings.trusted_proxy)
         self._metrics = Metrics(backend)
@@ -139,7 +140,7 @@ class App:
     def _batch_runner(self, services: Services, team: Team) -> BatchRunner:
         """Return what works on batches, on so many lines at a time that none of the engine's rows is unused."""
         max_rows = services.settings.max_rows
-        dialect = OpenAIBatches(services, team, self._metrics)
+        dialect = OpenAIBatches(services, team, self._metrics, lambda: self._accepted)
         return team.batches.runner(dialect, max_rows + (max_rows + 1) // 2)
 
     @property
@@ -154,9 +155,9 @@ class App:
         """Accept these keys of flags and file from now on, by default those of before, and those of the database as
         they are now."""
         self._keys = self._keys if keys is None else keys
-        accepted = self._all_keys
-        self._authenticator.replace(accepted)
-        self._metrics.keys.keep(accepted.names)
+        self._accepted = self._all_keys
+        self._authenticator.replace(self._accepted)
+        self._metrics.keys.keep(self._accepted.names)
 
     @property
     def num_running(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from onward.completions.delta import TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, Overloaded, RequestRejected
 from onward.offload import inline_or_on_thread, on_thread
+from onward.server.keys import Keys
 from onward.server.metrics import Metrics
 from onward.service.batch_records import BatchLine, Computed, EngineLost, Result, StoredBatch, TryLater
 from onward.service.grant import StoredKey
@@ -40,10 +42,12 @@ ROUTE = "/v1/batches"
 class OpenAIBatches:
     """Implements `service.batch_runner.BatchDialect`."""
 
-    def __init__(self, services: Services, team: Team, metrics: Metrics) -> None:
+    def __init__(self, services: Services, team: Team, metrics: Metrics, keys: Callable[[], Keys]) -> None:
+        """`keys` returns those that are accepted."""
         self._services = services
         self._team = team
         self._metrics = metrics
+        self._keys = keys
 
     def check(self, batch: StoredBatch) -> api.BatchFileCheck:
         listed = self._backend_of(batch.key_id).models()
@@ -56,13 +60,18 @@ class OpenAIBatches:
     def missing_file(self, batch: StoredBatch) -> str:
         return api.faults_json([api.missing_file(batch.input_file_id, ORGANIZATION)])
 
+    def queue_full(self, batch: StoredBatch, most: int) -> str:
+        model = self._services.backend.models()[0].id
+        return api.faults_json([api.queue_full(model, ORGANIZATION, most)])
+
     def not_computed(self, batch_id: str, number: int, custom_id: bytes, code: str) -> bytes:
         return api.not_computed(batch_id, number, custom_id, code)
 
     def key_is_valid(self, key_id: str) -> bool:
         key = self._key(key_id)
-        if key is None:
-            return True  # of a file, or there are no keys
+        if key is None:  # of a file or flag, or there were no keys
+            keys = self._keys()
+            return not key_id or not keys.are_required or keys.known_as(key_id) is not None
         expires_ms = key.grant.expires_ms
         return key.revoked_ms is None and (expires_ms is None or expires_ms > self._team.now_ms)
 
@@ -77,9 +86,10 @@ class OpenAIBatches:
 
     async def compute(self, line: BatchLine) -> Computed:
         """Return what a line comes to. Raises TryLater, BudgetSpent, EngineLost."""
-        return await _LineRun(self._services, self._team, self._metrics, self._backend_of(line.key_id), line).run(
-            self._key(line.key_id)
-        )
+        backend, key = self._backend_of(line.key_id), self._key(line.key_id)
+        named = key or self._keys().known_as(line.key_id)
+        name = "" if named is None else named.name
+        return await _LineRun(self._services, self._team, self._metrics, backend, line, name).run(key)
 
 
 @dataclass(slots=True)
@@ -91,6 +101,7 @@ class _LineRun:
     metrics: Metrics
     backend: Backend
     line: BatchLine
+    key_name: str
     needs: Needs | None = None
     admitted: Admitted | None = None
 
@@ -148,7 +159,7 @@ class _LineRun:
         data = await inline_or_on_thread(
             len(body), partial(api.answered, ids, line.custom_id, 200, body, self.needs.seed)
         )
-        self.metrics.count_line(answer.model, "-" if key is None else key.name, counts)
+        self.metrics.count_line(answer.model, self.key_name or "-", counts)
         result = Result(
             data=data,
             is_output=True,
@@ -156,7 +167,7 @@ class _LineRun:
             completion_tokens=counts.completion,
             reasoning_tokens=counts.reasoning,
         )
-        return Computed(result, self._row(key, ids, counts, reasons, started_ms), grant, self.reservation_id)
+        return Computed(result, self._row(ids, counts, reasons, started_ms), grant, self.reservation_id)
 
     async def _failed(self, problem: ApiError | RequestRejected) -> Result:
         """Return the result of a line that got an error."""
@@ -166,9 +177,7 @@ class _LineRun:
         status, body, _ = error_response(error)
         return Result(data=api.answered(ids, self.line.custom_id, status, body, None), is_output=False)
 
-    def _row(
-        self, key: StoredKey | None, ids: api.LineIds, counts: TokenCounts, reasons: list[str], started_ms: int
-    ) -> LedgerRow:
+    def _row(self, ids: api.LineIds, counts: TokenCounts, reasons: list[str], started_ms: int) -> LedgerRow:
         needs = self.needs
         assert needs is not None
         costs = self.team.parts(needs.model, counts.prompt, counts.cached, counts.completion)
@@ -177,7 +186,7 @@ class _LineRun:
             started_ms=started_ms,
             ended_ms=self.team.now_ms,
             key_id=self.line.key_id,
-            key_name="" if key is None else key.name,
+            key_name=self.key_name,
             model=needs.model,
             fingerprint=needs.fingerprint,
             route=ROUTE,

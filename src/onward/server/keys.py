@@ -72,6 +72,7 @@ class Keys:
         self, keys: Iterable[Key], *, are_required: bool = False, clock: Callable[[], float] = time.time
     ) -> None:
         self._by_digest = {key.digest: key for key in keys}
+        self._by_public_id = {key.public_id: key for key in self._by_digest.values()}
         self.are_required = are_required or bool(self._by_digest)
         self._clock = clock
 
@@ -99,6 +100,10 @@ class Keys:
         if key is not None and key.expires_ms is not None and key.expires_ms <= self._clock() * 1000:
             return None
         return key
+
+    def known_as(self, public_id: str) -> Key | None:
+        """Return the key of this id in the ledger, None if it is not accepted any more."""
+        return self._by_public_id.get(public_id)
 
     def with_stored(self, stored: Iterable[StoredKey]) -> Keys:
         """Return these keys and those of a database. One that was ever made there requires keys from then on, also

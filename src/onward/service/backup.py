@@ -20,7 +20,9 @@ from onward.service.store import Store
 from onward.service.tables import KEYS, META, METADATA, RESERVATIONS, USAGES, VERSION
 
 FORMAT = "onward database 1"
-ROWS_PER_INSERT = 500
+ROWS_PER_INSERT, BYTES_PER_INSERT = 500, 8_000_000
+ROWS_PER_READ = 8
+"""A row may have a megabyte."""
 
 
 def tables() -> list[Table]:
@@ -60,7 +62,7 @@ def _write(connection: Connection, file: gzip.GzipFile) -> int:
 
     line({"format": FORMAT, "version": VERSION})
     for table in tables():
-        rows = connection.execution_options(yield_per=1000).execute(select(table))
+        rows = connection.execution_options(yield_per=ROWS_PER_READ).execute(select(table))
         for row in rows:
             line(
                 [
@@ -83,15 +85,18 @@ def restore(store: Store, path: Path) -> int:
                     "The database is not empty: restore a backup into a new one (another --data-dir or --database)."
                 )
         group: list[dict[str, Any]] = []
+        num_bytes = 0
         before: Table | None = None
         for table, row in _rows(path):
             if table is META:
                 connection.execute(update(META).where(META.c.name == row["name"]).values(value=row["value"]))
                 continue
-            if group and (table is not before or len(group) == ROWS_PER_INSERT):
+            is_full = len(group) == ROWS_PER_INSERT or num_bytes > BYTES_PER_INSERT
+            if group and (table is not before or is_full):
                 connection.execute(insert(before), group)  # type: ignore[arg-type]
-                group = []
+                group, num_bytes = [], 0
             group.append(row)
+            num_bytes += sum(len(value) for value in row.values() if isinstance(value, bytes))
             before = table
         if group and before is not None:
             connection.execute(insert(before), group)

@@ -92,7 +92,7 @@ class NewLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLine:
-    """A line that a server computes. `created_ms` and `endpoint` are those of its batch."""
+    """A line that a server computes. `created_ms` is that of its batch."""
 
     batch_id: str
     key_id: str

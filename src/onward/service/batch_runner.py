@@ -18,9 +18,9 @@ from sqlalchemy import Connection
 
 from onward.errors import Overloaded
 from onward.service.batch_records import BatchLine, BudgetSpent, Computed, EngineLost, StoredBatch, TryLater
-from onward.service.batch_validator import BatchValidator, Checks
+from onward.service.batch_validator import LINES_PER_GROUP, BatchValidator, Checks
 from onward.service.batches import cancel_unread, finish, open_batches
-from onward.service.desk import Desk
+from onward.service.desk import Desk, order_of
 from onward.service.files import purge_files
 from onward.service.ledger import write_row
 from onward.service.lines import (
@@ -33,7 +33,7 @@ from onward.service.lines import (
     left_of,
     unrun,
 )
-from onward.service.reservations import settle_request
+from onward.service.reservations import read_usage, settle_request
 
 log = logging.getLogger("onward.service")
 
@@ -43,8 +43,6 @@ RETRY_SECONDS = 1.0
 """How long a line waits that the engine does not take now, and a result that the database does not take."""
 PAUSE_SECONDS = 20.0
 """How long the lines of a key wait whose budget is spent, before it is looked at again."""
-LINES_PER_GROUP = 500
-"""Lines of one transaction."""
 
 
 class BatchDialect(Checks, Protocol):
@@ -165,9 +163,9 @@ class BatchRunner:
 
     async def _advance(self, batch: StoredBatch, left: Left, ending: _Ending | None) -> None:
         """End a batch of which nothing runs, if nothing is left or the rest is not to be computed."""
-        now = self._desk.now_ms
+        now, order = self._desk.now_ms, order_of(batch.key_id, batch.id)
         if batch.status == "cancelling" and batch.in_progress_ms is None:
-            await self._desk.transact(lambda connection: cancel_unread(connection, batch, now), batch.key_id)
+            await self._desk.transact(lambda connection: cancel_unread(connection, batch, now), order)
             return
         if ending is not None:
             await self._end_unrun(batch, ending.code, counts=ending.counts)
@@ -178,7 +176,7 @@ class BatchRunner:
         elif left.waits:
             return
         status = "completed" if ending is None else ending.status
-        if await self._desk.transact(lambda connection: finish(connection, batch, status, now), batch.key_id):
+        if await self._desk.transact(lambda connection: finish(connection, batch, status, now), order):
             self.wake()
 
     async def _end_unrun(self, batch: StoredBatch, code: str, *, counts: bool, struck: bool = False) -> None:
@@ -192,7 +190,7 @@ class BatchRunner:
             end_unrun(connection, batch.id, results, counts=counts)
             return bool(found)
 
-        while await self._desk.transact(end, batch.key_id):
+        while await self._desk.transact(end, order_of(batch.key_id, batch.id)):
             pass
 
     async def _fill(self) -> None:
@@ -257,14 +255,13 @@ class BatchRunner:
             self._paused[line.key_id] = self._monotonic() + PAUSE_SECONDS
             self._give_back([line])
         except EngineLost:
-            held = len(self._running) == 1
-            self._give_back([line], is_lost=True, is_strike=held)
+            self._give_back([line], is_lost=True, is_strike=line.is_suspect)
         except asyncio.CancelledError:
             self._give_back([line])
             raise
         except Exception:
             log.exception("line %d of %s could not be computed", line.number, line.batch_id)
-            self._give_back([line], is_lost=True)
+            self._give_back([line], is_lost=True, is_strike=line.is_suspect)
 
     async def _compute(self, line: BatchLine) -> Computed:
         while True:
@@ -279,6 +276,8 @@ class BatchRunner:
 
         def write(connection: Connection) -> None:
             row, grant, reserved = computed.row, computed.grant, computed.reservation_id
+            if grant is not None:
+                read_usage(connection, grant.id, locks=True)  # before the batch, as everywhere
             if finish_line(connection, face, line, computed.result) and row is not None:
                 write_row(connection, row, grant, reserved)
             elif reserved is not None and grant is not None:
@@ -286,17 +285,20 @@ class BatchRunner:
 
         while True:
             try:
-                await self._desk.transact(write, line.key_id)
+                await self._desk.transact(write, order_of(line.key_id, line.batch_id))
                 return
             except Overloaded:  # while the database is away; if it was written, nothing is written again
                 await asyncio.sleep(RETRY_SECONDS)
+            except asyncio.CancelledError:  # what it had reserved is settled in any case
+                self._desk.submit(write, order_of(line.key_id, line.batch_id))
+                raise
 
     def _give_back(self, lines: Iterable[BatchLine], *, is_lost: bool = False, is_strike: bool = False) -> None:
         """Let lines wait for the next server. Does not wait; if it fails, this server's death does it."""
         face, held = self._desk.face, list(lines)
         self._desk.submit(
             lambda connection: give_back(connection, face, held, is_lost=is_lost, is_strike=is_strike),
-            held[0].key_id,
+            order_of(held[0].key_id, held[0].batch_id),
         )
 
     async def _validate(self) -> None:

@@ -11,7 +11,7 @@ from onward.errors import Overloaded
 from onward.service.batch_records import PART_BYTES, StorageFull, StoredBatch, StoredFile
 from onward.service.batch_runner import BatchDialect, BatchRunner
 from onward.service.batches import cancel_batch, create_batch, find_batch, list_batches
-from onward.service.desk import Desk
+from onward.service.desk import Desk, order_of
 from onward.service.files import (
     add_part,
     begin_upload,
@@ -53,8 +53,8 @@ class BatchStore:
 
     async def cancel_batch(self, key_id: str, batch_id: str) -> StoredBatch | None:
         """Let a batch end soon, unless it has ended otherwise; None where the key has no such batch."""
-        now = self._desk.now_ms
-        return await self._desk.transact(lambda connection: cancel_batch(connection, key_id, batch_id, now), key_id)
+        now, order = self._desk.now_ms, order_of(key_id, batch_id)
+        return await self._desk.transact(lambda connection: cancel_batch(connection, key_id, batch_id, now), order)
 
     async def find_file(self, key_id: str, file_id: str) -> StoredFile | None:
         now = self._desk.now_ms

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -10,13 +11,19 @@ from sqlalchemy import Connection
 
 from onward.offload import on_thread
 from onward.service.batch_records import NewLine, StoredBatch, StoredFile
-from onward.service.batches import fail, start, take_validation
-from onward.service.desk import Desk
+from onward.service.batches import fail, is_validated_here, num_open, start, take_validation
+from onward.service.desk import Desk, order_of
 from onward.service.files import find_file, read_parts
 from onward.service.lines import add_lines, drop_lines
 
 LINES_PER_GROUP = 500
 """Lines of one transaction."""
+MAX_OPEN = 32
+"""Batches of a key that may be computed at a time: each has a copy of its requests, which counts as no stored bytes."""
+
+
+class _NoLongerOurs(Exception):
+    """The batch was cancelled, or another server took this one for dead and validates it."""
 
 
 class InputCheck(Protocol):
@@ -41,6 +48,10 @@ class Checks(Protocol):
         """Return the errors of a batch whose file does not exist, as JSON."""
         ...
 
+    def queue_full(self, batch: StoredBatch, most: int) -> str:
+        """Return the errors of a batch whose key has `most` others that have not ended, as JSON."""
+        ...
+
 
 class BatchValidator:
     def __init__(self, desk: Desk, checks: Checks) -> None:
@@ -52,30 +63,54 @@ class BatchValidator:
         again."""
         batch = await self._desk.transact(lambda connection: take_validation(connection, self._desk.face))
         if batch is not None:
-            await self._validate(batch)
+            with suppress(_NoLongerOurs):
+                await self._validate(batch)
         return batch is not None
 
     async def _validate(self, batch: StoredBatch) -> None:
         """Read the lines of a batch into the queue, and start it; or say what is wrong with them."""
         desk, now = self._desk, self._desk.now_ms
-        file = await desk.transact(lambda connection: find_file(connection, batch.key_id, batch.input_file_id, now))
+        file, number = await desk.transact(
+            lambda connection: (
+                find_file(connection, batch.key_id, batch.input_file_id, now),
+                num_open(connection, batch.key_id),
+            )
+        )
         if file is None:
-            errors = self._checks.missing_file(batch)
-            await desk.transact(lambda connection: fail(connection, batch, errors, now), batch.key_id)
+            await self._fail(batch, self._checks.missing_file(batch))
             return
-        await desk.transact(lambda connection: drop_lines(connection, batch.id), batch.key_id)
+        if number >= MAX_OPEN:
+            await self._fail(batch, self._checks.queue_full(batch, MAX_OPEN))
+            return
+        await self._change(batch, lambda connection: drop_lines(connection, batch.id))
         check = self._checks.check(batch)
-        await self._read(batch, file, check)
-        now = desk.now_ms
-        if errors := check.errors:
-            await desk.transact(lambda connection: fail(connection, batch, errors, now), batch.key_id)
-        elif not await desk.transact(
-            lambda connection: start(connection, batch, check.model, check.num_requests, now), batch.key_id
-        ):
-            await desk.transact(lambda connection: drop_lines(connection, batch.id), batch.key_id)
+        if await self._read(batch, file, check) != file.bytes:  # it was deleted, or has expired
+            await self._fail(batch, self._checks.missing_file(batch))
+        elif errors := check.errors:
+            await self._fail(batch, errors)
+        else:
+            now = desk.now_ms
+            await self._change(batch, lambda connection: start(connection, batch, check.model, check.num_requests, now))
 
-    async def _read(self, batch: StoredBatch, file: StoredFile, check: InputCheck) -> None:
-        after = -1
+    async def _fail(self, batch: StoredBatch, errors: str) -> None:
+        now = self._desk.now_ms
+        await self._change(batch, lambda connection: fail(connection, batch, errors, now))
+
+    async def _change(self, batch: StoredBatch, run: Callable[[Connection], object]) -> None:
+        """Change a batch that is validated here. Raises _NoLongerOurs, Overloaded."""
+
+        def change(connection: Connection) -> bool:
+            if not is_validated_here(connection, batch):
+                return False
+            run(connection)
+            return True
+
+        if not await self._desk.transact(change, order_of(batch.key_id, batch.id)):
+            raise _NoLongerOurs
+
+    async def _read(self, batch: StoredBatch, file: StoredFile, check: InputCheck) -> int:
+        """Check a file, and add its lines to the queue. Returns how many bytes it had."""
+        after, num_bytes = -1, 0
 
         def read(connection: Connection) -> list[tuple[int, bytes]]:
             return list(read_parts(connection, file, after))
@@ -83,11 +118,14 @@ class BatchValidator:
         while parts := await self._desk.look_up(read):
             after = parts[-1][0]
             for _, data in parts:
+                num_bytes += len(data)
                 await self._add(batch, check, await on_thread(partial(check.feed, data)))
-        await self._add(batch, check, check.end())
+        await self._add(batch, check, await on_thread(check.end))
+        return num_bytes
 
     async def _add(self, batch: StoredBatch, check: InputCheck, lines: Sequence[tuple[int, bytes, bytes]]) -> None:
         """Add lines to the queue, unless one was found that is not valid."""
         for begin in range(0, 0 if check.errors else len(lines), LINES_PER_GROUP):
             group = [NewLine(*line) for line in lines[begin : begin + LINES_PER_GROUP]]
-            await self._desk.transact(partial(add_lines, batch_id=batch.id, lines=group), batch.key_id)
+            self._desk.check_disk(sum(len(line.request) for line in group))
+            await self._change(batch, partial(add_lines, batch_id=batch.id, lines=group))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from onward.service.batch_records import StoredBatch, StoredFile
-from onward.service.files import follows, new_file_id
+from onward.service.files import follows, is_id, new_file_id
 from onward.service.lines import ERROR, OUTPUT, counts_by_state, drop_lines, result_bytes
 from onward.service.tables import BATCHES, FACES, FILES, LINES
 
@@ -32,6 +32,8 @@ def create_batch(connection: Connection, batch: StoredBatch) -> StoredBatch:
 
 def find_batch(connection: Connection, key_id: str, batch_id: str) -> StoredBatch | None:
     """Return a batch of a key; None for another's."""
+    if not is_id(batch_id):
+        return None
     query = select(*_COLUMNS).where(BATCHES.c.id == batch_id, BATCHES.c.key_id == key_id)
     row = connection.execute(query).mappings().first()
     return None if row is None else StoredBatch(**row)
@@ -64,10 +66,20 @@ def open_batches(connection: Connection) -> list[StoredBatch]:
 def move(connection: Connection, batch: StoredBatch, status: str, now_ms: int, **values: Any) -> bool:
     """Give a batch another status, at a time. Returns False where it has another one than it is known with."""
     values |= {f"{status}_ms": now_ms, "status": status}
-    moved = connection.execute(
-        update(BATCHES).where(BATCHES.c.id == batch.id, BATCHES.c.status == batch.status).values(**values)
-    )
-    return bool(moved.rowcount)
+    known = BATCHES.c.id == batch.id, BATCHES.c.status == batch.status
+    return bool(connection.execute(update(BATCHES).where(*known).values(**values)).rowcount)
+
+
+def is_validated_here(connection: Connection, batch: StoredBatch) -> bool:
+    """Return whether the server that took a batch still validates it. That stays so until the transaction ends."""
+    known = BATCHES.c.id == batch.id, BATCHES.c.status == "validating", BATCHES.c.face == batch.face
+    return connection.execute(select(BATCHES.c.id).where(*known).with_for_update()).first() is not None
+
+
+def num_open(connection: Connection, key_id: str) -> int:
+    """Return how many batches of a key were read, and have not ended."""
+    query = select(func.count()).select_from(BATCHES)
+    return int(connection.execute(query.where(BATCHES.c.key_id == key_id, BATCHES.c.status.in_(OPEN[1:]))).scalar_one())
 
 
 def take_validation(connection: Connection, face: str) -> StoredBatch | None:
@@ -96,16 +108,18 @@ def start(connection: Connection, batch: StoredBatch, model: str, num_lines: int
 def finish(connection: Connection, batch: StoredBatch, status: str, now_ms: int) -> bool:
     """Let a batch of which no line waits or runs go on to its end: the end of a completed one is finalized first, then
     it has its files. Returns whether it went on."""
-    if status == "completed" and batch.status == "in_progress":
-        return move(connection, batch, "finalizing", now_ms)
     states = counts_by_state(connection, batch.id)
     if any(state not in (OUTPUT, ERROR) for state in states):
         return False
-    values: dict[str, Any] = {}
+    if status == "completed" and batch.status == "in_progress":
+        return move(connection, batch, "finalizing", now_ms)
+    if not move(connection, batch, status, now_ms):
+        return False  # another server has ended it
     for state, name in ((OUTPUT, "output"), (ERROR, "error")):
         if states.get(state):
-            values[f"{name}_file_id"] = _add_file(connection, batch, state, name, now_ms)
-    return move(connection, batch, status, now_ms, **values)
+            files = {f"{name}_file_id": _add_file(connection, batch, state, name, now_ms)}
+            connection.execute(update(BATCHES).where(BATCHES.c.id == batch.id).values(**files))
+    return True
 
 
 def cancel_unread(connection: Connection, batch: StoredBatch, now_ms: int) -> None:

@@ -20,6 +20,12 @@ AWAY = "The database does not answer. Retry later."
 DISK_FULL = "The disk of this server's database is nearly full: nothing more is stored. Ask its operator for room."
 
 
+def order_of(key_id: str, batch_id: str) -> str:
+    """Return the key of `Writer` for an operation on a batch: it comes after those on the key's usage, which is locked
+    first, and batches come in one order."""
+    return f"{key_id}\0{batch_id}"
+
+
 class Desk:
     """Operations on a store, awaited on an event loop. `face` is the id of this server there."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
 
-from onward.service.batch_records import StoredFile
+from onward.service.batch_records import PART_BYTES, StoredFile
 from onward.service.limits import Limits
 from onward.service.reservations import read_usage
 from onward.service.tables import CONTENTS, FACES, FILES, LINES
@@ -22,6 +22,11 @@ _COLUMNS = [column for column in FILES.c if column.name not in ("key_id", "face"
 def new_file_id() -> str:
     """Return `file-` and 22 letters and digits (behaviour §18.1)."""
     return "file-" + "".join(secrets.choice(_ALPHABET) for _ in range(22))
+
+
+def is_id(text: str) -> bool:
+    """Return whether a text may be an id: PostgreSQL has no text with a NUL."""
+    return "\0" not in text
 
 
 def begin_upload(connection: Connection, file_id: str, key_id: str, face: str, now_ms: int) -> None:
@@ -60,6 +65,8 @@ def stored_bytes(connection: Connection, key_id: str) -> int:
 
 def find_file(connection: Connection, key_id: str, file_id: str, now_ms: int) -> StoredFile | None:
     """Return a file of a key; None for another's, one that has expired and one that is still received."""
+    if not is_id(file_id):
+        return None
     query = select(*_COLUMNS).where(_exists(key_id, now_ms), FILES.c.id == file_id)
     row = connection.execute(query).mappings().first()
     return None if row is None else StoredFile(**row)
@@ -127,15 +134,27 @@ def purge_files(connection: Connection, now_ms: int) -> None:
 def read_parts(connection: Connection, file: StoredFile, after: int = -1) -> Iterator[tuple[int, bytes]]:
     """Yield the next parts of a file, one or some, each with its number: the next call continues after the last."""
     if file.batch_id:
-        columns = LINES.c.number, LINES.c.result
         wanted = LINES.c.batch_id == file.batch_id, LINES.c.state == file.lines, LINES.c.number > after
-        query = select(*columns).where(*wanted).order_by(LINES.c.number).limit(LINES_PER_READ)
+        last = _last_of_a_part(connection, wanted, after)
+        columns = LINES.c.number, LINES.c.result
+        query = select(*columns).where(*wanted, LINES.c.number <= last).order_by(LINES.c.number)
     else:
         query = select(CONTENTS.c.number, CONTENTS.c.data).where(
             CONTENTS.c.file_id == file.id, CONTENTS.c.number == after + 1
         )
     for number, data in connection.execute(query):
         yield number, bytes(data)
+
+
+def _last_of_a_part(connection: Connection, wanted: tuple[ColumnElement[bool], ...], after: int) -> int:
+    """Return the number of the last line that is read together with the next one: as many as are about a part."""
+    sizes = select(LINES.c.number, func.length(LINES.c.result)).where(*wanted).order_by(LINES.c.number)
+    last, num_bytes = after, 0
+    for number, size in connection.execute(sizes.limit(LINES_PER_READ)):
+        if num_bytes and num_bytes + size > PART_BYTES:
+            break
+        last, num_bytes = number, num_bytes + size
+    return last
 
 
 def _exists(key_id: str, now_ms: int) -> ColumnElement[bool]:

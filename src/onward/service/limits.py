@@ -43,7 +43,8 @@ class Limits:
     stored_bytes: int | None = None
 
     def __bool__(self) -> bool:
-        return any(getattr(self, each.name) is not None for each in fields(self))
+        """Whether anything bounds requests: bytes that are stored do not."""
+        return any(getattr(self, each.name) is not None for each in fields(self) if each.name != "stored_bytes")
 
 
 NO_LIMITS = Limits()

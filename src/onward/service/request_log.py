@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,6 +68,24 @@ class RequestLog(Protocol):
         ...
 
 
+class LostRequests:
+    """Counts requests that could not be logged, and says so now and then."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def add(self, reason: str) -> None:
+        """One more is lost."""
+        self._number += 1
+        if self._number & (self._number - 1) == 0:  # 1, 2, 4, 8 …
+            log.error("%d requests are not in the log of requests: %s", self._number, reason)
+
+    def note(self, written: Future[None]) -> None:
+        """One was written to the database, or not."""
+        if (problem := written.exception()) is not None:
+            self.add(str(problem))
+
+
 class RequestFolder:
     """Writes requests to FOLDER/KEY/DAY-NAME.jsonl, on a thread of its own. `name` is this server's. Raises SetupError
     for a folder that cannot be written."""
@@ -76,7 +95,7 @@ class RequestFolder:
         self._name = name
         self._keep_seconds = keep_seconds
         self._waiting: queue.Queue[LoggedRequest | None] = queue.Queue(MAX_WAITING)
-        self._num_lost = 0
+        self._losses = LostRequests()
         self._pruned = -PRUNE_SECONDS
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -90,7 +109,7 @@ class RequestFolder:
         try:
             self._waiting.put_nowait(request)
         except queue.Full:
-            self._lost("too many wait to be written")
+            self._losses.add("too many wait to be written")
 
     def close(self) -> None:
         self._waiting.put(None)
@@ -102,7 +121,7 @@ class RequestFolder:
                 self._write(request)
                 self._prune()
             except OSError as error:
-                self._lost(error.strerror or "it cannot be written")
+                self._losses.add(error.strerror or "it cannot be written")
 
     def _write(self, request: LoggedRequest) -> None:
         day = datetime.fromtimestamp(request.at_ms / 1000, UTC).strftime("%Y-%m-%d")
@@ -121,11 +140,6 @@ class RequestFolder:
         for path in self._folder.glob("*/*.jsonl"):
             if path.stat().st_mtime < time.time() - self._keep_seconds:
                 path.unlink(missing_ok=True)
-
-    def _lost(self, reason: str) -> None:
-        self._num_lost += 1
-        if self._num_lost & (self._num_lost - 1) == 0:  # 1, 2, 4, 8 …
-            log.error("%d requests are not in the log of requests: %s", self._num_lost, reason)
 
 
 def read_folder(folder: Path) -> Iterator[LoggedRequest]:

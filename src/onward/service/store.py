@@ -20,6 +20,10 @@ LOCK_SECONDS = 2
 """How long a transaction waits for one of another process."""
 STATEMENT_SECONDS = 30
 CONNECT_SECONDS = 3
+KEEP_ALIVE = {
+    "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000,
+}  # fmt: skip
+"""A server that is gone without a word is noticed within some 10 seconds, not after hours (libpq's parameters)."""
 RESERVE_BYTES = 100_000_000
 """What files and batches leave free of the disk of a SQLite database, for the ledger."""
 Clock = Callable[[], int]
@@ -92,7 +96,7 @@ def _engine(url: URL, *, creates: bool) -> Engine:
     if url.get_backend_name() == "sqlite":
         path = Path(url.database or "")
         _prepare_file(path, creates=creates)
-        engine = sqlalchemy.create_engine(url, connect_args={"timeout": LOCK_SECONDS})
+        engine = sqlalchemy.create_engine(url, connect_args={"timeout": LOCK_SECONDS}, hide_parameters=True)
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -100,8 +104,14 @@ def _engine(url: URL, *, creates: bool) -> Engine:
     try:
         return sqlalchemy.create_engine(
             url.set(drivername="postgresql+psycopg"),
-            connect_args={"connect_timeout": CONNECT_SECONDS, "options": options, "application_name": "onward"},
+            connect_args={
+                "connect_timeout": CONNECT_SECONDS,
+                "options": options,
+                "application_name": "onward",
+                **KEEP_ALIVE,
+            },
             pool_pre_ping=True,
+            hide_parameters=True,  # they are what clients have sent
         )
     except ImportError:
         raise SetupError("PostgreSQL needs another package: run pip install 'onward[postgres]'.") from None

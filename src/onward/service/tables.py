@@ -110,7 +110,7 @@ FILES = Table(
     *(Column(name, Text, nullable=False) for name in ("face", "batch_id")),
     Column("lines", Integer, nullable=False),
 )
-"""Files of keys (`files.StoredFile`). `face`: the server that is receiving it, "" once it is complete."""
+"""Files of keys (`batch_records.StoredFile`). `face`: the server that is receiving it, "" once it is complete."""
 CONTENTS = Table(
     "contents",
     METADATA,
@@ -139,7 +139,7 @@ BATCHES = Table(
     *(Column(name, BigInteger, nullable=False) for name in ("prompt_tokens", "completion_tokens", "reasoning_tokens")),
     Column("face", Text, nullable=False),
 )
-"""Batches (`batches.Batch`). `face`: the server that validates it, "" if none does."""
+"""Batches (`batch_records.StoredBatch`). `face`: the server that validates it, "" if none does."""
 LINES = Table(
     "lines",
     METADATA,

@@ -28,7 +28,7 @@ from onward.service.limits import at as usage_at
 from onward.service.prices import Price
 from onward.service.records import LedgerRow, Question, Sums
 from onward.service.refusals import refused
-from onward.service.request_log import LoggedRequest
+from onward.service.request_log import LoggedRequest, LostRequests
 from onward.service.request_table import forget_requests, insert_request
 from onward.service.reservations import admit, beat, leave, read_usages, settle_request
 from onward.service.spool import Spool
@@ -95,6 +95,7 @@ class Team:
         self._beaten_ms = 0
         self._usages: dict[str, KeyUsage] = {}
         self._away_since: float | None = None
+        self._lost_requests = LostRequests()
         self._polling: Future[tuple[int, list[StoredKey] | None]] | None = None
         self.keys: list[StoredKey] = []
         """Every key of the store, as it was when it was read last."""
@@ -324,13 +325,11 @@ class Team:
 
     def log_request(self, request: LoggedRequest) -> None:
         """Add a request to the log in the database. One that cannot be written is lost. Never raises or waits."""
-        future = self._writer.submit(lambda connection: insert_request(connection, request), request.key_id)
-
-        def done(future: Future[None]) -> None:
-            if future.exception() is not None:
-                log.error("the request %s is not in the log of requests: %s", request.id, future.exception())
-
-        future.add_done_callback(done)
+        if self._away_since is not None:  # they would all wait in memory
+            self._lost_requests.add("the database does not answer")
+            return
+        written = self._writer.submit(lambda connection: insert_request(connection, request), request.key_id)
+        written.add_done_callback(self._lost_requests.note)
 
     def parts(self, model: str, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> tuple[int, int]:
         """Return the cost of a request's prompt and of its completion."""

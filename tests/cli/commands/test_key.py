@@ -84,7 +84,8 @@ def test_a_key_is_written_to_a_new_file_of_its_user(tmp_path: Path) -> None:
 
 
 def test_limits_need_a_database_and_sense(tmp_path: Path) -> None:
-    assert "need a database" in onward("key", "new", "alice", "--tokens-per-day", "5").stderr
+    for limit in (["--tokens-per-day", "5"], ["--stored-bytes", "1GB"]):
+        assert "need a database" in onward("key", "new", "alice", *limit).stderr
     assert "There is no database" in onward("key", "list").stderr
     where = ("--data-dir", str(tmp_path))
     for words in (

@@ -199,6 +199,15 @@ def missing_file(file_id: str, organization: str) -> Fault:
     return Fault("invalid_request", message, "file_id")
 
 
+def queue_full(model: str, organization: str, most: int) -> Fault:
+    """Clients wait and submit again on this code (behaviour §18.4)."""
+    message = (
+        f"Enqueued token limit reached for {model} in organization {organization}. Limit: {most} batches of a key that "
+        "have not ended. Please try again once some in_progress batches have been completed."
+    )
+    return Fault("token_limit_exceeded", message)
+
+
 class LineIds(NamedTuple):
     """What is drawn for a line: it depends on the batch's id and the line's number alone, so that a line which is
     computed again has the same."""

@@ -23,6 +23,7 @@ from onward.cli.session import Session
 from onward.cli.settings_command import setting, setting_flag
 from onward.errors import SetupError
 from onward.service.grant import StoredKey
+from onward.service.limits import NO_LIMITS
 from onward.settings import resolve
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def new(name: str | None, file: Path | None, admin: bool, **given: Any) -> None:
     settings = resolved_settings(given)
     limits, changes = limits_of(given), rights_of(given)
     if not has_database(settings):
-        if limits or changes or admin:
+        if limits != NO_LIMITS or changes or admin:
             raise SetupError("Limits, models, expiry and --admin need a database: pass --data-dir or --database.")
         key = "sk-" + secrets.token_urlsafe(NUM_RANDOM_BYTES)
         _show(key, file)
