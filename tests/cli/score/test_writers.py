@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from onward.cli.output.formats import FORMULA_STARTS, text_cell
 from onward.cli.score.texts import InputText
-from onward.cli.score.writers import FORMULA_STARTS, Results, check_fingerprint, csv_rows, pending, text_cell
+from onward.cli.score.writers import Results, check_fingerprint, csv_rows, pending
 from onward.errors import SetupError
 
 

@@ -12,8 +12,7 @@ import click
 
 from onward.cli.command import CONTEXT
 from onward.cli.database import database_flags, open_named
-from onward.cli.output.formats import table
-from onward.cli.score.writers import text_cell
+from onward.cli.output.formats import table, text_cell
 from onward.service.records import Question, Sums
 
 DAY = 86_400

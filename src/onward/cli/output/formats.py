@@ -18,6 +18,8 @@ _KEY, _TEXT, _NUMBER, _WORD = "34;1", "32", "36", "35"
 BOX_COLUMNS = 100
 """Width of a box where there is no terminal."""
 MIN_VALUE_COLUMNS = 10
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet computes a cell that begins with one of these; an apostrophe in front makes it text."""
 NO_MATCH = "--transform matched nothing; printing the whole document"
 
 
@@ -173,3 +175,9 @@ def bytes_in_words(count: int) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def text_cell(text: str | None) -> str:
+    """Return the text of a cell of CSV, which no spreadsheet computes."""
+    text = text or ""
+    return f"'{text}" if text.startswith(FORMULA_STARTS) else text

@@ -13,13 +13,12 @@ from typing import IO, Any
 import msgspec
 
 from onward.cli.batch.journal import BatchJournal
+from onward.cli.output.formats import text_cell
 from onward.cli.score.texts import InputText
 from onward.errors import SetupError
 
 CSV_SUFFIX = ".csv"
 COLUMNS = ("id", "index", "token_id", "token", "token_bytes", "logprob", "rank")
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet computes a cell that begins with one of these; an apostrophe in front makes it text."""
 
 
 class Results(BatchJournal):
@@ -79,12 +78,6 @@ def csv_rows(record: dict[str, Any]) -> str:
     ):
         rows.writerow([text_cell(record["id"]), index, token_id, text_cell(token), raw, logprob, rank])
     return written.getvalue()
-
-
-def text_cell(text: str | None) -> str:
-    """Return the text of a cell, which no spreadsheet computes."""
-    text = text or ""
-    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
 
 
 def stream_writer(form: str, file: IO[str]) -> Callable[[dict[str, Any]], None]:
