@@ -53,6 +53,9 @@ class Spool:
         self._changes: list[tuple[str, Any]] = []
         self._num_changes = self._num_written = 0
         self._waiting: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._must_count = False
+        self._counted = 0.0
+        """When the counts of running requests were written last, by the monotonic clock."""
         self._is_closed = False
         self._refused: set[Path] = set()
         self._names = (f"{face}-{number}" for number in itertools.count())
@@ -96,9 +99,11 @@ class Spool:
         self._wake.set()
 
     def end(self, entry: SpoolEntry) -> None:
-        """Add a request that has ended, in the place of what was known of it."""
+        """Add a request that has ended, in the place of what was known of it, which may have a reservation still."""
         with self._lock:
             before = self._entries.get(entry.row.id)
+            if before is not None and entry.reservation_id is None:
+                entry.reservation_id = before.reservation_id
             was_running = before is not None and before.progress is not None
             self._num_running -= was_running
             self._entries[entry.row.id] = entry
@@ -121,13 +126,19 @@ class Spool:
     async def written(self, entry: SpoolEntry) -> None:
         """Return when the file has an entry, or cannot be written."""
         if not entry.is_written:
-            await self.flushed()
+            await self._next_turn()
 
     async def flushed(self) -> None:
         """Return when the file has everything that is known now, also of requests that run; or cannot be written."""
-        done = asyncio.Event()
         with self._lock:
             self._num_changes += 1  # a turn that has begun does not know all of it
+            self._must_count = True
+        await self._next_turn()
+
+    async def _next_turn(self) -> None:
+        """Return when the file has all changes that are known now, or cannot be written."""
+        done = asyncio.Event()
+        with self._lock:
             self._waiting.append((self._num_changes, asyncio.get_running_loop(), done))
         self._wake.set()
         await done.wait()
@@ -150,7 +161,7 @@ class Spool:
         if self.problem:
             return RETRY_SECONDS
         if self._num_running or self._changes:
-            return TICK_SECONDS
+            return max(0.0, self._counted + TICK_SECONDS - time.monotonic())
         return ADOPT_SECONDS
 
     def _turn(self) -> None:
@@ -178,11 +189,18 @@ class Spool:
                     loop.call_soon_threadsafe(event.set)
 
     def _write_changes(self) -> None:
-        """Append what has changed; write the file anew where it has grown, or could not be written. Raises OSError."""
+        """Append what has changed; write the file anew where it has grown, or could not be written. Raises OSError.
+
+        Counts of running requests are read once in TICK_SECONDS, not with each request that begins."""
+        now = time.monotonic()
         with self._lock:
             changes, self._changes = self._changes, []
             number = self._num_changes
-            entries = list(self._entries.values()) if self._num_running or self._must_rewrite else []
+            counts = self._must_count or now - self._counted >= TICK_SECONDS
+            entries = list(self._entries.values()) if self._num_running and counts else []
+            self._must_count = False
+        if counts:
+            self._counted = now
         progress = {entry.row.id: entry.last for entry in entries if entry.progress and entry.has_advanced()}
         if self._must_rewrite or self._file.size > self._rewrite_at:
             self._rewrite()

@@ -22,10 +22,11 @@ from onward.service.batch_store import BatchStore
 from onward.service.desk import Desk
 from onward.service.grant import Grant, StoredKey
 from onward.service.keys import read_id, read_keys, read_revision
-from onward.service.ledger import forget_rows, sums, write_row
+from onward.service.ledger import forget_rows, sums
 from onward.service.limits import KeyUsage, Refusal, Reservation, headers, reserve, settle
 from onward.service.limits import at as usage_at
 from onward.service.prices import Price
+from onward.service.recorder import Recorder
 from onward.service.records import LedgerRow, Question, Sums
 from onward.service.refusals import refused
 from onward.service.request_log import LoggedRequest, LostRequests
@@ -104,11 +105,12 @@ class Team:
             self._usages = read_usages(connection)
             store_id = read_id(connection)
             beat(connection, self.face, self._grants, store.clock())
-        self._spool = Spool(folder / f"{store_id:016x}", self.face, self._write_ended)
         self._writer = Writer(store)
+        self._spool = Spool(folder / f"{store_id:016x}", self.face, lambda: self._recorder.record_ended())
+        self._recorder = Recorder(self._spool, self._writer, lambda: self._grants, self._is_away)
         self.desk = Desk(store, self._writer, self.face)
         self.batches = BatchStore(self.desk)
-        self._write_ended()
+        self._recorder.record_ended()
 
     @property
     def detail(self) -> str:
@@ -290,7 +292,7 @@ class Team:
         entry = _entry(row, grant, admitted)
         self._spool.end(entry)
         if self._away_since is None:
-            self._write(entry)
+            self._recorder.record(entry)
 
     def release(self, admitted: Admitted) -> None:
         """Free what a request reserved that was not computed after all."""
@@ -301,27 +303,6 @@ class Team:
             self._writer.submit(
                 lambda connection: settle_request(connection, admitted.request_id, grant, 0, 0, now), grant.id
             )
-
-    def _write_ended(self) -> None:
-        """Give the database what has ended and what it does not have. Called on any thread."""
-        for entry in self._spool.ended():
-            self._write(entry)
-
-    def _write(self, entry: SpoolEntry) -> None:
-        grant = None
-        if entry.key_id:  # of a key that is not known any more, the ledger wants no row
-            grant = self._grants.get(entry.key_id) or Grant(entry.key_id, "")
-        future = self._writer.submit(
-            lambda connection: write_row(connection, entry.row, grant, entry.reservation_id), entry.key_id
-        )
-
-        def done(future: Future[None]) -> None:
-            if (problem := future.exception()) is None:
-                self._spool.drop(entry.row)
-            elif isinstance(problem, DatabaseAway):
-                self._is_away(str(problem))
-
-        future.add_done_callback(done)
 
     def log_request(self, request: LoggedRequest) -> None:
         """Add a request to the log in the database. One that cannot be written is lost. Never raises or waits."""
@@ -339,6 +320,7 @@ class Team:
     async def ask(self, question: Question) -> list[Sums]:
         """Return sums of the ledger, with every request that ended before this call. Raises Overloaded where the
         database is away."""
+        self._recorder.flush()
         return await self.desk.transact(lambda connection: sums(connection, question))
 
     @property
@@ -376,10 +358,11 @@ class Team:
             return
         self._away_since = None
         log.warning("the database answers again")
-        self._write_ended()
+        self._recorder.record_ended()
 
     def close(self) -> None:
         """Free what is reserved, and end. Blocks for some seconds at most."""
+        self._recorder.flush()
         grants, now = self._grants, self._store.clock()
         self._writer.submit(lambda connection: leave(connection, self.face, grants, now), "\uffff")
         self._writer.close(CLOSE_SECONDS)

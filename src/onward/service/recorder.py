@@ -1,0 +1,81 @@
+"""From the spool to the ledger: rows of requests that have ended are given to the database, many in one statement."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+
+from sqlalchemy import Connection
+
+from onward.service.grant import Grant
+from onward.service.ledger import write_row, write_rows
+from onward.service.spool import Spool
+from onward.service.spool_file import SpoolEntry
+from onward.service.store import DatabaseAway
+from onward.service.writer import MAX_GROUP, Writer
+
+GATHER_SECONDS = 0.1
+"""How long a row waits for others. One that settles a reservation does not: its key may be waiting for that."""
+
+
+class Recorder:
+    """Writes what has ended, and takes out of the spool what the database has.
+
+    `grants` are the known keys, by id; `is_away` is called with the reason if the database is away, on any thread. What
+    it does not take then stays in the spool, for `record_ended`.
+    """
+
+    def __init__(
+        self, spool: Spool, writer: Writer, grants: Callable[[], Mapping[str, Grant]], is_away: Callable[[str], None]
+    ) -> None:
+        self._spool = spool
+        self._writer = writer
+        self._grants = grants
+        self._is_away = is_away
+        self._gathered: list[SpoolEntry] = []
+
+    def record(self, entry: SpoolEntry) -> None:
+        """Write the row of a request that has ended, soon. Called on the event loop."""
+        if entry.reservation_id is not None:
+            self._write([entry])
+            return
+        if not self._gathered:
+            asyncio.get_running_loop().call_later(GATHER_SECONDS, self.flush)
+        self._gathered.append(entry)
+
+    def flush(self) -> None:
+        """Write now what waits for others. Called on the event loop, or when it has ended."""
+        gathered, self._gathered = self._gathered, []
+        self._write(gathered)
+
+    def record_ended(self) -> None:
+        """Write all that has ended and that the database does not have. Called on any thread."""
+        self._write(self._spool.ended())
+
+    def _write(self, entries: list[SpoolEntry]) -> None:
+        together = [entry for entry in entries if entry.reservation_id is None]
+        for start in range(0, len(together), MAX_GROUP):
+            some = together[start : start + MAX_GROUP]
+            self._submit(some, partial(write_rows, rows=[(entry.row, entry.key_id) for entry in some]), "")
+        for entry in entries:
+            if entry.reservation_id is not None:
+                # Of a key that is not known any more, the ledger wants no row.
+                grant = self._grants().get(entry.key_id) or Grant(entry.key_id, "")
+                write = partial(write_row, row=entry.row, grant=grant, reservation_id=entry.reservation_id)
+                self._submit([entry], write, entry.key_id)
+
+    def _submit(self, entries: list[SpoolEntry], write: Callable[[Connection], object], key_id: str) -> None:
+        def done(future: Future[object]) -> None:
+            problem = future.exception()
+            if problem is None:
+                for entry in entries:
+                    self._spool.drop(entry.row)
+            elif isinstance(problem, DatabaseAway):
+                self._is_away(str(problem))
+            elif len(entries) > 1:  # one of them is to blame
+                for entry in entries:
+                    self._write([entry])
+
+        self._writer.submit(write, key_id).add_done_callback(done)
