@@ -136,6 +136,42 @@ def test_a_score_that_is_lost_is_asked_for_elsewhere(servers: list[StandIn]) -> 
     on(servers, test)
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_waits_for_a_slot_takes_one_elsewhere(servers: list[StandIn], is_lost: bool) -> None:
+    """As soon as there is one, and where its address is lost: though what runs there never ends."""
+    stuck, other = servers[:2]
+    released = threading.Event()
+    content = TEXT.encode()
+    for server, event in ((stuck, stuck.release), (other, released)):
+
+        def script(tokens: Sequence[int], event: threading.Event = event) -> int:
+            event.wait(30)
+            return content[len(tokens) - len(PROMPT)]
+
+        server.script = script
+
+    async def test(backend: EmbeddedBackend) -> None:
+        engine = backend.served["there"].engine
+        assert isinstance(engine, UpstreamEngine) and engine._pool is not None
+        answers = [asyncio.create_task(complete(backend, max_tokens=3)) for _ in range(4)]
+        await until(lambda: loads(backend) == [2, 2] and len(stuck.requests) == len(other.requests) == 1)
+        if is_lost:
+            [address] = [one for one in engine._pool.addresses if one.url == stuck.url]
+            stuck.faults = ["down"] * 10_000
+            engine._loop.call_soon_threadsafe(engine._pool._look_for, address, "gone")
+            await until(lambda: sum(loads(backend)) == 4 and max(loads(backend)) == 3)
+        released.set()
+        await until(lambda: sum(answer.done() for answer in answers) == 3)
+        assert (len(stuck.requests), len(other.requests)) == (1, 3)
+        assert backend.load()["there"].num_moved == 0, "nothing of them had begun"
+        stuck.faults.clear()
+        stuck.release.set()
+        assert [(await answer).choices[0].text for answer in answers] == [TEXT[:3]] * 4
+        await until(lambda: loads(backend) == [0, 0])
+
+    on([stuck, other], test, max_rows=1)
+
+
 def test_all_choices_of_a_prompt_go_to_one_address_and_prompts_are_spread(servers: list[StandIn]) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         first = await home(backend, servers)
@@ -244,8 +280,18 @@ def test_an_address_that_only_fails_rests_and_is_tried_with_one_job(
         assert len(first.requests) == pool.MAX_FAILURES
         address.rests_until = 0.0
         first.faults.clear()
-        await complete(backend, prompt=[PROMPT] * 6, max_tokens=2)
+        is_tried, content = threading.Event(), TEXT.encode()
+
+        def pausing(tokens: Sequence[int]) -> int:
+            is_tried.wait(30)
+            return content[len(tokens) - len(PROMPT)]
+
+        first.script = pausing
+        answer = asyncio.create_task(complete(backend, prompt=[PROMPT] * 6, max_tokens=2))
+        await until(lambda: sum(loads(backend)) < 6 and len(first.requests) > pool.MAX_FAILURES)
         assert len(first.requests) == pool.MAX_FAILURES + 1
+        is_tried.set()
+        await answer
         await until(lambda: detail(backend) == "")
 
     on(servers, test)

@@ -55,6 +55,31 @@ def test_what_is_computed_in_the_background_waits_for_all_others() -> None:
     assert order(1, waiting, background=frozenset({0, 1, 2})) == [0, 3, 4, 5, 1, 2]
 
 
+def test_a_choice_that_is_sent_away_has_no_slot() -> None:
+    """The next one is the one that would be next without it."""
+
+    async def run() -> list[tuple[str, bool]]:
+        slots, found = Slots(1), list[tuple[str, bool]]()
+
+        async def one(job: str, client: int) -> None:
+            async with slots.slot(client, (False, 0), job) as has_slot:
+                found.append((job, has_slot))
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(one(job, client)) for job, client in (("a", 0), ("b", 0), ("c", 1), ("d", 1))]
+        await asyncio.sleep(0)
+        assert [slots.first_of(lambda job, may=may: job in may) for may in ("abcd", "b", "d", "")] == [  # type: ignore[misc]
+            "c", "b", "d", None,
+        ]  # fmt: skip
+        slots.send_away("c")
+        assert slots.first_of(lambda job: True) == "d"
+        await asyncio.gather(*tasks)
+        assert not slots._taken and not slots._waiting
+        return found
+
+    assert asyncio.run(run()) == [("a", True), ("c", False), ("b", True), ("d", True)]
+
+
 CHOICES = st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 1)), max_size=12)
 
 

@@ -175,9 +175,11 @@ class UpstreamEngine(LoopClient):
         state = ChoiceRun(run.job, choice, self._tokenizer, pool.traits, generated, constraint)
         while True:
             address = await pool.place(run.place)
-            async with address.slots.slot(run.job.client, (run.job.is_background, run.job.priority)):
-                if run.place.address is not address or address.is_lost:
-                    continue  # lost while this choice waited for a slot
+            rank = run.job.is_background, run.job.priority
+            async with address.slots.slot(run.job.client, rank, run.place) as has_slot:
+                if not has_slot or run.place.address is not address or address.is_lost:
+                    continue  # lost while this choice waited for a slot, or another one has a free one
+                run.place.has_begun = True
                 num_before, num_losses = len(state.generated), address.num_losses
                 try:
                     with self._running():

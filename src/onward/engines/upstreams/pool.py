@@ -1,8 +1,9 @@
 """The addresses of one model: which of them gets a job, and who waits while none answers.
 
-A job goes where its prefix is cached, unless that address has too much to do (`routing.router`). An address whose
-connection is lost is left out until it answers again and is still the same. One that answers but fails
-MAX_FAILURES times in a row rests, each time longer, and is then tried with one job.
+A job goes where its prefix is cached, unless that address has too much to do (`routing.router`). One that waits there
+goes on to an address that has a free slot before. An address whose connection is lost is left out until it answers
+again and is still the same. One that answers but fails MAX_FAILURES times in a row rests, each time longer, and is then
+tried with one job.
 """
 
 from __future__ import annotations
@@ -67,15 +68,17 @@ class Address:
 
 
 class Place:
-    """Where a job is computed: all its choices at one address. `size`: its choices that have not ended."""
+    """Where a job is computed: all its choices at one address. `size`: its choices that have not ended. `has_begun`:
+    whether one of them has had a slot there."""
 
-    __slots__ = ("address", "keys", "prompt", "size")
+    __slots__ = ("address", "has_begun", "keys", "prompt", "size")
 
     def __init__(self, prompt: tuple[int, ...], size: int) -> None:
         self.prompt = prompt
         self.keys: tuple[int, ...] = ()
         self.size = size
         self.address: Address | None = None
+        self.has_begun = False
 
 
 class Pool:
@@ -172,6 +175,7 @@ class Pool:
         if place.address is not None:
             self._router.end(place.address.url, place.size - size)
         place.size = size
+        self._spread()
 
     def failed(self, address: Address, num_losses: int, error: UpstreamError) -> None:
         """An attempt at an address has failed that began when it had been lost so many times."""
@@ -215,15 +219,39 @@ class Pool:
         place.keys = place.keys or prefix_keys(place.prompt)
         ranked = self._router.rank(place.keys, place.size, named)
         free = (url for url in ranked if self._router.load(url) + place.size <= named[url].slots.number)
-        by_load = min(ranked, key=lambda url: self._router.load(url) / named[url].slots.number, default="")
+        by_load = min(ranked, key=lambda url: self._load(named[url]), default="")
         return named.get(next(free, by_load))
 
     def _move(self, place: Place, address: Address) -> None:
         if place.address is not None:
             self._router.end(place.address.url, place.size)
-            self.num_moved += place.address is not address
-        place.address = address
+            self.num_moved += place.has_begun and place.address is not address
+        place.address, place.has_begun = address, False
         self._router.begin(address.url, place.keys, place.size)
+
+    def _spread(self) -> None:
+        """Move jobs that wait for a slot, and of which nothing has begun, to addresses with a free one."""
+        if len(self.addresses) == 1:
+            return
+        for free in filter(self._may_try, self.addresses):
+            while self._load(free) < 1 and (place := self._waiting_elsewhere(free)) is not None:
+                assert place.address is not None
+                slots = place.address.slots
+                self._move(place, free)
+                slots.send_away(place)
+
+    def _waiting_elsewhere(self, free: Address) -> Place | None:
+        """Return the job that should wait no longer: of the address with the most to do the one that is next there."""
+        for address in sorted(self.addresses, key=self._load, reverse=True):
+            if address is not free and self._load(address) > 1:
+                place = address.slots.first_of(lambda job: isinstance(job, Place) and not job.has_begun)
+                if isinstance(place, Place):
+                    return place
+        return None
+
+    def _load(self, address: Address) -> float:
+        """Return how much there is to do for each of its slots."""
+        return self._router.load(address.url) / address.slots.number
 
     def _is_well(self, address: Address) -> bool:
         """Whether it answers and does not rest."""
@@ -237,6 +265,7 @@ class Pool:
     def _look_for(self, address: Address, reason: str) -> None:
         address.is_lost, address.reason = True, reason
         address.num_losses += 1
+        address.slots.send_away()
         self._update()
         task = asyncio.get_running_loop().create_task(self._look(address))
         self._searches.add(task)
@@ -313,6 +342,7 @@ class Pool:
             self.is_given_up = False
             self._set_state(EngineState(engines=self.counts))
             self._answers.set()
+            self._spread()
         else:
             self._set_state(EngineState("recovering", self._reason(), self.counts))
             if self._patience is not None:

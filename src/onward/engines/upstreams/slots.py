@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from heapq import heappop, heappush
 from itertools import count
+from typing import NamedTuple
 
 Rank = tuple[bool, int]
 """Whether a choice is computed in the background, and its priority: the lowest is next."""
-Waiting = tuple[Rank, int, asyncio.Future[None]]
-"""Of a choice: its rank, its number in order of arrival, and what is done when it has a slot."""
+
+
+class Waiting(NamedTuple):
+    """A choice that waits. They are compared by rank, then by number."""
+
+    rank: Rank
+    number: int
+    """In order of arrival."""
+    turn: asyncio.Future[bool]
+    """Whether it has a slot, or was sent away."""
+    job: object
 
 
 class Slots:
@@ -29,24 +39,42 @@ class Slots:
         self._numbers = count()
 
     @asynccontextmanager
-    async def slot(self, client: int, rank: Rank) -> AsyncGenerator[None]:
-        """Wait for a slot, and have it."""
-        await self._take(client, rank)
+    async def slot(self, client: int, rank: Rank, job: object = None) -> AsyncGenerator[bool]:
+        """Wait for a slot, and have it. Yields False, without one, where the choice was sent away."""
+        has_slot = await self._take(client, rank, job)
         try:
-            yield
+            yield has_slot
         finally:
-            self._give_back(client)
+            if has_slot:
+                self._give_back(client)
 
-    async def _take(self, client: int, rank: Rank) -> None:
+    def send_away(self, job: object = None) -> None:
+        """Let the choices of a job, or all, wait no longer."""
+        for heap in self._waiting.values():
+            for each in heap:
+                if not each.turn.done() and (job is None or each.job is job):
+                    each.turn.set_result(False)
+
+    def first_of(self, may_leave: Callable[[object], bool]) -> object | None:
+        """Return the job of the choice that would be next if only those of some jobs waited, None if none does."""
+        heads: dict[int, Waiting] = {}
+        for client, heap in self._waiting.items():
+            if found := [each for each in heap if not each.turn.done() and may_leave(each.job)]:
+                heads[client] = min(found)
+        if not heads:
+            return None
+        return heads[min(heads, key=lambda client: self._order(client, heads[client]))].job
+
+    async def _take(self, client: int, rank: Rank, job: object) -> bool:
         if self._taken.total() < self.number:
             self._taken[client] += 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heappush(self._waiting.setdefault(client, []), (rank, next(self._numbers), turn))
+            return True
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        heappush(self._waiting.setdefault(client, []), Waiting(rank, next(self._numbers), turn, job))
         try:
-            await turn
+            return await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.result():
                 self._give_back(client)
             raise
 
@@ -55,17 +83,17 @@ class Slots:
         if not self._taken[client]:
             del self._taken[client]
         while self._waiting:
-            next_client = min(self._waiting, key=self._order)
+            next_client = min(self._waiting, key=lambda client: self._order(client, self._waiting[client][0]))
             heap = self._waiting[next_client]
-            _, _, turn = heappop(heap)
+            turn = heappop(heap).turn
             if not heap:
                 del self._waiting[next_client]
             if not turn.done():
                 self._taken[next_client] += 1
-                turn.set_result(None)
+                turn.set_result(True)
                 return
 
-    def _order(self, client: int) -> tuple[bool, int, int]:
-        """Return by what clients that wait are compared."""
-        (is_background, _), number, _ = self._waiting[client][0]
-        return is_background, self._taken[client], number
+    def _order(self, client: int, head: Waiting) -> tuple[bool, int, int]:
+        """Return by what clients that wait are compared, each by the choice that is its next."""
+        is_background, _ = head.rank
+        return is_background, self._taken[client], head.number
