@@ -18,7 +18,7 @@ from onward.compose import compose
 from onward.engines.upstreams import http
 from onward.errors import EngineStopped, ServerError, SetupError
 from tests.engines.upstreams.harness import ask, complete, on, settings, spell
-from tests.engines.upstreams.standin import Fault, Handler, StandIn, stand_in
+from tests.engines.upstreams.standin import CONTEXT, Fault, Handler, StandIn, stand_in
 
 KINDS = ("llama", "vllm", "sglang")
 MAX_SENT = 48 << 20
@@ -425,10 +425,13 @@ DESCRIPTIONS: list[tuple[str, str, Value, str]] = [
     ("llama", MODELS, {"data": [{}]}, OTHER_FORM),
     ("vllm", MODELS, {"data": []}, "sent no model"),
     ("vllm", MODELS, {"data": [{"id": 5, "max_model_len": 512}]}, OTHER_FORM),
-    ("vllm", MODELS, {"data": [{"id": "m", "max_model_len": None}]}, OTHER_FORM),
+    ("vllm", MODELS, {"data": [{"id": "m", "max_model_len": None}]}, "a context length of None"),
+    ("vllm", MODELS, {"data": [{"id": "m", "max_model_len": "512"}]}, OTHER_FORM),
     ("vllm", MODELS, {"data": [{"id": "m", "max_model_len": -1}]}, "a context length of -1"),
     ("vllm", "/version", [], OTHER_FORM),
     ("sglang", MODELS, {"data": {}}, OTHER_FORM),
+    ("sglang", MODELS, {"data": [{"id": "m"}]}, "a context length of None"),
+    ("sglang", MODELS, {"data": [{"id": "m", "max_model_len": 7}]}, "a context length of 0"),
     ("sglang", "/get_model_info", {"model_path": None}, OTHER_FORM),
     *((kind, "/tokenize", {"tokens": tokens}, words) for kind in KINDS for tokens, words in (
         ([], "what cannot be the tokens of a text"), ([-1], "what cannot be the tokens of a text"),
@@ -444,6 +447,16 @@ def test_a_description_that_cannot_be_is_refused_at_the_start(kind: str, path: s
         with pytest.raises(SetupError) as refused:
             compose(settings(server))
         assert words in str(refused.value) and server.url in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_adapters_that_it_lists_have_no_context_of_their_own(kind: str) -> None:
+    """As in vLLM's entrypoints/openai/models/serving.py (0.32), and `available_models` of SGLang 0.5.23."""
+    adapter = {"id": "tuned", "root": "/lora", "parent": "served", "max_model_len": None}
+    with stand_in(kind) as server:
+        served = {"id": "served", "root": "org/name", "max_model_len": CONTEXT}
+        server.described = {MODELS: {"data": [served, adapter]}}
+        assert ask(server, max_tokens=3).usage is not None
 
 
 def test_a_vllm_whose_engine_is_dead_is_not_back() -> None:

@@ -132,9 +132,9 @@ def logprob(value: float | None, *, null_is_zero: bool = False) -> float:
     return value if value > NO_PROBABILITY else -math.inf
 
 
-def context_length(value: int) -> int:
+def context_length(value: int | None) -> int:
     """Return a context length that an upstream reports. Raises Malformed."""
-    if not 1 <= value <= MAX_CONTEXT_LENGTH:
+    if value is None or not 1 <= value <= MAX_CONTEXT_LENGTH:
         raise Malformed(f"a context length of {value}")
     return value
 

@@ -64,7 +64,8 @@ _Entry = tuple[float | None, int, str | None]
 
 
 class _Model(msgspec.Struct):
-    max_model_len: int
+    max_model_len: int | None = None
+    """None of an adapter."""
 
 
 class _Models(UpstreamAnswer, kw_only=True):
@@ -119,8 +120,8 @@ class SGLang:
         models = await self._connection.get("/v1/models", _Models)
         model = await self._connection.get("/get_model_info", _ModelInfo)
         described = f"sglang {model.model_path} {model.weight_version}"
-        length = context_length(first_model(models.data).max_model_len - RESERVED_TOKENS)
-        return UpstreamInfo(length, NUM_SLOTS, described, model.model_path)
+        length = context_length(first_model(models.data).max_model_len)
+        return UpstreamInfo(context_length(length - RESERVED_TOKENS), NUM_SLOTS, described, model.model_path)
 
     async def encode(self, text: str) -> list[int]:
         answer = await self._connection.post("/tokenize", {"prompt": text, "add_special_tokens": False}, _Tokenized)

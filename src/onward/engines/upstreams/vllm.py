@@ -52,7 +52,8 @@ RANKED = 20
 
 class _Model(msgspec.Struct):
     id: str
-    max_model_len: int
+    max_model_len: int | None = None
+    """None of an adapter."""
     root: str | None = None
 
 
