@@ -14,6 +14,7 @@ from onward.engines.programs.kinds import KINDS, ProgramKind
 from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel
 from onward.settings import Settings
+from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import write_gguf
 from tests.engines.upstreams.byte_model import write_byte_model
 
@@ -61,6 +62,15 @@ def test_engines_that_do_not_fit_are_refused(changes: dict[str, Any], message: s
     with pytest.raises(SetupError) as raised:
         compose(settings(**changes))
     assert str(raised.value).startswith(message)
+
+
+def test_a_folder_without_a_tokenizer_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama")
+    (tmp_path / "m/tokenizer.json").unlink()
+    said: list[str] = []
+    with pytest.raises(SetupError, match=r"has no tokenizer\.json: save it there with `AutoTokenizer"):
+        compose(settings(model=("toy", str(tmp_path / "m")), engine=((str(tmp_path / "m"), "vllm"),)), said.append)
+    assert said == []
 
 
 def test_an_adapter_is_refused(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def compose(
     aliases = _aliases(settings, models)
     upstreams = _upstreams(settings)
     kinds = {name: kind for name, word in wanted.items() if (kind := kind_of(word, models[name], progress))}
+    tokenizers = {name: models[name].files.load_tokenizer(settings.cache_dir) for name in kinds}
     local = {name: found for name, found in models.items() if name not in upstreams and name not in kinds}
     if local:
         _require_address_space()
@@ -98,8 +99,7 @@ def compose(
             served = []
         served += _connect(settings, upstreams, models, progress, on_failure)
         for name, kind in kinds.items():
-            found = models[name]
-            tokenizer = found.files.load_tokenizer(settings.cache_dir)
+            found, tokenizer = models[name], tokenizers[name]
             engine = start_program(kind, found, tokenizer, settings, progress, on_failure)
             served.append(Served(found, tokenizer, engine))
         by_id = {one.found.id: one for one in served}
