@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,24 @@ NAMES: dict[str, list[Any]] = {
     "that are too long": ["x" * 5_000 + ".gguf"],
 }
 """Names of files in a list that is otherwise right."""
+LEADING_OUT: dict[str, dict[str, str]] = {
+    "a commit": {"sha": "../../evil"},
+    "a commit of a file": {"x-repo-commit": "../../evil"},
+    "a commit of a file that is not there": {"x-repo-commit": "../../evil", "status": "404"},
+    "a digest": {"etag": '"../../evil"'},
+    "a weak digest": {"etag": 'W/"../../evil"'},
+    "a digest of a linked file": {"x-linked-etag": "../../evil"},
+    "a path of its own": {"etag": '"/tmp/evil"'},
+    "the folder itself": {"etag": '".."'},
+    "a digest in a list": {"oid": "../../evil"},
+}
+"""By which the hub's library names files and folders of its cache."""
 
 
 class Hub(http.server.ThreadingHTTPServer):
     answer: tuple[int, bytes, dict[str, str]] | None = None
     names: Sequence[Any] = ()
+    stated: Mapping[str, str] = {}
     is_cut = False
 
 
@@ -52,17 +65,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.server.answer is not None:
             return self._send(*self.server.answer)
+        stated = {name: value for name, value in self.server.stated.items() if name not in ("sha", "oid", "status")}
         if "/tree/" in self.path:
-            common = {"type": "file", "size": 9, "oid": "c" * 40, "lfs": {"oid": DIGEST, "size": 9, "pointerSize": 9}}
+            lfs = {"oid": self.server.stated.get("oid", DIGEST), "size": 9, "pointerSize": 9}
+            common = {"type": "file", "size": 9, "oid": "c" * 40, "lfs": lfs}
             listed = [{**common, "path": name} for name in self.server.names]
             return self._send(200, json.dumps(listed).encode(), {})
         if "/api/" in self.path:
             siblings = [{"rfilename": name} for name in self.server.names]
-            model = {"id": "org/name", "sha": COMMIT, "siblings": siblings, "private": False, "gated": False}
+            commit = self.server.stated.get("sha", COMMIT)
+            model = {"id": "org/name", "sha": commit, "siblings": siblings, "private": False, "gated": False}
             return self._send(200, json.dumps(model).encode(), {})
         length = {"content-length": "99999"} if self.server.is_cut else {}
-        headers = {"x-repo-commit": COMMIT, "etag": f'"{DIGEST}"', "x-linked-size": "9", **length}
-        return self._send(200, b"GGUF12345", headers)
+        headers = {"x-repo-commit": COMMIT, "etag": f'"{DIGEST}"', "x-linked-size": "9", **length, **stated}
+        return self._send(int(self.server.stated.get("status", 200)), b"GGUF12345", headers)
 
     do_HEAD = do_GET
 
@@ -116,6 +132,15 @@ def test_strange_names_of_files_are_one_sentence(name: str, hub: Hub, tmp_path: 
     hub.names = NAMES[name]
     code, line = pull(hub, tmp_path / "deep/home")
     assert code == 4 and line.startswith("onward: org/name could not be downloaded"), line
+
+
+@pytest.mark.parametrize("name", LEADING_OUT)
+def test_names_that_lead_out_of_the_cache_are_refused(name: str, hub: Hub, tmp_path: Path) -> None:
+    hub.names, hub.stated = ["m-Q8_0.gguf"], LEADING_OUT[name]
+    code, line = pull(hub, tmp_path / "deep/home")
+    [value] = [each for key, each in LEADING_OUT[name].items() if key != "status"]
+    assert code == 4 and line.startswith("onward: org/name could not be downloaded: what the hub answers"), line
+    assert f"it names a file {value!r}" in line
 
 
 def test_a_file_that_is_cut_is_no_model(hub: Hub, tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ def http_error(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
     return kind("refused", response=response)  # of whichever HTTP client the hub's library uses
 
 
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
 def requests_error(base: str) -> Exception:
     """An error of the requests package, which huggingface_hub 0.x uses: all of its errors are OSErrors."""
     raised: type[Exception] = type("Raised", (type(base, (OSError,), {}),), {})
@@ -149,6 +154,10 @@ def test_a_hub_model_in_another_format_is_refused_with_the_command_that_converts
         (http_error(errors.RevisionNotFoundError), "no revision 'v9'"),
         (errors.LocalEntryNotFoundError("nothing"), "cannot be reached"),
         (errors.OfflineModeIsEnabled("offline"), "could not be downloaded"),
+        (
+            caused(errors.LocalEntryNotFoundError("nothing"), errors.OfflineModeIsEnabled("offline")),
+            "is not in the local cache, and HF_HUB_OFFLINE keeps it from being downloaded",
+        ),
         (errors.HFValidationError("bad"), "neither a path nor a valid name"),
         (OSError("No space left on device"), "No space left on device"),
     ],

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from onward.errors import HubUnreachable, ModelNameError
 from onward.model_files.files import TOKENIZER_FILES
@@ -29,6 +32,14 @@ _CONNECTION_ERRORS = {"TransportError", "ConnectionError", "Timeout", "ChunkedEn
 """Base classes by name: those of httpx2 in huggingface_hub 2, of httpx in 1, of requests in 0.x, and Python's own."""
 MAX_QUOTED_CHARACTERS = 300
 """Of an error of the hub's library, which may quote what a server has answered."""
+_CLIENT_FACTORIES = (
+    ("set_client_factory", "_GLOBAL_CLIENT_FACTORY"),
+    ("configure_http_backend", "_GLOBAL_BACKEND_FACTORY"),
+)
+"""Of huggingface_hub from 1.0, and of 0.x: what sets the function that makes its HTTP clients, and where it is."""
+_NAMING_HEADERS = ("x-repo-commit", "etag", "x-linked-etag")
+"""What the hub's library names files and folders of its cache by."""
+_PLAIN_NAME = re.compile(r'(W/)?"?(?!\.+"?$)[^/\\"\x00-\x1f]{1,200}"?')
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,7 @@ def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:
     _check_network()
     try:
         with _library_notes_hidden():
-            files = import_module("huggingface_hub").HfApi().list_repo_files(name.repository, revision=name.revision)
+            files = _library().HfApi().list_repo_files(name.repository, revision=name.revision)
     except Exception as error:  # as in _download
         if not _no_connection(error):
             raise ModelNameError(_reason(name, error, allow_download)) from error
@@ -139,8 +150,7 @@ def _download(
     """Return the local snapshot with those files of the repository that match. Raises ModelNameError."""
     if allow_download and fetcher is None:
         _check_network()
-    # Imported on first use: it takes 0.13 s, which a start with a built-in model should not pay.
-    download = fetcher or import_module("huggingface_hub").snapshot_download
+    download = fetcher or _library().snapshot_download
     try:
         with _library_notes_hidden():
             return Path(
@@ -154,6 +164,51 @@ def _download(
     except Exception as error:  # the hub's own errors, and those of its HTTP client, which share no class
         kind = HubUnreachable if allow_download and _no_connection(error) else ModelNameError
         raise kind(_reason(name, error, allow_download)) from error
+
+
+def _library() -> Any:
+    """Return huggingface_hub, whose clients refuse strange names. Imported on first use: it takes 0.13 s, which a start
+    with a built-in model should not pay."""
+    _check_all_answers()
+    return import_module("huggingface_hub")
+
+
+@cache
+def _check_all_answers() -> None:
+    """Let `_check_names` see each answer of the hub before its library does."""
+    http = import_module("huggingface_hub.utils._http")
+    for setter, place in _CLIENT_FACTORIES:
+        if (make := getattr(http, place, None)) is not None:
+            getattr(http, setter)(lambda make=make: _checking(make()))
+
+
+def _checking(client: Any) -> Any:
+    """Return an HTTP client, of httpx or of requests, with the check."""
+    hooks = client.event_hooks if hasattr(client, "event_hooks") else client.hooks
+    hooks["response"].append(_check_names)
+    return client
+
+
+def _check_names(response: Any, *_: object, **__: object) -> None:
+    """Raise ValueError for an answer whose names would lead out of the folders of the hub's library, which makes paths
+    of them unseen."""
+    names = [response.headers.get(each) for each in _NAMING_HEADERS] if _NAMING_HEADERS[0] in response.headers else []
+    if "/api/models/" in str(response.request.url):
+        names += _stated_names(response.read() if hasattr(response, "read") else response.content)
+    for name in names:
+        if isinstance(name, str) and _PLAIN_NAME.fullmatch(name) is None:
+            raise ValueError(f"it names a file {name[:80]!r}")
+
+
+def _stated_names(content: bytes) -> list[object]:
+    """Return the commit and the digests of files that a description of a repository, or a list of its files, states."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return []  # the library says so
+    entries = [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
+    digests = [each["lfs"].get("oid") for each in entries if isinstance(each.get("lfs"), dict)]
+    return [*(each.get("sha") for each in entries), *digests]
 
 
 @contextmanager
@@ -196,6 +251,8 @@ def _reason(name: HubName, error: Exception, allow_download: bool) -> str:
     if isinstance(error, errors.LocalEntryNotFoundError):
         if not allow_download:
             return f"{model} is not in the local cache: download it with `onward pull {model}`."
+        if any(isinstance(each, errors.OfflineModeIsEnabled) for each in _causes(error)):
+            return f"{model} is not in the local cache, and HF_HUB_OFFLINE keeps it from being downloaded."
         status = _status_of(error)
         answers = f"answers {status}: try again later" if status else "cannot be reached: check the network"
         return f"{model} is not in the local cache, and the hub {answers}."
@@ -212,11 +269,14 @@ def _is_of_http(error: Exception) -> bool:
     return any(kind.__name__ in ("HTTPError", "InvalidURL", "RequestException") for kind in type(error).__mro__)
 
 
-def _status_of(error: BaseException | None) -> int | None:
-    """Return the HTTP status of the answer that led to an error, None if there was no answer."""
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that led to it."""
     while error is not None:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if isinstance(status, int):
-            return status
+        yield error
         error = error.__cause__ or error.__context__
-    return None
+
+
+def _status_of(error: BaseException) -> int | None:
+    """Return the HTTP status of the answer that led to an error, None if there was no answer."""
+    statuses = (getattr(getattr(each, "response", None), "status_code", None) for each in _causes(error))
+    return next((status for status in statuses if isinstance(status, int)), None)
