@@ -92,6 +92,15 @@ def test_what_cannot_be_built_is_refused(changed: dict[str, Any], words: str, tm
     assert any(problem for problem in SafetensorsFiles(made).problems())
 
 
+@pytest.mark.parametrize("merges", ["", "#version: 0.2\n", "\n\n"])
+def test_no_merges_where_tokens_are_longer_than_bytes_are_refused(merges: str, tmp_path: Path) -> None:
+    """As for GGUF files without them: every text would become single bytes."""
+    (folder(tmp_path) / "merges.txt").write_text(merges)
+    with pytest.raises(ModelFolderError, match="has no merges"):
+        HuggingFaceTokenizer(tmp_path)
+    assert any("has no merges" in problem for problem in SafetensorsFiles(tmp_path).problems())
+
+
 def test_one_of_the_two_files_alone_is_no_tokenizer(tmp_path: Path) -> None:
     (folder(tmp_path) / "vocab.json").unlink()
     with pytest.raises(ModelFolderError, match=r"no tokenizer\.json"):

@@ -106,15 +106,16 @@ def test_a_gguf_adapter_for_certain_tokens_is_refused(tmp_path: Path) -> None:
     assert "'adapter.alora.invocation_tokens'" in refusal(f"{base}+{adapter}")
 
 
-def manifest(root: Path, name: str, layers: dict[str, Path]) -> str:
-    """A model of Ollama; the names of the layers are their kinds."""
+def manifest(root: Path, name: str, layers: dict[str, Path], place: str = "registry.ollama.ai/library") -> str:
+    """A model of Ollama, `name[:tag]` of a host and an owner; the names of the layers are their kinds."""
     stated = []
     (root / "blobs").mkdir(parents=True, exist_ok=True)
     for kind, path in layers.items():
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         (root / "blobs" / f"sha256-{digest}").write_bytes(path.read_bytes())
         stated.append({"mediaType": f"application/vnd.ollama.image.{kind}", "digest": f"sha256:{digest}"})
-    path = root / "manifests" / "registry.ollama.ai" / "library" / name / "latest"
+    model, _, tag = name.partition(":")
+    path = root / "manifests" / place / model / (tag or "latest")
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"layers": stated}))
     return f"ollama:{name}"
@@ -140,6 +141,27 @@ def test_the_folder_of_ollamas_service_is_looked_into(tmp_path: Path, monkeypatc
     monkeypatch.setenv("OLLAMA_MODELS", "~/there")
     manifest(tmp_path / "home/there", "other", {"model": gguf(tmp_path / "m.gguf")})
     assert shown("ollama:other")["id"] == "other"
+
+
+def test_what_manifests_of_ollama_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its template, parameters and image projector do not change a completion; weights that are not in a GGUF file, and
+    other names, are refused."""
+    monkeypatch.setenv("OLLAMA_MODELS", f"{tmp_path}/ollama/")
+    root, model, other = tmp_path / "ollama", gguf(tmp_path / "m.gguf"), tmp_path / "other"
+    other.write_text("{}")
+    plain = manifest(root, "plain", {"template": other, "model": model, "params": other, "license": other})
+    vision = manifest(root, "vision", {"model": model, "projector": other})
+    manifest(root, "Thing-GGUF:Q4_K_M", {"model": model}, "hf.co/someone")
+    tensors = manifest(root, "tensors", {"tensor": other})
+    for name in (plain, vision, "ollama:hf.co/someone/Thing-GGUF:Q4_K_M", "ollama:plain:latest"):
+        assert shown(name)["id"] == name.removeprefix("ollama:")
+    assert "not a manifest of Ollama that names a model" in refusal(tensors)
+    for name in ("ollama:Plain", "ollama:plain:LATEST", "ollama:missing", "ollama:someone/Thing-GGUF"):
+        words = refusal(name)
+        assert str(root) in words and "OLLAMA_MODELS" in words, name
+    monkeypatch.setenv("OLLAMA_MODELS", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert str(tmp_path / "home/.ollama/models") in refusal(plain)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -176,6 +198,26 @@ def test_a_name_that_is_not_utf_8_is_a_sentence(tmp_path: Path) -> None:
     except OSError:
         pytest.skip("the file system takes UTF-8 only")
     assert "has a name that is not UTF-8: rename it" in refusal(os.fsdecode(os.fsencode(path)))
+
+
+NAMES = (
+    "my model.gguf", "模型 ü.gguf", "a,b.gguf", "a=b.gguf", "a+b.gguf", "a@b.gguf", "a:b.gguf", "a#b%20c.gguf",
+    "a'b\"c.gguf", "-dash.gguf", "new\nline.gguf", "😀.gguf", "UPPER.GGUF", "no suffix", "x" * 200 + ".gguf",
+)  # fmt: skip
+
+
+def test_a_file_may_have_any_name(tmp_path: Path) -> None:
+    for name in NAMES:
+        path = tmp_path / name
+        try:
+            gguf(path)
+        except OSError:  # a file system that does not take it
+            continue
+        assert shown(path)["id"] == Path(name).stem, name
+    path = gguf(tmp_path / "a=b, c+d@e:f'g #1" / 'h=i, j+k@l:m "n".gguf')
+    assert len(scores(path, PROMPT, tmp_path / "cache")) == len(PROMPT) - 1
+    adapter = gguf_adapter(tmp_path / "a+b, c=d.gguf")
+    assert shown(f"{path}+{adapter}")["id"] == f"{path.stem}+{adapter.name}"
 
 
 def test_a_projector_beside_a_model_is_no_second_model(tmp_path: Path) -> None:
