@@ -14,7 +14,7 @@ Rank = tuple[bool, int]
 """Whether a choice is computed in the background, and its priority: the lowest is next."""
 
 
-class Waiting(NamedTuple):
+class WaitingChoice(NamedTuple):
     """A choice that waits. They are compared by rank, then by number."""
 
     rank: Rank
@@ -34,7 +34,7 @@ class Slots:
         self.number = number
         self._taken: Counter[int] = Counter()
         """By client."""
-        self._waiting: dict[int, list[Waiting]] = {}
+        self._waiting: dict[int, list[WaitingChoice]] = {}
         """A heap for each client that waits."""
         self._numbers = count()
 
@@ -57,7 +57,7 @@ class Slots:
 
     def first_of(self, may_leave: Callable[[object], bool]) -> object | None:
         """Return the job of the choice that would be next if only those of some jobs waited, None if none does."""
-        heads: dict[int, Waiting] = {}
+        heads: dict[int, WaitingChoice] = {}
         for client, heap in self._waiting.items():
             if found := [each for each in heap if not each.turn.done() and may_leave(each.job)]:
                 heads[client] = min(found)
@@ -70,7 +70,7 @@ class Slots:
             self._taken[client] += 1
             return True
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        heappush(self._waiting.setdefault(client, []), Waiting(rank, next(self._numbers), turn, job))
+        heappush(self._waiting.setdefault(client, []), WaitingChoice(rank, next(self._numbers), turn, job))
         try:
             return await turn
         except asyncio.CancelledError:
@@ -93,7 +93,7 @@ class Slots:
                 turn.set_result(True)
                 return
 
-    def _order(self, client: int, head: Waiting) -> tuple[bool, int, int]:
+    def _order(self, client: int, head: WaitingChoice) -> tuple[bool, int, int]:
         """Return by what clients that wait are compared, each by the choice that is its next."""
         is_background, _ = head.rank
         return is_background, self._taken[client], head.number
