@@ -108,11 +108,15 @@ class Comparison:
         return Round(figures["output_tok_s"], None, outcomes)
 
 
+SHARED_BY_CHANCE = 2
+"""Tokens at the start of a random prompt that one of some hundred others may begin with, too."""
+
+
 def check_complete(name: str, outcomes: list[Outcome], out: int, *, cached: bool = False) -> None:
     """Raise BenchmarkError for a request that failed, stopped early or, unless it may be `cached`, used a prefix
-    cache."""
+    cache for more than what random prompts share."""
     for outcome in outcomes:
         if outcome.error:
             raise BenchmarkError(f"{name}: a request failed: {outcome.error}")
-        if outcome.tokens != out or (outcome.cached_tokens and not cached):
+        if outcome.tokens != out or (outcome.cached_tokens > SHARED_BY_CHANCE and not cached):
             raise BenchmarkError(f"{name}: {outcome.tokens} of {out} tokens, {outcome.cached_tokens} cached")

@@ -28,17 +28,14 @@ DEFAULT_COMMANDS = {
     "engine": "python -m benchmarks.engine --json benchmarks/figures/engine.json",
     "engine-qwen05b": "python -m benchmarks.engine --model .peers/models/qwen05b-Q8_0.gguf --waves 6 6 4 "
     "--rounds 7 --json benchmarks/figures/engine-qwen05b.json",
-    "compare-qwen05b": "python -m benchmarks.compare qwen05b --top-k-off 1 8 32 --rounds 2 "
-    "--json benchmarks/figures/compare-qwen05b.json",
-    "compare-qwen05b-steady": "python -m benchmarks.compare qwen05b --precisions Q4_0 --top-k-off 32 --clients 32 "
-    "--waves 6 --rounds 1 --json benchmarks/figures/compare-qwen05b-steady.json",
+    "compare-qwen-coder": "python -m benchmarks.compare --model Qwen2.5-Coder-1.5B-Instruct-Q4_K_M.gguf --untuned "
+    "--rounds 3 --waves 2 --top-k-off 0 --json benchmarks/figures/compare-qwen-coder.json",
+    "compare-smollm2": "python -m benchmarks.compare --model SmolLM2-135M-Instruct.Q4_1.gguf --untuned --rounds 5 "
+    "--waves 2 --top-k-off 0 --json benchmarks/figures/compare-smollm2.json",
     "compare-storyteller": "python -m benchmarks.compare storyteller "
     "--json benchmarks/figures/compare-storyteller.json",
     "engine-process-05b": "python -m benchmarks.engine_process --model .peers/models/qwen05b-Q8_0.gguf "
     "--token-range 256:151936 --kv-memory 1GB --waves 1 --out 32 --json benchmarks/figures/engine-process-05b.json",
-    "engine-process-05b-one": "python -m benchmarks.engine_process --model .peers/models/qwen05b-Q8_0.gguf "
-    "--token-range 256:151936 --kv-memory 1GB --waves 1 --out 32 --clients 1 --rounds 31 "
-    "--json benchmarks/figures/engine-process-05b-one.json",
     "engine-process": "python -m benchmarks.engine_process --rounds 15 --json benchmarks/figures/engine-process.json",
     "reach": "python -m benchmarks.reach storyteller .peers/models/qwen05b-Q8_0.gguf "
     "--json benchmarks/figures/reach.json",
@@ -119,11 +116,10 @@ def startup_section(figures: dict[str, Any]) -> list[str]:
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "engine-qwen05b": ("Against the bare loop, 0.5B shape", engine_section),
     "engine": ("Against the bare loop, storyteller", engine_section),
-    "compare-qwen05b": ("Against llama-server, 0.5B shape", compare_section),
-    "compare-qwen05b-steady": ("Against llama-server, 0.5B shape, three times as long", compare_section),
+    "compare-qwen-coder": ("Against llama-server, Qwen2.5-Coder 1.5B Q4_K_M", compare_section),
+    "compare-smollm2": ("Against llama-server, SmolLM2 135M Q4_1", compare_section),
     "compare-storyteller": ("Against llama-server, storyteller", compare_section),
     "engine-process-05b": ("A process of its own, 0.5B shape", engine_process_section),
-    "engine-process-05b-one": ("A process of its own, 0.5B shape, one client, more rounds", engine_process_section),
     "engine-process": ("A process of its own, storyteller", engine_process_section),
     "reach": ("Reach", reach_section),
     "speculation": ("Speculation", speculation_section),
