@@ -44,7 +44,10 @@ def storyteller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     "page",
     [
         ROOT / "README.md",
-        *(ROOT / f"docs/how-to/{name}.md" for name in ("python", "predictions", "constrained-output", "batches")),
+        *(
+            ROOT / f"docs/how-to/{name}.md"
+            for name in ("python", "predictions", "constrained-output", "batches", "reproduce")
+        ),
     ],
     ids=lambda page: page.stem,
 )
@@ -62,7 +65,7 @@ def test_the_python_of_a_page_runs(page: Path, storyteller: str) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("page", ["team", "usage"])
+@pytest.mark.parametrize("page", ["team", "usage", "reproduce"])
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     """Commands of `console` blocks run in one shell, in a folder of their own; a server that they start runs until the
     end. What a page shows of their output is in it."""
@@ -195,8 +198,11 @@ def test_anchors_are_those_of_a_code_host(tmp_path: Path) -> None:
     assert anchors(page) == {"one---two-05b", "again", "again-1"}
 
 
-NO_THREADS = {"onward-warning", "onward-ray-token", "onward-batch-", "onward-"}
-"""A header, a secret, and the beginnings of names of files and models."""
+NO_THREADS = {
+    *("onward-warning", "onward-seed", "onward-ray-token", "onward-batch-", "onward-"),
+    *("onward-story", "onward-tree"),
+}
+"""Headers, a secret, the beginnings of names of files and models, and formats of files."""
 
 
 def test_every_thread_is_in_the_table_of_threads() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,8 @@ from onward.api.dialects import DIALECTS, served_dialects
 from onward.api.parameter import Parameter
 from onward.completions.request import CompletionRequest
 from onward.settings import options
+from tests.api.served import post, toy_app
+from tests.server.fakes import Call, in_loop
 
 OWN = {name: import_module(f"tests.api.test_{name.replace('-', '_')}").OWN_FIELDS for name in DIALECTS}
 """Fields that the dialect's own code reads; its test shows what each does."""
@@ -41,6 +45,39 @@ def test_a_field_acts_or_says_why_not(dialect: str, row: Parameter) -> None:
         assert row.help.startswith("No meaning here: ")
     else:
         assert row.kind in ("fixed", "object", "duration")
+
+
+SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-server": ("/completion", {"prompt": "Once upon", "n_predict": 20}),
+    "mistral": ("/v1/fim/completions", {"model": "toy", "prompt": "Once upon", "max_tokens": 20, "temperature": 1}),
+    "ollama": ("/api/generate", {"model": "toy", "prompt": "Once upon", "stream": False}),
+    "tabby": ("/tabby/v1/completions", {"language": "text", "segments": {"prefix": "Once upon"}, "temperature": 1}),
+    "tgi": ("/generate", {"inputs": "Once upon", "parameters": {"do_sample": True, "max_new_tokens": 20}}),
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@in_loop
+async def test_the_seed_that_was_drawn_repeats_an_answer(dialect: str) -> None:
+    """The header of the response, sent with the same request in the same API."""
+    path, fields = SAMPLED[dialect]
+    async with toy_app() as app:
+        first = await post(app, path, **fields)
+        seed = first.headers["onward-seed"]
+        again = await Call(app, "POST", path, json.dumps(fields).encode(), onward_seed=seed).done()
+        other = await post(app, path, **fields)
+    assert first.status == 200 and other.headers["onward-seed"] != seed == again.headers["onward-seed"]
+    assert text_of(again.json) == text_of(first.json) != text_of(other.json)
+
+
+def text_of(answer: Any) -> str:
+    """Return the text of an answer in any API."""
+    match answer:
+        case {"choices": [{"message": {"content": text}}]} | {"choices": [{"text": text}]}:
+            return str(text)
+        case {"generated_text": text} | {"content": text} | {"response": text}:
+            return str(text)
+    raise AssertionError(answer)
 
 
 def test_the_own_fields_of_dialects_exist() -> None:

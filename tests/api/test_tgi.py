@@ -81,10 +81,10 @@ async def test_sampling_is_what_the_parameters_say_and_has_a_seed() -> None:
     for parameters in (None, {}, {"do_sample": True, "seed": 5}, {"temperature": 0.5}, {"max_new_tokens": 3}):
         await post(app, "/generate", inputs="x", parameters=parameters)
     absent, empty, seeded, warm, short = backend.requests
-    assert absent.temperature == 1.0 and absent.seed is not None and absent.fill_context
+    assert absent.temperature == 1.0 and absent.seed is None and absent.fill_context
     assert empty.temperature == 0.0 and empty.seed is None
     assert seeded.seed == 5 and seeded.temperature == 1.0
-    assert warm.temperature == 0.5 and warm.seed is not None
+    assert warm.temperature == 0.5 and warm.seed is None
     assert short.temperature == 0.0 and short.max_tokens == 3 and not short.fill_context
 
 
@@ -95,7 +95,9 @@ async def test_the_reported_seed_repeats_the_text() -> None:
         first = (await post(app, "/generate", inputs=PROMPT, parameters=parameters)).json
         seed = first["details"]["seed"]
         again = (await post(app, "/generate", inputs=PROMPT, parameters=parameters | {"seed": seed})).json
+        greedy = (await post(app, "/generate", inputs=PROMPT, parameters={"details": True, "max_new_tokens": 2})).json
     assert again == first
+    assert greedy["details"]["seed"] is None
 
 
 @in_loop

@@ -6,9 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.reply import FoldedChoices
+from onward.api.openai.reply import FoldedChoices, fold_whole
 from onward.api.openai.response import Chunk, Completion
 from onward.backends.embedded import EmbeddedBackend
 from onward.errors import EngineStopped, ServerError
@@ -102,6 +103,29 @@ def test_law_2_a_seeded_request_returns_the_same_bytes_among_32_others(shape: st
     for other in (first, last):
         assert comparable(other)[0] == comparable(alone)[0]
         assert other.usage.completion_tokens == alone.usage.completion_tokens
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_law_2_the_seed_that_was_drawn_computes_an_answer_again(shape: str) -> None:
+    """With any number of prompts, choices and candidates; for one prompt it is the same as naming it as `seed`."""
+    fields = {"temperature": 1, "max_tokens": 20, **SHAPES[shape]}
+
+    async def again(backend: EmbeddedBackend) -> tuple[Completion, Completion, Completion]:
+        drawn = check_request({"model": "toy", **fields})
+        answer = await backend.complete(drawn)
+        same = check_request({"model": "toy", **fields})
+        assert same.random_seed != drawn.random_seed == answer.seed
+        same = structs.replace(same, random_seed=answer.seed)
+        return (
+            await fold_whole(answer, drawn),
+            await fold_whole(await backend.complete(same), same),
+            await complete(backend, **fields, seed=answer.seed),
+        )
+
+    first, second, named = on_toy(again)
+    assert comparable(second)[0] == comparable(first)[0]
+    if len(check_request({"model": "toy", **fields}).prompts) == 1:
+        assert comparable(named)[0] == comparable(first)[0]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -157,7 +157,7 @@ ROUTES.served(
     header("openai-model", "toy"),
     header("cache-control", "no-cache, must-revalidate"),
     header("access-control-allow-origin", r"\*"),
-    header("access-control-expose-headers", "X-Request-ID"),
+    header("access-control-expose-headers", "X-Request-ID, Onward-Seed"),
     header("x-content-type-options", "nosniff"),
     golden=(6,),
     source="behaviour §1.1; W22",

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.samplers import SAMPLERS
 
-from .servers import Server
+from .servers import BASE, COMPLETIONS, Answer, Server
 from .table import Area, choices, counts, says, shown, text_is
 
 SAMPLING = Area("Sampling", "§2.4")
@@ -31,6 +31,40 @@ def seeds(server: Server) -> None:
     texts = [server.ask(**SEEDED, seed=seed).text for seed in (7, 7, 8)]
     assert texts[0] == texts[1] != texts[2]
     assert server.ask(**SEEDED).text != server.ask(**SEEDED).text
+
+
+SEED = "onward-seed"
+SEVERAL: dict[str, Any] = {**SEEDED, "prompt": ["Once", "Once", "Twice"], "n": 2, "best_of": 3, "logprobs": 1}
+
+
+@SAMPLING.law("seed.drawn", "no `seed`, three prompts; then with the header onward-seed", source="behaviour §2.10")
+def drawn_seed(server: Server) -> None:
+    """A response without a seed has the one that was drawn as a header, by which the same request has the same answer:
+    with several prompts, candidates, as a stream, and for one prompt also as `seed`."""
+
+    def again(fields: dict[str, Any], seed: str) -> Answer:
+        body = json.dumps({**BASE, **fields}).encode()
+        return server.send("POST", COMPLETIONS, body, {SEED: seed})
+
+    first = server.ask(**SEVERAL)
+    seed = first.headers[SEED]
+    assert len(set(first.texts[:4])) > 2, "equal prompts have seeds of their own"
+    repeated = again(SEVERAL, seed)
+    assert (repeated.choices, repeated.headers[SEED]) == (first.choices, seed)
+    one = server.stream(**SEEDED)
+    assert server.ask(**SEEDED, seed=int(one.headers[SEED])).text == one.joined()
+    assert again(SEEDED | {"stream": True}, one.headers[SEED]).joined() == one.joined()
+    assert SEED not in server.ask(**SEEDED, seed=7).headers
+
+
+@SAMPLING.law("seed.both", "`seed` and the header onward-seed; the header `x`", source="behaviour §2.10")
+def seed_twice(server: Server) -> None:
+    """The header beside a seed is refused, and one that is no seed."""
+    body = json.dumps(BASE | {"seed": 7}).encode()
+    assert server.send("POST", COMPLETIONS, body, {SEED: "7"}).status == 400
+    for wrong in ("x", "-1", str(2**53), "", "7" * 400):
+        answer = server.send("POST", COMPLETIONS, json.dumps(BASE).encode(), {SEED: wrong})
+        assert (answer.status, SEED in answer.error["message"]) == (400, True)
 
 
 @SAMPLING.law("seed.neighbours", '"n": 5, "temperature": 1', source="behaviour §2.10")

@@ -32,9 +32,10 @@ STORY: tuple[Step, ...] = (delta(" there"), delta(" was"), delta(" a fox", finis
 class FakeAnswer:
     """Plays a script: yields deltas, awaits events, raises exceptions."""
 
-    def __init__(self, model: str, script: list[Step]) -> None:
+    def __init__(self, model: str, script: list[Step], seed: int = 0) -> None:
         self.model = model
         self.fingerprint = "fp_fake"
+        self.seed = seed
         self.warning = ""
         self._script = script
         self._ended = asyncio.Event()
@@ -107,8 +108,8 @@ class FakeBackend:
                 self.admission_cancelled.set()
                 raise
         if admit is not None:
-            await admit(Needs(self.answer_model, "fp_fake", 7, request.max_tokens, 0))
-        answer = FakeAnswer(self.answer_model, self.script_of(request))
+            await admit(Needs(self.answer_model, "fp_fake", 7, request.max_tokens, request.used_seed))
+        answer = FakeAnswer(self.answer_model, self.script_of(request), request.used_seed)
         self.answers.append(answer)
         return answer
 

@@ -34,7 +34,7 @@ async def test_the_headers_of_a_response() -> None:
     assert headers["openai-model"] == call.json["model"] == "fake-model:1"
     assert headers["cache-control"] == "no-cache, must-revalidate"
     assert headers["access-control-allow-origin"] == "*"
-    assert headers["access-control-expose-headers"] == "X-Request-ID"
+    assert headers["access-control-expose-headers"] == "X-Request-ID, Onward-Seed"
 
 
 @in_loop

@@ -158,7 +158,14 @@ def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node
         "CompletionChunk, and `data: [DONE]` ends the stream. An error after the first event is one more event "
         "with an `error` object. Lines that begin with a colon are comments.",
         "content": {**complete, **stream},
-        "headers": {"x-request-id": {"schema": {"type": "string"}}},
+        "headers": {
+            "x-request-id": {"schema": {"type": "string"}},
+            "onward-seed": {
+                "description": "For a request without `seed`, the one that was drawn: the same request with this "
+                "header has the same answer.",
+                "schema": {"type": "integer"},
+            },
+        },
     }
     if linked:
         answer["headers"]["link"] = {"schema": {"type": "string"}}

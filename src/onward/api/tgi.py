@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import codecs
-import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from onward.api.parameter import FieldTable, Parameter
 from onward.api.reply import OneChoice
 from onward.api.routes import EVENTS, JSON, Exchange, Route, Services, with_words
 from onward.api.sse import KEEP_ALIVE, data_event
+from onward.completions.answer import Answer
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.rejections import ContextExceeded
 from onward.completions.request import CompletionRequest
@@ -144,6 +144,12 @@ class TgiReply(OneChoice):
         self._top: list[list[Object]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._finish = "length"
+        self._seed: int | None = None
+
+    def begin(self, answer: Answer) -> None:
+        super().begin(answer)
+        if self._request.temperature:
+            self._seed = answer.seed  # sampling has one in any case, which the details report
 
     def write(self, delta: Delta, counts: TokenCounts) -> bytes:
         self._texts.append(delta.text)
@@ -201,7 +207,7 @@ class TgiReply(OneChoice):
         return {
             "finish_reason": self._finish,
             "generated_tokens": len(self._tokens),
-            "seed": self._request.seed,
+            "seed": self._seed,
         }
 
 
@@ -278,7 +284,7 @@ async def info(services: Services, exchange: Exchange) -> None:
 
 
 def _request(checked: dict[str, Any], *, stream: bool, samples_by_default: bool) -> CompletionRequest:
-    """Return the request. Sampling has a seed, which the details report. Stop strings are part of the text.
+    """Return the request. Stop strings are part of the text.
 
     Without `parameters` the server samples, with them only where they say so (default_parameters).
     """
@@ -288,8 +294,6 @@ def _request(checked: dict[str, Any], *, stream: bool, samples_by_default: bool)
     if not samples:
         fields["temperature"] = 0.0
         fields.pop("seed", None)
-    elif "seed" not in fields:
-        fields["seed"] = secrets.randbits(63)
     return CompletionRequest(
         **fields,
         prompt=checked["inputs"] or "",

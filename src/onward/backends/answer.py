@@ -29,6 +29,7 @@ class EmbeddedAnswer:
         self,
         model: str,
         fingerprint: str,
+        seed: int,
         delivery: Delivery,
         stream: ChoiceStream,
         retire: Callable[[bool], None],
@@ -39,6 +40,7 @@ class EmbeddedAnswer:
     ) -> None:
         self.model = model
         self.fingerprint = fingerprint
+        self.seed = seed
         self.delivery = delivery
         self._stream = stream
         self._retire = retire

@@ -109,6 +109,7 @@ class EmbeddedModel:
         answer = EmbeddedAnswer(
             self.served.id,
             self.fingerprint,
+            planned.request.used_seed,
             delivery,
             stream,
             retire,
@@ -330,7 +331,7 @@ def _needs(planned: Plan, model: EmbeddedModel) -> Needs:
         model.fingerprint,
         sum(prompt.num_prompt_tokens for prompt in planned.prompts),
         sum(job.num_choices * job.max_tokens for job in planned.jobs),
-        request.random_seed if request.seed is None else request.seed,
+        request.used_seed,
     )
 
 

@@ -19,6 +19,8 @@ class Answer(Protocol):
     """The model's id, with aliases resolved."""
     fingerprint: str
     """`system_fingerprint`: changes exactly when results may change."""
+    seed: int
+    """The one that its sampling uses, named or drawn."""
     warning: str
     """A sentence for the client about what it probably did not intend; "" if there is none."""
 

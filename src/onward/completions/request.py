@@ -11,6 +11,9 @@ CONSTRAINTS = ("response_format", "json_schema", "json_object", "regex", "choice
 ANY_OBJECT = '{"type":"object"}'
 """The JSON Schema of any object."""
 
+MAX_RANDOM_SEED = (1 << 53) - 1
+"""JavaScript reads no larger integers."""
+
 Prompt = str | list[str] | list[int] | list[list[int]]
 """The four prompt forms of the API (behaviour §2.2)."""
 
@@ -114,8 +117,9 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Generate an infill, also where `suffix` is not set."""
     is_background: bool = False
     """Nobody waits for the answer: give way to all requests whose clients do."""
-    random_seed: int = msgspec.field(default_factory=lambda: secrets.randbits(64))
-    """The seed if `seed` is None. It is part of the request, so that a resumed request has the same plan."""
+    random_seed: int = msgspec.field(default_factory=lambda: secrets.randbelow(MAX_RANDOM_SEED + 1))
+    """The seed if `seed` is None: the first prompt's, from which those of the others are derived. The same request with
+    the same one has the same answer, however many prompts and choices it has."""
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -129,6 +133,11 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
                 return [self.prompt]  # type: ignore[list-item]
             case _:
                 return list(self.prompt)  # type: ignore[arg-type]
+
+    @property
+    def used_seed(self) -> int:
+        """The seed of its sampling: the one that it names, or the one that was drawn."""
+        return self.random_seed if self.seed is None else self.seed
 
     @property
     def constraints(self) -> list[str]:

@@ -89,7 +89,7 @@ def _tokens_with(parts: tuple[bytes, ...], tokenizer: Tokenizer) -> list[int]:
 
 def _seed(request: CompletionRequest, prompt_index: int) -> int:
     """Return the seed of one prompt's choices: the request's seed for every prompt, or a different one for each. The
-    first prompt's is the one that was drawn: sent as `seed`, it has the same tokens."""
+    first prompt's is the one that was drawn: sent as `seed`, it has the same tokens (behaviour §2.10)."""
     if request.seed is not None:
         return request.seed & _SEED_MASK
     if prompt_index == 0:

@@ -60,7 +60,7 @@ ROUTES = (
 """All routes but those of dialects, in the order in which they are described."""
 COMMON_HEADERS = [
     (b"openai-version", b"2020-10-01"),
-    (b"access-control-expose-headers", b"X-Request-ID"),
+    (b"access-control-expose-headers", b"X-Request-ID, Onward-Seed"),
     (b"x-content-type-options", b"nosniff"),
 ]
 PREFLIGHT_MAX_AGE_SECONDS = b"86400"

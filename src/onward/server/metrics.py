@@ -247,6 +247,7 @@ class MeasuredAnswer:
         """Status of the response, if it is an error, which has no usage."""
         self.model = record.model = answer.model
         self.fingerprint = answer.fingerprint
+        self.seed = answer.seed
         self.warning = answer.warning
         if account is not None:
             account.begin(lambda: answer.counts)

@@ -12,6 +12,7 @@ import msgspec
 
 from onward.api.body import DEFAULT_LIMITS, BodyLimits
 from onward.api.openai.files import BOM
+from onward.completions.request import MAX_RANDOM_SEED
 from onward.errors import OnwardError
 from onward.offload import breathe
 
@@ -31,8 +32,6 @@ CODES = {
 """What is said of lines that were not computed, by code."""
 _ALPHABET = string.ascii_letters + string.digits
 _ID_LENGTH = 29
-_SEED_BITS = 53
-"""JavaScript reads no larger integers."""
 
 
 class Fault(NamedTuple):
@@ -224,7 +223,7 @@ class LineIds(NamedTuple):
         for _ in range(_ID_LENGTH):
             rest, digit = divmod(rest, len(_ALPHABET))
             characters.append(_ALPHABET[digit])
-        seed = int.from_bytes(digest[56:64], "big") >> (64 - _SEED_BITS)
+        seed = int.from_bytes(digest[56:64], "big") >> (64 - MAX_RANDOM_SEED.bit_length())
         return cls(f"batch_req_{digest[:16].hex()}", f"req_{digest[16:32].hex()}", "cmpl-" + "".join(characters), seed)
 
 

@@ -13,11 +13,13 @@ from onward.network import without_secrets
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One result, a completion or a chunk. `raw` is its JSON as received, `request_id` the server's."""
+    """One result, a completion or a chunk. `raw` is its JSON as received, `request_id` the server's. `seed` is the one
+    that was drawn for a request without one, as far as it is known."""
 
     value: dict[str, Any]
     raw: str
     request_id: str | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,9 @@ class Source(Protocol):
     name: str
     """A name for people: a model, or the URL of a server."""
 
-    async def complete(self, fields: dict[str, Any]) -> Document:
-        """Return the whole completion. Raises ApiError, RemoteError, ConnectionFailed."""
+    async def complete(self, fields: dict[str, Any], *, seed: int | None = None) -> Document:
+        """Return the whole completion. `seed` is drawn for a request without one. Raises ApiError, RemoteError,
+        ConnectionFailed."""
         ...
 
     def chunks(self, fields: dict[str, Any]) -> AsyncGenerator[Document, None]:

@@ -14,6 +14,7 @@ import httpx2
 import msgspec
 
 import onward
+from onward.api.ids import SEED_HEADER
 from onward.cli.interrupt import raise_on_interrupt
 from onward.cli.output.terminal import note
 from onward.cli.session import ServerConnection
@@ -47,6 +48,7 @@ from onward.network import AsyncTransport, without_secrets
 PROBE_SECONDS = 10.0
 CANCEL_SECONDS = 2.0
 """How long a command that ends waits for the server to learn of it."""
+MAX_SEED_DIGITS = 20
 NO_HEADERS: Mapping[str, str] = {}
 REDACTED = {
     "authorization",
@@ -115,11 +117,13 @@ class HttpSource:
         transport = transport or cast(httpx2.AsyncBaseTransport, AsyncTransport(limits))
         self._client = httpx2.AsyncClient(headers=_headers(connection), timeout=TIMEOUT, transport=transport)
 
-    async def complete(self, fields: dict[str, Any]) -> Document:
-        url = self._base + "/completions"
-        async with self._response("POST", url, fields) as response:
+    async def complete(self, fields: dict[str, Any], *, seed: int | None = None) -> Document:
+        url, headers = self._base + "/completions", NO_HEADERS if seed is None else {SEED_HEADER: str(seed)}
+        async with self._response("POST", url, fields, headers) as response:
             document = parse_document((await _read(response)).decode("utf-8", "replace"), url)
-            return replace(document, request_id=response.headers.get("x-request-id"))
+            drawn, id = response.headers.get(SEED_HEADER, ""), response.headers.get("x-request-id")
+            is_seed = drawn.isdecimal() and len(drawn) < MAX_SEED_DIGITS
+            return replace(document, request_id=id, seed=int(drawn) if is_seed else None)
 
     async def chunks(self, fields: dict[str, Any]) -> AsyncGenerator[Document, None]:
         """Yield chunks. A stream that the server keeps is resumed over a new connection when one is lost, and cancelled

@@ -3,39 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from onward.api.openai.decode import check_request
 from onward.api.openai.errors import openai_words
 from onward.api.openai.reply import fold_chunks, fold_whole
 from onward.api.openai.response import Chunk, Completion
+from onward.api.reply import Reply
+from onward.api.routes import Route, Services
 from onward.backends.base import Backend
 from onward.cli.output.progress import loading
 from onward.cli.session import announce
 from onward.cli.source.base import Document, TokenizedText, TokenizerFacts
+from onward.completions.request import CompletionRequest
 from onward.compose import compose
-from onward.errors import HubUnreachable, ModelNameError
+from onward.errors import HubUnreachable, InvalidRequest, ModelNameError
 from onward.models.resolve import resolve as resolve_model
 from onward.settings import Settings, model_named, resolve, served_name
 
 
 class LocalSource:
-    """Implements `base.Source` on a backend, which it owns. `names` maps requested names to model ids."""
+    """Implements `base.Source` on a backend, which it owns. `names` maps requested names to model ids. `settings` are
+    those of requests of other APIs."""
 
-    def __init__(self, backend: Backend, names: dict[str, str]) -> None:
+    def __init__(self, backend: Backend, names: dict[str, str], settings: Settings | None = None) -> None:
         self._backend = backend
         self._names = names
+        self._settings = settings or Settings()
         self.name = backend.models()[0].id
 
-    async def complete(self, fields: dict[str, Any]) -> Document:
-        request = check_request(self._served(fields))
+    async def complete(self, fields: dict[str, Any], *, seed: int | None = None) -> Document:
+        return await self._complete(check_request(self._served(fields)), seed)
+
+    async def complete_as(
+        self, route: Route, fields: dict[str, Any], model: str, *, seed: int | None = None
+    ) -> Document:
+        """Return OpenAI's completion for a request of another API, by its route, without an echoed prompt. Raises
+        ApiError."""
+        captured: list[CompletionRequest] = []
+
+        async def capture(_: Any, request: CompletionRequest, __: Reply) -> None:
+            captured.append(request)
+
+        named = fields | ({"model": self._named(model)} if "model" in fields else {})
+        with openai_words():
+            await route.handler(
+                Services.create(self._backend, self._settings, capture), _Posted(route.path, msgspec.json.encode(named))
+            )
+        if not captured:
+            raise InvalidRequest("It asks for no completion.")
+        request = structs.replace(captured[0], model=self._named(model), stream=False, include_usage=False, echo=False)
+        return await self._complete(request, seed)
+
+    async def _complete(self, request: CompletionRequest, seed: int | None) -> Document:
+        if seed is not None:
+            request = structs.replace(request, random_seed=seed)
         with openai_words():
             answer = await self._backend.complete(request)
         try:
-            return _document(await fold_whole(answer, request))
+            document = _document(await fold_whole(answer, request))
+            return replace(document, seed=answer.seed if request.seed is None else None)
         finally:
             await answer.aclose()
 
@@ -73,6 +104,37 @@ class LocalSource:
         return {**fields, "model": self._named(asked) if isinstance(asked, str) else asked}
 
 
+@dataclass(slots=True)
+class _Record:
+    model: str = "-"
+    user: str = "-"
+
+
+class _Posted:
+    """Implements `api.routes.Exchange` for a body that was received before: what a handler answers by itself is
+    dropped."""
+
+    path_value: str | None = None
+    scheme = "http"
+    with_schema = False
+
+    def __init__(self, path: str, body: bytes) -> None:
+        self.path = path
+        self.record = _Record()
+        self._body = body
+
+    def header(self, _: bytes) -> str | None:
+        return None
+
+    def query(self, _: str) -> str | None:
+        return None
+
+    async def body(self, _: int) -> bytes:
+        return self._body
+
+    async def respond(self, status: int, body: bytes, content_type: str) -> None: ...
+
+
 def open_local(models: list[str], flags: Mapping[str, str]) -> LocalSource:
     """Load these models, or the default model of the settings if there are none. A terminal shows the progress.
 
@@ -88,7 +150,9 @@ def open_local(models: list[str], flags: Mapping[str, str]) -> LocalSource:
     ids = [model.id for model in backend.models()]
     served = list(map(served_name, targets))
     ids_by_name = dict(zip(dict.fromkeys(served), ids, strict=True))
-    return LocalSource(backend, {name: ids_by_name[target] for name, target in zip(asked, served, strict=True)})
+    return LocalSource(
+        backend, {name: ids_by_name[target] for name, target in zip(asked, served, strict=True)}, settings
+    )
 
 
 def unknown_models(names: list[str]) -> dict[str, str]:
