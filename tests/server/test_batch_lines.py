@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import URL
 
 from onward.api.routes import Services
+from onward.errors import InvalidRequest, ServerError
 from onward.server.batch_lines import OpenAIBatches
 from onward.server.keys import Key, Keys, digest
 from onward.server.metrics import Metrics
+from onward.service.batch_records import BatchLine, Computed
 from onward.service.keys import create_key
 from onward.service.limits import Limits
 from onward.service.store import open_store
 from onward.service.team import Team
-from tests.server.fakes import FakeBackend, settings
+from tests.server.fakes import FakeBackend, delta, settings
 
 OF_FILE = Key(digest("sk-of-the-file"), "carol")
 
@@ -27,12 +32,21 @@ class Accepted:
     def __init__(self, folder: Path) -> None:
         self.store = open_store(URL.create("sqlite", database=str(folder / "onward.db")))
         with self.store.begin() as connection:
-            create_key(connection, "sk-a", "alice", Limits(), self.store.clock())
+            create_key(connection, "sk-a", "alice", Limits(tokens_per_day=10**6), self.store.clock())
         self.team = Team(self.store, folder / "spool")
         self.of_file: list[Key] = [OF_FILE]
-        backend = FakeBackend()
-        services = Services.create(backend, settings(), lambda *_: None)  # type: ignore[arg-type]
-        self.batches = OpenAIBatches(services, self.team, Metrics(backend), lambda: self.keys)
+        self.backend = FakeBackend()
+        services = Services.create(self.backend, settings(), lambda *_: None)  # type: ignore[arg-type]
+        self.batches = OpenAIBatches(services, self.team, Metrics(self.backend), lambda: self.keys)
+
+    def compute(self, **fields: Any) -> Computed:
+        """Compute a line of the stored key."""
+        (stored,) = self.team.keys
+        body = json.dumps({"model": "storyteller", "prompt": "Once", **fields}).encode()
+        line = BatchLine(
+            batch_id="batch_1", key_id=stored.grant.id, number=3, custom_id=b'"a"', request=body, created_ms=1000
+        )
+        return asyncio.run(self.batches.compute(line))
 
     @property
     def keys(self) -> Keys:
@@ -63,3 +77,26 @@ def test_a_key_of_the_ledger_is_known_by_its_id(accepted: Accepted) -> None:
 
 def test_a_queue_that_is_full_is_said_by_the_code_that_clients_wait_for(accepted: Accepted) -> None:
     assert '"token_limit_exceeded"' in accepted.batches.queue_full(None, 32)  # type: ignore[arg-type]
+
+
+def test_a_line_that_fails_after_it_was_computed_has_a_row_in_which_nothing_is_billed(accepted: Accepted) -> None:
+    accepted.backend.script_of = lambda request: [delta("a"), delta("b"), ServerError("it broke")]
+    computed = accepted.compute(max_tokens=9)
+    assert not computed.result.is_output and json.loads(computed.result.data)["response"]["status_code"] == 500
+    row = computed.row
+    assert row is not None and (row.status, row.batch, row.key_name) == (500, "batch_1", "alice")
+    assert (row.prompt_tokens, row.completion_tokens, row.delivered_tokens) == (0, 0, 0)
+    assert computed.reservation_id is not None and computed.grant is not None, "what it reserved is settled with it"
+
+
+def test_a_line_that_is_refused_before_it_is_computed_has_none(accepted: Accepted) -> None:
+    assert accepted.compute(temperature=9).row is None
+    accepted.backend.error_to_raise = InvalidRequest("too long")
+    assert accepted.compute().row is None
+
+
+def test_a_line_that_is_computed_is_billed(accepted: Accepted) -> None:
+    computed = accepted.compute(max_tokens=9, seed=5)
+    assert computed.row is not None and computed.row.status == 200 and computed.row.seed == "5"
+    assert (computed.row.prompt_tokens, computed.row.completion_tokens) == (7, 3)
+    assert json.loads(computed.result.data)["response"]["seed"] == 5

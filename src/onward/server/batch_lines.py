@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from onward.api.openai.reply import Identity, OpenAIReply
 from onward.api.routes import Services
 from onward.backends.base import Backend, Needs
 from onward.backends.restricted import RestrictedBackend
+from onward.completions.answer import Answer
 from onward.completions.delta import TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, Overloaded, RequestRejected
@@ -26,7 +27,7 @@ from onward.offload import inline_or_on_thread, on_thread
 from onward.server.keys import Keys
 from onward.server.metrics import Metrics
 from onward.service.batch_records import BatchLine, Computed, EngineLost, Result, StoredBatch, TryLater
-from onward.service.grant import StoredKey
+from onward.service.grant import Grant, StoredKey
 from onward.service.records import LedgerRow
 from onward.service.refusals import ORGANIZATION
 
@@ -94,7 +95,8 @@ class OpenAIBatches:
 
 @dataclass(slots=True)
 class _LineRun:
-    """One line on its way through the backend. `needs` and `admitted` are known once it was admitted."""
+    """One line on its way through the backend. `needs` and `admitted` are known once it was admitted, `answer` once it
+    is computed."""
 
     services: Services
     team: Team
@@ -104,6 +106,9 @@ class _LineRun:
     key_name: str
     needs: Needs | None = None
     admitted: Admitted | None = None
+    answer: Answer | None = None
+    started_ms: int = 0
+    finish_reasons: list[str] = field(default_factory=list)
 
     async def run(self, key: StoredKey | None) -> Computed:
         """Return what the line comes to. Raises TryLater, BudgetSpent, EngineLost; then nothing stays reserved."""
@@ -116,7 +121,7 @@ class _LineRun:
                     raise EngineLost from None
                 if isinstance(problem, Overloaded):
                     raise TryLater from None
-                return Computed(await self._failed(problem), grant=grant, reservation_id=self.reservation_id)
+                return await self._failed(problem, grant)
         except BaseException:
             if self.admitted is not None:
                 self.team.release(self.admitted)
@@ -127,8 +132,9 @@ class _LineRun:
         return None if self.admitted is None else self.admitted.request_id
 
     async def _complete(self, key: StoredKey | None) -> Computed:
-        line, started_ms, settings = self.line, self.team.now_ms, self.services.settings
-        ids, grant = api.LineIds.of(line.batch_id, line.number), None if key is None else key.grant
+        line, settings = self.line, self.services.settings
+        ids, grant = self.ids, None if key is None else key.grant
+        self.started_ms = self.team.now_ms
 
         def decoded() -> CompletionRequest:
             fields = decode_object(line.request, self.services.body_limits)
@@ -142,22 +148,20 @@ class _LineRun:
             )
 
         request = await inline_or_on_thread(len(line.request), decoded)
-        answer = await self.backend.complete(request, client=f"batches of {line.key_id}", admit=admit)
+        answer = self.answer = await self.backend.complete(request, client=f"batches of {line.key_id}", admit=admit)
         reply = OpenAIReply(request, identity=Identity(ids.completion, line.created_ms // 1000))
         reply.begin(answer)
-        reasons: list[str] = []
         try:
             async for deltas in answer:
                 await reply.feed(deltas, answer.counts)
-                reasons += [delta.finish.reason for delta in deltas if delta.finish is not None]
+                self.finish_reasons += [delta.finish.reason for delta in deltas if delta.finish is not None]
         finally:
             await answer.aclose()
         counts = timeless(answer.counts)
         (whole,) = await reply.end(counts)
         body = whole if isinstance(whole, bytes) else await on_thread(lambda: b"".join(whole))
-        assert self.needs is not None
         data = await inline_or_on_thread(
-            len(body), partial(api.answered, ids, line.custom_id, 200, body, self.needs.seed)
+            len(body), partial(api.answered, ids.record, ids.request, line.custom_id, 200, body, answer.seed)
         )
         self.metrics.count_line(answer.model, self.key_name or "-", counts)
         result = Result(
@@ -167,23 +171,33 @@ class _LineRun:
             completion_tokens=counts.completion,
             reasoning_tokens=counts.reasoning,
         )
-        return Computed(result, self._row(ids, counts, reasons, started_ms), grant, self.reservation_id)
+        return Computed(result, self._row(counts, 200), grant, self.reservation_id)
 
-    async def _failed(self, problem: ApiError | RequestRejected) -> Result:
-        """Return the result of a line that got an error."""
-        ids, error = api.LineIds.of(self.line.batch_id, self.line.number), api_error(problem)
+    @property
+    def ids(self) -> api.LineIds:
+        return api.LineIds.of(self.line.batch_id, self.line.number)
+
+    async def _failed(self, problem: ApiError | RequestRejected, grant: Grant | None) -> Computed:
+        """Return what a line comes to that got an error. If it was computed before, it has a row, in which nothing is
+        billed."""
+        error, row = api_error(problem), None
+        if self.answer is not None:
+            counts = self.answer.counts
+            self.metrics.count_line(self.answer.model, self.key_name or "-", counts)
+            row = self._row(TokenCounts(computed=counts.computed), error.status)
         if error.status >= 500:
             log.error("line %d of %s failed: %s", self.line.number, self.line.batch_id, problem, exc_info=problem)
         status, body, _ = error_response(error)
-        return Result(data=api.answered(ids, self.line.custom_id, status, body, None), is_output=False)
+        data = api.answered(self.ids.record, self.ids.request, self.line.custom_id, status, body, None)
+        return Computed(Result(data=data, is_output=False), row, grant, self.reservation_id)
 
-    def _row(self, ids: api.LineIds, counts: TokenCounts, reasons: list[str], started_ms: int) -> LedgerRow:
+    def _row(self, counts: TokenCounts, status: int) -> LedgerRow:
         needs = self.needs
         assert needs is not None
         costs = self.team.parts(needs.model, counts.prompt, counts.cached, counts.completion)
         return LedgerRow(
-            id=ids.request,
-            started_ms=started_ms,
+            id=self.ids.request,
+            started_ms=self.started_ms,
             ended_ms=self.team.now_ms,
             key_id=self.line.key_id,
             key_name=self.key_name,
@@ -192,8 +206,8 @@ class _LineRun:
             route=ROUTE,
             batch=self.line.batch_id,
             seed=str(needs.seed),
-            finish_reasons=",".join(reasons),
-            status=200,
+            finish_reasons=",".join(self.finish_reasons),
+            status=status,
             prompt_tokens=counts.prompt,
             cached_tokens=counts.cached,
             completion_tokens=counts.completion,

@@ -83,7 +83,7 @@ def test_a_body_is_kept_to_the_byte() -> None:
     raw = (
         b'{"custom_id":"a","method":"POST","url":"/v1/completions","body": {"x": 1e400, "n":12345678901234567890123} }'
     )
-    parsed = parse_line(raw, ENDPOINT)
+    parsed = parse_line(raw, (ENDPOINT,))
     assert isinstance(parsed, Fault) or parsed.body == b'{"x": 1e400, "n":12345678901234567890123}'
 
 
@@ -107,11 +107,11 @@ def test_ids_and_seed_are_those_of_batch_and_line() -> None:
 
 def test_lines_have_pythons_separators_and_their_keys_in_order() -> None:
     ids = LineIds.of("batch_1", 1)
-    written = answered(ids, b'"\\u0000\xc3\xa9"', 200, b'{"a":[1,2.5],"b":"x, y:z"}\n', 7)
+    written = answered(ids.record, ids.request, b'"\\u0000\xc3\xa9"', 200, b'{"a":[1,2.5],"b":"x, y:z"}\n', 7)
     value = json.loads(written)
     assert written == (json.dumps(value, ensure_ascii=False) + "\n").encode()
     assert list(value) == ["id", "custom_id", "response", "error"] and value["custom_id"] == "\x00é"
     assert list(value["response"]) == ["status_code", "request_id", "body", "seed"]
-    assert "seed" not in json.loads(answered(ids, b'"a"', 400, b"{}", None))["response"]
-    assert json.loads(unanswered(ids, b'"a"', {"code": "x"}))["response"] is None
+    assert "seed" not in json.loads(answered(ids.record, ids.request, b'"a"', 400, b"{}", None))["response"]
+    assert json.loads(unanswered(ids.record, b'"a"', {"code": "x"}))["response"] is None
     assert json.loads(not_computed("batch_1", 1, b'"a"', "batch_expired"))["error"]["code"] == "batch_expired"

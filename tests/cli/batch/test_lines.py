@@ -101,7 +101,7 @@ def test_a_line_that_is_too_long_is_rejected_unsent(position: int, end: str, mon
 
 @pytest.mark.slow  # the connection is tried again, with pauses
 def test_a_line_whose_connection_a_living_server_always_closes_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.cli.batch.run.RECONNECT_SECONDS", 0.01)
+    monkeypatch.setattr("onward.cli.batch.patience.RECONNECT_SECONDS", 0.01)
     write_input(2)
     good = answer(200, completion("x"))
     closes = [lambda server, connection: None] * 3  # once, and two retries

@@ -164,7 +164,7 @@ class Fake:
         self.under_way -= 1
         if self.failure is not None:
             raise self.failure
-        return Document(completion("x"), "")
+        return Document(completion("x"), json.dumps(completion("x")))
 
     async def aclose(self) -> None:
         pass
@@ -233,11 +233,15 @@ def test_invalid_lines_do_not_stop_the_others() -> None:
         (b"", None, ""),
         (b"{", None, "Line 2 is not JSON"),
         (b'{"custom_id": "\xff"}', None, "Line 3 is not UTF-8 text (invalid start byte at byte 15)."),
-        (b'{"body": {}}', None, "Line 4 has no custom_id"),
+        (b'{"body": {}}', None, "Line 4: Missing required parameter: 'custom_id'."),
         (first, "line 0", ""),
         (b'{"custom_id": "line 0", "body": {}}', "line 0", "Line 6: the custom_id 'line 0' is already used in line 5"),
-        (b'{"custom_id": "c"}', "c", "Line 7 has no body"),
-        (b'{"custom_id": "d", "url": "/v1/chat/completions", "body": {}}', "d", "Line 8 requests POST /v1/chat"),
+        (b'{"custom_id": "c"}', "c", "Line 7: Missing required parameter: 'body'."),
+        (
+            b'{"custom_id": "d", "url": "/v1/chat/completions", "body": {}}',
+            "d",
+            "Line 8: The URL provided for this request does not match",
+        ),
         (second, "line 1", ""),
     ]
     Path("in.jsonl").write_bytes(b"\n".join(raw for raw, _, _ in lines))
@@ -303,7 +307,7 @@ def test_an_unknown_model_for_all_lines_ends_the_run() -> None:
 
 
 def test_a_server_that_stays_lost_ends_the_run_and_can_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.cli.batch.run.MAX_SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr("onward.cli.batch.patience.MAX_SILENCE_SECONDS", 0.0)
     write_input(3)
     with scripted(answer(200, completion("x")), lambda server, connection: None) as server:
         result = run("--base-url", server.url, "--concurrency", "1")
@@ -323,7 +327,7 @@ def test_a_server_that_was_never_reached_ends_the_run_at_once() -> None:
 
 @pytest.mark.slow
 def test_a_server_that_is_lost_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.cli.batch.run.RECONNECT_SECONDS", 0.01)
+    monkeypatch.setattr("onward.cli.batch.patience.RECONNECT_SECONDS", 0.01)
     write_input(3)
     good, lost = answer(200, completion("x")), lambda server, connection: None
     with scripted(good, lost, lost, lost, lost, good) as server:
@@ -404,7 +408,7 @@ def test_a_full_onward_server_completes_every_line() -> None:
 def test_a_server_that_stays_busy_ends_the_run_and_loses_no_line(
     status: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.cli.batch.run.MAX_SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr("onward.cli.batch.patience.MAX_SILENCE_SECONDS", 0.3)
     write_input(3)
     with scripted(answer(200, completion("x")), error(status, "Busy.", retry_after_ms="10")) as server:
         result = run("--base-url", server.url, "--concurrency", "1")
@@ -463,7 +467,7 @@ def test_files_with_other_contents_are_not_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    "tail", ["my diary, without a newline at its end", '{"id": 7, "name": "x"}', '{"id":"batch_r', ""]
+    "tail", ["my diary, without a newline at its end", '{"id": 7, "name": "x"}', '{"id": "batch_r', ""]
 )
 def test_only_an_incomplete_result_is_removed(tail: str) -> None:
     write_input(2)
@@ -471,7 +475,7 @@ def test_only_an_incomplete_result_is_removed(tail: str) -> None:
     whole = Path("out.jsonl").read_text()
     Path("out.jsonl").write_text(whole + tail)
     result = run()
-    ours = '{"id":"batch_req_'.startswith(tail)
+    ours = '{"id": "batch_req_'.startswith(tail)
     assert result.exit_code == (0 if ours else 1)
     assert ours or result.stderr.startswith("onward: out.jsonl line 3 is not a batch result: use another file")
     assert Path("out.jsonl").read_text() == (whole if ours else whole + tail)

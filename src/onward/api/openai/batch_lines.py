@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,12 +35,13 @@ _ID_LENGTH = 29
 
 
 class Fault(NamedTuple):
-    """Why a line, or with `line` None the file, cannot be computed."""
+    """Why a line, or with `line` None the file, cannot be computed. `custom_id` is the line's, if it has one."""
 
     code: str
     message: str
     param: str | None = None
     line: int | None = None
+    custom_id: str | None = None
 
 
 class Request(NamedTuple):
@@ -59,29 +60,41 @@ class Parsed(NamedTuple):
     fields: dict[str, Any]
 
 
-def parse_line(raw: bytes, endpoint: str, limits: BodyLimits = DEFAULT_LIMITS) -> Parsed | Fault:
-    """Return one line of a batch file, or the first thing that is wrong with it."""
+def parse_line(
+    raw: bytes, endpoints: Collection[str], limits: BodyLimits | None = DEFAULT_LIMITS, *, needs_url: bool = True
+) -> Parsed | Fault:
+    """Return one line of a batch file, or the first thing that is wrong with it. Without `needs_url`, method and URL
+    may be left out. `limits` None: of any size."""
     try:
-        limits.check(raw)
+        if limits is not None:
+            limits.check(raw)
         parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         given = {name: msgspec.json.decode(parts[name]) for name in KEYS if name in parts}
     except (ValueError, RecursionError, OnwardError):
         return Fault("invalid_json_line", NOT_JSON)
-    for name in KEYS:
+    fault = _fault_of_keys(given, endpoints, KEYS if needs_url else ("custom_id", "body"))
+    if fault is None:
+        return Parsed(given["custom_id"], bytes(parts["body"]), given["body"])
+    custom_id = given.get("custom_id")
+    return fault._replace(custom_id=custom_id if isinstance(custom_id, str) and custom_id else None)
+
+
+def _fault_of_keys(given: dict[str, Any], endpoints: Collection[str], needed: Collection[str]) -> Fault | None:
+    for name in needed:
         if name not in given:
             return Fault("missing_required_parameter", f"Missing required parameter: '{name}'.", name)
-    for name in KEYS:
-        if not isinstance(given[name], dict if name == "body" else str):
+    for name, value in given.items():
+        if not isinstance(value, dict if name == "body" else str):
             kind = "an object" if name == "body" else "a string"
             return Fault("invalid_request", f"Invalid type for '{name}': expected {kind}.", name)
     if not given["custom_id"]:
         return Fault("invalid_request", "The custom_id must not be empty.", "custom_id")
-    if given["method"] != METHOD:
+    if given.get("method", METHOD) != METHOD:
         return Fault("invalid_method", f"The method must be {METHOD}.", "method")
-    if given["url"] != endpoint:
+    if "url" in given and given["url"] not in endpoints:
         message = "The URL provided for this request does not match the batch endpoint."
         return Fault("invalid_url", message, "url")
-    return Parsed(given["custom_id"], bytes(parts["body"]), given["body"])
+    return None
 
 
 @dataclass(slots=True)
@@ -143,7 +156,7 @@ class BatchFileCheck:
                 message = f"The input file has more than {MAX_LINES} requests: make several batches of it."
                 self.faults.append(Fault("too_many_tasks", message))
             return []
-        parsed = parse_line(raw, self.endpoint, self.limits)
+        parsed = parse_line(raw, (self.endpoint,), self.limits)
         if isinstance(parsed, Parsed):
             fault = self._fault_of(parsed)
             if fault is None:
@@ -227,25 +240,26 @@ class LineIds(NamedTuple):
         return cls(f"batch_req_{digest[:16].hex()}", f"req_{digest[16:32].hex()}", "cmpl-" + "".join(characters), seed)
 
 
-def answered(ids: LineIds, custom_id: bytes, status: int, body: bytes, seed: int | None) -> bytes:
-    """Return the line of a request that got an answer or an error over HTTP. `custom_id` and `body` are JSON; `seed`
-    is the one that its sampling used, by which anyone can compute it again."""
-    response = b'{"status_code":%d,"request_id":"%b","body":%b' % (status, ids.request.encode(), body.strip())
+def answered(record: str, request: str, custom_id: bytes, status: int, body: bytes, seed: int | None) -> bytes:
+    """Return the line of a request that got an answer or an error over HTTP. `record` and `request` are the ids of the
+    line and of the request. `custom_id` and `body` are JSON; `seed` is the one that its sampling used, by which anyone
+    can compute it again."""
+    response = b'{"status_code":%d,"request_id":%b,"body":%b' % (status, msgspec.json.encode(request), body.strip())
     response += b"}" if seed is None else b',"seed":%d}' % seed
-    return _line(ids, custom_id, response, b"null")
+    return _line(record, custom_id, response, b"null")
 
 
-def unanswered(ids: LineIds, custom_id: bytes, error: Mapping[str, object]) -> bytes:
+def unanswered(record: str, custom_id: bytes, error: Mapping[str, object]) -> bytes:
     """Return the line of a request that was not computed."""
-    return _line(ids, custom_id, b"null", msgspec.json.encode(error))
+    return _line(record, custom_id, b"null", msgspec.json.encode(error))
 
 
 def not_computed(batch_id: str, number: int, custom_id: bytes, code: str) -> bytes:
     """Return the line of a request that was not computed, for a reason of CODES."""
-    return unanswered(LineIds.of(batch_id, number), custom_id, {"code": code, "message": CODES[code]})
+    return unanswered(LineIds.of(batch_id, number).record, custom_id, {"code": code, "message": CODES[code]})
 
 
-def _line(ids: LineIds, custom_id: bytes, response: bytes, error: bytes) -> bytes:
+def _line(record: str, custom_id: bytes, response: bytes, error: bytes) -> bytes:
     """Return a line with Python's separators, as OpenAI writes them (behaviour §18.8)."""
-    line = b'{"id":"%b","custom_id":%b,"response":%b,"error":%b}' % (ids.record.encode(), custom_id, response, error)
+    line = b'{"id":"%b","custom_id":%b,"response":%b,"error":%b}' % (record.encode(), custom_id, response, error)
     return msgspec.json.format(line, indent=0) + b"\n"

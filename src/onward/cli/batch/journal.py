@@ -18,7 +18,7 @@ from onward.errors import SetupError
 
 _ID = "batch_req_"
 _WITH_DIGEST = re.compile(_ID + "([0-9a-f]{32})")
-_BEGINNING = msgspec.json.encode({"id": _ID}).removesuffix(b'"}')
+_BEGINNING = b'{"id": "' + _ID.encode()
 
 
 def record_id(digest: str) -> str:
@@ -52,7 +52,11 @@ class BatchJournal:
 
     def append(self, record: dict[str, Any]) -> None:
         """Append one result; it is in the file when this returns. Raises SetupError, such as for a full disk."""
-        line = memoryview(msgspec.json.encode(record) + b"\n")
+        self.write(msgspec.json.encode(record) + b"\n", self.key_of(record), _digest_of(record))
+
+    def write(self, data: bytes, key: str | int, digest: str = "") -> None:
+        """Append one result, as a line of JSON. Raises as `append` does."""
+        line = memoryview(data)
         complete_bytes = os.fstat(self._file).st_size
         try:
             with self._convert_errors():
@@ -62,7 +66,7 @@ class BatchJournal:
             with suppress(OSError):  # otherwise the next run removes it
                 os.ftruncate(self._file, complete_bytes)
             raise
-        self.digests[self.key_of(record)] = _digest_of(record)
+        self.digests[key] = digest
 
     @property
     def keys(self) -> KeysView[str | int]:

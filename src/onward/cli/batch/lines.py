@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from onward.api.openai.batch_lines import Fault, parse_line
 from onward.errors import SetupError
 
-METHOD = "POST"
 URLS = ("/v1/completions", "/completions")
 MAX_LINE_BYTES = 64_000_000
 """Of a request; no server takes larger ones."""
@@ -102,27 +102,14 @@ def check_lines(file: BinaryIO, path: Path, model: str | None) -> CheckedLine:
 
 
 def _line(raw: bytes, number: int, model: str | None) -> Line | InvalidLine:
-    place = f"Line {number}"
-    try:
-        value = msgspec.json.decode(raw)
-    except (ValueError, RecursionError) as problem:
-        return InvalidLine(number, None, "invalid_json_line", f"{place} {_json_problem(raw, problem)}.")
-    if not isinstance(value, dict):
-        return InvalidLine(number, None, "invalid_json_line", f"{place} is not a JSON object.")
-    custom_id, body = value.get("custom_id"), value.get("body")
-    if not isinstance(custom_id, str) or not custom_id:
-        message = f"{place} has no custom_id, a string that is unique in the file."
-        return InvalidLine(number, None, "missing_required_parameter", message)
-    method, url = value.get("method", METHOD), value.get("url", URLS[0])
-    if method != METHOD or url not in URLS:
-        message = f"{place} requests {method} {url}; only {METHOD} {URLS[0]} is supported."
-        return InvalidLine(number, custom_id, "invalid_method" if method != METHOD else "invalid_url", message)
-    if not isinstance(body, dict):
-        message = f"{place} has no body with the fields of a completion request."
-        return InvalidLine(number, custom_id, "missing_required_parameter", message)
+    parsed = parse_line(raw, URLS, None, needs_url=False)
+    if isinstance(parsed, Fault):
+        what = _json_problem(raw) if parsed.code == "invalid_json_line" else f": {parsed.message}"
+        return InvalidLine(number, parsed.custom_id, parsed.code, f"Line {number}{what}")
+    body = parsed.fields
     if model is not None:
         body["model"] = model
-    return Line(number, custom_id, body, _digest(custom_id, body, raw))
+    return Line(number, parsed.custom_id, body, _digest(parsed.custom_id, body, raw))
 
 
 def _digest(custom_id: str, body: dict[str, Any], raw: bytes) -> str:
@@ -133,10 +120,14 @@ def _digest(custom_id: str, body: dict[str, Any], raw: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _json_problem(raw: bytes, problem: Exception) -> str:
-    """Return what is wrong with a line. The JSON decoder counts bytes from the start of a string."""
+def _json_problem(raw: bytes) -> str:
+    """Return what is wrong with a line that is not a JSON object. The decoder counts bytes from the start of a
+    string."""
     try:
         raw.decode()
+        msgspec.json.decode(raw)
     except UnicodeDecodeError as error:
-        return f"is not UTF-8 text ({error.reason} at byte {error.start})"
-    return f"is not JSON: {str(problem).removeprefix('JSON is malformed: ')}"
+        return f" is not UTF-8 text ({error.reason} at byte {error.start})."
+    except (ValueError, RecursionError) as problem:
+        return f" is not JSON: {str(problem).removeprefix('JSON is malformed: ')}."
+    return " is not a JSON object."

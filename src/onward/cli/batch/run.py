@@ -9,37 +9,24 @@ from collections.abc import Iterator, KeysView
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
+
+from msgspec.json import encode as encoded
 
 from onward.api.ids import request_id
+from onward.api.openai.batch_lines import answered, unanswered
 from onward.cli.batch.journal import BatchJournal, record_id
 from onward.cli.batch.lines import CheckedLine, InvalidLine, Line, check_lines, opened_input, read_lines
+from onward.cli.batch.patience import BUSY_STATUSES, Patience, RequestLost
 from onward.cli.batch.progress import Counts, Progress, print_summary
 from onward.cli.interrupt import run
 from onward.cli.output.errors import error_object
-from onward.cli.output.terminal import note
 from onward.cli.session import Session
-from onward.cli.source.base import ConnectionFailed, RemoteError, Source
+from onward.cli.source.base import Document, RemoteError, Source
 from onward.cli.source.open import open_source, unknown_models
-from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, Overloaded, SetupError
+from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, SetupError
 
 Keys = KeysView[str | int]
-
-FULL_QUEUE_DELAY_SECONDS = 0.2
-"""How long a request waits if the queue of this process is full; running requests make room."""
-BUSY_STATUSES = (429, 502, 503)
-"""Statuses of a server that is overloaded or temporarily down; they say nothing about the line."""
-MAX_SILENCE_SECONDS = 600.0
-"""The run ends if a busy or lost server completes no line for this long; one completion may take as long."""
-MAX_LOST = 2
-"""A line is rejected when its connection was lost this many times, by a server that answered in between. Each time it
-was sent as often as the source retries."""
-RECONNECT_SECONDS = 2.0
-"""How long a request waits for a server that has completed lines of this run and can no longer be reached."""
-
-
-class _LineLost(Exception):
-    """The server closed the connection whenever a line was sent, and answered other requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +64,7 @@ def _run_file(batch: BatchRun, file: BinaryIO, counts: Counts) -> None:
         pending = _count(checked, results.keys, rejections.keys, counts)
         for bad in checked.invalid:
             if bad.number not in rejections.keys:
-                rejections.append(_unsent_record(bad))
+                rejections.write(_unsent(bad), bad.number)
                 counts.unsent += 1
         if pending:
             _run_pending(batch, file, pending, results, rejections, counts)
@@ -128,7 +115,7 @@ def _run_pending(
     for line in pending:
         model = None if batch.model else line.body["model"]
         if isinstance(model, str) and model in unknown:
-            rejections.append(_rejected_record(line, _model_not_found(model, unknown[model])))
+            rejections.write(_rejected(line, _model_not_found(model, unknown[model])), line.custom_id, line.digest)
             counts.rejected += 1
         else:
             to_run[line.number] = line.digest
@@ -163,11 +150,7 @@ class _Run:
         self._results = results
         self._rejections = rejections
         self._counts = counts
-        self._running = 0
-        self._last_finished = time.monotonic()
-        """When the last line finished; before that, when the run started."""
-        self._has_finished = False
-        self._has_waited = False
+        self._patience = Patience(source)
         self._last_failure: RemoteError | None = None
 
     async def all(self, requests: Iterator[Line]) -> None:
@@ -192,72 +175,27 @@ class _Run:
         try:
             if line.body.get("stream"):
                 raise InvalidRequest("A batch cannot stream: remove `stream`.", param="stream")
-            document = await self._complete(line)
+            document = await self._patience.complete(lambda: self._source.complete(line.body))
         except EngineStopped:
             raise
-        except _LineLost as problem:
-            self._rejections.append(_lost_record(line, problem))
-            self._counts.rejected += 1
+        except RequestLost as problem:
+            self._reject(line, _lost(line, problem))
         except (ApiError, RemoteError) as problem:
             if isinstance(problem, RemoteError) and _is_temporary(problem):
                 self._skip(problem)
                 return
             if problem.status in (401, 403):
                 raise
-            self._rejections.append(_rejected_record(line, problem))
-            self._counts.rejected += 1
+            self._reject(line, _rejected(line, problem))
         else:
-            self._results.append(_record(line, 200, document.value, document.request_id))
+            self._results.write(_completed(line, document), line.custom_id, line.digest)
             self._counts.tokens += (document.value.get("usage") or {}).get("completion_tokens") or 0
             self._counts.answered += 1
-        self._last_finished, self._has_finished = time.monotonic(), True
+        self._patience.finished()
 
-    async def _complete(self, line: Line) -> Any:
-        """Return the completion; waits while this process's queue is full or the server is busy. Raises _LineLost."""
-        num_lost = 0
-        self._running += 1
-        try:
-            while True:
-                try:
-                    return await self._source.complete(line.body)
-                except EngineStopped:
-                    raise
-                except Overloaded:
-                    if self._running == 1:
-                        raise
-                    delay = FULL_QUEUE_DELAY_SECONDS
-                except RemoteError as problem:
-                    delay = self._retry_delay(problem)
-                except ConnectionFailed as problem:
-                    if await self._server_answers():
-                        num_lost += 1
-                        if num_lost == MAX_LOST:
-                            raise _LineLost(str(problem)) from None
-                        delay = RECONNECT_SECONDS
-                    else:
-                        delay = self._retry_delay(problem)
-                await asyncio.sleep(delay)
-        finally:
-            self._running -= 1
-
-    async def _server_answers(self) -> bool:
-        """Return whether the server answers another request than one whose connection was lost."""
-        answers = getattr(self._source, "answers", None)
-        return answers is not None and await answers()
-
-    def _retry_delay(self, problem: RemoteError | ConnectionFailed) -> float:
-        """Return the seconds until the next attempt. Raises the problem if another attempt is pointless."""
-        delay = self._reconnect_delay() if isinstance(problem, ConnectionFailed) else _busy_delay(problem)
-        if delay is None or time.monotonic() - self._last_finished > MAX_SILENCE_SECONDS:
-            raise problem
-        if not self._has_waited:
-            self._has_waited = True
-            note(f"{problem} Waiting; lines will be retried.")
-        return delay
-
-    def _reconnect_delay(self) -> float | None:
-        """None for a server that has not completed any line: its address may be wrong."""
-        return RECONNECT_SECONDS if self._has_finished else None
+    def _reject(self, line: Line, record: bytes) -> None:
+        self._rejections.write(record, line.custom_id, line.digest)
+        self._counts.rejected += 1
 
     def _skip(self, problem: RemoteError) -> None:
         """Leave a line for the next run. Raises the problem if other lines would fail as well."""
@@ -267,44 +205,32 @@ class _Run:
         self._last_failure = problem
 
 
-def _busy_delay(problem: RemoteError) -> float | None:
-    """Return the seconds that a server which is busy or temporarily down asks for; None for other errors."""
-    return problem.retry_in_seconds if problem.status in BUSY_STATUSES else None
-
-
 def _is_temporary(problem: RemoteError) -> bool:
     """Return whether the server failed temporarily rather than rejected the line."""
     return problem.status in (408, 429) or problem.status >= 500
 
 
-def _record(line: Line, status: int, body: dict[str, Any], named: str | None) -> dict[str, Any]:
-    """Return a line of OpenAI's batch output."""
-    response = {"status_code": status, "request_id": named or request_id(), "body": body}
-    return {
-        "id": record_id(line.digest),
-        "custom_id": line.custom_id,
-        "response": response,
-        "error": None,
-    }
+def _completed(line: Line, document: Document) -> bytes:
+    """Return the line of a request that was completed, with the seed of its sampling as far as it is known."""
+    seed = line.body.get("seed") if document.seed is None else document.seed
+    ids = record_id(line.digest), document.request_id or request_id()
+    return answered(*ids, encoded(line.custom_id), 200, document.raw.encode(), seed if isinstance(seed, int) else None)
 
 
-def _rejected_record(line: Line, problem: ApiError | RemoteError) -> dict[str, Any]:
+def _rejected(line: Line, problem: ApiError | RemoteError) -> bytes:
     named = problem.request_id if isinstance(problem, RemoteError) else None
-    return _record(line, problem.status, {"error": error_object(problem)}, named)
+    ids = record_id(line.digest), named or request_id()
+    return answered(*ids, encoded(line.custom_id), problem.status, encoded({"error": error_object(problem)}), None)
 
 
-def _lost_record(line: Line, problem: _LineLost) -> dict[str, Any]:
-    """Return a line of OpenAI's batch output for a request that the server never answered, though it answers others."""
+def _lost(line: Line, problem: RequestLost) -> bytes:
+    """Return the line of a request that the server never answered, though it answers others."""
     message = f"Line {line.number}: {problem} The server answers other requests: this one may be too large for it."
     error = {"code": "connection_lost", "message": message}
-    return {"id": record_id(line.digest), "custom_id": line.custom_id, "response": None, "error": error}
+    return unanswered(record_id(line.digest), encoded(line.custom_id), error)
 
 
-def _unsent_record(line: InvalidLine) -> dict[str, Any]:
-    """Return a line of OpenAI's batch output for a request that was never sent: an error instead of a response."""
-    return {
-        "id": record_id(secrets.token_hex(12)),
-        "custom_id": line.custom_id,
-        "response": None,
-        "error": {"code": line.code, "message": line.message, "line": line.number},
-    }
+def _unsent(line: InvalidLine) -> bytes:
+    """Return the line of a request that was never sent: an error instead of a response."""
+    error = {"code": line.code, "message": line.message, "line": line.number}
+    return unanswered(record_id(secrets.token_hex(12)), encoded(line.custom_id), error)
