@@ -1,4 +1,4 @@
-"""The database of a command, from the same flags, variables and files as those of `onward serve`."""
+"""A command's database and log of requests, from the same flags, variables and files as those of `onward serve`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from onward.errors import SetupError
 from onward.settings import Settings, resolve
 
 if TYPE_CHECKING:
+    from onward.service.request_log import LoggedRequest
     from onward.service.store import Store
 
 NAMES = ("database", "data_dir")
@@ -30,6 +31,29 @@ def resolved_settings(given: dict[str, Any]) -> Settings:
     """Return the settings that the flags of `database_flags`, the environment and files choose. Raises SetupError."""
     flags = {name: given[name] for name in NAMES if given[name] is not None}
     return resolve(flags, config=given["config"]).settings
+
+
+def log_flags() -> list[click.Parameter]:
+    """Return the flags that name a log of requests."""
+    return [setting_flag(setting("log_requests")), *database_flags()]
+
+
+def read_log(given: dict[str, Any]) -> Iterator[LoggedRequest]:
+    """Yield the requests of the log that the flags of `log_flags`, environment and files name. Raises SetupError."""
+    from onward.compose.team import logged_folder
+    from onward.service.request_log import read_folder
+
+    flags = {name: given[name] for name in (*NAMES, "log_requests") if given[name] is not None}
+    settings = resolve(flags, config=given["config"]).settings
+    if settings.log_requests is None:
+        raise SetupError("There is no log of requests: name it with --log-requests FOLDER|database, as for the server.")
+    if (folder := logged_folder(settings)) is not None:
+        yield from read_folder(folder)
+        return
+    from onward.service.request_table import read_requests
+
+    with open_named(given) as store, store.read() as connection:
+        yield from read_requests(connection)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ COMMANDS = {
     "key": ("onward.cli.commands.key", "Make API keys, with limits: `key new`."),
     "usage": ("onward.cli.commands.usage", "Show who used what: tokens and cost by key, model, day."),
     "requests": ("onward.cli.commands.requests", "List, show and replay the requests that a server logged."),
+    "verify": ("onward.cli.commands.verify", "Compute saved answers again: which have the same bytes."),
     "database": ("onward.cli.commands.database", "Back up, restore and check the database of a server."),
     "config": ("onward.cli.commands.config", "Show the settings and where each one comes from."),
     "doctor": ("onward.cli.commands.doctor", "Check this machine: what works, what is missing, what to do."),

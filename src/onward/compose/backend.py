@@ -386,7 +386,12 @@ def _aliases(settings: Settings, models: dict[str, ResolvedModel]) -> dict[str, 
 
 
 def _filtered(settings: Settings, fingerprint: str) -> str:
-    """Return the fingerprint, or a different one for each set of content filters, which change the text."""
+    """Return the fingerprint, or a different one for each set of content filters, which change the text. It still names
+    whose engine computes."""
     if not settings.content_filter:
         return fingerprint
-    return "fp_" + hashlib.blake2b(f"{fingerprint} {settings.content_filter}".encode(), digest_size=6).hexdigest()
+    return (
+        fingerprint.rpartition("_")[0]
+        + "_"
+        + hashlib.blake2b(f"{fingerprint} {settings.content_filter}".encode(), digest_size=6).hexdigest()
+    )

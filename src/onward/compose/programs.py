@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onward.compose.upstreams import fingerprint_of, tokenizer_check, upstream_at
+from onward.compose.upstreams import BATCH_INVARIANT, fingerprint_of, tokenizer_check, upstream_at
 from onward.errors import ModelFolderError, SetupError
 from onward.model_files.base import ModelFiles, Progress
 from onward.model_files.formats import files_at
@@ -170,7 +170,7 @@ def start_program(
 def _mode(kind: ProgramKind, variables: Mapping[str, str]) -> str:
     """Return what fingerprints say of how a program computes: vLLM with the same bits whatever else it computes."""
     is_invariant = kind.word == "vllm" and variables.get("VLLM_BATCH_INVARIANT") == "1"
-    return "_batch_invariant" if is_invariant else ""
+    return BATCH_INVARIANT if is_invariant else ""
 
 
 class _Shown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from onward.engines.upstreams.base import Upstream
     from onward.engines.upstreams.engine import UpstreamEngine
 
+BATCH_INVARIANT = "_batch_invariant"
+"""In fingerprints of vLLM in the mode in which it computes the same bits whatever else it computes."""
 PROBE_TEXT = "Hello, world! 1234 été – naïve\n\n  def f(x):\n\treturn x*2 # 日本語 😀"
 """Tokenized by both sides: an upstream with another vocabulary is refused before it computes nonsense."""
 
@@ -103,3 +106,10 @@ def fingerprint_of(description: str, mode: str = "") -> str:
     says of itself."""
     kind = description.partition(" ")[0].replace("-", "_") + mode
     return f"fp_{kind}_" + hashlib.blake2b(description.encode(), digest_size=6).hexdigest()
+
+
+def promises_bytes(fingerprint: str) -> bool:
+    """Return whether the same request and seed have the same bytes wherever the fingerprint is this one. Results of
+    other servers' engines depend on what else they compute, those of vLLM in its batch-invariant mode do not."""
+    found = re.fullmatch(r"fp_([a-z]\w*)_[0-9a-f]+", fingerprint)
+    return found is None or found[1].endswith(BATCH_INVARIANT)

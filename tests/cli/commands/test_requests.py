@@ -49,7 +49,7 @@ def test_a_replay_says_whether_the_text_is_the_same(tmp_path: Path, format: str)
     choices = [{"index": 0, "text": document["choices"][0]["text"], "finish_reason": "length"}]
     same = replace(REQUEST, choices=choices, fingerprint=document["system_fingerprint"])
     other = replace(same, id="req_2", choices=[choices[0] | {"text": "no"}], fingerprint="fp_other")
-    chat = replace(same, id="req_3", route="/api/generate")
+    chat = replace(same, id="req_3", route="/v1/chat")
     where = write(tmp_path, same, other, chat)
     ran = onward("requests", "replay", "req_1", *where, "--format", format)
     assert ran.exit_code == 0, ran.stderr
@@ -58,7 +58,7 @@ def test_a_replay_says_whether_the_text_is_the_same(tmp_path: Path, format: str)
     if format == "json":
         assert json.loads(ran.stdout)["same"] is True and json.loads(differs.stdout)["same_fingerprint"] is False
     refused = onward("requests", "replay", "req_3", *where)
-    assert refused.exit_code == 1 and "only requests of OpenAI's API" in refused.stderr
+    assert refused.exit_code == 1 and "req_3 cannot be replayed: /v1/chat is no completion." in refused.stderr
 
 
 def test_without_a_log_there_is_nothing_to_show(tmp_path: Path) -> None:

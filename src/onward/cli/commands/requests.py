@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
@@ -12,41 +11,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
-from onward.cli.database import NAMES, database_flags, open_named
+from onward.cli.database import log_flags, read_log
 from onward.cli.output.formats import emit, table
 from onward.cli.session import Session
-from onward.cli.settings_command import setting, setting_flag
 from onward.errors import SetupError
-from onward.settings import resolve
 
 if TYPE_CHECKING:
-    from onward.cli.source.base import Source
+    from onward.cli.source.base import Document
     from onward.service.request_log import LoggedRequest
 
 SHOWN_CHARACTERS = 60
 
 
-def _requests(given: dict[str, Any]) -> Iterator[LoggedRequest]:
-    """Yield the requests of the log that flags, environment and files name. Raises SetupError."""
-    from onward.compose.team import logged_folder
-    from onward.service.request_log import read_folder
-
-    flags = {name: given[name] for name in (*NAMES, "log_requests") if given[name] is not None}
-    settings = resolve(flags, config=given["config"]).settings
-    if settings.log_requests is None:
-        raise SetupError("There is no log of requests: name it with --log-requests FOLDER|database, as for the server.")
-    if (folder := logged_folder(settings)) is not None:
-        yield from read_folder(folder)
-        return
-    from onward.service.request_table import read_requests
-
-    with open_named(given) as store, store.read() as connection:
-        yield from read_requests(connection)
-
-
 def list_requests(session: Session, key: str | None, limit: int, **given: Any) -> None:
     """Show the newest requests."""
-    found = [request for request in _requests(given) if key is None or request.key_name == key]
+    found = [request for request in read_log(given) if key is None or request.key_name == key]
     newest = list(islice(sorted(found, key=lambda request: -request.at_ms), limit))
     emit(session.output, {"object": "list", "data": [asdict(each) for each in newest]}, lambda: _table(newest))
 
@@ -70,7 +49,7 @@ def _prompt(request: LoggedRequest) -> str:
 
 
 def _find(id: str, given: dict[str, Any]) -> LoggedRequest:
-    for request in _requests(given):
+    for request in read_log(given):
         if request.id == id:
             return request
     raise SetupError(f"There is no request {id} in the log. `onward requests list` shows the newest.")
@@ -89,37 +68,35 @@ def _shown(request: LoggedRequest) -> str:
 
 
 def replay(session: Session, id: str, **given: Any) -> None:
-    """Send a request again, with the seed that was drawn, and say whether the text is the same; exit code 1 if not."""
+    """Compute a request again, with the seed that was drawn; say whether the text is the same, exit code 1 if not."""
     from onward.cli.source.open import open_source
+    from onward.cli.verify.files import logged
+    from onward.cli.verify.run import NotComputed, recompute
+    from onward.cli.verify.saved import first_difference
 
-    request = _find(id, given)
-    if not isinstance(request.body, dict) or not request.route.endswith("/completions"):
-        raise SetupError(f"{id} was sent to {request.route}: only requests of OpenAI's API can be replayed.")
-    left_out = ("stream", "stream_options")
-    fields = {name: value for name, value in request.body.items() if name not in left_out}
-    fields["seed"] = fields.get("seed") if fields.get("seed") is not None else request.seed
-    source = open_source(session.connection, [request.model])
-    document = asyncio.run(_complete(source, fields))
-    texts = [choice["text"] for choice in sorted(document["choices"], key=lambda choice: choice["index"])]
-    is_same = texts == [choice["text"] for choice in request.choices]
-    promised = document.get("system_fingerprint") == request.fingerprint
-    result = {"id": id, "same": is_same, "same_fingerprint": promised, "completion": document}
-    words = "The text is the same." if is_same else "The text differs."
-    if not is_same and not promised:
+    saved = logged(_find(id, given))
+    source = open_source(session.connection, [saved.model])
+
+    async def computed() -> Document:
+        try:
+            if saved.problem:
+                raise NotComputed(saved.problem)
+            return await recompute(source, saved, saved.model)
+        finally:
+            await source.aclose()
+
+    try:
+        completion = asyncio.run(computed()).value
+    except NotComputed as problem:
+        raise SetupError(f"{id} cannot be replayed: {problem}.") from None
+    difference = first_difference(saved, completion)
+    promised = completion.get("system_fingerprint") == saved.fingerprint
+    result = {"id": id, "same": difference is None, "same_fingerprint": promised, "completion": completion}
+    words = "The text is the same." if difference is None else f"The text differs. {difference.in_words()}."
+    if difference is not None and not promised:
         words += " So does the fingerprint: other weights or another version answered."
     emit(session.output, result, lambda: words)
-    click.get_current_context().exit(0 if is_same else 1)
-
-
-async def _complete(source: Source, fields: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return (await source.complete(fields)).value
-    finally:
-        await source.aclose()
-
-
-def _where() -> list[click.Parameter]:
-    return [setting_flag(setting("log_requests")), *database_flags()]
+    click.get_current_context().exit(0 if difference is None else 1)
 
 
 def _id() -> Argument:
@@ -136,16 +113,18 @@ command = CommandGroup(
             [
                 click.Option(["--key"], metavar="NAME", help="Only requests of this key."),
                 click.Option(["--limit"], type=click.IntRange(1), default=20, help="How many.  [default: 20]"),
-                *_where(),
+                *log_flags(),
             ],
             can_connect=False,
         ),
-        "show": session_command("show", show, "Show a request and its answer.", [_id(), *_where()], can_connect=False),
+        "show": session_command(
+            "show", show, "Show a request and its answer.", [_id(), *log_flags()], can_connect=False
+        ),
         "replay": session_command(
             "replay",
             replay,
             "Send a request again with the seed that was drawn, and compare the texts.",
-            [_id(), *_where()],
+            [_id(), *log_flags()],
         ),
     },
     help="What a server logged with --log-requests: list, show and replay requests.",

@@ -25,17 +25,20 @@ NO_MEMORY = (
     "-v, or that of its container or service)."
 )
 SETUP, CONNECTION, REQUEST, SERVER = 1, 3, 4, 5
+DIFFERS, NOT_KNOWN = 1, 6
+"""Of `verify`."""
 DOCUMENTED = (
     (0, "success; also when the reader of a pipe has gone away"),
     (
         SETUP,
         "a setup problem, such as a broken model folder; results that cannot be written, to a full disk or a closed "
-        "standard output; `batch run`: some lines failed",
+        "standard output; `batch run`: some lines failed; `verify`: an answer differs",
     ),
     (2, "usage error: an unknown flag or command, or an invalid value"),
     (CONNECTION, "no connection, or the connection was lost"),
     (REQUEST, "the request was rejected: HTTP 4xx, an unknown model"),
     (SERVER, "the server failed: HTTP 5xx"),
+    (NOT_KNOWN, "`verify`: no answer differs, but of some it cannot be known"),
     (INTERRUPTED, "Ctrl-C; running requests are cancelled"),
 )
 

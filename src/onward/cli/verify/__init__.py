@@ -1,0 +1,1 @@
+"""Saved answers, computed again: what is read, how it is compared, and what can be said."""

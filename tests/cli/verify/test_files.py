@@ -1,0 +1,149 @@
+"""What is read of files that hold requests and answers, and what is said of others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.cli.verify.files import read_files
+from onward.cli.verify.saved import Saved
+from onward.errors import SetupError
+
+REQUEST: dict[str, Any] = {"model": "toy", "prompt": "a", "seed": 1}
+CHOICE: dict[str, Any] = {"text": "b", "index": 0, "logprobs": None, "finish_reason": "stop"}
+ANSWER: dict[str, Any] = {
+    "id": "cmpl-1",
+    "object": "text_completion",
+    "created": 1,
+    "model": "toy",
+    "system_fingerprint": "fp_1",
+    "choices": [CHOICE],
+    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+}
+LOGGED: dict[str, Any] = {
+    "id": "req_1", "at_ms": 1, "key_id": "", "key_name": "", "route": "/generate", "model": "toy",
+    "fingerprint": "fp_1", "seed": 5, "status": 200, "body": {"inputs": "a"}, "choices": [CHOICE],
+    "prompt_tokens": 1, "completion_tokens": 1,
+}  # fmt: skip
+
+
+def write(path: str, *lines: Any, indent: int | None = None, beginning: str = "") -> Path:
+    text = "".join(json.dumps(line, indent=indent) + "\n" for line in lines)
+    Path(path).write_text(beginning + text, encoding="utf-8")
+    return Path(path)
+
+
+def result(custom_id: str, **response: Any) -> dict[str, Any]:
+    whole = {"status_code": 200, "request_id": "req_1", "body": ANSWER, **response}
+    return {"id": "batch_req_1", "custom_id": custom_id, "response": whole, "error": None}
+
+
+def read(*paths: Path) -> list[Saved]:
+    return list(read_files(paths))
+
+
+def test_a_batch_is_matched_by_custom_id_in_any_order() -> None:
+    lines = [{"custom_id": name, "method": "POST", "url": "/v1/completions", "body": REQUEST} for name in "abcde"]
+    inputs = write("in.jsonl", *lines, beginning="\ufeff")
+    output = write("out.jsonl", result("b", seed=7), result("a", body=ANSWER | {"choices": [{}]}), result("zz"))
+    failed = {"id": "x", "custom_id": "d", "response": None, "error": {"code": "batch_expired", "message": "m"}}
+    errors = write("errors.jsonl", result("c", status_code=400, body={"error": {}}), failed)
+    found = read(output, inputs, errors)
+    assert [(each.id, each.problem) for each in found] == [
+        ("b", ""),
+        ("a", "the answer is not a completion"),
+        ("zz", "its request is not in these files"),
+        ("c", "it got an error (400)"),
+        ("d", "it was not computed (batch_expired)"),
+        ("e", "it has no answer in these files"),
+    ]
+    first = found[0]
+    assert (first.fields, first.seed, first.model, first.fingerprint) == (REQUEST, 7, "toy", "fp_1")
+    assert first.choices == [CHOICE] and first.usage == ANSWER["usage"] and first.is_whole
+
+
+def test_the_log_of_requests_is_read_as_a_file_and_as_a_folder() -> None:
+    others = [
+        LOGGED | {"id": "req_2", "status": 499, "choices": [CHOICE | {"finish_reason": None}]},
+        LOGGED | {"id": "req_3", "status": 500},
+        LOGGED | {"id": "req_4", "body": "{not json"},
+        LOGGED | {"id": "req_5", "status": 499, "choices": []},
+    ]
+    Path("log/no-key").mkdir(parents=True)
+    path = write("log/no-key/2026-11-26-1.jsonl", LOGGED, *others)
+    with path.open("a") as file:
+        file.write('{"id": "req_6"')
+    for found in (read(path), read(Path("log"))):
+        assert [(each.id, bool(each.problem), each.is_whole) for each in found] == [
+            ("req_1", False, True),
+            ("req_2", False, False),
+            ("req_3", True, False),
+            ("req_4", True, True),
+            ("req_5", True, False),
+        ]
+        assert (found[0].route, found[0].seed, found[0].fields) == ("/generate", 5, {"inputs": "a"})
+
+
+def test_a_pair_is_json_events_or_what_curl_writes() -> None:
+    request = write("request.json", REQUEST, indent=2)
+    chunks = [
+        ANSWER | {"choices": [CHOICE | {"text": part, "finish_reason": end}], "usage": None}
+        for part, end in (("a", None), ("b", "stop"))
+    ]
+    events = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    head = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nOnward-Seed: 12\r\nx: y\r\n\r\n"
+    files = {
+        "answer.json": json.dumps(ANSWER, indent=2),
+        "line.json": json.dumps(ANSWER),
+        "curl.txt": head + json.dumps(ANSWER, indent=2),
+        "events.txt": events + "data: [DONE]\n\n",
+        "cut.txt": head + ": a comment\n\n" + events,
+    }
+    found = {}
+    for name, text in files.items():
+        Path(name).write_bytes(text.encode())
+        (found[name],) = read(Path(name), request)
+        assert found[name].fields == REQUEST and found[name].fingerprint == "fp_1" and not found[name].problem
+    assert [each.choices[0]["text"] for each in found.values()] == ["b", "b", "b", "ab", "ab"]
+    assert [each.seed for each in found.values()] == [None, None, 12, None, 12]
+    assert [each.is_whole for each in found.values()] == [True, True, True, True, False]
+    Path("error.txt").write_text('HTTP/1.1 400 Bad Request\r\n\r\n{"error": {}}')
+    assert read(request, Path("error.txt"))[0].problem == "it got an error (400)"
+    Path("error.txt").write_text('data: {"error": {"message": "m"}}\n\n')
+    assert read(request, Path("error.txt"))[0].problem == "its stream ended with an error"
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a": "no json"}, "a is not a JSON object, nor lines of them. Known are the input and output of a batch"),
+        ({"a": ""}, "not a JSON object"),
+        ({"a": "[1]"}, "not a JSON object"),
+        ({"a": "\x00\xff"}, "not a JSON object"),
+        ({"a": '{"x": 1}'}, "a is nothing that can be verified"),
+        ({"a": '{"error": {"message": "m"}}'}, "a is an error instead of an answer"),
+        ({"a": json.dumps(REQUEST)}, "There are 1 files with a request and 0 with an answer"),
+        ({"a": json.dumps(ANSWER)}, "There are 0 files with a request and 1 with an answer"),
+        ({"a": json.dumps({"custom_id": "1", "body": {}})}, "name the file with its answers"),
+        ({"a": json.dumps(result("1"))}, "name the file with its requests"),
+        ({"a": json.dumps({"custom_id": "1", "body": 1}), "b": json.dumps(result("1"))}, "a line 1 is not a line of a"),
+        (
+            {"a": json.dumps({"custom_id": "1", "body": {}}), "b": json.dumps(result("1")) + "\n{"},
+            "b line 2 is not a line of a batch's output",
+        ),
+        (
+            {"a": 2 * (json.dumps({"custom_id": "1", "body": {}}) + "\n"), "b": json.dumps(result("1"))},
+            "a line 2 has the custom_id '1' of another line",
+        ),
+        ({"a": '{"format": "onward-story", "nodes": 1}'}, "a is not a story that the playground exported"),
+    ],
+)
+def test_what_is_wrong_with_files_is_said(files: dict[str, str], message: str) -> None:
+    for name, text in files.items():
+        Path(name).write_text(text, encoding="utf-8")
+    with pytest.raises(SetupError) as problem:
+        read(*map(Path, files))
+    assert message in str(problem.value)
