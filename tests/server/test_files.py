@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, func, select
+from sqlalchemy import URL, Connection, func, select
 
 from onward.api.openai import files as api
 from onward.server.app import make_app
 from onward.service.keys import create_key
 from onward.service.limits import Limits
-from onward.service.store import Store, open_store
+from onward.service.store import DatabaseAway, Store, open_store
 from onward.service.tables import CONTENTS, FILES
 from onward.service.team import Team
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
@@ -111,6 +113,43 @@ def test_a_full_disk_refuses_uploads(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert refused.status == 503 and "nearly full" in refused.error["message"]
         assert await served.is_empty()
         assert (await served.post(LINE, "free").done()).status == 503
+
+    serving(tmp_path, test)
+
+
+def test_the_disk_is_not_waited_for_on_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def has_room(self: Store, num_bytes: int) -> bool:
+        threads.append(threading.get_ident())
+        return True
+
+    async def test(served: Served) -> None:
+        monkeypatch.setattr(Store, "has_room", has_room)
+        assert (await served.post(LINE * 100, "free").done()).status == 200
+        assert threads and threading.get_ident() not in threads
+
+    serving(tmp_path, test)
+
+
+def test_an_upload_that_failed_with_the_database_is_deleted_when_it_answers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(self: Store) -> AbstractContextManager[Connection]:
+        raise DatabaseAway("it was unplugged.")
+
+    async def test(served: Served) -> None:
+        call = served.post(None, "free")
+        call.feed(HEAD + LINE * 100)
+        await asyncio.sleep(0.05)
+        with monkeypatch.context() as unplugged:
+            unplugged.setattr(Store, "begin", away)
+            call.feed(LINE * 100 + TAIL, more=False)
+            refused = await call.done()
+            assert refused.status == 503 and "does not answer" in refused.error["message"]
+            assert (await served.post(LINE, "free").done()).status == 503
+        await served.team.desk.transact(lambda connection: None)
+        assert await served.is_empty()
 
     serving(tmp_path, test)
 

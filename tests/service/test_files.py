@@ -82,6 +82,15 @@ def test_a_file_that_is_received_exists_for_nobody_and_goes_with_its_server(stor
         assert stored_bytes(connection, "key_a") == 0
 
 
+def test_a_file_that_was_finished_unnoticed_goes_with_its_upload(store: Store, clock: Clock) -> None:
+    """Its client was told that the database does not answer."""
+    with store.begin() as connection:
+        add(connection, "file-1", b"abc", clock.now)
+        forget_upload(connection, "file-1")
+        assert find_file(connection, "key_a", "file-1", clock.now) is None
+        assert connection.execute(select(func.count()).select_from(CONTENTS)).scalar_one() == 0
+
+
 def test_a_key_stores_no_more_than_it_may(store: Store, clock: Clock) -> None:
     limits = Limits(stored_bytes=10)
     with store.begin() as connection:

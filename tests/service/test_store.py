@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -114,3 +115,31 @@ def test_what_waits_is_committed_together_and_a_failing_operation_fails_alone(st
     assert results == [True, True, False, True]
     with store.read() as connection:
         assert set(connection.execute(select(FACES.c.id)).scalars()) == {"a", "b", "c"}
+
+
+def test_what_must_be_done_is_done_when_the_database_answers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds nothing else up meanwhile, and no more of it waits than may."""
+    monkeypatch.setattr("onward.service.store.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("onward.service.writer.MAX_KEPT", 2)
+    monkeypatch.setattr("onward.service.writer.KEPT_SECONDS", 0.0)
+    path = tmp_path / "onward.db"
+    store = open_store(URL.create("sqlite", database=str(path)))
+    writer = Writer(store)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    def adding(name: str) -> Callable[[Connection], object]:
+        return lambda connection: connection.execute(FACES.insert().values(id=name, seen_ms=1))
+
+    for name in ("a", "b", "one too many"):
+        writer.ensure(adding(name))
+    assert isinstance(writer.submit(adding("c")).exception(10), DatabaseAway)
+    other.execute("ROLLBACK")
+    other.close()
+    writer.submit(adding("d")).result(10)
+    writer.close(10)
+    with store.read() as connection:
+        assert set(connection.execute(select(FACES.c.id)).scalars()) == {"a", "b", "d"}
+    store.close()

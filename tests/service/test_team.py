@@ -197,3 +197,27 @@ def test_requests_are_kept_as_long_as_the_setting_says(
         team.close()
 
     test()
+
+
+def test_what_a_request_had_reserved_is_freed_when_the_database_answers_again(
+    breaking: BreakingStore, tmp_path: Path
+) -> None:
+    @in_loop
+    async def test() -> None:
+        team = Team(breaking, tmp_path)
+        grant = team.keys[0].grant
+        admitted = await team.admit(grant, "m", 10, 30)
+        assert admitted is not None and admitted.is_stored
+        breaking.is_away = True
+        team.release(admitted)
+        with pytest.raises(Overloaded):
+            await team.desk.transact(lambda connection: None)
+        breaking.is_away = False
+        for _ in range(2):  # the first shows that the database answers
+            await team.desk.transact(lambda connection: None)
+        with breaking.read() as connection:
+            assert connection.execute(select(func.count()).select_from(RESERVATIONS)).scalar_one() == 0
+            assert read_usage(connection, grant.id).num_running == 0
+        team.close()
+
+    test()

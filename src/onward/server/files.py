@@ -59,17 +59,15 @@ class FileRoutes(Stored):
         store, key_id = self.store, self.key_of(exchange)
         parser = FormParser(exchange.header(b"content-type") or "")
         grant = None if exchange.key is None else exchange.key.grant
-        receiving = await store.receive(key_id, NO_LIMITS if grant is None else grant.limits)
-        upload = _Upload(receiving, parser.form, self.settings)
         try:
-            async for chunk in exchange.chunks(api.MAX_FILE_BYTES + FORM_BYTES, UPLOAD_SECONDS):
-                parser.feed(chunk)
-                await upload.take()
-            stored = await upload.finish()
-        except BaseException as error:
-            receiving.discard()
-            if isinstance(error, ApiError):
-                await exchange.discard_rest()
+            async with store.receiving(key_id, NO_LIMITS if grant is None else grant.limits) as receiving:
+                upload = _Upload(receiving, parser.form, self.settings)
+                async for chunk in exchange.chunks(api.MAX_FILE_BYTES + FORM_BYTES, UPLOAD_SECONDS):
+                    parser.feed(chunk)
+                    await upload.take()
+                stored = await upload.finish()
+        except ApiError:
+            await exchange.discard_rest()
             raise
         await _respond(exchange, file_object(stored))
 

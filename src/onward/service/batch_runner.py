@@ -198,7 +198,7 @@ class BatchRunner:
         free = self._max_lines - len(self._running)
         if self._running and free < max(1, self._max_lines // 8):
             return
-        if any(line.is_suspect for line, _ in self._running.values()) or not self._desk.has_room:
+        if any(line.is_suspect for line, _ in self._running.values()) or not await self._desk.has_room():
             return
         while free > 0 and (wanted := self._choose(free)):
             taken = await self._claim(wanted)
@@ -290,13 +290,13 @@ class BatchRunner:
             except Overloaded:  # while the database is away; if it was written, nothing is written again
                 await asyncio.sleep(RETRY_SECONDS)
             except asyncio.CancelledError:  # what it had reserved is settled in any case
-                self._desk.submit(write, order_of(line.key_id, line.batch_id))
+                self._desk.ensure(write, order_of(line.key_id, line.batch_id))
                 raise
 
     def _give_back(self, lines: Iterable[BatchLine], *, is_lost: bool = False, is_strike: bool = False) -> None:
-        """Let lines wait for the next server. Does not wait; if it fails, this server's death does it."""
+        """Let lines wait for the next server. Does not wait."""
         face, held = self._desk.face, list(lines)
-        self._desk.submit(
+        self._desk.ensure(
             lambda connection: give_back(connection, face, held, is_lost=is_lost, is_strike=is_strike),
             order_of(held[0].key_id, held[0].batch_id),
         )

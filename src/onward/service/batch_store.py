@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 from sqlalchemy import Connection
@@ -83,12 +84,18 @@ class BatchStore:
             after = parts[-1][0]
             yield b"".join(data for _, data in parts)
 
-    async def receive(self, key_id: str, limits: Limits) -> Receiving:
-        """Begin to receive a file."""
-        self._desk.check_disk(0)
+    @asynccontextmanager
+    async def receiving(self, key_id: str, limits: Limits) -> AsyncIterator[Receiving]:
+        """Receive a file within the block. What has arrived of one that was not finished there is deleted, at the
+        latest when the database answers again."""
+        await self._desk.check_disk(0)
         receiving = Receiving(self._desk, key_id, limits)
-        await receiving.begin()
-        return receiving
+        try:
+            await receiving.begin()
+            yield receiving
+        except BaseException:
+            receiving.discard()
+            raise
 
 
 class Receiving:
@@ -109,7 +116,7 @@ class Receiving:
     async def add(self, data: bytes) -> None:
         """Write the next part, of at most PART_BYTES. Raises StorageFull; Overloaded for a full disk."""
         assert len(data) <= PART_BYTES
-        self._desk.check_disk(len(data))
+        await self._desk.check_disk(len(data))
         number, self._num_parts = self._num_parts, self._num_parts + 1
         stored = await self._desk.transact(
             lambda connection: add_part(connection, self._id, self._key_id, number, data, self._limits), self._key_id
@@ -129,4 +136,4 @@ class Receiving:
 
     def discard(self) -> None:
         """Delete what was written of a file that is not complete. Does not wait."""
-        self._desk.submit(lambda connection: forget_upload(connection, self._id), self._key_id)
+        self._desk.ensure(lambda connection: forget_upload(connection, self._id), self._key_id)

@@ -127,5 +127,5 @@ class BatchValidator:
         """Add lines to the queue, unless one was found that is not valid."""
         for begin in range(0, 0 if check.errors else len(lines), LINES_PER_GROUP):
             group = [NewLine(*line) for line in lines[begin : begin + LINES_PER_GROUP]]
-            self._desk.check_disk(sum(len(line.request) for line in group))
+            await self._desk.check_disk(sum(len(line.request) for line in group))
             await self._change(batch, partial(add_lines, batch_id=batch.id, lines=group))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -47,9 +46,9 @@ class Desk:
         except (DatabaseAway, TimeoutError):
             raise Overloaded(AWAY, retry_after=5) from None
 
-    def submit(self, run: Callable[[Connection], T], key_id: str = "") -> Future[T]:
-        """Run an operation in a transaction soon, and do not wait for it."""
-        return self._writer.submit(run, key_id)
+    def ensure(self, run: Callable[[Connection], object], key_id: str = "") -> None:
+        """Run an operation in a transaction soon, or as soon as the database answers. Does not wait."""
+        self._writer.ensure(run, key_id)
 
     async def look_up(self, run: Callable[[Connection], T]) -> T:
         """Return what an operation reads, on a thread, beside those that write. Raises Overloaded where the database is
@@ -64,12 +63,12 @@ class Desk:
         except DatabaseAway:
             raise Overloaded(AWAY, retry_after=5) from None
 
-    def check_disk(self, num_bytes: int) -> None:
+    async def check_disk(self, num_bytes: int) -> None:
         """Raise Overloaded where the disk of the database has no room for so much more. The ledger keeps a reserve."""
-        if not self._store.has_room(num_bytes):
+        if not await self.has_room(num_bytes):
             raise Overloaded(DISK_FULL, retry_after=60)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the disk of the database has room for more than the ledger."""
-        return self._store.has_room(0)
+    async def has_room(self, num_bytes: int = 0) -> bool:
+        """Return whether the disk of the database has room for so much more than the ledger. A disk may take long to
+        answer."""
+        return await on_thread(lambda: self._store.has_room(num_bytes))

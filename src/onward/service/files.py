@@ -111,9 +111,9 @@ def delete_file(connection: Connection, file: StoredFile) -> None:
 
 
 def forget_upload(connection: Connection, file_id: str) -> None:
-    """Delete what has arrived of a file that is received no longer."""
+    """Delete what has arrived of a file that is received no longer; the file, too, if it is complete after all."""
     connection.execute(delete(CONTENTS).where(CONTENTS.c.file_id == file_id))
-    connection.execute(delete(FILES).where(FILES.c.id == file_id, FILES.c.face != ""))
+    connection.execute(delete(FILES).where(FILES.c.id == file_id))
 
 
 def forget_files(connection: Connection, key_id: str) -> None:

@@ -260,7 +260,7 @@ class Team:
         """Free a reservation that was made after all, when nobody waited for it any more. Called on any thread."""
         if not future.cancelled() and future.exception() is None and isinstance(future.result()[1], Reservation):
             now = self._store.clock()
-            self._writer.submit(lambda connection: settle_request(connection, request_id, grant, 0, 0, now), grant.id)
+            self._writer.ensure(lambda connection: settle_request(connection, request_id, grant, 0, 0, now), grant.id)
 
     def begin(
         self, row: LedgerRow, grant: Grant | None, admitted: Admitted | None, progress: Callable[[], Progress]
@@ -300,7 +300,7 @@ class Team:
         usage = settle(grant.limits, self._usage_of(grant), admitted.reservation, 0, 0, now)
         self._usages[grant.id] = usage
         if admitted.is_stored:
-            self._writer.submit(
+            self._writer.ensure(
                 lambda connection: settle_request(connection, admitted.request_id, grant, 0, 0, now), grant.id
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -19,12 +20,18 @@ log = logging.getLogger("onward.service")
 T = TypeVar("T")
 MAX_GROUP = 500
 """Operations of one transaction."""
+MAX_KEPT = 10_000
+"""Operations that wait for a database that is away."""
+KEPT_SECONDS = 1.0
+"""How often they are tried at most: a database that answers may still refuse them, such as a full one."""
 
 
 @dataclass(slots=True)
 class _Operation:
     run: Callable[[Connection], Any]
     key: str
+    is_kept: bool = False
+    """Whether it is run again where the database was away."""
     future: Future[Any] = field(default_factory=Future)
 
 
@@ -39,6 +46,9 @@ class Writer:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiting: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        self._kept: list[_Operation] = []
+        """What is run again when the database answers. Used on this writer's thread, as the next."""
+        self._tries_kept_at = 0.0
         self._thread = threading.Thread(target=self._run, name="onward-store", daemon=True)
         self._thread.start()
 
@@ -47,6 +57,11 @@ class Writer:
         operation = _Operation(run, key)
         self._waiting.put(operation)
         return operation.future
+
+    def ensure(self, run: Callable[[Connection], object], key: str = "") -> None:
+        """Run an operation soon; where the database is away, when it answers, so perhaps after later ones of its key.
+        It is lost only with this server, or where MAX_KEPT others wait."""
+        self._waiting.put(_Operation(run, key, is_kept=True))
 
     def close(self, timeout: float | None = None) -> None:
         """Run what waits, then end the thread; wait for that for at most `timeout` seconds."""
@@ -57,16 +72,32 @@ class Writer:
         is_open = True
         while is_open:
             group, is_open = self._next_group()
-            if not group:
-                continue
-            group.sort(key=lambda operation: operation.key)
-            try:
-                self._commit(group)
-            except Exception as error:
-                if len(group) > 1 and not isinstance(error, DatabaseAway):
-                    self._commit_alone(group)
-                else:
-                    self._fail(group, error)
+            if group and self._run_group(group) and self._kept and time.monotonic() >= self._tries_kept_at:
+                self._run_kept()
+
+    def _run_group(self, group: list[_Operation]) -> bool:
+        """Run operations in one transaction, or each in one of its own if one of them fails. Returns whether the
+        database answered."""
+        group.sort(key=lambda operation: operation.key)
+        try:
+            self._commit(group)
+        except DatabaseAway as error:
+            self._fail(group, error)
+            return False
+        except Exception as error:
+            if len(group) > 1:
+                self._commit_alone(group)
+            else:
+                self._fail(group, error)
+        return True
+
+    def _run_kept(self) -> None:
+        """Run what was kept while the database was away, until it is away again."""
+        self._tries_kept_at = time.monotonic() + KEPT_SECONDS
+        kept, self._kept = self._kept, []
+        while kept and self._run_group(kept[:MAX_GROUP]):
+            del kept[:MAX_GROUP]
+        self._kept += kept[MAX_GROUP:]
 
     def _next_group(self) -> tuple[list[_Operation], bool]:
         """Return what waits, at least one operation, and whether more may come."""
@@ -95,7 +126,11 @@ class Writer:
                 self._fail([operation], error)
 
     def _fail(self, group: list[_Operation], error: Exception) -> None:
-        if not isinstance(error, DatabaseAway):
+        is_away = isinstance(error, DatabaseAway)
+        if not is_away:
             log.error("an operation of the database failed", exc_info=error)
         for operation in group:
-            operation.future.set_exception(error)
+            if is_away and operation.is_kept and len(self._kept) < MAX_KEPT:
+                self._kept.append(operation)
+            else:
+                operation.future.set_exception(error)
