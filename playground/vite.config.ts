@@ -1,8 +1,13 @@
-/** Builds one script and one style sheet with fixed names into the Python package; the server adds a version to their URLs. */
+/**
+ * Builds one script and one style sheet per page, with fixed names, into the Python package; the server adds a version to
+ * their URLs. The mode is the page.
+ */
 import { defineConfig } from "vite";
 
+const PAGES: Record<string, string> = { playground: "src/main.tsx", reference: "src/reference.ts", usage: "src/usage.tsx" };
+
 export default defineConfig(({ mode }) => {
-  const name = mode === "reference" ? "reference" : "playground";
+  const name = mode in PAGES ? mode : "playground";
   return {
     build: {
       outDir: "../src/onward/server/pages/static",
@@ -12,7 +17,7 @@ export default defineConfig(({ mode }) => {
       copyPublicDir: false,
       license: name === "playground" ? { fileName: "LICENSES.txt" } : false,
       rolldownOptions: {
-        input: name === "reference" ? "src/reference.ts" : "src/main.tsx",
+        input: PAGES[name] as string,
         output: { entryFileNames: `${name}.js`, assetFileNames: `${name}[extname]`, codeSplitting: false, comments: false },
       },
     },

@@ -1,5 +1,6 @@
 /** Starts the page. */
 import { render } from "preact";
+import "./theme.css";
 import "./style.css";
 import { loadModels } from "./state/access";
 import { openPermalink } from "./state/sharing";

@@ -1,11 +1,15 @@
 /** The API reference: sends the examples of the page, and shows what the server answers. */
+import "./theme.css";
+import "./reference.css";
 import { BASE } from "./api/base";
+import { showTheme, storedTheme } from "./state/storage";
 
 const MAX_SHOWN = 20_000;
 const EXAMPLE_MODEL = "storyteller";
 
 let model = EXAMPLE_MODEL;
 
+showTheme(storedTheme());
 for (const element of document.querySelectorAll<HTMLElement>(".try")) element.hidden = false;
 for (const form of document.querySelectorAll<HTMLFormElement>("form.try")) {
   form.addEventListener("submit", (event) => {

@@ -1,13 +1,13 @@
 import { describe, expect, it } from "vitest";
-import { csv, numbersJson, picture, svg } from "../src/core/numbers";
+import { numbersCsv, numbersJson, picture, svg } from "../src/core/numbers";
 import { request, TEMPLATES } from "../src/core/templates";
 
 const token = (from: number, to: number, logprob: number | null) => ({ text: "", from, to, ids: [1], logprob, alternatives: [] });
 
-describe("csv", () => {
+describe("numbersCsv", () => {
   it("guards text that would be a formula, and no number", () => {
     const text = '=1+1,"a"\n-x @y';
-    const rows = csv([token(0, 4, -1.5), token(4, 9, null), token(9, 11, -0), token(11, 14, -2)], text).split("\r\n");
+    const rows = numbersCsv([token(0, 4, -1.5), token(4, 9, null), token(9, 11, -0), token(11, 14, -2)], text).split("\r\n");
     expect(rows.slice(0, 2)).toEqual(["index,from,to,text,ids,logprob,bits", "0,0,4,'=1+1,1,-1.5,2.1640425613334453"]);
     expect(rows[2]).toBe('1,4,9,",""a""\n",1,,');
     expect(rows[3]?.startsWith("2,9,11,'-x,1,0,")).toBe(true);

@@ -8,14 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
 
-from tests.playground.browser import PATIENCE_MS
+from tests.playground.browser import PATIENCE_MS, SOURCES
 
 IN_MENU = frozenset(
     {"Same again", "Fill in", "Rewrite", "Template", "Score", "Side by side", "Share", "Copy as", "New story"}
 )
 """What the toolbar's menu has."""
+MAX_TABS = 120
+AXE = SOURCES / "node_modules/axe-core/axe.min.js"
 PHONE = {"viewport": {"width": 400, "height": 800}, "has_touch": True, "is_mobile": True}
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -135,6 +138,17 @@ class Playground:
         expect(ended).to_be_attached()
         return self.wait()
 
+    def tab_to(self, name: str) -> Playground:
+        """Press Tab until something whose name begins like this has the focus."""
+        named = "(({ariaLabel, labels, textContent}) => ariaLabel ?? labels?.[0]?.textContent ?? textContent)"
+        reached: list[str] = []
+        while len(reached) < MAX_TABS:
+            self.page.keyboard.press("Tab")
+            reached.append(self.page.evaluate(f"{named}(document.activeElement).trim()"))
+            if reached[-1].startswith(name):
+                return self
+        raise AssertionError(f"{name} is not reached, but {reached}")
+
     def wait(self) -> Playground:
         """Wait until nothing is generated any more."""
         expect(self.page.get_by_role("button", name=re.compile("^Stop"))).to_have_count(0)
@@ -156,6 +170,15 @@ class Playground:
 
     def meter(self, name: str) -> str:
         return self.page.locator(f".meter div:has(dt:text-is('{name}')) dd").inner_text()
+
+
+def violations(page: Page) -> list[tuple[str, list[str]]]:
+    """Return what axe finds wrong with a page as it is shown. Skips where `npm ci` did not run."""
+    if not AXE.is_file():
+        pytest.skip("needs axe-core: run `npm ci` in playground/")
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run().then(({violations}) => violations)")
+    return [(each["id"], [node["html"][:150] for node in each["nodes"][:3]]) for each in found]
 
 
 def open_context(browser: Browser, **options: Any) -> BrowserContext:

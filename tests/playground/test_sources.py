@@ -15,7 +15,8 @@ from onward.server.pages.assets import FOLDER
 from tests.playground.browser import SOURCES, needs_node, node_program
 
 pytestmark = [pytest.mark.slow, needs_node]
-BUILT = ("playground.js", "playground.css", "reference.js", "LICENSES.txt")
+PAGES = ("playground", "reference", "usage")
+BUILT = (*(f"{page}.{kind}" for page in PAGES for kind in ("js", "css")), "LICENSES.txt")
 
 
 def run(*command: str, folder: Path = SOURCES) -> str:
@@ -42,8 +43,8 @@ def test_the_types_are_those_of_the_openapi_document(tmp_path: Path) -> None:
 
 
 def test_the_built_files_are_made_of_these_sources(tmp_path: Path) -> None:
-    for mode in ("production", "reference"):
-        run(*node_program("npx", "vite", "build", "--mode", mode, "--outDir", str(tmp_path)))
+    for page in PAGES:
+        run(*node_program("npx", "vite", "build", "--mode", page, "--outDir", str(tmp_path)))
     for name in BUILT:
         assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes(), f"{name}: run `make playground`."
 

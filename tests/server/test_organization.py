@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from onward.server.app import make_app
 from onward.server.organization import BAD_TOKEN
 from onward.service.ledger import write_row
-from tests.server.fakes import Call
+from tests.server.fakes import Call, settings
 from tests.server.test_running_team import Served, serving
 from tests.service.test_ledger import EMPTY
 
@@ -90,12 +91,42 @@ def test_groups_in_every_spelling_of_clients(tmp_path: Path) -> None:
             {"group_by": "model,api_key_id,batch"},
             {"group_by[0]": "model", "group_by[1]": "api_key_id", "group_by[2]": "batch"},
         ]
-        grouped = [(await ask(served, "usage/completions", start_time=MIDNIGHT, **each)).json for each in spellings]
+        asked = [await ask(served, "usage/completions", start_time=MIDNIGHT, **each) for each in spellings]
+        grouped = [call.json["data"] for call in asked]  # next_page knows when it was made
         assert all(each == grouped[0] for each in grouped)
-        assert [(row["model"], row["api_key_id"], row["batch"]) for row in grouped[0]["data"][0]["results"]] == [
+        assert [(row["model"], row["api_key_id"], row["batch"]) for row in grouped[0][0]["results"]] == [
             ("m", "key_1", False),
             ("n", "key_1", False),
         ]
+
+    serving(tmp_path, test, keys=keys())
+
+
+def test_a_key_is_named_where_it_is_a_group(tmp_path: Path) -> None:
+    """One that was renamed in a key file stays one row."""
+
+    async def test(served: Served) -> None:
+        with served.store.begin() as connection:
+            for number, name in enumerate(("alice", "alicia")):
+                row = replace(
+                    EMPTY, id=str(number), ended_ms=MIDNIGHT * 1000, key_id="key_1", key_name=name, prompt_cost=1
+                )
+                write_row(connection, row, None, None)
+        for path in ("usage/completions", "costs"):
+            grouped = (await ask(served, path, start_time=MIDNIGHT, group_by="api_key_id")).json["data"][0]["results"]
+            assert [(row["api_key_id"], row["api_key_name"]) for row in grouped] == [("key_1", "alicia")]
+            plain = (await ask(served, path, start_time=MIDNIGHT)).json["data"][0]["results"]
+            assert [row["api_key_name"] for row in plain] == [None]
+
+    serving(tmp_path, test, keys=keys())
+
+
+def test_the_page_of_usage_is_linked_where_there_is_a_ledger(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        for app, has_ledger in ((served.app, True), (make_app(served.backend, settings()), False)):
+            reference, page = [(await Call(app, "GET", path).done()).body.decode() for path in ("/docs", "/")]
+            assert ('href="./usage"' in reference) is has_ledger
+            assert (f'"hasLedger": {str(has_ledger).lower()}') in page
 
     serving(tmp_path, test, keys=keys())
 

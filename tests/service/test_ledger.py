@@ -111,7 +111,7 @@ def test_sums_are_those_of_a_count_by_hand(store: Store) -> None:
     ):
         with store.read() as connection:
             found = {
-                (one.start, *one.group.values()): [
+                (one.start, *(one.group[name] for name in question.group_by)): [
                     *(one.requests, one.prompt_tokens, one.cached_tokens, one.completion_tokens),
                     *(one.prompt_cost, one.completion_cost),
                 ]

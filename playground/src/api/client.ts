@@ -27,8 +27,12 @@ export interface StreamOptions {
 }
 
 export async function fetchJson<T>(path: string, key: string, body?: unknown, signal?: AbortSignal): Promise<T> {
-  const response = await send(path, key, body === undefined ? {} : { method: "POST", body: JSON.stringify(body) }, signal);
-  return (await response.json()) as T;
+  try {
+    const response = await send(path, key, body === undefined ? {} : { method: "POST", body: JSON.stringify(body) }, signal);
+    return (await response.json()) as T;
+  } catch (error) {
+    throw lost(error);
+  }
 }
 
 export const listModels = (key: string) => fetchJson<ModelList>("v1/models", key);

@@ -1,18 +1,14 @@
 /** The probabilities of a text as files: a table, JSON, and a picture of the heat map. */
+import { csv } from "./csv";
 import { bitsOf, probabilityClass, surpriseClass } from "./surprise";
 import type { Token } from "./tokens";
 
-/** Returns a table for spreadsheets. Cells of text that would be formulas there begin with an apostrophe; numbers never do. */
-export function csv(tokens: readonly Token[], text: string): string {
-  const rows = tokens.map((token, index) => [
-    index, token.from, token.to, cell(text.slice(token.from, token.to)), cell(token.ids.join(" ")), token.logprob ?? "", token.logprob === null ? "" : bitsOf(token.logprob),
+/** Returns a table for spreadsheets. */
+export function numbersCsv(tokens: readonly Token[], text: string): string {
+  const rows = tokens.map(({ from, to, ids, logprob }, index) => [
+    index, from, to, text.slice(from, to), ids.join(" "), logprob, logprob === null ? null : bitsOf(logprob),
   ]);
-  return [["index", "from", "to", "text", "ids", "logprob", "bits"], ...rows].map((row) => `${row.join(",")}\r\n`).join("");
-}
-
-function cell(text: string): string {
-  const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
-  return /[",\r\n]/.test(safe) || safe !== safe.trim() ? `"${safe.replaceAll('"', '""')}"` : safe;
+  return csv([["index", "from", "to", "text", "ids", "logprob", "bits"], ...rows]);
 }
 
 export function numbersJson(tokens: readonly Token[], text: string, facts: Readonly<Record<string, unknown>>): string {

@@ -3,8 +3,9 @@ import { computed, effect, signal } from "@preact/signals";
 import { tokenize } from "../api/client";
 import { visible, type Token } from "../core/tokens";
 import { key, model } from "./access";
-import { notify, problem, showError, store, stored } from "./page";
+import { notify, problem, showError } from "./page";
 import { settings } from "./settings";
+import { store, stored } from "./storage";
 
 export const BAN = -100;
 export const FAVOUR = 5;

@@ -1,12 +1,13 @@
 /** Exports of the document's probabilities, and the surprise of two texts. */
 import { signal } from "@preact/signals";
-import { csv, FONT_PX, numbersJson, picture, png, svg } from "../core/numbers";
+import { FONT_PX, numbersCsv, numbersJson, picture, png, svg } from "../core/numbers";
 import { score, type Score } from "../core/surprise";
 import { model } from "./access";
 import { text, theEditor } from "./document";
+import { download } from "./download";
 import { announce, problem, shading, showError } from "./page";
 import { scored, scoreText } from "./scoring";
-import { download, fileName, shownTitle, startOf, title } from "./stories";
+import { fileName, shownTitle, startOf, title } from "./stories";
 
 export type NumbersKind = "csv" | "json" | "svg" | "png";
 const MAX_PICTURE_CHARS = 60_000;
@@ -21,7 +22,7 @@ export async function exportNumbers(kind: NumbersKind): Promise<void> {
     if (isPicture && written.length > MAX_PICTURE_CHARS) throw new Error(`A picture shows at most ${MAX_PICTURE_CHARS.toLocaleString("en")} characters; export a table.`);
     const drawn = () => picture(tokens, written, shading.value === "probability" ? "probability" : "surprise", measure());
     const content = {
-      csv: () => csv(tokens, written),
+      csv: () => numbersCsv(tokens, written),
       json: () => numbersJson(tokens, written, { model: model.value, score: scored.value }),
       svg: () => svg(drawn()),
       png: () => png(drawn(), PNG_SCALE),

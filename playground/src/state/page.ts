@@ -2,11 +2,11 @@
 import { effect, signal } from "@preact/signals";
 import { ApiError } from "../api/client";
 import type { Shading } from "../editor/tokens";
+import { showTheme, store, stored, storedTheme, type Theme } from "./storage";
 
 export type View = "write" | "compare" | "tokens";
 export type Panel = "settings" | "context" | "tree" | "candidates" | "numbers";
 export type Dialog = "help" | "copy" | "key" | "candidates" | "stories" | "template" | null;
-export type Theme = "system" | "light" | "dark";
 
 export const view = signal<View>(location.pathname.endsWith("/tokenizer") ? "tokens" : "write");
 export const panel = signal<Panel>("settings");
@@ -14,7 +14,7 @@ export const panel = signal<Panel>("settings");
 export const isSheetOpen = signal(false);
 export const dialog = signal<Dialog>(null);
 export const shading = signal<Shading>(oneOf<Shading>(stored("shading"), ["probability", "surprise"], "plain"));
-export const theme = signal<Theme>(oneOf<Theme>(stored("theme"), ["light", "dark"], "system"));
+export const theme = signal<Theme>(storedTheme());
 /** Read aloud by screen readers. */
 export const announcement = signal("");
 
@@ -38,7 +38,7 @@ export const isWide = signal(WIDE.matches);
 WIDE.addEventListener("change", () => (isWide.value = WIDE.matches));
 
 effect(() => {
-  document.documentElement.dataset.theme = theme.value;
+  showTheme(theme.value);
   store("theme", theme.value);
 });
 effect(() => store("shading", shading.value));
@@ -74,21 +74,4 @@ export function notify(message: string, action?: Notice["action"]): void {
 
 function oneOf<T extends string>(value: string | null, choices: readonly T[], fallback: T): T {
   return choices.find((choice) => choice === value) ?? fallback;
-}
-
-/** Browsers may refuse storage; the page works without. */
-export function stored(name: string): string | null {
-  try {
-    return localStorage.getItem(`onward-${name}`);
-  } catch {
-    return null;
-  }
-}
-
-export function store(name: string, value: string): void {
-  try {
-    localStorage.setItem(`onward-${name}`, value);
-  } catch {
-    // private windows
-  }
 }

@@ -2,8 +2,8 @@
 import { computed, effect, signal } from "@preact/signals";
 import { knownSettings, type Parameter, type Settings } from "../core/settings";
 import type { Until } from "../core/until";
-import { store, stored } from "./page";
 import { start } from "./start";
+import { store, stored } from "./storage";
 
 export const parameters: readonly Parameter[] = start.parameters;
 const FIRST: Settings = { max_tokens: 80, temperature: 0.8 };

@@ -5,6 +5,8 @@ export interface Start {
   version: string;
   profile: "strict" | "default" | "lenient";
   requiresKey: boolean;
+  /** Whether there is usage to see. */
+  hasLedger: boolean;
   nonce: string;
   parameters: Parameter[];
 }

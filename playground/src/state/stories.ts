@@ -9,6 +9,7 @@ import { countWords } from "../core/words";
 import { isRunning, recall } from "./actions";
 import { notes, showCut } from "./context";
 import { commitDocument, current, FIRST_PROMPT, reopen, text, theEditor, tree } from "./document";
+import { download } from "./download";
 import { announce, notify, showError } from "./page";
 
 export interface StoryInfo {
@@ -277,15 +278,6 @@ export async function exportStory(id: string, kind: ExportKind): Promise<void> {
   } catch (error) {
     showError(error);
   }
-}
-
-export function download(name: string, content: Blob): void {
-  const url = URL.createObjectURL(content);
-  const link = document.createElement("a");
-  link.href = url;
-  link.download = name;
-  link.click();
-  URL.revokeObjectURL(url);
 }
 
 export function fileName(name: string): string {

@@ -2,8 +2,9 @@
 import { computed } from "@preact/signals";
 import { model, models, selectModel } from "../state/access";
 import { text } from "../state/document";
-import { dialog, problem, theme, view, type Theme, type View } from "../state/page";
+import { dialog, problem, theme, view, type View } from "../state/page";
 import { start } from "../state/start";
+import type { Theme } from "../state/storage";
 import { shownTitle, startOf, title } from "../state/stories";
 import { Menu } from "./Menu";
 
@@ -70,6 +71,7 @@ export function Bar() {
         <button type="button" onClick={() => (dialog.value = "help")}>
           Help and keys <kbd>?</kbd>
         </button>
+        {start.hasLedger && <a href="usage">Usage</a>}
         <a href="docs">API reference</a>
         {model.value === "storyteller" && (
           <p class="hint">

@@ -13,7 +13,7 @@ export function KeyDialog() {
       <form class="form" onSubmit={submit}>
         <label>
           This server's key
-          <input type="password" autocomplete="off" value={typed.value} onInput={(event) => (typed.value = event.currentTarget.value)} />
+          <input type="password" autocomplete="off" autofocus value={typed.value} onInput={(event) => (typed.value = event.currentTarget.value)} />
         </label>
         <label class="check">
           <input type="checkbox" checked={remembers.value} onChange={(event) => (remembers.value = event.currentTarget.checked)} />

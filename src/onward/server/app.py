@@ -121,6 +121,7 @@ class App:
             ROUTES,
             profile=settings.profile,
             requires_key=self._authenticator.requires_key,
+            has_ledger=team is not None,
             dialects=served,
         )
         monitoring = Monitoring(backend, self._metrics, self._authenticator.accepts, team)

@@ -185,10 +185,11 @@ async def _respond(exchange: HttpExchange, page: Page, found: list[Sums], rows: 
 
 
 def _group(sums: Sums, page: Page, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the group fields of a row: null where it is not grouped by one."""
+    """Return the group fields of a row: null where it is not grouped by one. A key's id comes with its name."""
     known = {name: bool(value) if name == "batch" else value or None for name, value in sums.group.items()}
     known["service_tier"] = "default"
-    return {name: known.get(name) if name in page.group_by else None for name in names}
+    group = {name: known.get(name) if name in page.group_by else None for name in names}
+    return group | {"api_key_name": known.get("key_name")}
 
 
 def _usage_row(sums: Sums, page: Page) -> dict[str, Any]:

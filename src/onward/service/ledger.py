@@ -69,10 +69,11 @@ def sums(connection: Connection, question: Question) -> list[Sums]:
     width = question.width * 1000
     bucket = (REQUESTS.c.ended_ms - REQUESTS.c.ended_ms % width).label("bucket")
     groups = [COLUMNS[name].label(name) for name in question.group_by]
+    names = [func.max(REQUESTS.c.key_name).label("key_name")] if "api_key_id" in question.group_by else []
     counted = ("prompt_tokens", "cached_tokens", "completion_tokens", "prompt_cost", "completion_cost")
     totals = [func.sum(REQUESTS.c[name]).label(name) for name in counted]
     found = (
-        select(bucket, *groups, func.count().label("requests"), *totals)
+        select(bucket, *groups, *names, func.count().label("requests"), *totals)
         .where(_wanted(question))
         .group_by(bucket, *groups)
         .order_by(bucket, *groups)
@@ -95,7 +96,7 @@ def _wanted(question: Question) -> ColumnElement[bool]:
 def _sums(row: Any, question: Question) -> Sums:
     return Sums(
         max(question.start, int(row["bucket"]) // 1000),
-        {name: row[name] for name in question.group_by},
+        {name: row[name] for name in COLUMNS if name in row},
         *(
             int(row[name])
             for name in (

@@ -43,8 +43,8 @@ class LedgerRow:
 class Question:
     """Sums of the requests that ended from `start` to before `end` (Unix seconds), in buckets that begin at multiples
     of `width` seconds; those of `models` and of the keys `key_ids` only, if there are any. `group_by`: of "api_key_id"
-    "model" and "batch" (whether a request is a batch's line). `batch`: only lines of batches, or only other requests.
-    `until` is where the question's last page ends."""
+    or "key_name", "model" and "batch" (whether a request is a batch's line); the sums of an id have its "key_name".
+    `batch`: only lines of batches, or only other requests. `until` is where the question's last page ends."""
 
     start: int
     end: int

@@ -223,7 +223,7 @@ def test_the_document_has_every_route() -> None:
         "/apply-template", "/m/{id}/apply-template",
         "/m/{id}/v1/completions", "/m/{id}/tokenize", "/m/{id}/detokenize", "/m/{id}/tokenizer_info",
         *(route.path for routes in DIALECTS.values() for route in routes),
-        "/health", "/live", "/metrics", "/openapi.json", "/docs", "/", "/tokenizer",
+        "/health", "/live", "/metrics", "/openapi.json", "/docs", "/", "/tokenizer", "/usage",
     }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def test_the_settings_are_the_parameters_of_the_profile(profile: Profile) -> Non
 
 
 def test_what_the_page_starts_with_cannot_end_its_script_element() -> None:
-    page = playground_page("", profile="default", requires_key=False, nonce="</script><b>")
+    page = playground_page("", profile="default", requires_key=False, has_ledger=False, nonce="</script><b>")
     assert "</script><b>" not in page
     assert start_of(page)["nonce"] == "</script><b>"
 
@@ -79,9 +79,10 @@ async def test_files_are_compressed_and_kept_until_they_change() -> None:
     assert "content-encoding" not in call.headers
 
 
+@pytest.mark.parametrize("page", ["playground", "reference", "usage"])
 @in_loop
-async def test_the_page_is_small() -> None:
-    names = ("playground.js", "playground.css")
+async def test_the_pages_are_small(page: str) -> None:
+    names = (f"{page}.js", f"{page}.css")
     calls = [await get(f"/playground/{name}", **{"accept-encoding": "gzip"}) for name in names]
     assert sum(len(call.body) for call in calls) <= MAX_COMPRESSED_BYTES
 
@@ -103,7 +104,7 @@ async def test_other_files_are_not_served(path: str) -> None:
 @in_loop
 async def test_pages_and_their_files_need_no_key() -> None:
     app = make_app(FakeBackend(), settings(api_key=("sk-a",)))
-    for path in ("/", "/tokenizer", "/playground/playground.js", "/favicon.svg", "/docs/"):
+    for path in ("/", "/tokenizer", "/playground/playground.js", "/favicon.svg", "/docs/", "/usage"):
         assert (await Call(app, "GET", path).done()).status == 200
     page = (await Call(app, "GET", "/").done()).body.decode()
     assert start_of(page)["requiresKey"] is True

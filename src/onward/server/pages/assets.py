@@ -1,4 +1,4 @@
-"""The built files of the playground (see `playground/`), which are part of the package."""
+"""The built files of the pages (see `playground/`), which are part of the package."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from onward.errors import UnknownUrl
 from onward.server.exchange import HttpExchange
 
 FOLDER = Path(__file__).parent / "static"
+_JAVASCRIPT, _CSS = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 KINDS = {
-    "playground.js": "text/javascript; charset=utf-8",
-    "playground.css": "text/css; charset=utf-8",
-    "reference.js": "text/javascript; charset=utf-8",
+    "playground.js": _JAVASCRIPT,
+    "playground.css": _CSS,
+    "reference.js": _JAVASCRIPT,
+    "reference.css": _CSS,
+    "usage.js": _JAVASCRIPT,
+    "usage.css": _CSS,
     "favicon.svg": "image/svg+xml",
     "LICENSES.txt": "text/plain; charset=utf-8",
 }
@@ -35,6 +39,11 @@ def version() -> str:
 def _content(name: str, *, compressed: bool) -> bytes:
     content = (FOLDER / name).read_bytes()
     return gzip.compress(content, 9, mtime=0) if compressed else content
+
+
+def asset_url(name: str) -> str:
+    """Return the URL of a file, relative to the server's root."""
+    return f"{ASSET_ROOT[1:]}{name}?v={version()}"
 
 
 async def send_asset(exchange: HttpExchange, name: str | None) -> None:

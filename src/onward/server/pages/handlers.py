@@ -1,4 +1,4 @@
-"""Handlers of the documents: OpenAPI, JSON Schema, API reference, playground."""
+"""Handlers of the documents: OpenAPI, JSON Schema, API reference, playground, usage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onward.api.routes import Route
 from onward.backends.base import Backend
 from onward.server.exchange import HttpExchange
 from onward.server.pages.assets import ASSET_ROOT, send_asset
-from onward.server.pages.layout import HEADERS
+from onward.server.pages.layout import HEADERS, document
 from onward.server.pages.playground import landing, new_nonce, playground_headers, playground_page
 from onward.server.pages.reference import reference_page
 
@@ -27,12 +27,16 @@ Handler = Callable[["Pages", HttpExchange], Awaitable[None]]
 HTML = "text/html; charset=utf-8"
 FALLBACK_URL = "http://127.0.0.1:8000"
 """Shown to a client that sends no usable Host: the address of the default settings."""
+_USAGE_BODY = (
+    '<div id="usage"><h1>Usage</h1><noscript><p>This page needs scripts; <code>onward usage</code> shows the same '
+    "on the command line.</p></noscript></div>"
+)
 
 
 class Pages:
     """Documents that need no engine. They describe `routes` and those of the dialects, and the served `profile`.
 
-    `requires_key`: whether clients must send an API key.
+    `requires_key`: whether clients must send an API key. `has_ledger`: whether there is usage to see.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Pages:
         *,
         profile: Profile,
         requires_key: bool,
+        has_ledger: bool = False,
         dialects: tuple[str, ...] = tuple(DIALECTS),
     ) -> None:
         self._routes = routes
@@ -49,6 +54,9 @@ class Pages:
         self._profile = profile
         self._dialects = dialects
         self._requires_key = requires_key
+        self._has_ledger = has_ledger
+        self._references: dict[str, bytes] = {}
+        """The API reference, by the relative URL of the server's root."""
 
     @functools.cached_property
     def _document(self) -> dict[str, Any]:
@@ -58,10 +66,6 @@ class Pages:
     def _openapi_json(self) -> bytes:
         return msgspec.json.encode(self._document)
 
-    @functools.cached_property
-    def _reference_html(self) -> bytes:
-        return reference_page(self._document).encode()
-
     async def openapi(self, exchange: HttpExchange) -> None:
         await exchange.respond(200, self._openapi_json, "application/json")
 
@@ -69,14 +73,28 @@ class Pages:
         await exchange.respond(200, msgspec.json.encode(completion_schema()), "application/schema+json")
 
     async def reference(self, exchange: HttpExchange) -> None:
-        await _respond_page(exchange, self._reference_html)
+        root = "../" if exchange.path.endswith("/") else "./"
+        if root not in self._references:
+            page = reference_page(self._document, root=root, has_ledger=self._has_ledger)
+            self._references[root] = page.encode()
+        await _respond_page(exchange, self._references[root])
+
+    async def usage(self, exchange: HttpExchange) -> None:
+        """The page has no figures: its script asks for them with an admin's key."""
+        await _respond_page(exchange, document("Usage · Onward", _USAGE_BODY, name="usage", here="usage").encode())
 
     async def playground(self, exchange: HttpExchange) -> None:
         """The names of models are not public where keys are required."""
         names = [] if self._requires_key else [model.id for model in self._backend.models()]
         plain = landing(names, public_url(exchange) or FALLBACK_URL, requires_key=self._requires_key)
         nonce = new_nonce()
-        page = playground_page(plain, profile=self._profile, requires_key=self._requires_key, nonce=nonce)
+        page = playground_page(
+            plain,
+            profile=self._profile,
+            requires_key=self._requires_key,
+            has_ledger=self._has_ledger,
+            nonce=nonce,
+        )
         exchange.headers += playground_headers(nonce)
         await exchange.respond(200, page.encode(), HTML)
 
@@ -109,6 +127,11 @@ ROUTES = (
         "/tokenizer",
         Pages.playground,
         get("tokenizer", "The same page, opened where it shows a text's tokens.", "text/html", is_open=True),
+    ),
+    _page(
+        "/usage",
+        Pages.usage,
+        get("usagePage", "A web page with the usage of all keys, for admins.", "text/html", is_open=True),
     ),
     _FAVICON,
     _FAVICON.also("/favicon.ico"),

@@ -11,8 +11,8 @@ from typing import Any
 import onward
 from onward.api.openai.parameters import TABLES
 from onward.api.parameter import Parameter, Profile
-from onward.server.pages.assets import version
-from onward.server.pages.layout import COMMON_HEADERS, sample
+from onward.server.pages.assets import asset_url
+from onward.server.pages.layout import COMMON_HEADERS, policy, sample
 
 _AUTHORIZATION = "-H 'Authorization: Bearer YOUR_KEY'"
 _OWN_CONTROLS = frozenset(
@@ -61,11 +61,7 @@ def _completion(model: str, url: str, *headers: str) -> str:
 
 def playground_headers(nonce: str) -> list[tuple[bytes, bytes]]:
     """Return the headers of the page: its own script only, and the styles that the editor inserts by `nonce`."""
-    policy = (
-        "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self'; "
-        f"style-src 'self' 'nonce-{nonce}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    return [(b"content-security-policy", policy.encode()), (b"cache-control", b"no-cache"), *COMMON_HEADERS]
+    return [policy(f" 'nonce-{nonce}'"), (b"cache-control", b"no-cache"), *COMMON_HEADERS]
 
 
 def new_nonce() -> str:
@@ -73,22 +69,22 @@ def new_nonce() -> str:
     return secrets.token_urlsafe(16)
 
 
-def playground_page(without_scripts: str, *, profile: Profile, requires_key: bool, nonce: str) -> str:
+def playground_page(without_scripts: str, *, profile: Profile, requires_key: bool, has_ledger: bool, nonce: str) -> str:
     """Return the page as HTML. `without_scripts` is HTML for browsers that run none."""
     start = {
         "version": onward.__version__,
         "profile": profile,
         "requiresKey": requires_key,
+        "hasLedger": has_ledger,
         "nonce": nonce,
         "parameters": controls(profile),
     }
     encoded = json.dumps(start, ensure_ascii=False).replace("<", "\\u003c")
-    tag = html.escape(version())
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Onward playground</title>'
         '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
-        f'<link rel="icon" href="favicon.svg"><link rel="stylesheet" href="playground/playground.css?v={tag}">'
-        f'<script type="module" src="playground/playground.js?v={tag}"></script>'
+        f'<link rel="icon" href="favicon.svg"><link rel="stylesheet" href="{asset_url("playground.css")}">'
+        f'<script type="module" src="{asset_url("playground.js")}"></script>'
         f'<script type="application/json" id="start">{encoded}</script>'
         f'<body><div id="app">{_SHELL}</div><noscript><main>{without_scripts}</main></noscript></body></html>'
     )

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from onward.server.pages.assets import ASSET_ROOT, version
 from onward.server.pages.layout import document, prose, sample
 
 Schema = dict[str, Any]
@@ -151,8 +150,8 @@ def _example(field: Schema) -> object:
     )
 
 
-def reference_page(openapi: Schema) -> str:
-    """Return the page at /docs for an OpenAPI document, as HTML."""
+def reference_page(openapi: Schema, *, root: str = "./", has_ledger: bool = True) -> str:
+    """Return the page at /docs for an OpenAPI document, as HTML. `root`: see `document`."""
     info, tables = openapi["info"], SchemaTables(openapi)
     parts = [f"<h1>{html.escape(info['title'])} {html.escape(info['version'])}</h1>"]
     parts.append(f"<p>{prose(info.get('description', ''))}</p>")
@@ -162,8 +161,8 @@ def reference_page(openapi: Schema) -> str:
         parts.append(f'<h2 id="{_anchor(method, path)}"><code>{method.upper()} {html.escape(path)}</code></h2>')
         parts += _operation(operation, tables)
         parts.append(request_form(openapi, method, path, operation))
-    script = f"{ASSET_ROOT}reference.js?v={version()}"
-    return document(f"{info['title']} reference", "".join(parts), script=script)
+    title = f"{info['title']} reference"
+    return document(title, "".join(parts), name="reference", here="docs", root=root, has_ledger=has_ledger)
 
 
 def _operations(openapi: Schema) -> Iterator[tuple[str, str, Schema]]:
