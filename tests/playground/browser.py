@@ -12,6 +12,7 @@ import pytest
 SOURCES = Path(__file__).parents[2] / "playground"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+KEY = "sk-of-the-playground-test"
 PATIENCE_MS = 20_000
 """Only a guard against hanging."""
 

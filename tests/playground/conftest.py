@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.playground.browser import CHROMIUM
+from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.tiny import tiny
+from tests.playground.browser import CHROMIUM, KEY
 from tests.processes import served
 
 if TYPE_CHECKING:
@@ -16,9 +18,37 @@ if TYPE_CHECKING:
     from tests.playground.pages import Playground
 
 
+TEMPLATE = (
+    "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('No <i>system</i> role') }}"
+    "{% endif %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[answer]{% endif %}"
+)
+
+
 @pytest.fixture(scope="session")
 def site() -> Iterator[str]:
     with served("--model", "toy", model="storyteller") as url:
+        yield url
+
+
+@pytest.fixture(scope="package")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that requires KEY."""
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    file.write_text(KEY)
+    file.chmod(0o600)
+    with served("--api-key-file", str(file), model="toy") as url:
+        yield url
+
+
+@pytest.fixture(scope="package")
+def instruct(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server whose model's file contains a chat template."""
+    metadata, tensors = tiny("llama")
+    metadata["tokenizer.chat_template"] = TEMPLATE
+    path = tmp_path_factory.mktemp("instruct") / "instruct.gguf"
+    write_gguf(path, metadata, {name: floats(each) for name, each in tensors.items()})
+    with served("--model", str(path), model=None) as url:
         yield url
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,16 +14,12 @@ pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install
 
 from playwright.sync_api import expect
 
-from tests.playground.browser import SOURCES
-from tests.playground.pages import PHONE, Playground, open_context
+from tests.playground.pages import PHONE, Playground, open_context, violations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
-AXE = SOURCES / "node_modules/axe-core/axe.min.js"
 
 
 def generated(playground: Playground) -> None:
@@ -121,32 +117,102 @@ def failed(playground: Playground) -> None:
     playground.set("max_tokens", "5000").generate()
 
 
+def page_menu(playground: Playground) -> None:
+    playground.page.get_by_role("button", name="Page").click()
+    expect(playground.page.locator(".menu:popover-open")).to_be_visible()
+
+
+def candidates(playground: Playground) -> None:
+    playground.set("n", "3").set("max_tokens", "24").generate()
+    playground.tab("Candidates")
+    expect(playground.page.locator(".candidates li")).to_have_count(3)
+
+
+def filled_in(playground: Playground) -> None:
+    playground.write("Once upon a time They lived happily.").set("seed", "3").set("max_tokens", "8")
+    playground.editor.focus()
+    playground.during(lambda: playground.page.keyboard.press("Alt+Enter"))
+    expect(playground.page.get_by_text("Keep the text that was filled in?")).to_be_visible()
+
+
+def biased(playground: Playground) -> None:
+    with_alternatives(playground)
+    playground.page.locator(".alternatives .weights").get_by_role("button", name="Ban").click()
+    expect(playground.notice).to_contain_text("is banned from now on")
+    playground.tab("Settings")
+    expect(playground.page.get_by_role("list", name="Biased tokens")).to_be_visible()
+
+
+def shared(playground: Playground) -> None:
+    playground.generate().button("Share").click()
+    expect(playground.notice).to_contain_text("The link was copied.")
+    link = playground.page.evaluate("navigator.clipboard.readText()")
+    playground.page.goto("about:blank")
+    playground.open(link.removeprefix(playground.url))
+    expect(playground.button("Reproduce")).to_be_visible()
+
+
+def renaming(playground: Playground) -> None:
+    library(playground)
+    playground.page.locator(".stories li").first.get_by_role("button", name="Change").click()
+    playground.page.get_by_role("button", name="Rename").click()
+    expect(playground.page.get_by_label("Title")).to_be_visible()
+
+
+def own_template(playground: Playground) -> None:
+    template(playground)
+    playground.page.get_by_label("Request", exact=True).fill("Tell a story.")
+    expect(playground.page.get_by_label("What is inserted")).to_contain_text("[answer]")
+
+
+def refused_template(playground: Playground) -> None:
+    template(playground)
+    playground.page.get_by_label("Instructions").fill("Be brief.")
+    expect(playground.page.get_by_role("alert")).to_be_visible()
+
+
+def key_dialog(playground: Playground) -> None:
+    playground.page.get_by_label("This server's key").fill("sk-wrong")
+    playground.page.get_by_role("button", name="Use this key").click()
+    expect(playground.page.get_by_role("dialog").get_by_role("alert")).to_be_visible()
+
+
 def reference(playground: Playground) -> None:
     playground.page.goto(f"{playground.url}/docs")
 
 
-VIEWS = [
-    generated, library, context, probabilities, menu, versions, with_tree, with_alternatives, surprised, compared,
-    numbers, template, tokens, settings, help_dialog, copy_dialog, failed, reference,
-]  # fmt: skip
+VIEWS: dict[str, list[Callable[[Playground], None]]] = {
+    "site": [
+        generated, library, renaming, context, probabilities, menu, page_menu, versions, with_tree, candidates,
+        with_alternatives, biased, surprised, compared, numbers, template, filled_in, tokens, settings, help_dialog,
+        copy_dialog, shared, failed, reference,
+    ],
+    "instruct": [own_template, refused_template],
+    "locked": [key_dialog],
+}  # fmt: skip
+"""By the server that has them."""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("device", [{}, PHONE], ids=["1280", "400"])
-@pytest.mark.parametrize("show", VIEWS, ids=lambda show: show.__name__)
+@pytest.mark.parametrize(
+    ("server", "show"),
+    [pytest.param(server, show, id=show.__name__) for server, shows in VIEWS.items() for show in shows],
+)
 def test_axe_finds_no_violation(
-    browser: Browser, site: str, show: Callable[[Playground], None], scheme: str, device: dict[str, Any]
+    browser: Browser,
+    request: pytest.FixtureRequest,
+    server: str,
+    show: Callable[[Playground], None],
+    scheme: str,
+    device: dict[str, Any],
 ) -> None:
     """Nor is anything wider than the screen."""
-    if not AXE.is_file():
-        pytest.skip("needs axe-core: run `npm ci` in playground/")
     context = open_context(browser, color_scheme=scheme, reduced_motion="reduce", **device)
-    playground = Playground(context.new_page(), site).open()
+    playground = Playground(context.new_page(), request.getfixturevalue(server)).open()
     show(playground)
     width = playground.page.evaluate("document.documentElement.scrollWidth")
-    playground.page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = playground.page.evaluate("axe.run().then(({violations}) => violations)")
-    seen = [(each["id"], [node["html"][:150] for node in each["nodes"][:3]]) for each in found]
+    seen = violations(playground.page)
     context.close()
     assert not seen
     assert width <= (400 if device else 1280)

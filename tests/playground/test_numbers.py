@@ -13,10 +13,7 @@ pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install
 
 from playwright.sync_api import expect
 
-from tests.checkpoints.making import floats, write_gguf
-from tests.checkpoints.tiny import tiny
 from tests.playground.pages import Playground, open_context
-from tests.processes import served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,30 +72,19 @@ def test_a_template_is_inserted_as_plain_text(playground: Playground) -> None:
     assert playground.request_of(playground.generate)["prompt"] == text
 
 
-TEMPLATE = (
-    "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('No <i>system</i> role') }}"
-    "{% endif %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}[answer]{% endif %}"
-)
-
-
-def test_the_models_own_template_is_rendered_by_the_server_and_shown_as_text(browser: Browser, tmp_path: Path) -> None:
-    metadata, tensors = tiny("llama")
-    metadata["tokenizer.chat_template"] = TEMPLATE
-    path = write_gguf(tmp_path / "instruct.gguf", metadata, {name: floats(each) for name, each in tensors.items()})
-    with served("--model", str(path), model=None) as url:
-        context = open_context(browser)
-        page = Playground(context.new_page(), url).open()
-        page.write("").button("Template").click()
-        dialog = page.page.get_by_role("dialog")
-        expect(dialog.get_by_role("combobox", name="Template")).to_have_value("The model's own")
-        dialog.get_by_label("Instructions").fill("Be brief.")
-        expect(dialog.get_by_role("alert")).to_contain_text("No <i>system</i> role.")
-        expect(dialog.get_by_role("button", name="Insert at the end")).to_be_disabled()
-        dialog.get_by_label("Instructions").fill("")
-        dialog.get_by_label("Request", exact=True).fill("Tell a <b>story</b>.")
-        expect(dialog.get_by_label("What is inserted")).to_have_text("[user] Tell a <b>story</b>. [answer]")
-        dialog.get_by_role("button", name="Insert at the end").click()
-        assert page.text == "[user] Tell a <b>story</b>.\n[answer]"
-        context.close()
-        assert not page.problems
+def test_the_models_own_template_is_rendered_by_the_server_and_shown_as_text(browser: Browser, instruct: str) -> None:
+    context = open_context(browser)
+    page = Playground(context.new_page(), instruct).open()
+    page.write("").button("Template").click()
+    dialog = page.page.get_by_role("dialog")
+    expect(dialog.get_by_role("combobox", name="Template")).to_have_value("The model's own")
+    dialog.get_by_label("Instructions").fill("Be brief.")
+    expect(dialog.get_by_role("alert")).to_contain_text("No <i>system</i> role.")
+    expect(dialog.get_by_role("button", name="Insert at the end")).to_be_disabled()
+    dialog.get_by_label("Instructions").fill("")
+    dialog.get_by_label("Request", exact=True).fill("Tell a <b>story</b>.")
+    expect(dialog.get_by_label("What is inserted")).to_have_text("[user] Tell a <b>story</b>. [answer]")
+    dialog.get_by_role("button", name="Insert at the end").click()
+    assert page.text == "[user] Tell a <b>story</b>.\n[answer]"
+    context.close()
+    assert not page.problems

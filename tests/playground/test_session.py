@@ -85,3 +85,61 @@ def test_a_session_of_a_writer(browser: Browser, site: str, device: dict[str, An
     assert not desk.problems and not other.problems
     context.close()
     elsewhere.close()
+
+
+def test_a_session_by_keyboard_alone(playground: Playground, tmp_path: Path) -> None:
+    page, keyboard = playground.page, playground.page.keyboard
+    first = "Lily found an old key in the garden."
+    playground.tab_to("Document")
+    keyboard.press("Control+a")
+    keyboard.press("Delete")
+    keyboard.type(first)
+    playground.during(lambda: keyboard.press("Control+Enter"))
+    playground.tab_to("Another")
+    playground.during(lambda: keyboard.press("Enter"))
+    keyboard.press("Alt+ArrowLeft")
+    playground.announced("Version 1 of 2.")
+
+    playground.tab_to("Document")
+    keyboard.press("Control+End")
+    keyboard.press("Control+Space")
+    expect(page.locator(".alternatives")).to_be_visible()
+    keyboard.press("ArrowDown")
+    keyboard.press("ArrowDown")
+    playground.during(lambda: keyboard.press("Enter"))
+
+    playground.tab_to("More")
+    keyboard.press("Enter")
+    playground.tab_to("Share")
+    keyboard.press("Enter")
+    expect(playground.notice).to_contain_text("The link was copied.")
+
+    playground.tab_to("Settings")
+    keyboard.press("ArrowRight")
+    keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Tree")).to_be_focused()
+    playground.tab_to(first)
+    keyboard.press("Enter")
+    assert playground.text == first
+
+    playground.tab_to("Stories:")
+    keyboard.press("Enter")
+    playground.tab_to("Change")
+    keyboard.press("Enter")
+    playground.tab_to("Rename")
+    keyboard.press("Enter")
+    expect(page.get_by_label("Title")).to_be_focused()
+    keyboard.press("Control+a")
+    keyboard.type("The key")
+    keyboard.press("Enter")
+    expect(page.locator(".stories li").first).to_contain_text("The key")
+    playground.tab_to("Change")
+    keyboard.press("Enter")
+    playground.tab_to("Export with its tree")
+    with page.expect_download() as download:
+        keyboard.press("Enter")
+    file = tmp_path / "The key.json"
+    download.value.save_as(file)
+    assert first in file.read_text(encoding="utf-8")
+    keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,14 +10,13 @@ pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install
 
 from playwright.sync_api import expect
 
+from tests.playground.browser import KEY
 from tests.playground.pages import Playground, open_context
-from tests.processes import served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator
 
 pytestmark = pytest.mark.slow
-KEY = "sk-of-the-playground-test"
 
 
 def compare(playground: Playground) -> Locator:
@@ -83,16 +80,6 @@ def test_ids_become_text(playground: Playground) -> None:
     playground.page.get_by_label("From ids").fill("99999999")
     playground.button("To text").click()
     expect(playground.page.get_by_role("alert")).to_be_visible()
-
-
-@pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that requires a key."""
-    file = tmp_path_factory.mktemp("keys") / "keys"
-    file.write_text(KEY)
-    Path(file).chmod(0o600)
-    with served("--api-key-file", str(file), model="toy") as url:
-        yield url
 
 
 def test_a_server_with_keys_shows_no_model_and_asks_for_one(browser: Browser, locked: str) -> None:

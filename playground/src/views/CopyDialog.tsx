@@ -30,7 +30,7 @@ export function CopyDialog() {
           </label>
         ))}
       </fieldset>
-      <pre class="source" tabIndex={0} aria-label="Program">
+      <pre class="source" tabIndex={0} role="region" aria-label="Program">
         {source}
       </pre>
       <p class="hint">{hint(language.value)}</p>

@@ -51,7 +51,7 @@ export function TemplateDialog() {
           Request
           <textarea rows={3} required value={user.value} onInput={(event) => (user.value = event.currentTarget.value)} />
         </label>
-        <pre class="source" tabIndex={0} aria-label="What is inserted" aria-busy={shown.value === null}>
+        <pre class="source" tabIndex={0} role="region" aria-label="What is inserted" aria-busy={shown.value === null}>
           {shown.value}
         </pre>
         {refusal.value && (
