@@ -21,15 +21,15 @@ help:  ## Show what can be made
 $(BIN)/onward: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Onward needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Installing Onward and what it needs into $(VENV) (once; a minute or two)"
-	@$(PYTHON) -m venv $(VENV)
-	@$(SHOW_SIZE); $(BIN)/python -m pip install --quiet --disable-pip-version-check -e . || exit 1; $(HIDE_SIZE)
-	@touch $@
+	@$(call need_room,500)
+	@echo "Installing Onward and what it needs into $(VENV) (once; 380 MB, a minute or two)"
+	@trap '' INT; $(PYTHON) -m venv $(VENV)
+	@$(call pip_install,-e .)
 
 $(VENV)/.dev: pyproject.toml $(BIN)/onward
-	@echo "Installing what the tests need (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@touch $@
+	@$(call need_room,2000)
+	@echo "Installing what the tests need (once; 1.5 GB, some minutes)"
+	@$(call pip_install,-e '.[dev]')
 
 # Half a gigabyte, so only for the slow tests; without it, those of the cluster are skipped, and say so.
 $(VENV)/.cluster: pyproject.toml $(VENV)/.dev
@@ -38,13 +38,26 @@ $(VENV)/.cluster: pyproject.toml $(VENV)/.dev
 
 install: $(VENV)/.dev  ## Make .venv with what serving, tests and checks need
 
-# On a terminal, while a command of the same recipe line runs: how much is installed so far, and for how long it has run.
-define SHOW_SIZE
-if [ -t 2 ]; then ( seconds=0; while kill -0 $$$$ 2>/dev/null; do \
-	printf '\r  %s MB installed, %s s ' "$$(du -sm $(VENV) | cut -f1)" $$seconds >&2; \
-	sleep 1; seconds=$$((seconds + 1)); done ) & fi
+# $(call need_room,MB): end with a sentence where the disk has no room for an installation of this size.
+define need_room
+has=$$(du -sm $(VENV) 2>/dev/null | cut -f1); free=$$(df -Pm . | awk 'NR == 2 { print $$4 }'); \
+wanted=$$(($(1) - $${has:-0})); if [ "$${free:-$$wanted}" -lt $$wanted ]; then \
+	echo "This folder's disk has $$free MB of free space, but the installation needs $$wanted MB: free some." >&2; exit 1; fi
 endef
-HIDE_SIZE = if [ -t 2 ]; then kill $$!; printf '\r\033[K' >&2; fi
+
+# $(call pip_install,WHAT): install with pip, and touch the target. A terminal shows how much is there so far, of wheels too,
+# and for how long it has run. After Ctrl-C, which ends make as well, the recipe succeeds: else make would call it an error.
+define pip_install
+trap 'interrupted=yes' INT; mkdir -p $(VENV)/tmp; \
+if [ -t 2 ] && [ "$$TERM" != dumb ]; then ( seconds=0; while kill -0 $$$$ 2>/dev/null; do \
+	printf '\r  %s MB downloaded and installed, %s s ' "$$(du -sm $(VENV) 2>/dev/null | cut -f1)" $$seconds >&2; \
+	sleep 1; seconds=$$((seconds + 1)); done ) & shown=$$!; fi; \
+TMPDIR=$(abspath $(VENV))/tmp $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); status=$$?; \
+if [ -n "$$shown" ]; then kill $$shown; wait $$shown 2>/dev/null; printf '\r\033[K' >&2; fi; \
+rm -rf $(VENV)/tmp; if [ -n "$$interrupted" ]; then exit 0; fi; \
+if [ $$status != 0 ]; then echo "pip could not install it: the reason is above. The same command tries again." >&2; exit 1; fi; \
+touch $@
+endef
 
 serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS="--port 8123" passes flags on)
 	@trap : INT; $(BIN)/onward serve $(ARGS); status=$$?; [ $$status = 130 ] || exit $$status

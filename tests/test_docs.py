@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from onward.settings import cache_folder
@@ -284,6 +286,56 @@ def test_every_citation_names_a_rule_of_the_page_of_behaviour() -> None:
     }
     assert len(cited) > 40
     assert cited <= rules, cited - rules
+
+
+def shown_commands(page: Path) -> list[list[str]]:
+    """Return the words of every call of `onward` in the blocks of a page, and in its indented lines."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    fenced = "\n".join(re.findall(r"^```(?:console|bash)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    lines = [*fenced.splitlines(), *re.findall(r"^ {4}(\S.*)$", prose(page), re.MULTILINE)]
+    calls = (re.search(r"(?:^|[|(;] *|bin/)onward (.+)", line.removeprefix("$ ")) for line in lines)
+    return [words_of(call[1]) for call in calls if call]
+
+
+def words_of(command: str) -> list[str]:
+    """Return the words of a command up to a pipe, a redirection or the end of a substitution."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(lexer)
+    ends = [index for index, word in enumerate(words) if set(word) <= set("|<>;&()")]
+    return words[: ends[0]] if ends else words
+
+
+MISTAKES = {"--temprature"}
+"""What the tutorial shows the hint for."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_that_a_page_shows_exists_with_its_flags(page: Path) -> None:
+    """Also those that no test runs, because they need a network, another program, or a day."""
+    from onward.cli.root import root
+
+    for words in shown_commands(page):
+        command: click.Command = root
+        context, left = click.Context(root), list(words)
+        while isinstance(command, click.Group) and left:
+            name = left.pop(0)
+            if name.startswith("-"):
+                continue
+            found = command.get_command(context, name)
+            assert found is not None, f"{page.name}: onward {' '.join(words)}"
+            command = found
+        flags = {flag for each in command.get_params(context) for flag in (*each.opts, *each.secondary_opts)}
+        used = {word.partition("=")[0] for word in left if re.match(r"--?[a-zA-Z]", word)}
+        assert used - flags <= MISTAKES, f"{page.name}: onward {' '.join(words)} has {used - flags}"
+
+
+def test_calls_are_found_in_pages(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```console\n$ printf a | onward score --top 2 > out\n$ onward batch \\\n  run x\n```\n    onward key list\n"
+    )
+    assert shown_commands(page) == [["score", "--top", "2"], ["batch", "run", "x"], ["key", "list"]]
 
 
 def test_every_setting_named_in_the_docs_exists() -> None:

@@ -1,4 +1,4 @@
-"""What the machine, or the container or service that this process runs in, leaves for a model: memory and processors.
+"""What the machine, or the container or service that this process runs in, leaves: memory, processors, disk.
 
 Limits are those of control groups, version 2 or 1, of this process's own group and of all groups around it. In every
 function, `root` is where proc and sys are mounted. Cheap to import. psutil is not used: it reports the memory of the
@@ -7,11 +7,30 @@ whole machine, and no limit of a control group.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+"""A full disk, a limit of the process (`ulimit -f`), and a quota."""
+
+
+def bytes_in_words(count: float) -> str:
+    """Return a size such as `12 B`, `3.4 kB` or `56.7 MB`, in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def room_wanted(error: OSError, num_bytes: float) -> str:
+    """Return `; 3.4 MB are needed there` for an error of a disk or a quota without room, "" for others, and where
+    nobody knows how much."""
+    return f"; {bytes_in_words(num_bytes)} are needed there" if num_bytes and error.errno in _NO_ROOM else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,9 @@ def test_a_full_disk_leaves_no_part_of_a_file(cache: ObjectCache, monkeypatch: p
     monkeypatch.setattr(Path, "replace", fail)
     assert was_compiled(cache)
     assert not list(cache._folder.iterdir())
+    reason = "No space left on device; 1.2 MB are needed there"
+    remark = f"Compiled kernels cannot be kept in {cache._folder} ({reason}): every start compiles them again."
+    assert cache.put("a", bytes(1_200_000)) == remark
 
 
 def test_what_was_used_longest_ago_is_removed(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:

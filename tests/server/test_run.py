@@ -228,7 +228,7 @@ def test_the_ready_line_has_a_url_that_works_on_this_machine(host: str, place: s
         line = ready_line(["a", "b"], settings(host=host), listener)
         where = place.format(listener.getsockname()[1])
         page = where.split("/v1")[0]
-        assert line == f"Onward is ready at {where} (models: a, b). Write at {page}; Ctrl-C stops it."
+        assert line == f"Onward is ready at {where} (models: a, b).\nWrite at {page}; Ctrl-C stops it."
 
 
 @pytest.mark.slow

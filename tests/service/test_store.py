@@ -143,3 +143,12 @@ def test_what_must_be_done_is_done_when_the_database_answers_again(
     with store.read() as connection:
         assert set(connection.execute(select(FACES.c.id)).scalars()) == {"a", "b", "d"}
     store.close()
+
+
+def test_a_full_disk_is_a_sentence_with_the_size_that_is_needed(tmp_path: Path) -> None:
+    store = open_store(URL.create("sqlite", database=str(tmp_path / "onward.db")))
+    full = r"database or disk is full; 100\.0 MB should be free\."
+    with pytest.raises(DatabaseAway, match=full), store.begin() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")
+        connection.execute(META.insert().values(name="x" * 100_000, value=1))
+    store.close()

@@ -133,6 +133,6 @@ def _exit() -> None:
     try:
         if os.isatty(2):
             progress_line.acquire(timeout=_MAX_WAIT_SECONDS)  # this thread may hold it already
-            os.write(2, _exit_output)
+            os.write(2, b"\n" if os.environ.get("TERM") == "dumb" else _exit_output)
     finally:
         os._exit(EXIT_CODE)

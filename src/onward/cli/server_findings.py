@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import onward
 from onward.cli.output.findings import Finding, State
-from onward.cli.output.formats import bytes_in_words
 from onward.cli.output.terminal import pluralize
 from onward.cli.source.base import ConnectionFailed
 from onward.cli.source.transport import connection_failed
 from onward.errors import SetupError
+from onward.machine import bytes_in_words
 from onward.network import Transport
 
 TIMEOUT_SECONDS = 10.0

@@ -40,7 +40,7 @@ _LOADING_ONLY_FILES = ("libllvmlite.", "libcrypto.")
 """Name prefixes of mapped files that serving hardly reads, besides those of the models' formats and runtimes: LLVM has
 compiled the kernels. Pages that are needed again are read again."""
 
-COMPILING = "Compiling the sampling kernels (once per machine; about a second)"
+COMPILING = "Compiling the sampling kernels (once; about a second)"
 
 
 class EngineConfig(msgspec.Struct, frozen=True):

@@ -79,7 +79,7 @@ def kind_of(word: str, found: ResolvedModel, progress: Progress) -> ProgramKind 
 
     if word == AUTO:
         word, why = choose(found, has_gpu=has_gpu())
-        progress(f"{found.id} is computed by {word}: {why}")
+        progress(f"{found.id} is computed by {word}: {why}.")
     if word == ONWARD:
         return None
     kind = KINDS[word]

@@ -39,9 +39,11 @@ class Functions(Protocol):
 class Code:
     """Machine code in memory. Its functions may be called on any thread, and are, without the GIL."""
 
-    def __init__(self, engine: Any, num_bytes: int, was_compiled: bool) -> None:
+    def __init__(self, engine: Any, num_bytes: int, was_compiled: bool, remark: str = "") -> None:
         self._engine = engine
         self.num_bytes, self.was_compiled = num_bytes, was_compiled
+        self.remark = remark
+        """Why it could not be kept for the next process, in a sentence; else ""."""
 
     def function(self, name: str, parameters: Sequence[Any], returns: Any = None) -> Callable[..., Any]:
         """Return an exported function, with ctypes' types. Raises KeyError if there is none of this name."""
@@ -67,21 +69,21 @@ def load(
     objects = ObjectCache(kernels_folder()) if cached_in is None else cached_in
     digest = module.digest() if isinstance(module, Recipe) else None
     key = object_key(f"recipe {digest}" if digest else _text(module), chosen)
-    data = objects.get(key)
+    data, remark = objects.get(key), ""
     was_compiled = data is None
     if data is None:
         if notify is not None:
             notify()
         data = compile_object(_text(module), chosen)
-        objects.put(key, data)
-    return link(data, chosen, was_compiled=was_compiled)
+        remark = objects.put(key, data)
+    return link(data, chosen, was_compiled=was_compiled, remark=remark)
 
 
 def _text(module: str | Recipe) -> str:
     return module if isinstance(module, str) else module.text()
 
 
-def link(data: bytes, target: Target, *, was_compiled: bool = True) -> Code:
+def link(data: bytes, target: Target, *, was_compiled: bool = True, remark: str = "") -> Code:
     """Return the code of an object that was compiled for `target`, which must be able to run here. What lies in the
     object is executed, so its origin must be trusted. Raises executable_memory.NoExecutableMemory."""
     require_executable_memory()
@@ -90,7 +92,7 @@ def link(data: bytes, target: Target, *, was_compiled: bool = True) -> Code:
         engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         engine.finalize_object()
         _loaded.append(engine)
-    return Code(engine, len(data), was_compiled)
+    return Code(engine, len(data), was_compiled, remark)
 
 
 def object_key(text: str, target: Target) -> str:

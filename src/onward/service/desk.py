@@ -9,14 +9,15 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from onward.errors import Overloaded
+from onward.machine import bytes_in_words
 from onward.offload import on_thread
-from onward.service.store import DatabaseAway, Store
+from onward.service.store import RESERVE_BYTES, DatabaseAway, Store
 from onward.service.writer import Writer
 
 T = TypeVar("T")
 ANSWER_SECONDS = 30.0
 AWAY = "The database does not answer. Retry later."
-DISK_FULL = "The disk of this server's database is nearly full: nothing more is stored. Ask its operator for room."
+DISK_FULL = "The disk of this server's database is nearly full: {} should be free for this. Ask its operator for room."
 
 
 def order_of(key_id: str, batch_id: str) -> str:
@@ -66,7 +67,7 @@ class Desk:
     async def check_disk(self, num_bytes: int) -> None:
         """Raise Overloaded where the disk of the database has no room for so much more. The ledger keeps a reserve."""
         if not await self.has_room(num_bytes):
-            raise Overloaded(DISK_FULL, retry_after=60)
+            raise Overloaded(DISK_FULL.format(bytes_in_words(RESERVE_BYTES + num_bytes)), retry_after=60)
 
     async def has_room(self, num_bytes: int = 0) -> bool:
         """Return whether the disk of the database has room for so much more than the ledger. A disk may take long to

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import SetupError
+from onward.machine import room_wanted
 from onward.service.records import LedgerRow
 from onward.service.spool_file import SUFFIX, SpoolEntry, SpoolFile, lines, put_line, read_entries, try_lock
 
@@ -69,9 +70,10 @@ class Spool:
             self._file = SpoolFile(folder, self._names)
             self._adopt()
         except OSError as error:
+            wanted = room_wanted(error, MIN_REWRITE_BYTES)
             raise SetupError(
-                f"The folder {folder} cannot keep rows that wait for the database: {error.strerror}. Name another one "
-                "with --data-dir."
+                f"The folder {folder} cannot keep rows that wait for the database: {error.strerror}{wanted}. Name "
+                "another one with --data-dir."
             ) from None
         self._thread = threading.Thread(target=self._run, name="onward-spool", daemon=True)
         self._thread.start()
@@ -176,7 +178,8 @@ class Spool:
             self.problem = ""
         except OSError as error:
             if not self.problem:
-                log.error("rows for the ledger cannot be written to %s: %s", self._folder, error.strerror)
+                wanted = room_wanted(error, self._rewrite_at)
+                log.error("rows for the ledger cannot be written to %s: %s%s", self._folder, error.strerror, wanted)
             self.problem = error.strerror or "it cannot be written"
             self._must_rewrite = True
         with self._lock:

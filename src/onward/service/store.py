@@ -14,6 +14,7 @@ import sqlalchemy
 from sqlalchemy import URL, Connection, Engine, event, exc
 
 from onward.errors import OnwardError, SetupError
+from onward.machine import bytes_in_words, room_wanted
 from onward.service.tables import migrate
 
 LOCK_SECONDS = 2
@@ -127,7 +128,8 @@ def _prepare_file(path: Path, *, creates: bool) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     except OSError as error:
-        raise SetupError(f"The database {path} cannot be created: {error.strerror}.") from None
+        wanted = room_wanted(error, RESERVE_BYTES)
+        raise SetupError(f"The database {path} cannot be created: {error.strerror}{wanted}.") from None
 
 
 def _configure_sqlite(connection: Any, _: object) -> None:
@@ -158,4 +160,6 @@ def _converted_errors() -> Iterator[None]:
 
 def _reason(error: exc.SQLAlchemyError) -> str:
     cause = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return (cause[0] if cause else "it does not answer").rstrip(".") + "."
+    reason = (cause[0] if cause else "it does not answer").rstrip(".")
+    wanted = f"; {bytes_in_words(RESERVE_BYTES)} should be free" if "disk is full" in reason else ""
+    return f"{reason}{wanted}."

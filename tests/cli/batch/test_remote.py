@@ -105,4 +105,4 @@ def counts(completed: int, failed: int, total: int, status: str = "in_progress")
 )
 def test_the_bar_tells_the_truth(batch: dict[str, Any], first: int, seconds: float, shown: str) -> None:
     """The time left is that of the lines which were finished while it was shown, not before."""
-    assert _progress(batch, first, seconds) == shown
+    assert _progress(batch, first, seconds, 100) == shown

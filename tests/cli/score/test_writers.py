@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
+import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from onward.cli.output.formats import FORMULA_STARTS, text_cell
 from onward.cli.score.texts import InputText
-from onward.cli.score.writers import Results, check_fingerprint, csv_rows, pending
+from onward.cli.score.writers import RecordStream, Results, check_fingerprint, csv_rows, pending
 from onward.errors import SetupError
 
 
@@ -37,6 +40,33 @@ def test_text_cells_get_an_apostrophe_and_numbers_do_not() -> None:
     assert rows == [["'-1", "0", "5", "'=a", "3d61", "-1.0", "1"], ["'-1", "1", "6", "bytes:\\xf0", "f0", "-0.5", "2"]]
     assert all(text_cell(start + "1").startswith("'") for start in FORMULA_STARTS)
     assert text_cell(" =1") == " =1" and text_cell(None) == ""
+
+
+class Full(io.BytesIO):
+    """A file on a disk with room for so many bytes."""
+
+    def __init__(self, room: int, reason: int = errno.ENOSPC) -> None:
+        super().__init__()
+        self._room, self._reason = room, reason
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > self._room:
+            raise OSError(self._reason, os.strerror(self._reason))
+        return super().write(data)
+
+
+def test_what_the_rest_takes_is_said_where_the_disk_is_full() -> None:
+    line = msgspec.json.encode(record(InputText("1", "x"))) + b"\n"
+    stream = RecordStream("jsonl", Full(2 * len(line)), "out", 5)
+    for _ in range(2):
+        stream.write(record(InputText("1", "x")))
+    with pytest.raises(OSError, match=f"No space left on device; {3 * len(line)} B are needed there"):
+        stream.write(record(InputText("1", "x")))
+
+
+def test_what_the_rest_takes_is_not_said_of_other_errors() -> None:
+    with pytest.raises(OSError, match=r"Input/output error: 'out'$"):
+        RecordStream("csv", Full(0, errno.EIO), "out", 5)
 
 
 def test_a_later_run_finds_what_is_left(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Self
 import msgspec
 
 from onward.errors import SetupError
+from onward.machine import room_wanted
 
 _ID = "batch_req_"
 _WITH_DIGEST = re.compile(_ID + "([0-9a-f]{32})")
@@ -37,9 +38,13 @@ class BatchJournal:
     """The beginning of every line written here: what else ends a file is not removed."""
     RECORD_NAME = "a batch result"
 
-    def __init__(self, path: Path) -> None:
-        """Raises SetupError if the file is not writable, another run has it open, or a line of it is not a result."""
+    def __init__(self, path: Path, num_expected: int = 0) -> None:
+        """Open the file, in which `num_expected` lines will be in the end (0: nobody knows).
+
+        Raises SetupError if the file is not writable, another run has it open, or a line of it is not a result.
+        """
         self.path = path
+        self._num_expected = num_expected
         with self._convert_errors():
             self._file, self._is_new = _opened(path)
             try:
@@ -59,7 +64,7 @@ class BatchJournal:
         line = memoryview(data)
         complete_bytes = os.fstat(self._file).st_size
         try:
-            with self._convert_errors():
+            with self._convert_errors(self._bytes_left(complete_bytes, len(line))):
                 while line:
                     line = line[os.write(self._file, line) :]
         except SetupError:
@@ -105,12 +110,18 @@ class BatchJournal:
         self.close()
 
     @contextmanager
-    def _convert_errors(self) -> Iterator[None]:
-        """Convert OSError to a SetupError that names the file."""
+    def _convert_errors(self, bytes_left: float = 0) -> Iterator[None]:
+        """Convert OSError to a SetupError that names the file, and on a full disk how much is left to write."""
         try:
             yield
         except OSError as problem:
-            raise SetupError(f"{self.path} cannot be written: {problem.strerror}.") from None
+            wanted = room_wanted(problem, bytes_left)
+            raise SetupError(f"{self.path} cannot be written: {problem.strerror}{wanted}.") from None
+
+    def _bytes_left(self, complete_bytes: int, line_bytes: int) -> float:
+        """Return about how many bytes the lines take that are not in the file yet, of which one is known."""
+        mean = complete_bytes / len(self.digests) if self.digests else line_bytes
+        return line_bytes + mean * max(0, self._num_expected - len(self.digests) - 1)
 
     def _check_regular(self) -> None:
         if not stat.S_ISREG(os.fstat(self._file).st_mode):

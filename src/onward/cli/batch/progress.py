@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from onward.cli.output.progress import ProgressLine
-from onward.cli.output.terminal import pluralize
-
-BAR_CELLS = 40
+from onward.cli.output.progress import ProgressLine, time_left, with_bar
+from onward.cli.output.terminal import can_rewrite, pluralize
 
 
 @dataclass(slots=True)
@@ -45,7 +42,7 @@ class Counts:
 
 
 class Progress:
-    """A progress bar on stderr while it is open, if stderr is a terminal."""
+    """A progress bar on stderr while it is open, if stderr is a terminal whose lines can be written anew."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
@@ -53,8 +50,8 @@ class Progress:
         self._line: ProgressLine | None = None
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            self._line = ProgressLine(lambda: bar(self._counts, time.monotonic() - self._started))
+        if can_rewrite(sys.stderr):
+            self._line = ProgressLine(lambda width: bar(self._counts, time.monotonic() - self._started, width))
             self._line.draw()
         return self
 
@@ -65,27 +62,12 @@ class Progress:
             self._line.remove()
 
 
-def drawn_bar(done: int, total: int) -> str:
-    """Return a bar that is filled as far as `done` of `total`."""
-    cells = BAR_CELLS * min(done, total) // max(1, total)
-    return "━" * cells + "─" * (BAR_CELLS - cells)
-
-
-def bar(counts: Counts, seconds: float) -> str:
-    """Return a bar with the finished lines, tokens per second, failures and the time left."""
-    drawn = drawn_bar(counts.finished, counts.total)
-    speed, left = format_speed(counts.tokens, seconds), _time_left(counts, seconds)
-    return " ".join(
-        filter(None, [drawn, f"{counts.finished:,}/{counts.total:,}", speed, *_failed_counts(counts), left])
-    )
-
-
-def _time_left(counts: Counts, seconds: float) -> str:
-    """Return `0:01:30 left`, by the lines that this run has finished; empty before the first."""
-    finished = counts.finished - counts.finished_before
-    if finished == 0:
-        return ""
-    return f"{timedelta(seconds=round(seconds / finished * (counts.total - counts.finished)))} left"
+def bar(counts: Counts, seconds: float, width: int) -> str:
+    """Return a bar with the finished lines, tokens per second, failures, and the time left at this run's pace."""
+    finished, before = counts.finished, counts.finished_before
+    left = time_left(finished - before, counts.total - before, seconds)
+    words = [f"{finished:,}/{counts.total:,}", format_speed(counts.tokens, seconds), *_failed_counts(counts), left]
+    return with_bar("", finished, counts.total, " ".join(filter(None, words)), width)
 
 
 def format_speed(tokens: int, seconds: float) -> str:

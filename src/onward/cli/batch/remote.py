@@ -8,21 +8,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import httpx2
 import msgspec
 
-from onward.cli.batch.progress import drawn_bar
-from onward.cli.output.formats import bytes_in_words
-from onward.cli.output.progress import ProgressLine
+from onward.cli.output.progress import ProgressLine, time_left, with_bar
+from onward.cli.output.terminal import can_rewrite
 from onward.cli.session import ServerConnection
 from onward.cli.source.http import HttpSource, failure_of
 from onward.cli.source.stream import parse_object
 from onward.cli.source.transport import connection_failed
 from onward.errors import SetupError
+from onward.machine import bytes_in_words, room_wanted
 
 FINAL = ("completed", "failed", "expired", "cancelled")
 POLL_SECONDS = 1.0
@@ -85,7 +84,7 @@ class BatchServer(HttpSource):
             counted = _Counted(file)
             parts = {"file": (path.name, counted, "application/octet-stream")}
             request = self._client.build_request("POST", url, data={"purpose": "batch"}, files=parts)  # type: ignore[arg-type]
-            with _line(lambda: f"{drawn_bar(counted.num_read, size)} {bytes_in_words(counted.num_read)} sent"):
+            with _line(lambda width: _of_bytes(counted.num_read, size, " sent", width)):
                 try:
                     response = await self._client.send(request, stream=True)
                     if not response.is_success:
@@ -112,7 +111,7 @@ class BatchServer(HttpSource):
         """Return a batch when it has ended. A terminal shows how many of its lines are finished."""
         shown, started = await self.batch(batch_id), time.monotonic()
         first = _finished(shown)
-        with _line(lambda: _progress(shown, first, time.monotonic() - started)):
+        with _line(lambda width: _progress(shown, first, time.monotonic() - started, width)):
             while shown["status"] not in FINAL:
                 await asyncio.sleep(POLL_SECONDS)
                 shown = await self.batch(batch_id)
@@ -122,12 +121,12 @@ class BatchServer(HttpSource):
         """Write a file of the server to a new one, all or nothing; return its number of lines. Raises SetupError."""
         if path.exists():
             raise SetupError(f"The file {path} exists: remove it, or choose another name.")
-        partial, num_lines, num_bytes = path.with_name(path.name + ".partial"), 0, 0
+        partial, num_lines, num_bytes, size = path.with_name(path.name + ".partial"), 0, 0, 0
         url = f"{self._base}/files/{file_id}/content"
         try:
             async with self._response("GET", url, None) as response:
                 size = int(response.headers.get("content-length") or 0)
-                shown = _line(lambda: f"{drawn_bar(num_bytes, size)} {bytes_in_words(num_bytes)}")
+                shown = _line(lambda width: _of_bytes(num_bytes, size, "", width))
                 with partial.open("wb") as file, shown:
                     try:
                         async for part in response.aiter_bytes():
@@ -139,7 +138,7 @@ class BatchServer(HttpSource):
                     os.fsync(file.fileno())
             partial.replace(path)
         except OSError as problem:
-            raise SetupError(f"{path} cannot be written: {problem.strerror}.") from None
+            raise SetupError(f"{path} cannot be written: {problem.strerror}{room_wanted(problem, size)}.") from None
         finally:
             with suppress(OSError):
                 partial.unlink()
@@ -147,9 +146,9 @@ class BatchServer(HttpSource):
 
 
 @contextmanager
-def _line(text: Callable[[], str]) -> Iterator[None]:
+def _line(text: Callable[[int], str]) -> Iterator[None]:
     """Show a line on stderr while the context lasts, if that is a terminal."""
-    if not sys.stderr.isatty():
+    if not can_rewrite(sys.stderr):
         yield
         return
     line = ProgressLine(text)
@@ -163,14 +162,20 @@ def _finished(batch: dict[str, Any]) -> int:
     return int(batch["request_counts"]["completed"]) + int(batch["request_counts"]["failed"])
 
 
-def _progress(batch: dict[str, Any], first: int, seconds: float) -> str:
+def _of_bytes(done: int, total: int, word: str, width: int) -> str:
+    """Return a bar of a file that is sent or received; `total` is 0 where its size is not known."""
+    of = f" of {bytes_in_words(total)}" if total else ""
+    return with_bar("", done, total, f"{bytes_in_words(done)}{of}{word}", width)
+
+
+def _progress(batch: dict[str, Any], first: int, seconds: float, width: int) -> str:
     """Return a bar of the lines that are finished, and the time left by those that were finished while it was shown."""
     total, finished = int(batch["request_counts"]["total"]), _finished(batch)
     if not total:
         return str(batch["status"])
-    parts = [drawn_bar(finished, total), f"{finished:,}/{total:,}", str(batch["status"])]
+    parts = [f"{finished:,}/{total:,}", str(batch["status"])]
     if failed := batch["request_counts"]["failed"]:
         parts.append(f"{failed:,} failed")
-    if finished > first and finished < total:
-        parts.append(f"{timedelta(seconds=round(seconds / (finished - first) * (total - finished)))} left")
-    return " ".join(parts)
+    if finished < total:
+        parts.append(time_left(finished - first, total - first, seconds))
+    return with_bar("", finished, total, " ".join(filter(None, parts)), width)

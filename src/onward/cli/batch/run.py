@@ -58,7 +58,8 @@ def run_batch(batch: BatchRun, counts: Counts) -> None:
 
 def _run_file(batch: BatchRun, file: BinaryIO, counts: Counts) -> None:
     checked, started = check_lines(file, batch.source, batch.model), time.monotonic()
-    with BatchJournal(batch.output) as results, BatchJournal(batch.errors) as rejections:
+    num_expected = len(checked.requests)
+    with BatchJournal(batch.output, num_expected) as results, BatchJournal(batch.errors) as rejections:
         _check_unchanged(batch, checked.requests, results, "use another file for the results, or move this one away")
         _check_unchanged(batch, checked.requests, rejections, "delete it to run its lines again")
         pending = _count(checked, results.keys, rejections.keys, counts)

@@ -15,11 +15,11 @@ import click
 
 from onward.cli.command import session_command
 from onward.cli.output.findings import Finding, shown
-from onward.cli.output.formats import bytes_in_words, emit
+from onward.cli.output.formats import emit
 from onward.cli.output.terminal import pluralize
 from onward.cli.session import Session, session_of
 from onward.errors import OnwardError, SetupError
-from onward.machine import available_memory, cpu_quota
+from onward.machine import available_memory, bytes_in_words, cpu_quota
 from onward.models.registry import BUILT_IN
 from onward.network import without_secrets
 

@@ -12,9 +12,10 @@ from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.commands import pull
 from onward.cli.commands.pull import described, entry_of, rm, search
 from onward.cli.completers import model_names
-from onward.cli.output.formats import bytes_in_words, emit, table
+from onward.cli.output.formats import emit, table
 from onward.cli.output.terminal import pluralize
 from onward.cli.session import Session
+from onward.machine import bytes_in_words
 
 if TYPE_CHECKING:
     from onward.models.resolve import ResolvedModel

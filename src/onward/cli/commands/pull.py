@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from onward.cli.command import Argument, session_command
 from onward.cli.completers import catalogue_names
-from onward.cli.output.formats import bytes_in_words, emit, table
+from onward.cli.output.formats import emit, table
+from onward.cli.output.progress import loading
 from onward.cli.session import Session
+from onward.machine import bytes_in_words
 from onward.models.registry import OWNER, did_you_mean, owner
 
 if TYPE_CHECKING:
@@ -103,12 +106,8 @@ def pull_model(session: Session, name: str, accept_licence: bool) -> None:
     known = catalogue().get(name)
     if known is not None and known.needs_acceptance and pulled_path(known, cache_dir) is None:
         accept_licence = accept_licence or _asked(known.title, known.terms)
-    found = resolve(
-        name,
-        progress=lambda words: click.echo(words, err=True),
-        cache_dir=cache_dir,
-        accepts_terms=accept_licence,
-    )
+    with loading(partial(click.echo, err=True)) as progress:
+        found = resolve(name, progress=progress, cache_dir=cache_dir, accepts_terms=accept_licence)
     entry = entry_of(found)
     emit(
         session.output,

@@ -105,7 +105,7 @@ class _Asked:
 def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: bool) -> None:
     """Write the records to standard output: a table for people, JSON lines for programs, or CSV; sums to stderr."""
     from onward.cli.score.scoring import Totals
-    from onward.cli.score.writers import stream_writer, utf8_stdout
+    from onward.cli.score.writers import RecordStream
 
     totals, rows = Totals(), list[list[str]]()
     output = asked.session.output
@@ -117,7 +117,8 @@ def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: b
     elif for_people:
         write = lambda record: rows.append(_row(record["id"], record))  # noqa: E731
     else:
-        write = stream_writer("csv" if as_csv else "jsonl", utf8_stdout())
+        form = "csv" if as_csv else "jsonl"
+        write = RecordStream(form, sys.stdout.buffer, "Standard output", len(texts)).write
 
     def add(record: dict[str, Any]) -> None:
         totals.add(record)
@@ -134,11 +135,11 @@ def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: b
 
 def _to_csv(asked: _Asked, texts: Sequence[Any], model: str | None, output: Path) -> None:
     from onward.cli.score.scoring import Totals
-    from onward.cli.score.writers import new_csv, stream_writer
+    from onward.cli.score.writers import RecordStream, new_csv
 
     totals = Totals()
     with closing(new_csv(output)) as file:
-        write = stream_writer("csv", file)
+        write = RecordStream("csv", file, str(output), len(texts)).write
 
         def add(record: dict[str, Any]) -> None:
             totals.add(record)
@@ -154,7 +155,7 @@ def _to_file(asked: _Asked, texts: Sequence[Any], model: str | None, output: Pat
     from onward.cli.score.writers import Results, check_fingerprint, pending
 
     totals = Totals()
-    with Results(output) as results:
+    with Results(output, len(texts)) as results:
         left = pending(texts, results)
         for text in texts:
             if text.id in results.records:

@@ -167,16 +167,6 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([style_of(sys.stdout).dim(line(headings)), *map(line, rows)])
 
 
-def bytes_in_words(count: int) -> str:
-    """Return a size such as `12 B`, `3.4 kB` or `56.7 MB`, in powers of 1000."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 def text_cell(text: str | None) -> str:
     """Return the text of a cell of CSV, which no spreadsheet computes."""
     text = text or ""

@@ -8,21 +8,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from onward.cli.interrupt import progress_line
-from onward.cli.output.terminal import columns, cut
+from onward.cli.output.terminal import can_rewrite, columns, cut, text_width
 
 INTERVAL_SECONDS = 0.1
 _CLEAR_LINE = "\r\x1b[K"
 
 _PERCENT = re.compile(r"(.*): (\d+) %")
-_BAR_CELLS = 20
+MAX_BAR_CELLS, MIN_BAR_CELLS = 40, 8
 
 
 class ProgressLine:
-    """Writes `text()` to stderr every 0.1 s, cut to the width of the terminal, until it is removed."""
+    """Writes `text(width)` to stderr every 0.1 s, cut to the width of the terminal, until it is removed."""
 
-    def __init__(self, text: Callable[[], str]) -> None:
+    def __init__(self, text: Callable[[int], str]) -> None:
         self._text = text
         self._removed = threading.Event()
         self._writer = threading.Thread(target=self._rewrite, daemon=True)
@@ -30,7 +31,8 @@ class ProgressLine:
 
     def draw(self) -> None:
         """Write the line now."""
-        self._write(cut(self._text(), columns(sys.stderr) - 1))
+        width = columns(sys.stderr) - 1
+        self._write(cut(self._text(width), width))
 
     def remove(self) -> None:
         """Clear the line and end the thread."""
@@ -49,31 +51,92 @@ class ProgressLine:
             sys.stderr.flush()
 
 
+def with_bar(before: str, done: int, total: int, after: str, width: int) -> str:
+    """Return a line with a bar, filled as far as `done` of `total`, between two texts, one of which may be empty. It
+    takes what they leave of the width; without room there is none."""
+    room = width - sum(text_width(each) + 1 for each in (before, after) if each)
+    cells = min(MAX_BAR_CELLS, room)
+    full = cells * min(done, total) // max(1, total)
+    drawn = "━" * full + "─" * (cells - full) if cells >= MIN_BAR_CELLS else ""
+    return " ".join(filter(None, (before, drawn, after)))
+
+
+def time_left(done: int, total: int, seconds: float) -> str:
+    """Return `0:01:30 left`, if `done` of `total` took so many seconds; empty before anything is done."""
+    return f"{timedelta(seconds=round(seconds / done * (total - done)))} left" if done > 0 else ""
+
+
+class _Stages:
+    """The stage that slow work is in, as one line: what it does, how much of that is done, and for how long it runs."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._first: tuple[int, float] | None = None
+        """The first percentage of this stage, and when it was reached."""
+        self.enter("Loading")
+
+    def enter(self, stage: str) -> None:
+        """Enter a stage, or note how much of it is done where the sentence ends in `: 40 %`. May be called on any
+        thread."""
+        found = _PERCENT.fullmatch(stage)
+        if found is None:
+            self._first = None
+        elif self._first is None:
+            self._first = int(found[2]), time.monotonic()
+        self._stage = stage
+
+    def line(self, width: int) -> str:
+        now, stage, first = time.monotonic(), self._stage, self._first
+        seconds = f"… {now - self._started:.1f} s"
+        found = _PERCENT.fullmatch(stage)
+        if found is None:
+            return f"{stage} {seconds}"
+        percent = int(found[2])
+        left = time_left(percent - first[0], 100 - first[0], now - first[1]) if first else ""
+        return with_bar(found[1], percent, 100, " ".join(filter(None, (f"{percent} %", seconds, left))), width)
+
+
 def _ignore(stage: str) -> None:
     pass
 
 
-def with_bar(stage: str) -> str:
-    """Return the sentence of a stage; one that ends with percent has a bar before them."""
-    found = _PERCENT.fullmatch(stage)
-    if found is None:
-        return stage
-    full = int(found[2]) * _BAR_CELLS // 100
-    return f"{found[1]} {'━' * full}{'╌' * (_BAR_CELLS - full)} {found[2]} %"
+def _in_tenths(show: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what passes stages on, but of percentages only the first of each tenth: each becomes a line."""
+    tenth = -1
+
+    def pass_on(stage: str) -> None:
+        nonlocal tenth
+        found = _PERCENT.fullmatch(stage)
+        before, tenth = tenth, int(found[2]) // 10 if found else -1
+        if found is None or tenth != before:
+            show(stage)
+
+    return pass_on
 
 
 @contextmanager
 def loading(elsewhere: Callable[[str], None] = _ignore) -> Iterator[Callable[[str], None]]:
-    """Yield a function to call with one sentence per stage; the line is removed from the terminal at the end.
+    """Yield a function to call with one sentence per stage; the line is removed from the terminal at the end. A
+    sentence that ends in `: 40 %` has a bar. One that ends with a full stop is a remark, which goes to `elsewhere`.
 
-    Where stderr is not a terminal the sentences go to `elsewhere`.
+    Where stderr is not a terminal whose lines can be rewritten, all sentences go there.
     """
-    if not sys.stderr.isatty():
-        yield elsewhere
+    if not can_rewrite(sys.stderr):
+        yield _in_tenths(elsewhere)
         return
-    stages, started = ["Loading"], time.monotonic()
-    line = ProgressLine(lambda: f"{with_bar(stages[-1])} … {time.monotonic() - started:.1f} s")
+    stages = _Stages()
+
+    def show(stage: str) -> None:
+        if not stage.endswith("."):
+            stages.enter(stage)
+            return
+        with progress_line:
+            sys.stderr.write(_CLEAR_LINE)
+            sys.stderr.flush()
+            elsewhere(stage)
+
+    line = ProgressLine(stages.line)
     try:
-        yield stages.append
+        yield show
     finally:
         line.remove()

@@ -22,6 +22,11 @@ def wants_colour(stream: IO[Any]) -> bool:
     force = os.environ.get("FORCE_COLOR", "")
     if force:
         return force.lower() not in ("0", "false")
+    return can_rewrite(stream)
+
+
+def can_rewrite(stream: IO[Any]) -> bool:
+    """Return whether lines can be written anew: on a terminal, unless it is a dumb one, such as an editor's shell."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -71,7 +76,7 @@ def style_of(stream: IO[Any]) -> Style:
 
 def warn(text: str) -> None:
     """Print a remark on stderr; on a terminal it replaces the progress line."""
-    start = "\r\x1b[K" if sys.stderr.isatty() else ""
+    start = "\r\x1b[K" if can_rewrite(sys.stderr) else ""
     print(start + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)
 
 
@@ -79,7 +84,8 @@ def note(text: str, *, keeps_line: bool = False) -> None:
     """Print a dimmed remark on stderr if it is a terminal, in place of the progress line; `keeps_line`: below the
     current line, which has output."""
     if sys.stderr.isatty():
-        print(("\n" if keeps_line else "\r\x1b[K") + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)
+        start = "\n" if keeps_line else "\r\x1b[K" if can_rewrite(sys.stderr) else ""
+        print(start + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)
 
 
 def text_width(text: str) -> int:

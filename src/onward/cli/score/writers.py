@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -16,6 +14,7 @@ from onward.cli.batch.journal import BatchJournal
 from onward.cli.output.formats import text_cell
 from onward.cli.score.texts import InputText
 from onward.errors import SetupError
+from onward.machine import room_wanted
 
 CSV_SUFFIX = ".csv"
 COLUMNS = ("id", "index", "token_id", "token", "token_bytes", "logprob", "rank")
@@ -27,10 +26,10 @@ class Results(BatchJournal):
     RECORD_START = b'{"id":"'
     RECORD_NAME = "a score"
 
-    def __init__(self, path: Path) -> None:
-        """Raises SetupError as Journal does."""
+    def __init__(self, path: Path, num_expected: int = 0) -> None:
+        """Raises SetupError as BatchJournal does."""
         self.records: dict[str, dict[str, Any]] = {}
-        super().__init__(path)
+        super().__init__(path, num_expected)
 
     def key_of(self, record: dict[str, Any]) -> str:
         kept = ("id", "digest", "model", "system_fingerprint", "logprob", "num_tokens", "num_bytes")
@@ -62,11 +61,6 @@ def check_fingerprint(record: dict[str, Any], results: Results) -> None:
         return
 
 
-def json_line(record: dict[str, Any]) -> str:
-    """Return a record as one line of JSON, with its line break."""
-    return msgspec.json.encode(record).decode() + "\n"
-
-
 def csv_rows(record: dict[str, Any]) -> str:
     """Return the rows of a record's tokens, one per token. Text cells that a spreadsheet would compute get an
     apostrophe; numbers never do."""
@@ -80,33 +74,45 @@ def csv_rows(record: dict[str, Any]) -> str:
     return written.getvalue()
 
 
-def stream_writer(form: str, file: IO[str]) -> Callable[[dict[str, Any]], None]:
-    """Return what writes records to a stream, as `form` says: "jsonl" or "csv"."""
-    if form == "csv":
-        file.write(",".join(COLUMNS) + "\n")
-    as_text = csv_rows if form == "csv" else json_line
+class RecordStream:
+    """Writes records to a binary stream as they come, in the form "jsonl" or "csv". `name` is for errors; of
+    `num_expected` records."""
 
-    def write(record: dict[str, Any]) -> None:
-        file.write(as_text(record))
-        file.flush()
+    def __init__(self, form: str, file: BinaryIO, name: str, num_expected: int) -> None:
+        self._file, self._name = file, name
+        self._is_csv = form == "csv"
+        self._num_expected = num_expected
+        self._num_written = self._num_bytes = 0
+        if self._is_csv:
+            self._put(",".join(COLUMNS).encode() + b"\n")
 
-    return write
+    def write(self, record: dict[str, Any]) -> None:
+        """Write one record. Raises OSError, for a full disk with the size that is needed for the rest."""
+        self._put(csv_rows(record).encode() if self._is_csv else msgspec.json.encode(record) + b"\n")
+        self._num_written += 1
+
+    def _put(self, data: bytes) -> None:
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+            self._file.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as problem:
+            mean = self._num_bytes / self._num_written if self._num_written else len(data)
+            wanted = room_wanted(problem, mean * (self._num_expected - self._num_written))
+            raise OSError(problem.errno, f"{problem.strerror}{wanted}", self._name) from None
+        self._num_bytes += len(data)
 
 
-def new_csv(path: Path) -> IO[str]:
+def new_csv(path: Path) -> BinaryIO:
     """Create a CSV file. Raises SetupError if it exists, because rows cannot be continued, or cannot be written."""
     try:
-        return path.open("x", encoding="utf-8", newline="")
+        return path.open("xb", buffering=0)
     except FileExistsError:
         raise SetupError(
             f"{path} exists. A CSV file cannot be continued: remove it, or write JSON lines (-o {path.stem}.jsonl)."
         ) from None
     except OSError as problem:
         raise SetupError(f"{path} cannot be written: {problem.strerror}.") from None
-
-
-def utf8_stdout() -> IO[str]:
-    """Return standard output, which then writes UTF-8 whatever the locale is."""
-    with suppress(AttributeError):
-        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
-    return sys.stdout

@@ -16,7 +16,7 @@ import msgspec
 import onward
 from onward.api.ids import SEED_HEADER
 from onward.cli.interrupt import raise_on_interrupt
-from onward.cli.output.terminal import note
+from onward.cli.output.terminal import can_rewrite, note
 from onward.cli.session import ServerConnection
 from onward.cli.source.base import (
     ConnectionFailed,
@@ -335,6 +335,6 @@ def _log(title: str, headers: httpx2.Headers) -> None:
         if name.lower() in REDACTED:
             value = "Bearer <REDACTED>" if value.startswith("Bearer ") else "<REDACTED>"
         lines.append(f"  {name}: {value}")
-    if sys.stderr.isatty():
+    if can_rewrite(sys.stderr):
         lines[0] = "\r\x1b[K" + lines[0]  # replaces the progress line
     print("\n".join(lines), file=sys.stderr, flush=True)

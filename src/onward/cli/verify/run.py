@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
 from onward.api.dialects import DIALECTS
@@ -15,9 +14,9 @@ from onward.api.openai.decode import check_request
 from onward.api.openai.routes import COMPLETIONS, COMPLETIONS_OF_MODELS
 from onward.api.routes import Route
 from onward.cli.batch.patience import BUSY_STATUSES, Patience, RequestLost
-from onward.cli.batch.progress import drawn_bar
 from onward.cli.interrupt import run
-from onward.cli.output.progress import ProgressLine
+from onward.cli.output.progress import ProgressLine, time_left, with_bar
+from onward.cli.output.terminal import can_rewrite
 from onward.cli.session import Session
 from onward.cli.source.base import Document, RemoteError, Source
 from onward.cli.source.open import open_source, unknown_models
@@ -80,7 +79,9 @@ def verify(asked: VerifyRun, found: Verification) -> None:
                 yield place, replace(saved, problem=saved.problem or reason)
 
     started = time.monotonic()
-    line = ProgressLine(lambda: _progress(found, time.monotonic() - started)) if sys.stderr.isatty() else None
+    line = None
+    if can_rewrite(sys.stderr):
+        line = ProgressLine(lambda width: _progress(found, time.monotonic() - started, width))
     try:
         run(_all(_Verifier(source, asked.model), all_saved(), asked, found))
     finally:
@@ -119,13 +120,12 @@ async def _all(verifier: _Verifier, saved: Iterator[tuple[int, Saved]], asked: V
         await verifier.aclose()
 
 
-def _progress(found: Verification, seconds: float) -> str:
-    done, counts = len(found.verdicts), found.counts
-    parts = [drawn_bar(done, found.total), f"{done:,}/{found.total:,}"]
+def _progress(found: Verification, seconds: float, width: int) -> str:
+    done, counts, before = len(found.verdicts), found.counts, found.num_before
+    parts = [f"{done:,}/{found.total:,}"]
     parts += [f"{counts[name]:,} {name}" for name in (DIFFERENT, UNKNOWN) if counts[name]]
-    if new := done - found.num_before:
-        parts.append(f"{timedelta(seconds=round(seconds / new * (found.total - done)))} left")
-    return " ".join(parts)
+    parts.append(time_left(done - before, found.total - before, seconds))
+    return with_bar("", done, found.total, " ".join(filter(None, parts)), width)
 
 
 def why_unknown(saved: Saved, model: str | None) -> str:

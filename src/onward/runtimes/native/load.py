@@ -45,7 +45,7 @@ KERNELS_REVISION = 2
 FAST_ACTIVATIONS: ActivationName = "int8"
 """What `fast` multiplies with; `exact` multiplies with float32."""
 _ADVICE = "free some, or use a smaller model or a smaller quantisation of it."
-COMPILING = "Compiling the kernels for this processor (once per installation; a few seconds)"
+COMPILING = "Compiling the kernels for this processor (once; a few seconds)"
 
 
 def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progress) -> LoadedModel:
@@ -105,6 +105,8 @@ def _load(
     isa = host().isa
     recipe = Recipe(partial(kernels.module_text, isa), (kernels, isa.name), (kernel_package,))
     code = load_code(recipe, notify=lambda: progress(COMPILING))
+    if code.was_compiled:
+        progress("Loading the weights")
     memory = _Memory(checkpoint, weights.groups(names), weights.expert_layers(found))
     panels = memory.panels(code, threads)
     weights.use(panels)
@@ -134,7 +136,8 @@ def _load(
     grown = expansion_note(
         checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(read) if name not in weights.adapter_names()
     )
-    return model, (*plan.notes, *(each for each in (_longer_note(checkpoint, found), *memory.notes, grown) if each))
+    others = (_longer_note(checkpoint, found), *memory.notes, grown, code.remark)
+    return model, (*plan.notes, *(each for each in others if each))
 
 
 def _longest_row(found: Architecture) -> int:
