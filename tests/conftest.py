@@ -1,11 +1,9 @@
 """For all tests."""
 
 import gc
-import importlib
 import os
 import re
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from onward.machine import cpu_quota
 from onward.settings import CONFIG_ENVIRONMENT, options
 
-ROOT = Path(__file__).parent.parent
+from .whole_files import WholeFiles
+
 SLOW_FILE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow", re.MULTILINE)
 
 # A busy machine is no failure: no property test looks at the clock.
@@ -25,7 +24,7 @@ settings.register_profile("repeatable", settings.get_profile("thorough"), max_ex
 settings.load_profile("repeatable")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Settings of whoever runs the tests are not theirs, nor those of servers that they start. Where tests run in the
     background (`make test &`, some build machines) interrupts are ignored, and hangups under `nohup`; programs that
     tests start would inherit that, and their tests need these signals heard."""
@@ -35,6 +34,8 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if hasattr(config, "workerinput") and not any("::" in argument for argument in config.args):
+        config.pluginmanager.register(WholeFiles())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -53,23 +54,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
-    """Import the tests in another order in each worker, before they are collected: a worker finds what the others have
-    compiled by then. On a clean clone, compiling them takes longer than all else before the first test."""
+def pytest_collection() -> None:
     gc.disable()  # until `pytest_collection_finish`: all that is made meanwhile stays
-    config = session.config
-    worker: dict[str, str | int] | None = getattr(config, "workerinput", None)
-    if worker is None:
-        return
-    roots = [ROOT / argument.partition("::")[0] for argument in config.args]
-    found = sorted(path for root in roots for path in ([root] if root.is_file() else root.rglob("test_*.py")))
-    wanted = [path for path in found if not config.hook.pytest_ignore_collect(collection_path=path, config=config)]
-    first = len(wanted) * int(str(worker["workerid"]).removeprefix("gw")) // int(worker["workercount"])
-    for path in [*wanted[first:], *wanted[:first]]:
-        if (path.parent / "__init__.py").exists():
-            with suppress(Exception, pytest.skip.Exception):  # collecting it says what is wrong
-                importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:

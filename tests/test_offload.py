@@ -11,7 +11,7 @@ import pytest
 from onward.fair_pool import FairPool
 from onward.offload import MAX_INLINE_SIZE, MIN_QUEUED_SIZE, Abandoned, breathe, inline_or_on_thread, owner
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
 
 
 def endless(started: threading.Event, ended: threading.Event) -> Callable[[], None]:

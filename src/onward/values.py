@@ -21,7 +21,7 @@ _UNITS = {
 _MAX_SIZE = 1 << 62
 
 RuntimeName = Literal["auto", "native", "openvino"]
-"""What has to compute a model; "auto": what its format needs."""
+"""What computes a model; "auto": what its format needs."""
 Precision = Literal["fast", "exact"]
 WeightForm = Literal["auto", "exact", "int8", "int4"]
 """How floating-point weights are held. These three are declared here for settings, runtimes and clients alike."""

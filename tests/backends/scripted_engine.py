@@ -69,7 +69,7 @@ class ScriptedEngine:
         self._note("stop")
         self.num_stops += 1
         self._mailbox.put(Stop())
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     @property

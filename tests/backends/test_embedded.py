@@ -215,7 +215,7 @@ def test_an_answer_that_is_closed_while_its_prompt_is_scored_ends(monkeypatch: p
 
     def slow(*_: Any) -> None:
         started.set()
-        assert released.wait(20)
+        assert released.wait(60)
 
     def script(job: Job) -> Iterator[list[Event]]:
         yield [Prefilled(job.id, 0, [None] * len(job.prompt))]

@@ -57,7 +57,7 @@ def scripted(*replies: Reply) -> Iterator[Scripted]:
         thread.start()
         yield server
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+    thread.join(60)
 
 
 def _serve(listener: socket.socket, server: Scripted) -> None:
@@ -133,13 +133,13 @@ DONE = b"data: [DONE]\n\n"
 def slow_stream(server: Scripted, connection: socket.socket) -> None:
     """One chunk; the rest after the test sets `go_on`."""
     connection.sendall(STREAM_HEAD + chunk(" first"))
-    server.go_on.wait(10)
+    server.go_on.wait(60)
     connection.sendall(chunk(" second\x1b[2J", "stop") + DONE)
 
 
 def waiting_stream(server: Scripted, connection: socket.socket) -> None:
     """One chunk, then nothing until the client goes away."""
     connection.sendall(STREAM_HEAD + chunk(" first"))
-    connection.settimeout(10)
+    connection.settimeout(60)
     if connection.recv(1) == b"":
         server.departed.set()

@@ -54,7 +54,7 @@ class Terminal:
         self.process.wait()
         os.close(self._master)
 
-    def wait_for(self, text: str, seconds: float = 20) -> None:
+    def wait_for(self, text: str, seconds: float = 60) -> None:
         """Read until the text was written."""
         until = time.monotonic() + seconds
         while text.encode() not in self.raw:

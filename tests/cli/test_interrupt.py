@@ -104,7 +104,7 @@ def line_of(started: subprocess.Popen[str]) -> str:
 
 def rest_of(started: subprocess.Popen[str]) -> str:
     """What else the program prints; it ends within 10 seconds."""
-    started.wait(10)
+    started.wait(60)
     assert started.stdout is not None
     return started.stdout.read()
 

@@ -221,7 +221,7 @@ def test_closing_a_client_ends_its_streams_and_later_calls_raise() -> None:
 
     threading.Thread(target=read, daemon=True).start()
     client.close()
-    assert ended.wait(20)
+    assert ended.wait(60)
     with pytest.raises(EngineStopped, match="client is closed"):
         client.completions.create(prompt="x")
     stream.close()

@@ -129,7 +129,7 @@ def test_however_the_engine_ends_its_sampler_threads_end_before_its_model_is_clo
     inbox.wait_for(ended(job))
     assert len(threads.running() - before) == 3, "sampling was shared"
     end(thread, monkeypatch)
-    thread._thread.join(20)
+    thread._thread.join(60)
     assert threads.running() <= before
     assert at_close == [1], "only the engine's own thread still uses the model's memory"
     thread.stop()

@@ -25,7 +25,7 @@ JSON = st.recursive(
 
 def ask(method: str, target: str, body: bytes, **headers: str) -> Call:
     async def talk() -> Call:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             call = Call(
                 make_app(FakeBackend(), settings(max_body=10_000, dialects=("none",))), method, target, body, **headers
             )

@@ -97,7 +97,7 @@ def test_a_server_runs_with_closed_streams(closing: str, stream: str) -> None:
                 break
         process.terminate()
         said += getattr(process, stream).readlines()
-        assert process.wait(20) == 0, said
+        assert process.wait(60) == 0, said
     assert "Onward is ready at http://127.0.0.1:" in "".join(said)
     assert "Traceback" not in "".join(said)
 

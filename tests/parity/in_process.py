@@ -20,7 +20,7 @@ from onward.settings import Settings
 
 from .servers import COMPLETIONS, KEY, Answer, Server
 
-GUARD_SECONDS = 30.0
+GUARD_SECONDS = 60.0
 HOST = "127.0.0.1:8000"
 
 

@@ -12,7 +12,7 @@ from .table import Area, assert_error, error_of
 
 FILES = Area("Files", "§18")
 BATCHES = Area("Batches", "§18")
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 BOUNDARY = "parity-b0undary"
 KEY = "batches"
 FINAL = ("completed", "failed", "expired", "cancelled")

@@ -405,7 +405,7 @@ def others_go_on(server: Server) -> None:
 @AREA.law("not_http", "bytes that are not HTTP", source="behaviour W6", weak="Not recorded.", needs_socket=True)
 def not_http(server: Server) -> None:
     """Bytes that are not HTTP get a 400 with an error body, and the connection is closed."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
         received = b""
         while piece := connection.recv(65536):

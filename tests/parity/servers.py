@@ -165,7 +165,7 @@ class Server:
         self.http.close()
         self._process.terminate()
         try:
-            return self._process.communicate(timeout=10)[1]
+            return self._process.communicate(timeout=60)[1]
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.communicate()[1]
@@ -204,7 +204,7 @@ class Server:
 
     def expire(self, batch_id: str) -> None:
         """Let the completion window of a batch be over, in the server's database."""
-        with contextlib.closing(sqlite3.connect(self.data_dir / "onward.db", timeout=10)) as database, database:
+        with contextlib.closing(sqlite3.connect(self.data_dir / "onward.db", timeout=60)) as database, database:
             database.execute("UPDATE batches SET expires_ms = created_ms WHERE id = ?", [batch_id])
 
     def tokens(self, text: str) -> list[int]:

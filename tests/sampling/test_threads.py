@@ -84,7 +84,7 @@ def test_threads_end_when_their_pool_is_garbage_collected() -> None:
     del pool
     gc.collect()
     for thread in alive:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -19,7 +19,8 @@ from onward.models.registry import ListedModel
 from onward.settings import Settings
 
 Step = list[Delta] | Exception | asyncio.Event
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
+"""How long a test may take before it counts as hanging: much longer than on the slowest machine."""
 
 
 def delta(text: str, index: int = 0, finish: Any = None, stop: str | int | None = None) -> list[Delta]:
@@ -160,18 +161,49 @@ def settings(**given: Any) -> Settings:
     return Settings(**{"access_log": True, **given})
 
 
+class MovableClock(asyncio.SelectorEventLoop):
+    """An event loop whose clock a test can move on, so that it need not wait for timers."""
+
+    skipped_seconds = 0.0
+    patience: asyncio.Timeout
+
+    def time(self) -> float:
+        return super().time() + self.skipped_seconds
+
+
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Run an async test in a fresh event loop; fail it if it hangs."""
 
     @functools.wraps(test)
     def run(*arguments: Any, **named: Any) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, MovableClock)
+            async with asyncio.timeout(PATIENCE_SECONDS) as loop.patience:
                 await test(*arguments, **named)
 
-        asyncio.run(bounded())
+        with asyncio.Runner(loop_factory=MovableClock) as runner:
+            runner.run(bounded())
 
     return run
+
+
+async def skip(seconds: float) -> None:
+    """Move the clock of the running test on, and return when the timers that are due by then have fired."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, MovableClock)
+    limit = loop.patience.when()
+    assert limit is not None
+    loop.patience.reschedule(limit + seconds)
+    loop.skipped_seconds += seconds
+    for _ in range(3):  # a timer, what it wakes, and what that wakes
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait in an event loop for a condition."""
+    while not condition():
+        await asyncio.sleep(0.001)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -198,7 +198,7 @@ class Gate:
         yield [Prefilled(job.id, 0)]
         for letter in self._before:
             yield [Decoded(job.id, 0, tokens(letter))]
-        self._opened.wait(10)
+        self._opened.wait(60)
         for number, letter in enumerate(self._after, 1):
             yield [Decoded(job.id, 0, tokens(letter), "length" if number == len(self._after) else None)]
 

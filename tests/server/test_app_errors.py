@@ -13,7 +13,7 @@ from onward.errors import EngineStopped, Overloaded, ServerError
 from onward.model_files.toy import ToyTokenizer
 from onward.server import exchange
 from onward.server.app import make_app
-from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
+from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings, skip, until
 from tests.toy_backend import make_backend, running
 
 
@@ -213,10 +213,11 @@ async def test_a_client_that_expects_100_continue_is_refused_before_it_sends() -
 
 
 @in_loop
-async def test_a_body_that_stalls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "BODY_IDLE_SECONDS", 0.01)
+async def test_a_body_that_stalls_is_refused() -> None:
     call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
     call.feed(b"{")
+    await until(lambda: not call.unread)
+    await skip(exchange.BODY_IDLE_SECONDS)
     await call.done()
     assert call.status == 408
     assert call.error["message"].startswith("No more of the request body arrived")
@@ -224,34 +225,35 @@ async def test_a_body_that_stalls_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @in_loop
-async def test_a_body_that_arrives_slowly_but_steadily_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "BODY_IDLE_SECONDS", 0.5)
+async def test_a_body_that_arrives_slowly_but_steadily_is_accepted() -> None:
     call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
     body = b'{"model": "m", "prompt": "x"}'
     for chunk in (body[:10], body[10:20]):
         call.feed(chunk)
-        await asyncio.sleep(0.3)
+        await until(lambda: not call.unread)
+        await skip(exchange.BODY_IDLE_SECONDS * 0.6)
     call.feed(body[20:], more=False)
     await call.done()
     assert call.status == 200
 
 
 @in_loop
-async def test_a_body_that_arrives_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "BODY_TOTAL_SECONDS", 0.05)
+async def test_a_body_that_arrives_for_ever_is_refused() -> None:
     call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
     while not call.task.done():
         call.feed(b" ")
-        await asyncio.sleep(0.001)
+        await until(lambda: call.task.done() or not call.unread)
+        await skip(exchange.BODY_IDLE_SECONDS / 2)
     assert call.status == 408
     assert "not complete" in call.error["message"]
 
 
 @in_loop
-async def test_an_oversized_body_that_stalls_is_refused_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "DISCARD_SECONDS", 0.01)
+async def test_an_oversized_body_that_stalls_is_refused_all_the_same() -> None:
     call = Call(make_app(FakeBackend(), settings(max_body=10)), "POST", "/v1/completions", None)
     call.feed(b"x" * 11)
+    await until(lambda: not call.unread)
+    await skip(exchange.DISCARD_SECONDS)
     await call.done()
     assert call.status == 413
 

@@ -51,7 +51,7 @@ def test_a_json_response_to_an_http_1_0_client_has_its_length_and_closes(server:
 
 def test_an_http_1_0_client_that_asks_for_keep_alive_gets_it_for_json_responses(server: Process) -> None:
     keep = completion_request("Connection: Keep-Alive", version="1.0")
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         for _ in range(2):
             connection.sendall(keep)
             response = b""

@@ -17,7 +17,7 @@ from tests.server.wire import completion_request, talk, talk_in_parts
 
 @pytest.fixture(scope="module")
 def client(server: Process) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=10)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=60)
 
 
 def post(**fields: Any) -> bytes:

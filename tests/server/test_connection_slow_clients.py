@@ -17,24 +17,63 @@ from onward.server.app import make_app
 from onward.server.connection import server_config
 from onward.server.process import bind
 from onward.server.run import _Server
-from tests.server.fakes import FakeBackend, Step, delta, in_loop, settings
+from tests.server.fakes import FakeBackend, Step, delta, in_loop, settings, skip, until
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LONG = "x" * 1_000_000
 
 
+class Counting(connection.Protocol):
+    """The server's end of a connection, which counts what has arrived."""
+
+    num_received = 0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.num_received += len(data)
+
+
+class Client:
+    """A connection over a real socket, and the server's end of it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, served: Counting) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.served = served
+        self._num_sent = 0
+
+    async def send(self, data: bytes) -> None:
+        """Return when the server has it, or has closed the connection."""
+        self.writer.write(data)
+        self._num_sent += len(data)
+        await until(lambda: self.served.num_received == self._num_sent or self.served.transport.is_closing())
+
+    async def send_on(self, data: bytes) -> bytes:
+        """Send the same bytes every second until the server closes. Return what it has answered."""
+        while not self.served.transport.is_closing():
+            await self.send(data)
+            await skip(1)
+        try:
+            return await self.reader.read()
+        except ConnectionError:
+            return b""
+
+
 @asynccontextmanager
-async def connected(
-    *script: Step, keys: tuple[str, ...] = ()
-) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connected(*script: Step, keys: tuple[str, ...] = ()) -> AsyncIterator[Client]:
     """Serve a scripted backend and yield a connection to it."""
     listener = bind("127.0.0.1", 0)
     listener.listen()
-    server = _Server(server_config(make_app(FakeBackend(*script), settings(access_log=False, api_key=keys))))
+    config = server_config(make_app(FakeBackend(*script), settings(access_log=False, api_key=keys)))
+    config.http = Counting
+    server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     reader, writer = await asyncio.open_connection(*listener.getsockname())
+    await until(lambda: server.server_state.connections)
+    (served,) = server.server_state.connections
+    assert isinstance(served, Counting)
     try:
-        yield reader, writer
+        yield Client(reader, writer, served)
     finally:
         writer.close()
         server.should_exit = True
@@ -54,81 +93,72 @@ def post(**fields: object) -> bytes:
     )
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
-
-
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET", b"GET /health HTTP/1.1\r\nhost: localhost\r\n"])
 @in_loop
 async def test_a_head_that_does_not_end_closes_the_connection(sent: bytes) -> None:
-    async with connected() as (reader, writer):
-        writer.write(sent)
-        assert await reader.read() == b""
+    async with connected() as client:
+        await client.send(sent)
+        await skip(connection.HEAD_SECONDS)
+        assert await client.reader.read() == b""
 
 
 @in_loop
 async def test_a_head_sent_byte_by_byte_closes_the_connection() -> None:
-    async with connected() as (reader, writer):
-        writer.write(b"GET /health HTTP/1.1\r\nx: ")
-        reading = asyncio.create_task(reader.read())
-        while not reading.done():
-            writer.write(b"x")
-            await asyncio.sleep(0.01)
-        assert reading.exception() is not None or b"200" not in reading.result()
+    async with connected() as client:
+        await client.send(b"GET /health HTTP/1.1\r\nx: ")
+        assert b"200" not in await client.send_on(b"x")
 
 
 @pytest.mark.parametrize("sent", [b"\r\n", b"GET /hea"])
 @in_loop
 async def test_the_next_head_of_a_connection_may_be_as_slow_as_the_first(sent: bytes) -> None:
-    async with connected() as (reader, writer):
-        writer.write(HEALTH)
-        await reader.readuntil(b"}}}")
-        writer.write(sent)
-        assert await reader.read() == b""
+    async with connected() as client:
+        await client.send(HEALTH)
+        await client.reader.readuntil(b"}}}")
+        await client.send(sent)
+        await skip(connection.HEAD_SECONDS)
+        assert await client.reader.read() == b""
 
 
 @in_loop
 async def test_an_idle_connection_is_kept_for_the_next_request() -> None:
-    async with connected() as (reader, writer):
-        for _ in range(2):
-            writer.write(HEALTH)
-            await reader.readuntil(b"}}}")
-            await asyncio.sleep(0.3)
-        assert not reader.at_eof()
+    async with connected() as client:
+        for _ in range(3):
+            await client.send(HEALTH)
+            await client.reader.readuntil(b"}}}")
+            await skip(connection.HEAD_SECONDS + 1)
 
 
 @in_loop
 async def test_a_slow_response_outlives_a_slow_pipelined_head() -> None:
     go = asyncio.Event()
-    async with connected(go, delta("late", finish="stop")) as (reader, writer):
-        writer.write(post() + b"GET /hea")
-        await asyncio.sleep(0.5)
+    async with connected(go, delta("late", finish="stop")) as client:
+        await client.send(post() + b"GET /hea")
+        for _ in range(2):
+            await skip(connection.HEAD_SECONDS)
         go.set()
-        answer = await reader.read()
+        answer = await client.reader.readuntil(b'"late"')
         assert b"200 OK" in answer
-        assert b'"late"' in answer
+        await skip(connection.HEAD_SECONDS)
+        await client.reader.read()
 
 
 @in_loop
 async def test_the_head_timeout_does_not_apply_to_a_body() -> None:
-    async with connected() as (reader, writer):
-        writer.write(post()[:-5])
-        await asyncio.sleep(0.4)
-        writer.write(post()[-5:])
-        assert b"200 OK" in await reader.readuntil(b"\r\n")
+    async with connected() as client:
+        await client.send(post()[:-5])
+        await skip(connection.HEAD_SECONDS + 1)
+        await client.send(post()[-5:])
+        assert b"200 OK" in await client.reader.readuntil(b"\r\n")
 
 
 @in_loop
 async def test_the_endless_body_of_a_refused_request_does_not_hold_its_connection() -> None:
-    async with connected(keys=("sk-a",)) as (reader, writer):
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n")
-        assert b"401" in await reader.readuntil(b"\r\n")
-        reading = asyncio.create_task(reader.read())
-        while not reading.done():
-            writer.write(b"x")
-            await asyncio.sleep(0.01)
-        assert reading.exception() is not None or reading.result().rstrip().endswith(b"}")
+    async with connected(keys=("sk-a",)) as client:
+        await client.send(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n")
+        assert b"401" in await client.reader.readuntil(b"\r\n")
+        answer = await client.send_on(b"x")
+        assert answer == b"" or answer.rstrip().endswith(b"}")
 
 
 @pytest.mark.parametrize(
@@ -143,9 +173,9 @@ async def test_the_endless_body_of_a_refused_request_does_not_hold_its_connectio
 )
 @in_loop
 async def test_a_head_without_end_is_refused(head: bytes) -> None:
-    async with connected() as (reader, writer):
-        writer.write(head)
-        answer = await reader.read()
+    async with connected() as client:
+        client.writer.write(head)
+        answer = await client.reader.read()
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert b"x-request-id: req_" in answer and b"access-control-allow-origin: *" in answer
     assert "over 65536 bytes" in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
@@ -153,33 +183,33 @@ async def test_a_head_without_end_is_refused(head: bytes) -> None:
 
 @in_loop
 async def test_a_head_just_below_the_limit_is_accepted() -> None:
-    async with connected() as (reader, writer):
-        writer.write(HEALTH[:-2] + b"x: " + b"y" * 60_000 + b"\r\n\r\n")
-        assert b" 200 " in await reader.readuntil(b"\r\n")
+    async with connected() as client:
+        await client.send(HEALTH[:-2] + b"x: " + b"y" * 60_000 + b"\r\n\r\n")
+        assert b" 200 " in await client.reader.readuntil(b"\r\n")
 
 
 @in_loop
 async def test_endless_trailers_close_the_connection() -> None:
-    async with connected(asyncio.Event()) as (reader, writer):
+    async with connected(asyncio.Event()) as client:
         head, _, body = post().partition(b"\r\n\r\n")
-        writer.write(re.sub(rb"content-length: \d+", b"transfer-encoding: chunked", head) + b"\r\n\r\n")
-        writer.write(b"%x\r\n" % len(body) + body + b"\r\n0\r\n")
-        reading = asyncio.create_task(reader.read())
-        while not reading.done():
-            writer.write(b"x: y\r\n" * 1000)
-            await asyncio.sleep(0.01)
+        await client.send(re.sub(rb"content-length: \d+", b"transfer-encoding: chunked", head) + b"\r\n\r\n")
+        await client.send(b"%x\r\n" % len(body) + body + b"\r\n0\r\n")
+        while not client.served.transport.is_closing():
+            await client.send(b"x: y\r\n" * 1000)
 
 
 @in_loop
-async def test_a_client_that_does_not_read_its_response_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "STALL_SECONDS", 0.2)
-    async with connected(*(delta(LONG) for _ in range(30)), delta("", finish="stop")) as (reader, writer):
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(post_stream())
-        await asyncio.sleep(1.5)
-        writer.transport.resume_reading()  # type: ignore[attr-defined]
+async def test_a_client_that_does_not_read_its_response_is_disconnected() -> None:
+    async with connected(*(delta(LONG) for _ in range(30)), delta("", finish="stop")) as client:
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await client.send(post_stream())
+        await until(lambda: client.served.flow.write_paused)
+        for _ in range(2):
+            await skip(connection.STALL_SECONDS)
+        assert client.served.transport.is_closing()
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         try:
-            received = await reader.read()
+            received = await client.reader.read()
         except ConnectionError:
             received = b""
         assert len(received) < 30 * len(LONG)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Connection, func, select
+from sqlalchemy import URL, Connection, Table, func, select
 
 from onward.api.openai import files as api
 from onward.server.app import make_app
@@ -19,7 +18,7 @@ from onward.service.limits import Limits
 from onward.service.store import DatabaseAway, Store, open_store
 from onward.service.tables import CONTENTS, FILES
 from onward.service.team import Team
-from tests.server.fakes import Call, FakeBackend, in_loop, settings
+from tests.server.fakes import Call, FakeBackend, in_loop, settings, until
 
 LINE = b'{"custom_id": "a"}\n'
 HEAD = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
@@ -38,17 +37,13 @@ class Served:
         kind = {"content-type": "multipart/form-data; boundary=b", "authorization": f"Bearer sk-{key}"}
         return Call(self.app, "POST", "/v1/files", body, **kind)
 
-    async def is_empty(self) -> bool:
-        """Whether nothing is stored, soon."""
-        for _ in range(200):
-            with self.store.read() as connection:
-                counts = [
-                    connection.execute(select(func.count()).select_from(each)).scalar() for each in (FILES, CONTENTS)
-                ]
-            if counts == [0, 0]:
-                return True
-            await asyncio.sleep(0.01)
-        return False
+    async def emptied(self) -> None:
+        """Return when nothing is stored."""
+        await until(lambda: not any(map(self._count, (FILES, CONTENTS))))
+
+    def _count(self, table: Table) -> int:
+        with self.store.read() as connection:
+            return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
 
 def serving(folder: Path, test: Callable[[Served], Coroutine[Any, Any, None]]) -> None:
@@ -83,7 +78,7 @@ def test_a_file_of_the_largest_size_is_taken_and_a_byte_more_is_a_413(
         data = (LINE * 300)[:5001]
         refused = await served.post(data, "free").done()
         assert (refused.status, refused.error["param"]) == (413, "file") and "5000 bytes" in refused.error["message"]
-        assert await served.is_empty()
+        await served.emptied()
         taken = await served.post(data[:5000], "free").done()
         assert (taken.status, taken.json["bytes"]) == (200, 5000)
 
@@ -95,7 +90,7 @@ def test_a_key_stores_what_it_may(tmp_path: Path) -> None:
         refused = await served.post(LINE * 200).done()
         assert (refused.status, refused.error["code"]) == (429, "storage_limit_exceeded")
         assert refused.error["type"] == "insufficient_quota" and refused.headers["x-should-retry"] == "false"
-        assert await served.is_empty()
+        await served.emptied()
         assert (await served.post(LINE * 100).done()).status == 200
         assert (await served.post(LINE * 100).done()).status == 429
 
@@ -106,12 +101,12 @@ def test_a_full_disk_refuses_uploads(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async def test(served: Served) -> None:
         call = served.post(None, "free")
         call.feed(HEAD + LINE * 100)
-        await asyncio.sleep(0.05)
+        await until(lambda: not call.unread)
         monkeypatch.setattr(Store, "has_room", lambda self, num_bytes: False)
         call.feed(LINE * 100 + TAIL, more=False)
         refused = await call.done()
         assert refused.status == 503 and "nearly full" in refused.error["message"]
-        assert await served.is_empty()
+        await served.emptied()
         assert (await served.post(LINE, "free").done()).status == 503
 
     serving(tmp_path, test)
@@ -158,14 +153,14 @@ def test_a_client_that_leaves_and_a_form_that_ends_early_leave_nothing(tmp_path:
     async def test(served: Served) -> None:
         call = served.post(None, "free")
         call.feed(HEAD + LINE * 100)
-        await asyncio.sleep(0.05)
+        await until(lambda: not call.unread)
         call.leave()
         await call.done()
-        assert await served.is_empty()
+        await served.emptied()
         cut = served.post(None, "free")
         cut.feed(HEAD + LINE, more=False)
         assert (await cut.done()).status == 400
-        assert await served.is_empty()
+        await served.emptied()
 
     serving(tmp_path, test)
 
@@ -176,7 +171,7 @@ def test_a_key_that_is_revoked_during_an_upload_finishes_it(tmp_path: Path) -> N
     async def test(served: Served) -> None:
         call = served.post(None, "free")
         call.feed(HEAD + LINE * 60)
-        await asyncio.sleep(0.05)
+        await until(lambda: not call.unread)
         served.team.keys = [key for key in served.team.keys if key.name != "free"]
         served.app.replace_keys()
         call.feed(LINE * 60 + TAIL, more=False)

@@ -46,17 +46,17 @@ class Streaming:
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(server.url, prompt), daemon=True)
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(60)
 
     def _run(self, url: str, prompt: str) -> None:
         fields = {"model": "m", "prompt": prompt, "stream": True}
-        with httpx2.stream("POST", f"{url}/v1/completions", json=fields, timeout=20) as answer:
+        with httpx2.stream("POST", f"{url}/v1/completions", json=fields, timeout=60) as answer:
             for chunk in answer.iter_raw():
                 self.body += chunk
                 self._started.set()
 
     def wait(self) -> list[Any]:
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         return events(self.body)
 
@@ -86,27 +86,22 @@ def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, nu
     server = start()
     httpx2.get(f"{server.url}/health")
     server.popen.send_signal(number)
-    assert server.popen.wait(10) == 0
+    assert server.popen.wait(60) == 0
     bind("127.0.0.1", server.port).close()
     assert re.fullmatch(r"[-\d]+ [:,\d]+ INFO onward\.server: stopped\n", server.end())
 
 
-def test_a_drain_refuses_new_requests_and_ends_running_ones_with_an_error_event(start: Start) -> None:
-    server = start("drain=0.5")
+def test_the_end_of_a_drain_ends_running_requests_with_an_error_event(start: Start) -> None:
+    server = start("drain=0.1")
     streams = [Streaming(server) for _ in range(4)]
     server.popen.send_signal(signal.SIGTERM)
-    wait_for_drain(server)
-    refused = httpx2.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "x"})
-    assert refused.status_code == 503
-    assert refused.headers["retry-after"] == "1"
-    assert refused.headers["connection"] == "close"
     for streaming in streams:
         first, last = streaming.wait()
         assert first["choices"][0]["text"] == "a"
         assert last["error"]["type"] == "server_error"
-    assert server.popen.wait(10) == 0
+    assert server.popen.wait(60) == 0
     said = server.end()
-    assert "draining: 4 requests may run for up to 0.5 s; send the signal again to stop now" in said
+    assert "draining: 4 requests may run for up to 0.1 s; send the signal again to stop now" in said
     assert "cancelling 4 requests that did not finish in time" in said
     assert "Traceback" not in said
 
@@ -118,7 +113,7 @@ def test_a_server_whose_engine_is_dead_drains_and_ends_with_a_code_of_its_own(st
     streaming = Streaming(server)
     assert httpx2.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "die"}).status_code == 200
     assert streaming.wait()[-1]["error"]["type"] == "server_error"
-    assert server.popen.wait(10) == DEAD_ENGINE_EXIT_CODE == 70
+    assert server.popen.wait(60) == DEAD_ENGINE_EXIT_CODE == 70
     said = server.end()
     assert "CRITICAL onward.server: the engine of fake-model:1 is dead: the server ends with exit code 70" in said
     assert "draining: 1 request may run for up to 0.5 s" in said and said.endswith("stopped\n")
@@ -131,13 +126,19 @@ def test_a_server_whose_engine_is_dead_drains_and_ends_with_a_code_of_its_own(st
         (signal.SIGTERM, 143, "send the signal again"),
     ],
 )
-def test_a_second_signal_ends_at_once(start: Start, number: signal.Signals, code: int, again: str) -> None:
+def test_a_drain_refuses_new_requests_and_a_second_signal_ends_it(
+    start: Start, number: signal.Signals, code: int, again: str
+) -> None:
     server = start("drain=300")
     streaming = Streaming(server)
     server.popen.send_signal(number)
     wait_for_drain(server)
+    refused = httpx2.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "x"})
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "1"
+    assert refused.headers["connection"] == "close"
     server.popen.send_signal(number)
-    assert server.popen.wait(10) == code
+    assert server.popen.wait(60) == code
     assert "error" in streaming.wait()[-1]
     said = server.end()
     assert f"draining: 1 request may run for up to 300 s; {again} to stop now" in said
@@ -240,7 +241,7 @@ def test_a_closing_terminal_may_send_sighup_twice(start: Start) -> None:
     wait_for_drain(server)
     server.popen.send_signal(signal.SIGHUP)
     assert "error" in streaming.wait()[-1]
-    assert server.popen.wait(10) == 0
+    assert server.popen.wait(60) == 0
     assert "cancelling 1 request that did not finish in time" in server.end()
 
 

@@ -118,7 +118,7 @@ def test_a_second_signal_ends_a_server_whose_engine_hangs(process: str, tmp_path
         time.sleep(0.2)
         assert running.poll() is None, "it waits for the request"
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=20)
+        running.communicate(timeout=60)
         assert running.returncode == 128 + signal.SIGINT
         client.wait(30)
     wait_until_gone(engines)
@@ -133,7 +133,7 @@ def test_a_signal_while_the_model_loads_ends_the_server_at_once(number: signal.S
     wait_until(program.with_name("slow.py.hangs").exists)
     engines = children(process.pid)
     process.send_signal(number)
-    _, log = process.communicate(timeout=20)
+    _, log = process.communicate(timeout=60)
     assert process.returncode in (-number, 128 + number) and "Traceback" not in log, log
     wait_until_gone(engines)
 

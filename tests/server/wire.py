@@ -18,7 +18,7 @@ def talk(server: Process, request: bytes) -> bytes:
 
 def talk_in_parts(server: Process, request: bytes, cuts: list[int]) -> bytes:
     """As `talk`, with a pause at each cut, so that the server receives the parts one by one."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for start, end in itertools.pairwise([0, *cuts, len(request)]):
             connection.sendall(request[start:end])

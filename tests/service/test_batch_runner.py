@@ -163,7 +163,7 @@ def look(store: Store, batch_id: str, key: str = KEY) -> StoredBatch:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 

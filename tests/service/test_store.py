@@ -100,17 +100,17 @@ def test_what_waits_is_committed_together_and_a_failing_operation_fails_alone(st
 
     def hold(connection: Connection) -> None:
         entered.set()
-        may_go_on.wait(10)
+        may_go_on.wait(60)
 
     def add(name: str) -> Future[object]:
         return writer.submit(lambda connection: connection.execute(FACES.insert().values(id=name, seen_ms=1)).rowcount)
 
     first = writer.submit(hold)
-    entered.wait(10)
+    entered.wait(60)
     futures = [add("a"), add("b"), add("a"), add("c")]  # the third has a key that exists
     may_go_on.set()
-    assert first.result(10) is None
-    results = [future.exception(10) is None for future in futures]
+    assert first.result(60) is None
+    results = [future.exception(60) is None for future in futures]
     writer.close(10)
     assert results == [True, True, False, True]
     with store.read() as connection:

@@ -165,7 +165,7 @@ class HttpExchange:
         if declared.isdecimal() and int(declared) > max_bytes:
             raise _TooLarge
         num_bytes = 0
-        deadline = time.perf_counter() + total_seconds
+        deadline = asyncio.get_running_loop().time() + total_seconds
         while self._has_more:
             chunk, self._has_more = await self._receive_chunk_before(deadline, total_seconds)
             num_bytes += len(chunk)
@@ -199,7 +199,7 @@ class HttpExchange:
 
     async def _receive_chunk_before(self, deadline: float, total_seconds: float) -> tuple[bytes, bool]:
         """Return the next chunk of the body and whether more follow. Raises BodyTimeout, ClientDisconnected."""
-        remaining = deadline - time.perf_counter()
+        remaining = deadline - asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(min(BODY_IDLE_SECONDS, remaining)):
                 return await self._receive_chunk()

@@ -1,4 +1,4 @@
-"""Renders chat templates, each in a process that is started for it: what a file's author wrote may end no other one."""
+"""Renders chat templates, each in a process of its own: what the author of a file wrote cannot end another process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Render(msgspec.Struct, frozen=True, array_like=True):
-    """A template in Jinja2, and what it is given. `add_generation_prompt`: end where the model's answer begins."""
+    """A Jinja2 template and its arguments. `add_generation_prompt`: end where the model's answer begins."""
 
     template: str
     messages: list[Message]
@@ -55,7 +55,7 @@ class TemplateError(Exception):
 
 
 async def render(request: Render) -> str:
-    """Return the prompt that a template makes. Whoever it is for takes turns with others. Raises TemplateError."""
+    """Return the prompt that a template makes. Clients take turns. Raises TemplateError."""
     return await asyncio.wrap_future(_processes().submit(owner.get(), partial(_render, request)))
 
 

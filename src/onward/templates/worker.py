@@ -1,8 +1,8 @@
 """`python -m onward.templates.worker`: renders one chat template and ends.
 
-It is what transformers' `apply_chat_template` (4.57, utils/chat_template_utils.py) makes of it: the same environment,
-filters and functions. The template runs in jinja2's sandbox, with limits in processor time, memory and the length of
-its output, in a process that inherited no secret and can open neither files nor connections any more.
+The prompt is that of transformers' `apply_chat_template` (4.57, utils/chat_template_utils.py): the same environment,
+filters and functions. The template runs in jinja2's sandbox, with limits on processor time, memory and the length of
+its output, in a process that inherited no secret and can no longer open files or connections.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Refused(Exception):
 
 
 class _Generation(Extension):
-    """`{% generation %} … {% endgeneration %}`, with which training marks what the model writes: it is its content."""
+    """Renders what is in `{% generation %} … {% endgeneration %}`, with which training marks what the model writes."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -120,7 +120,7 @@ def _problem(what: str, error: Exception) -> Rendered:
 
 
 def _load_everything() -> None:
-    """Have all modules that rendering imports, errors too, before no file can be opened any more."""
+    """Import all modules that rendering needs, and those that its errors need, while files can still be opened."""
     for template in ("{{ strftime_now('%c') }}{{ messages | tojson }}{{ raise_exception('') }}", "{{ 1 / 0 }}", "{%"):
         rendered(Render(template, [Message("user", "")], "", "", True))
 

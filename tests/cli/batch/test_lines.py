@@ -24,7 +24,7 @@ def piped(content: bytes, *arguments: str) -> Any:
     writer = threading.Thread(target=lambda: Path("pipe").write_bytes(content), daemon=True)
     writer.start()
     result = onward("batch", "run", "pipe", "-o", "out.jsonl", *arguments)
-    writer.join(10)
+    writer.join(60)
     return result
 
 

@@ -122,7 +122,7 @@ def _lines() -> int:
 
 
 def test_ctrl_c_can_be_resumed() -> None:
-    with scripted(answer(200, completion("x")), lambda server, connection: server.go_on.wait(20)) as server:
+    with scripted(answer(200, completion("x")), lambda server, connection: server.go_on.wait(60)) as server:
         write_input(3)
         flags = ("--base-url", server.url, "--concurrency", "1")
         with Terminal("batch", "run", "in.jsonl", "-o", "out.jsonl", *flags) as terminal:
@@ -543,7 +543,7 @@ def test_two_runs_do_not_share_a_file() -> None:
     finally:
         process.stdin.close()
         process.stdout.close()
-        process.wait(10)
+        process.wait(60)
 
 
 def test_a_queue_that_is_full_is_waited_for() -> None:

@@ -128,7 +128,7 @@ def test_ctrl_c_is_code_130_and_closes_the_connection() -> None:
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 130
         assert "Traceback" not in terminal.screen
-        assert server.departed.wait(10)
+        assert server.departed.wait(60)
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 
 
 class Cutting:
-    """Forwards connections to a local port. `budgets` has the bytes of a response after which each is cut; connections
-    beyond are not cut. A budget of 0 refuses the connection."""
+    """Forwards connections to a local port. `budgets` has the bytes of a response after which each is cut, all of which
+    the client receives; connections beyond are not cut. A budget of 0 refuses the connection."""
 
     def __init__(self, port: int, budgets: Iterator[int]) -> None:
         self.port = port
@@ -37,7 +37,7 @@ class Cutting:
                 sending.cancel()
                 server_writer.close()
         finally:
-            writer.transport.abort()
+            writer.close() if budget != 0 else writer.transport.abort()
 
     async def _send(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65_536):
@@ -52,7 +52,6 @@ async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, b
             writer.write(data)
             await writer.drain()
             if budget is not None and (budget := budget - len(data)) <= 0:
-                await asyncio.sleep(0.05)  # an abort would drop what the client has not received
                 return
 
 

@@ -145,7 +145,7 @@ def test_every_chunk_is_flushed_and_a_reader_may_leave() -> None:
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 @pytest.mark.slow

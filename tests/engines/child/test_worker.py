@@ -14,7 +14,7 @@ from onward.engines.child.link import StepReport
 from onward.engines.child.worker import ReportSender
 from onward.sampling.outputs import Sampled
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 
 
 def scored(job: int) -> Prefilled:

@@ -19,7 +19,7 @@ from onward.engines.child.supervised import SupervisedEngine
 from onward.errors import SetupError
 from tests.engine.harness import ToyEngine, make_engine
 
-GUARD_SECONDS = 30.0
+GUARD_SECONDS = 60.0
 """After that, something that a test waits for is not going to happen."""
 
 MakeEngine = Callable[[], ToyEngine]

@@ -22,7 +22,7 @@ def call_of(tokens: int) -> bytes:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.002)
 

@@ -29,7 +29,7 @@ def run() -> Iterator[Callable[..., ProgramProcess]]:
     yield start
     for each in started:
         each.kill()
-        assert each.wait(20)
+        assert each.wait(60)
 
 
 def has_ended(group: int) -> bool:
@@ -92,7 +92,7 @@ def test_how_a_program_ended_is_said_in_words(
     run: Callable[..., ProgramProcess], command: list[str], reason: str
 ) -> None:
     process = run(*command)
-    assert process.wait(20)
+    assert process.wait(60)
     assert process.reason.startswith(reason)
 
 
@@ -101,7 +101,7 @@ def test_a_file_for_another_system_cannot_be_run(run: Callable[..., ProgramProce
     program.write_bytes(b"\x7fELF but not really")
     program.chmod(0o755)
     process = run(str(program))
-    assert process.wait(20)
+    assert process.wait(60)
     assert process.reason.startswith("it is not a program that can run here")
 
 
@@ -115,14 +115,14 @@ def test_stopping_ends_what_the_program_started_too(run: Callable[..., ProgramPr
 
 def test_a_program_that_ended_leaves_no_process_of_its_own(run: Callable[..., ProgramProcess]) -> None:
     process = run("sh", "-c", "sleep 600 & exit 0")
-    assert process.wait(20)
+    assert process.wait(60)
     wait_for(lambda: has_ended(process.pid))
 
 
 def test_when_the_keeper_is_killed_the_program_ends(run: Callable[..., ProgramProcess]) -> None:
     process = run("sleep", "600")
     os.kill(process.pid, signal.SIGKILL)
-    assert process.wait(20)
+    assert process.wait(60)
     wait_for(lambda: has_ended(process.pid))
 
 

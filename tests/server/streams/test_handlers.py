@@ -10,7 +10,7 @@ import pytest
 from onward.errors import InvalidRequest
 from onward.server.app import App, make_app
 from onward.server.keys import collect_keys
-from tests.server.fakes import STORY, Call, FakeBackend, Step, completion, delta, events, in_loop, settings
+from tests.server.fakes import STORY, Call, FakeBackend, Step, completion, delta, events, in_loop, settings, skip
 from tests.server.streams.resumable import id_of, numbered, resumable, resume
 
 
@@ -239,9 +239,10 @@ async def test_a_head_request_does_not_take_the_stream_over() -> None:
 @in_loop
 async def test_a_stream_for_which_nobody_comes_back_is_cancelled_after_the_window() -> None:
     backend = FakeBackend(delta("a"), asyncio.Event())
-    app = make_app(backend, settings(resume_window=0.01))
+    app = make_app(backend, settings(resume_window=30))
     first = await lost(app)
     assert app.num_running == 1  # a drain waits for it
+    await skip(30)
     await backend.answers[0].closed.wait()
     await app.wait_until_idle()
     assert (await resume(app, id_of(first)).done()).status == 404
@@ -254,13 +255,15 @@ async def test_a_stream_for_which_nobody_comes_back_is_cancelled_after_the_windo
 @in_loop
 async def test_a_connection_that_reads_on_stops_the_window() -> None:
     backend = FakeBackend(delta("a"), asyncio.Event())
-    app = make_app(backend, settings(resume_window=0.01))
+    app = make_app(backend, settings(resume_window=30))
     first = await lost(app)
-    rest = resume(app, id_of(first), after=1)
-    await asyncio.sleep(0.05)
+    rest = resume(app, id_of(first))
+    await rest.until(2)
+    await skip(60)
     assert not backend.answers[0].closed.is_set()
     rest.leave()
     await rest.done()
+    await skip(30)
     await backend.answers[0].closed.wait()
 
 
