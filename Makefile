@@ -62,15 +62,15 @@ endef
 serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS="--port 8123" passes flags on)
 	@trap : INT; $(BIN)/onward serve $(ARGS); status=$$?; [ $$status = 130 ] || exit $$status
 
-test: $(VENV)/.dev  ## Run the fast tests (about two minutes on two cores)
-	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=300 \
+test: $(VENV)/.dev  ## Run the fast tests (about a minute and a half on two cores)
+	$(BIN)/python -m pytest -n auto --dist worksteal --max-worker-restart 0 -o faulthandler_timeout=300 \
 		$(CHECKED:%=--ignore=%) $(ARGS)
 
 test-all: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run all tests, slow ones too
 	$(BIN)/python -m pytest -m "" $(ARGS)
 
 coverage: $(VENV)/.dev  ## Run the fast tests with coverage; fail below the floor in pyproject.toml
-	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 \
+	$(BIN)/python -m pytest -n auto --dist worksteal --max-worker-restart 0 \
 		-o faulthandler_timeout=300 --cov --cov-report=term:skip-covered $(ARGS)
 
 companions: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run what is too heavy for every change: SDKs of other languages, Ray, editors, real models

@@ -19,8 +19,8 @@ SLOW_FILE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow", re.MULTILINE
 # A busy machine is no failure: no property test looks at the clock.
 settings.register_profile("random", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("random"), derandomize=True)
-# The fast suite draws a quarter of the examples (tests/examples.py), the same ones each time.
-settings.register_profile("repeatable", settings.get_profile("thorough"), max_examples=25)
+# The fast suite draws a tenth of the examples (tests/examples.py), the same ones each time.
+settings.register_profile("repeatable", settings.get_profile("thorough"), max_examples=10)
 settings.load_profile("repeatable")
 
 

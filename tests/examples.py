@@ -12,7 +12,7 @@ __all__ = ["examples", "slow_but"]
 
 
 def examples(num: int) -> int:
-    """Return how many of `num` examples to draw: a quarter in the fast suite, all of them under the profiles "thorough"
+    """Return how many of `num` examples to draw: a tenth in the fast suite, all of them under the profiles "thorough"
     and "random"."""
     return max(1, num * settings().max_examples // 100)
 

@@ -47,7 +47,7 @@ class WholeFiles:
         session = item.session
         tests = _collect(item)
         place = session.items.index(item)
-        for test, following in zip(tests, [*tests[1:], nextitem], strict=True):
+        for test, following in zip(tests, [*tests[1:], nextitem], strict=False):
             session.items[place] = test  # the worker compares it with what is reported
             item.ihook.pytest_runtest_protocol(item=test, nextitem=following)
             if session.shouldfail or session.shouldstop:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onward.cli.output.errors import DOCUMENTED
 from tests.cli.conftest import onward
 from tests.cli.terminal import COMMAND
-from tests.examples import examples
+from tests.examples import examples, slow_but
 
 CREATE = ("completions", "create", "Once", "--model", "toy", "--max-tokens", "2", "--temperature", "0")
 POSIX = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -66,12 +66,19 @@ def test_a_folder_that_was_removed_is_a_sentence(arguments: tuple[str, ...], tmp
     ("cwd", "variables", "code", "words"),
     [
         ("open", {"XDG_CONFIG_HOME": "{}/closed"}, 0, "there may be settings in {}/closed/onward/onward.toml, which"),
-        ("open", {"HOME": "{}/closed", "XDG_CONFIG_HOME": ""}, 0, "there may be settings in {}/closed/.config/onward"),
-        (
+        pytest.param(
+            "open",
+            {"HOME": "{}/closed", "XDG_CONFIG_HOME": ""},
+            0,
+            "there may be settings in {}/closed/.config/onward",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "open",
             {"ONWARD_CONFIG": "{}/closed/x.toml"},
             1,
             "The settings file {}/closed/x.toml cannot be read: Permission",
+            marks=pytest.mark.slow,
         ),
         ("closed", {}, 1, "onward: The current folder may not be entered by this user: change to another one."),
     ],
@@ -107,6 +114,7 @@ def test_a_text_arrives_and_is_written_in_any_encoding(env: dict[str, str]) -> N
     assert json.loads(done.stdout.decode(env.get("PYTHONIOENCODING", "utf-8")))["choices"][0]["text"].startswith(text)
 
 
+@pytest.mark.slow
 def test_a_text_as_text_is_escaped_where_the_encoding_lacks_characters() -> None:
     done = run("completions", "create", "Grüße", *CREATE[3:], "--echo", "--format", "text", env=POSIX)
     assert said(done)[0] == 0 and done.stdout.startswith(rb"Gr\u00fc\u00dfe")
@@ -118,7 +126,9 @@ def test_a_file_name_that_the_encoding_lacks_is_a_sentence(tmp_path: Path) -> No
     assert code in (1, 4) and line.startswith("onward: ")
 
 
-@pytest.mark.parametrize("name", [b"bad\xff", "modèle".encode(), b"q\"uote 'n", b"new\nline\x1b[1m", b"-dash"])
+@pytest.mark.parametrize(
+    "name", slow_but([b"bad\xff"], [b"bad\xff", "modèle".encode(), b"q\"uote 'n", b"new\nline\x1b[1m", b"-dash"])
+)
 @pytest.mark.parametrize("env", [pytest.param({}, marks=pytest.mark.slow), POSIX], ids=["UTF-8", "POSIX"])
 def test_a_path_is_printed_whatever_its_bytes(name: bytes, env: dict[str, str], tmp_path: Path) -> None:
     done = run("models", "show", b"./" + name + b".gguf", cwd=tmp_path, env=env)

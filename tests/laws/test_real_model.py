@@ -93,7 +93,7 @@ def test_law_1_streams_equal_complete_responses(alone: Alone) -> None:
     assert asyncio.run(all_shapes()) == {shape: whole for shape, whole in alone.items() if shape != "best"}
 
 
-@pytest.mark.parametrize("prefix_cache", [True, False], ids=["cache", "no cache"])
+@pytest.mark.parametrize("prefix_cache", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["cache", "no cache"])
 def test_law_2_and_3_the_same_bytes_among_32_neighbours_cached_or_not(alone: Alone, prefix_cache: bool) -> None:
     async def crowded() -> list[tuple[str, list[dict[str, Any]]]]:
         rng = random.Random(3)
@@ -108,6 +108,7 @@ def test_law_2_and_3_the_same_bytes_among_32_neighbours_cached_or_not(alone: Alo
         assert answer == alone[shape], shape
 
 
+@pytest.mark.slow
 def test_law_2_the_same_bytes_when_memory_is_tight(alone: Alone) -> None:
     async def tight() -> list[tuple[str, list[dict[str, Any]]]]:
         rng = random.Random(4)

@@ -35,14 +35,14 @@ def servers() -> Iterator[Servers]:
     """Without sockets."""
     loop, tracebacks = LoopThread("parity"), Tracebacks("parity")
     loop.start()
-    logging.getLogger().addHandler(tracebacks)
+    logging.getLogger("onward").addHandler(tracebacks)  # a test of logs may have cut it off from the root
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PLUGIN))
         running = Servers(partial(InProcess, loop))
         yield running
         used = running.close()
     loop.stop(lambda: None)
-    logging.getLogger().removeHandler(tracebacks)
+    logging.getLogger("onward").removeHandler(tracebacks)
     assert all(SECRET in found for found in tracebacks.found), tracebacks.found
     assert tracebacks.found or "broken" not in used, "the cause of an error must be logged"
 

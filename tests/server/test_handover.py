@@ -138,6 +138,7 @@ def test_a_signal_ends_what_is_left_of_the_old_one(old: Process, start: Any) -> 
     assert old.popen.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_a_new_one_that_cannot_start_changes_nothing(old: Process, loading: Loading, start: Any) -> None:
     assert complete(old).status_code == 200
     loading.finish("The model is broken.")

@@ -122,7 +122,7 @@ def test_a_server_whose_engine_is_dead_drains_and_ends_with_a_code_of_its_own(st
 @pytest.mark.parametrize(
     ("number", "code", "again"),
     [
-        (signal.SIGINT, 130, "press Ctrl-C again"),
+        pytest.param(signal.SIGINT, 130, "press Ctrl-C again", marks=pytest.mark.slow),
         (signal.SIGTERM, 143, "send the signal again"),
     ],
 )
@@ -145,6 +145,7 @@ def test_a_drain_refuses_new_requests_and_a_second_signal_ends_it(
     assert said.endswith("stopped\n")
 
 
+@pytest.mark.slow
 def test_a_key_file_that_others_can_read_is_logged_once_with_time_and_level(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("sk-a\n")

@@ -79,10 +79,15 @@ def test_a_batch_is_cancelled_or_says_why_not(server: str) -> None:
     assert unknown.exit_code != 0 and "No batch found" in unknown.stderr
 
 
-def test_a_server_is_needed_and_it_needs_a_database() -> None:
+def test_a_server_is_needed() -> None:
     write_input(1)
     here = onward("batch", "submit", "in.jsonl")
     assert here.exit_code != 0 and "--base-url" in here.stderr
+
+
+@pytest.mark.slow
+def test_the_server_needs_a_database() -> None:
+    write_input(1)
     with served() as url:
         without = run(f"{url}/v1", "submit", "in.jsonl")
     assert without.exit_code != 0 and "--data-dir" in without.stderr

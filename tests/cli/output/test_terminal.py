@@ -70,16 +70,19 @@ def test_no_color_leaves_plain_text(server: str) -> None:
     assert screen == "Once" + toy_text("Once") + "\n"
 
 
+@pytest.mark.slow
 def test_a_piped_prompt_is_printed_live_too(server: str) -> None:
     screen, _ = seen(server, piped=b"Once upon a time")
     assert screen == "{dim:Once upon a time}" + toy_text("Once upon a time") + "\n"
 
 
+@pytest.mark.slow
 def test_requested_json_is_coloured(server: str) -> None:
     screen, _ = seen(server, "--format", "jsonl", "--transform", "usage.total_tokens", "Once")
     assert screen == "{36:12}\n"
 
 
+@pytest.mark.slow
 def test_explore_on_a_terminal_is_live_text(server: str) -> None:
     with Terminal(*TOY, "--base-url", server, "--format", "explore", "Once") as terminal:
         assert terminal.end() == 0

@@ -130,7 +130,7 @@ def test_penalties_of_a_window_are_biases(server: StandIn) -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"choice": ["yes", "no"]}, "no"),
+        pytest.param({"choice": ["yes", "no"]}, "no", marks=pytest.mark.slow),
         ({"regex": "[x-z]{3}q"}, "xxxq"),
         ({"bad_words": ["bc"]}, "abdefg"),
         ({"dry_multiplier": 100, "dry_allowed_length": 1, "dry_sequence_breakers": [], "prompt": "ce!zc"}, "\0e"),

@@ -43,7 +43,7 @@ SCALES = {
 }  # fmt: skip
 """By type: scales with which random integers make weights of a usual size. Types with kernels, and three of
 those that are expanded."""
-FAST_TYPES = ["Q5_0", "Q4_K", "IQ4_NL"]
+FAST_TYPES = ["Q4_K", "IQ4_NL"]
 """Those of other families than the fast tests of products have (tests/kernels/test_products.py)."""
 NAMES = [name for name in ARCHITECTURES if name not in OF_FOLDERS]
 FAST_NAMES = [
@@ -406,6 +406,7 @@ def test_weights_that_are_quantised_are_not_rounded_again(tmp_path: Path) -> Non
         load(write_gguf(tmp_path / "m.gguf", metadata, stored), weights="int8")
 
 
+@pytest.mark.slow
 def test_weights_that_grow_have_a_note(tmp_path: Path) -> None:
     metadata, tensors = tiny("llama")
     stored = {name: floats(array) for name, array in tensors.items()}
