@@ -1,5 +1,5 @@
-"""Workers of pytest-xdist collect a file of tests when they run it: importing all tests and making items of them takes
-longer than a fifth of the tests, and else every worker does it.
+"""Workers of pytest-xdist collect a file of tests when they run it. Otherwise each of them would import all tests and
+make items of them first, which takes seconds of every processor.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ class Served:
 
     async def emptied(self) -> None:
         """Return when nothing is stored."""
-        await until(lambda: not any(map(self._count, (FILES, CONTENTS))))
+        await until(lambda: not any(map(self.count, (FILES, CONTENTS))))
 
-    def _count(self, table: Table) -> int:
+    def count(self, table: Table) -> int:
         with self.store.read() as connection:
             return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
@@ -136,7 +136,7 @@ def test_an_upload_that_failed_with_the_database_is_deleted_when_it_answers_agai
     async def test(served: Served) -> None:
         call = served.post(None, "free")
         call.feed(HEAD + LINE * 100)
-        await asyncio.sleep(0.05)
+        await until(lambda: served.count(FILES))
         with monkeypatch.context() as unplugged:
             unplugged.setattr(Store, "begin", away)
             call.feed(LINE * 100 + TAIL, more=False)
@@ -144,7 +144,7 @@ def test_an_upload_that_failed_with_the_database_is_deleted_when_it_answers_agai
             assert refused.status == 503 and "does not answer" in refused.error["message"]
             assert (await served.post(LINE, "free").done()).status == 503
         await served.team.desk.transact(lambda connection: None)
-        assert await served.is_empty()
+        await served.emptied()
 
     serving(tmp_path, test)
 
