@@ -65,13 +65,17 @@ class PostgreSQL:
         self.process.wait()
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
-    def new_database(self) -> URL:
+    def new_database(self, template: str = "template1") -> URL:
         name = f"test_{uuid.uuid4().hex[:12]}"
         engine = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
+            connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
         engine.dispose()
         return self.url(name)
+
+    def copy_of(self, url: URL) -> URL:
+        """Copy a database to which nothing is connected."""
+        return self.new_database(url.database or "")
 
     def url(self, name: str) -> URL:
         return URL.create("postgresql+psycopg", username="onward", database=name, query={"host": str(self.folder)})
