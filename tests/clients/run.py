@@ -151,6 +151,7 @@ class Bench:
             "site": site.url,
             "editors": self._start(*name).url,
             "faults": proxy.url,
+            "batches": self._start("--data-dir", str(self._folder / "data")).url,
         }
 
     @cache  # noqa: B019

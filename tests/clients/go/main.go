@@ -1,4 +1,4 @@
-// openai-go against a real server: whole completions, streams, failures.
+// openai-go against a real server: whole completions, streams, batches, failures.
 package main
 
 import "os"
@@ -6,6 +6,7 @@ import "os"
 func main() {
 	runAnswers()
 	runStreams()
+	runBatches()
 	runFailures()
 	if failed > 0 {
 		os.Exit(1)

@@ -1,6 +1,6 @@
 // openai for Node: whole, stream, raw response, abort, retries, errors.
 import OpenAI from "openai";
-import { assert, check, exit, key, prompt, urls } from "./report.mjs";
+import { assert, check, exit, key, prompt, until, urls } from "./report.mjs";
 
 const greedy = { model: "toy", prompt, temperature: 0, max_tokens: 12 };
 const at = (root, more = {}) => new OpenAI({ baseURL: root + "/v1", apiKey: "any", maxRetries: 0, ...more });
@@ -137,6 +137,34 @@ await check("an error in the middle of a stream is thrown", async () => {
       for await (const _ of stream);
     });
   }
+});
+
+await check("files and a batch, to its results", async () => {
+  const batches = at(urls.batches);
+  const lines = ["a", "b", "c"].map((name, place) => ({
+    custom_id: name, method: "POST", url: "/v1/completions",
+    body: { model: "toy", prompt: `Say ${name}`, max_tokens: 3, temperature: place === 1 ? 9 : 1 },
+  }));
+  const text = lines.map((line) => JSON.stringify(line) + "\n").join("");
+  const file = await batches.files.create({ file: await OpenAI.toFile(Buffer.from(text), "in.jsonl"), purpose: "batch" });
+  assert(file.id.startsWith("file-") && file.bytes === Buffer.byteLength(text), file);
+  let batch = await batches.batches.create({
+    input_file_id: file.id, endpoint: "/v1/completions", completion_window: "24h", metadata: { from: "node" },
+  });
+  await until(async () => {
+    batch = await batches.batches.retrieve(batch.id);
+    return batch.status === "completed";
+  });
+  assert(batch.request_counts.completed === 2 && batch.request_counts.failed === 1, batch);
+  const read = async (id) => (await (await batches.files.content(id)).text()).trim().split("\n").map((line) => JSON.parse(line));
+  const found = await read(batch.output_file_id);
+  assert(found.map((line) => line.custom_id).join() === "a,c", found);
+  assert((await read(batch.error_file_id))[0].response.status_code === 400, batch);
+  for await (const each of batches.batches.list({ limit: 1 })) if (each.id === batch.id) break;
+  const { body, seed } = found[0].response;
+  const again = await batches.completions.create({ ...lines[0].body, seed });
+  assert(again.choices[0].text === body.choices[0].text, [again, body]);
+  assert((await batches.files.delete(file.id)).deleted, file);
 });
 
 await check("models", async () => {
