@@ -67,17 +67,18 @@ def test_the_python_of_a_page_runs(page: Path, storyteller: str) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("page", ["team", "usage", "reproduce"])
+@pytest.mark.parametrize("page", ["operate", "team", "usage", "reproduce"])
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
-    """Commands of `console` blocks run in one shell, in a folder of their own; a server that they start runs until the
-    end. What a page shows of their output is in it."""
+    """Commands of `console` blocks run in one shell, without a terminal, in a folder of their own; the server that they
+    start last runs until the end. What a page shows of their output is in it."""
     shown = [line for block in blocks(ROOT / f"docs/how-to/{page}.md", "console") for line in block.splitlines()]
     commands = [line.removeprefix("$ ") for line in shown if line.startswith("$ ")]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     script = "set -eu\n" + "\n".join(
-        f"{command} --port {port} > ready & trap 'kill $!' EXIT\nuntil grep -q ready ready; do sleep 0.1; done"
+        f"rm -f ready\n{command.removesuffix(' &')} --port {port} > ready & trap 'kill $!' EXIT\n"
+        "until grep -qs ready ready; do sleep 0.1; done"
         if command.startswith("onward serve")
         else command.replace(DEFAULT_URL, f"http://127.0.0.1:{port}")
         for command in commands
@@ -85,8 +86,9 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {"PATH": path, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(cache_folder().parent)}
     result = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False
-    )
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False,
+        start_new_session=True,
+    )  # fmt: skip
     assert result.returncode == 0, result.stderr
     missing = [line for line in shown if not line.startswith("$ ") and line not in result.stdout + result.stderr]
     assert not missing

@@ -38,8 +38,9 @@ def successor(port: str, environment: dict[str, str]) -> Iterator[subprocess.Pop
 class Clients:
     """Send requests, whole and streamed, on connections that they keep and on new ones, until `stop`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         self._url = url
+        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._done = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(NUM_CLIENTS)]
         self.problems: list[str] = []
@@ -73,7 +74,7 @@ class Clients:
     def _ask(self, client: httpx2.Client, number: int, turn: int) -> None:
         fields = {"model": "toy", "prompt": f"{number} {turn % 5}", "seed": turn % 5, "max_tokens": 40}
         is_stream = bool((number + turn) % 2)
-        headers = {"connection": "close"} if number % 4 == 3 else {}
+        headers = self._headers | ({"connection": "close"} if number % 4 == 3 else {})
         answer = client.post(f"{self._url}/v1/completions", json=fields | {"stream": is_stream}, headers=headers)
         assert answer.status_code == 200, answer.text
         if is_stream:

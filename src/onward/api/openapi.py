@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from onward.api.admin import admin_schemas
 from onward.api.dialects import DIALECTS
 from onward.api.openai.batches import batch_schemas
 from onward.api.openai.response import error_schema, response_schemas
@@ -37,7 +38,7 @@ def openapi(
         },
         "servers": [{"url": "/"}],
         "security": [{}, {"bearer": []}],
-        "tags": [{"name": name} for name in ("Completions", "Tokens", "Batches", *dialects)],
+        "tags": [{"name": name} for name in ("Completions", "Tokens", "Batches", "Administration", *dialects)],
         "paths": _paths(routes, dialects, profile),
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
@@ -110,5 +111,6 @@ def _components(profile: Profile) -> dict[str, Schema]:
         "LinkedCompletion": {"allOf": [linked, ref("Completion")]},
         "Error": error_schema(),
         **batch_schemas("#/components/schemas/{name}"),
+        **admin_schemas("#/components/schemas/{name}"),
         **server_schemas(),
     }

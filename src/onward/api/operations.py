@@ -16,10 +16,10 @@ Operation = Callable[[Profile], Node]
 _ERRORS = {
     "400": "The request is invalid.",
     "401": "The API key is missing or incorrect.",
-    "403": "A web page of another site, or a host, that this server does not answer.",
+    "403": "A web page of another site, or a host, that this server does not answer; or a key without this right.",
     "404": "There is no such model or URL.",
     "405": "The URL does not support this method.",
-    "409": "It has ended already.",
+    "409": "It has ended already, or another change is being made.",
     "408": "The rest of the body did not arrive in time.",
     "413": "The body is too large.",
     "429": "Too many incorrect API keys came from this address. `Retry-After` is in seconds.",

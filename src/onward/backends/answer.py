@@ -9,12 +9,22 @@ from onward.backends.backlog import BacklogTicket
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.completions.delta import Delta, TokenCounts
+from onward.completions.plan import Plan
+from onward.completions.rejections import InvalidConstraint
 from onward.engine.events import Decoded, Event, Failed, Prefilled
-from onward.errors import ApiError, Overloaded, RequestCancelled, RequestRejected, ServerError
+from onward.errors import ApiError, EngineStopped, Overloaded, RequestCancelled, RequestRejected, ServerError
 
 WAITED_TOO_LONG = (
     "The request waited for the model for as long as this server allows, and was not started. Retry it later."
 )
+
+POISONED = (
+    "The engine stopped repeatedly while it was computing this request, so the request was ended. Do not send it again "
+    "unchanged; the server's log says how the engine stopped."
+)
+"""Sent to the client of a request that has ended several engines."""
+ENDED_ENGINES = "the engine's process ended repeatedly while it used it; make it simpler"
+"""The same, where the request has a constraint."""
 
 
 class EmbeddedAnswer:
@@ -122,6 +132,38 @@ class EmbeddedAnswer:
         if not self._retired:
             self._retired = True
             self._retire(cancel)
+
+
+def error_of(planned: Plan, refuse: Callable[[str, str], None] | None, failed: Failed) -> ApiError | RequestRejected:
+    """Return the error for the client of a failed job. A grammar whose job ended engines is refused from then on."""
+    grammar, name = planned.jobs[0].grammar, planned.request.constraint
+    if failed.kind == "poisoned" and grammar and name is not None and refuse is not None:
+        refuse(grammar, ENDED_ENGINES)
+        return InvalidConstraint(name, ENDED_ENGINES)
+    return _error(failed, name or "")
+
+
+def _error(failed: Failed, constraint: str) -> ApiError | RequestRejected:
+    """Return what an answer raises for a failed job. `constraint`: the parameter that constrains its text."""
+    match failed.kind:
+        case "stopped":
+            return EngineStopped()
+        case "lost":
+            return EngineStopped.lost()
+        case "crashed":
+            return _caused(ServerError(final=True), failed)
+        case "rejected":
+            return _caused(ServerError(), failed)
+        case "poisoned":
+            return ServerError(POISONED, final=True)
+        case "constraint":
+            return InvalidConstraint(constraint, failed.reason)
+
+
+def _caused(error: ServerError, failed: Failed) -> ServerError:
+    """Return the error with its cause, for logs and for whoever runs the model."""
+    error.__cause__ = RuntimeError(failed.reason)
+    return error
 
 
 def _server_error(cause: Exception) -> ServerError:

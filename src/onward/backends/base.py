@@ -10,6 +10,7 @@ from onward.completions.answer import Answer
 from onward.completions.request import CompletionRequest
 from onward.engine_load import EngineLoad
 from onward.models.registry import ListedModel
+from onward.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,4 +111,71 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Stop the engines and free their memory. Running requests end with EngineStopped."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveModel:
+    """A model of a server that runs. `source` is its path, or the servers that compute it; `is_added`: while the server
+    ran, not by its settings. One that is `ending` was replaced or removed, and still has requests."""
+
+    id: str
+    status: Literal["ready", "recovering", "dead", "loading", "ending"]
+    detail: str = ""
+    source: str = ""
+    is_added: bool = False
+    num_running: int = 0
+    num_waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChange:
+    """What is done to the models of a server that runs: their ids, with their paths where they are loaded."""
+
+    added: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changes_names: bool = False
+    """Whether requests may use other names than before, or another model is the default."""
+
+    def __str__(self) -> str:
+        parts = (("added", self.added), ("replaced", self.replaced), ("removed", self.removed))
+        words = [f"{word} {', '.join(models)}" for word, models in parts if models]
+        return "; ".join(words) or ("names were changed" if self.changes_names else "nothing has changed")
+
+
+Permit = Callable[[ModelChange], Awaitable[None]]
+"""Awaited before a change of models takes effect, when all that it needs is loaded; what it raises prevents it."""
+
+
+class LiveModels(Protocol):
+    """The models of a server while it runs: one change at a time, and either all of it or nothing. Called on the
+    backend's event loop, which no method blocks. A request that has begun ends on the model that it began with."""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where models that are added must be."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a change is being made."""
+        ...
+
+    def models(self) -> list[LiveModel]:
+        """Return all models, in order: served ones, those that are loaded, those that end. A snapshot."""
+        ...
+
+    async def add(self, name: str, model_id: str | None, permit: Permit) -> LiveModel:
+        """Load a model by its path in one of the folders, and serve it, in place of the one that has its id. Raises
+        SetupError."""
+        ...
+
+    async def remove(self, model_id: str, permit: Permit) -> None:
+        """Serve a model no more. Raises ModelNameError for one that is not served, SetupError for the last one."""
+        ...
+
+    async def apply(self, settings: Settings, permit: Permit) -> ModelChange:
+        """Serve the models of settings that were read again: what differs from those that were applied last, and what
+        has other files than when it was loaded. What was added or removed otherwise stays so. Raises SetupError."""
         ...

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakValueDictionary
 
-from onward.backends.answer import EmbeddedAnswer
+from onward.backends.answer import EmbeddedAnswer, error_of
 from onward.backends.backlog import Backlog
 from onward.backends.base import Admit, Health, ModelHealth, Needs, TokenizerInfo
 from onward.backends.delivery import Delivery
@@ -27,22 +28,19 @@ from onward.completions.request import CompletionRequest
 from onward.constraints.errors import GrammarError
 from onward.constraints.process.checker import GrammarChecker, QueueFull
 from onward.engine.client import EngineClient, EngineState
-from onward.engine.events import Event, Failed
+from onward.engine.events import Event
 from onward.engine.model import Tokenizer
 from onward.engine_load import EngineLoad
-from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected, ServerError
+from onward.errors import ApiError, EngineStopped, Overloaded
 from onward.models.registry import ListedModel
+from onward.models.resolve import ResolvedModel
 from onward.offload import inline_or_on_thread
 
+ENDED_POLL_SECONDS = 0.05
+"""How often it is looked whether the last request of a model that is not served any more has ended."""
 PROMPT_OVERHEAD = 50
 """The cost of planning a prompt in addition to that of its characters, in characters."""
-POISONED = (
-    "The engine stopped repeatedly while it was computing this request, so the request was ended. Do not send it again "
-    "unchanged; the server's log says how the engine stopped."
-)
-"""Sent to the client of a request that has ended several engines."""
-ENDED_ENGINES = "the engine's process ended repeatedly while it used it; make it simpler"
-"""The same, where the request has a constraint."""
+_model_numbers = itertools.count()
 
 
 class EmbeddedModel:
@@ -59,9 +57,14 @@ class EmbeddedModel:
         filters: ContentFilters | None = None,
         backlog: Backlog | None = None,
         max_wait: float = 0.0,
+        found: ResolvedModel | None = None,
     ) -> None:
-        """`max_wait`: seconds that a request may wait for its first job to be started; 0: any time."""
+        """`max_wait`: seconds that a request may wait for its first job to be started; 0: any time. `found`: where the
+        model is, if it is on this machine."""
         self.served = served
+        self.found = found
+        self.number = next(_model_numbers)
+        """Of this process: another model may be served under the same id later."""
         self.engine = engine
         self._fingerprint_of = fingerprint_of
         self.filters = filters
@@ -69,6 +72,8 @@ class EmbeddedModel:
         self._max_wait = max_wait
         self.answers: dict[int, EmbeddedAnswer] = {}
         """The running answer of each job, by job id."""
+        self._planning: set[int] = set()
+        """Numbers of the requests that are not submitted yet."""
         self._deliveries: WeakValueDictionary[asyncio.AbstractEventLoop, Delivery] = WeakValueDictionary()
         engine.start(self._deliver)
 
@@ -80,6 +85,20 @@ class EmbeddedModel:
     @property
     def _num_free_rows(self) -> int:
         return self.engine.info.max_rows - self.engine.load.num_running
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request uses the engine, or is about to."""
+        return not (self._planning or self.answers)
+
+    @contextmanager
+    def planning(self, request_number: int) -> Iterator[None]:
+        """A request is planned that may be submitted within this context."""
+        self._planning.add(request_number)
+        try:
+            yield
+        finally:
+            self._planning.discard(request_number)
 
     def check_backlog(self, client: str) -> None:
         """Raise Overloaded if no request of the client would be accepted now, whatever it contains."""
@@ -114,7 +133,7 @@ class EmbeddedModel:
             stream,
             retire,
             self.engine.cancel_choice,
-            partial(_error_of, planned, refuse),
+            partial(error_of, planned, refuse),
             ticket,
             planned.warning,
         )
@@ -164,6 +183,8 @@ class EmbeddedBackend:
     any_name: bool = False
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     checker: GrammarChecker = field(default_factory=GrammarChecker)
+    ending: dict[EmbeddedModel, asyncio.Task[None]] = field(default_factory=dict)
+    """Models that are not served any more and still have requests."""
     _draining: bool = False
     _request_numbers: itertools.count[int] = field(default_factory=itertools.count)
     _job_ids: itertools.count[int] = field(default_factory=itertools.count)
@@ -177,8 +198,33 @@ class EmbeddedBackend:
         if self._draining:
             raise EngineStopped()
         model = self._find(request.model)
-        model.check_backlog(client)  # before anything is tokenized for a request that cannot be accepted
         number = next(self._request_numbers)
+        with model.planning(number):
+            return await self._submit(request, model, number, client, admit)
+
+    def use(
+        self,
+        served: dict[str, EmbeddedModel],
+        listed: list[ListedModel],
+        aliases: dict[str, str],
+        stand_ins: Mapping[str, str],
+    ) -> None:
+        """Serve these models under these names from now on. One that is left out ends with its last request."""
+        left_out = [model for model in self.served.values() if model not in served.values()]
+        self.served, self.listed, self.aliases, self.stand_ins = served, listed, aliases, stand_ins
+        for model in left_out:
+            self.ending[model] = asyncio.create_task(self._end(model))
+
+    async def _end(self, model: EmbeddedModel) -> None:
+        while not model.is_idle:
+            await asyncio.sleep(ENDED_POLL_SECONDS)
+        await asyncio.to_thread(model.engine.stop)
+        del self.ending[model]
+
+    async def _submit(
+        self, request: CompletionRequest, model: EmbeddedModel, number: int, client: str, admit: Admit | None
+    ) -> EmbeddedAnswer:
+        model.check_backlog(client)  # before anything is tokenized for a request that cannot be accepted
         planned = await inline_or_on_thread(
             _size(request), lambda: plan(request, model.served, number, self._job_ids, self.limits, hash(client))
         )
@@ -194,7 +240,7 @@ class EmbeddedBackend:
         """Return the grammar of a request's constraint. Raises InvalidConstraint, Overloaded."""
         make = partial(constraint_check, request, model.served.references)
         try:
-            ticket = self.checker.submit(client, identity(request, model.served.id), make)
+            ticket = self.checker.submit(client, identity(request, f"{model.served.id} {model.number}"), make)
         except QueueFull:
             raise Overloaded("Too many of your constraints wait to be checked. Retry later.") from None
         checked = asyncio.wrap_future(ticket.future)
@@ -257,13 +303,13 @@ class EmbeddedBackend:
     async def aclose(self) -> None:
         self._draining = True
         self.checker.close()
-        await asyncio.gather(*(asyncio.to_thread(model.engine.stop) for model in self.served.values()))
+        await asyncio.gather(*(asyncio.to_thread(model.engine.stop) for model in (*self.served.values(), *self.ending)))
 
     def close(self) -> None:
         """As `aclose`, for callers without an event loop."""
         self._draining = True
         self.checker.close()
-        for model in self.served.values():
+        for model in (*self.served.values(), *self.ending):
             model.engine.stop()
 
     def _find(self, name: str | None) -> EmbeddedModel:
@@ -290,38 +336,6 @@ def _model_health(state: EngineState) -> ModelHealth:
             if counts is not None and counts.num_answering < counts.num_engines:
                 return ModelHealth("ready", f"{counts.num_answering} of {counts.num_engines} engines answer.")
             return ModelHealth("ready")
-
-
-def _error_of(planned: Plan, refuse: Callable[[str, str], None] | None, failed: Failed) -> ApiError | RequestRejected:
-    """Return the error for the client of a failed job. A grammar whose job ended engines is refused from then on."""
-    grammar, name = planned.jobs[0].grammar, planned.request.constraint
-    if failed.kind == "poisoned" and grammar and name is not None and refuse is not None:
-        refuse(grammar, ENDED_ENGINES)
-        return InvalidConstraint(name, ENDED_ENGINES)
-    return _error(failed, name or "")
-
-
-def _error(failed: Failed, constraint: str) -> ApiError | RequestRejected:
-    """Return what an answer raises for a failed job. `constraint`: the parameter that constrains its text."""
-    match failed.kind:
-        case "stopped":
-            return EngineStopped()
-        case "lost":
-            return EngineStopped.lost()
-        case "crashed":
-            return _caused(ServerError(final=True), failed)
-        case "rejected":
-            return _caused(ServerError(), failed)
-        case "poisoned":
-            return ServerError(POISONED, final=True)
-        case "constraint":
-            return InvalidConstraint(constraint, failed.reason)
-
-
-def _caused(error: ServerError, failed: Failed) -> ServerError:
-    """Return the error with its cause, for logs and for whoever runs the model."""
-    error.__cause__ = RuntimeError(failed.reason)
-    return error
 
 
 def _needs(planned: Plan, model: EmbeddedModel) -> Needs:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
 from onward.compose.programs import kind_of, resolve_for_program, start_program, wanted_engines
+from onward.compose.served import Served, make_backend, make_filters, names_of
 from onward.compose.upstreams import connect, resolve_tokenizer
-from onward.errors import ModelFolderError, SetupError
+from onward.errors import SetupError
 from onward.machine import address_space_limit
 from onward.model_files.base import Progress
-from onward.model_files.files import rows_problem
 from onward.model_files.vocabulary import PackedVocabulary
-from onward.models.registry import BUILT_IN, REAL_MODEL, listed_models
 from onward.models.resolve import ResolvedModel, resolve
 from onward.residency import trim_heap
 from onward.runtimes.base import LoadedModel
 from onward.settings import (
-    OPENAI_NAMES,
     Settings,
     UpstreamName,
     adapted_models,
@@ -37,9 +36,9 @@ from onward.settings import (
 if TYPE_CHECKING:
     from onward.backends.embedded import EmbeddedBackend
     from onward.completions.filters import ContentFilters
-    from onward.engine.client import EngineClient
     from onward.engine.model import Tokenizer
     from onward.engines.child.child import SpareProcess
+    from onward.engines.child.link import EngineLink, Launch, OnLost, OnReport
 
 WORKER = (sys.executable, "-P", "-m", "onward.compose.worker")
 """The program of an engine's process. -P: a folder named onward in the working directory is not imported."""
@@ -48,14 +47,6 @@ WORKER = (sys.executable, "-P", "-m", "onward.compose.worker")
 MIN_ADDRESS_SPACE_BYTES = 1 << 29
 """What libraries and threads reserve before a model is loaded. With less, an import fails wherever it happens to be,
 with any of Python's errors; with more, too little memory for a model is found where it is allocated."""
-
-
-class Served(NamedTuple):
-    """A model whose engine is ready."""
-
-    found: ResolvedModel
-    tokenizer: Tokenizer
-    engine: EngineClient
 
 
 def compose(
@@ -73,7 +64,8 @@ def compose(
 
     Raises SetupError, which names the model and what to do; models that were loaded before are closed.
     """
-    filters = _filters(settings)
+    filters = make_filters(settings)
+    model_folders(settings)
     if settings.cluster is not None:
         if settings.engine:
             raise SetupError(
@@ -81,30 +73,69 @@ def compose(
             )
         return _compose_cluster(settings, filters, progress)
     wanted = wanted_engines(settings)
-    models = _resolve_all(settings, progress, wanted)
-    aliases = _aliases(settings, models)
-    upstreams = _upstreams(settings)
-    kinds = {name: kind for name, word in wanted.items() if (kind := kind_of(word, models[name], progress))}
+    models = resolve_models(settings, progress, wanted)
+    names, upstreams = names_of(settings, models), named_upstreams(settings)
+    with ExitStack() as on_failure:
+        served = start_engines(
+            settings, models, upstreams, wanted, progress, on_failure,
+            in_processes=own_process and settings.engine_process == "on", spare=spare,
+            drop_pages=own_process and not _has_foreign_code(settings),
+        )  # fmt: skip
+        on_failure.pop_all()  # from here on the backend owns the engines
+    return make_backend(settings, served, names, filters)
+
+
+def model_folders(settings: Settings) -> tuple[Path, ...]:
+    """Return the folders that models may be added from while a server runs, without links. Raises SetupError."""
+    if settings.model_folder and settings.cluster is not None:
+        raise SetupError("--model-folder does not apply to --cluster: put models into cluster.toml.")
+    for folder in settings.model_folder:
+        if not folder.is_dir():
+            raise SetupError(f"--model-folder {folder} is not a folder.")
+    return tuple(folder.resolve() for folder in settings.model_folder)
+
+
+def start_engines(
+    settings: Settings,
+    models: dict[str, ResolvedModel],
+    upstreams: dict[str, UpstreamName],
+    wanted: dict[str, str],
+    progress: Progress,
+    on_failure: ExitStack,
+    *,
+    in_processes: bool,
+    drop_pages: bool = False,
+    must_fit: bool = False,
+    spare: SpareProcess | None = None,
+) -> list[Served]:
+    """Return models, in their order, with their engines: the servers of `upstreams`, the programs that `wanted` says,
+    and for all others Onward's own. `on_failure` stops them. Slow; blocks. Raises SetupError.
+
+    `drop_pages`: of files that only loading needed; no engine may run in this process yet. `must_fit`: weights that
+    would have to be read from the file at each step are refused.
+    """
+    asked = {name: word for name, word in wanted.items() if name in models}
+    kinds = {name: kind for name, word in asked.items() if (kind := kind_of(word, models[name], progress))}
     tokenizers = {name: models[name].files.load_tokenizer(settings.cache_dir) for name in kinds}
     local = {name: found for name, found in models.items() if name not in upstreams and name not in kinds}
+    served: list[Served] = []
     if local:
         _require_address_space()
-    with ExitStack() as on_failure:
-        if own_process and settings.engine_process == "on":
-            served = _start_processes(settings, local, progress, on_failure, spare)
-        elif local:
-            may_drop = own_process and not _has_foreign_code(settings)
-            served = _start_threads(settings, local, progress, on_failure, drop_pages=may_drop)
+        if in_processes:
+            served = _start_processes(settings, local, progress, on_failure, spare, must_fit=must_fit)
         else:
-            served = []
-        served += _connect(settings, upstreams, models, progress, on_failure)
-        for name, kind in kinds.items():
-            found, tokenizer = models[name], tokenizers[name]
-            engine = start_program(kind, found, tokenizer, settings, progress, on_failure)
-            served.append(Served(found, tokenizer, engine))
-        by_id = {one.found.id: one for one in served}
-        on_failure.pop_all()  # from here on the backend owns the engines
-    return _backend(settings, [by_id[found.id] for found in models.values()], aliases, filters)
+            served = _start_threads(settings, local, progress, on_failure, drop_pages=drop_pages, must_fit=must_fit)
+    served += _connect(settings, upstreams, models, progress, on_failure)
+    for name, kind in kinds.items():
+        found, tokenizer = models[name], tokenizers[name]
+        served.append(Served(found, tokenizer, start_program(kind, found, tokenizer, settings, progress, on_failure)))
+    by_id = {one.found.id: one for one in served}
+    return [by_id[found.id] for found in models.values()]
+
+
+def _has_foreign_code(settings: Settings) -> bool:
+    """Return whether a content filter is the operator's own code, which may have threads that do anything."""
+    return any(each.entry_point is not None for each in settings.content_filter)
 
 
 def _require_address_space() -> None:
@@ -124,8 +155,7 @@ def _compose_cluster(settings: Settings, filters: ContentFilters | None, progres
     with ExitStack() as on_failure:
         served = [Served(*each) for each in connect_models(settings, progress, on_failure)]
         models = {one.found.id: one.found for one in served}
-        settings = replace(settings, model=tuple(models))
-        backend = _backend(settings, served, _aliases(settings, models), filters)
+        backend = make_backend(settings, served, names_of(settings, models), filters)
         on_failure.pop_all()
     return backend
 
@@ -134,15 +164,11 @@ def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) 
     """Return the one model of the settings with its engine, whose `EngineClient.start` was not called yet;
     `on_failure` stops it. Raises SetupError."""
     wanted = wanted_engines(settings)
-    models = _resolve_all(settings, progress, wanted)
-    [(name, found)] = models.items()
-    if name in wanted and (kind := kind_of(wanted[name], found, progress)):
-        tokenizer = found.files.load_tokenizer(settings.cache_dir)
-        return Served(found, tokenizer, start_program(kind, found, tokenizer, settings, progress, on_failure))
-    _require_address_space()
-    if settings.engine_process == "on":
-        return _start_processes(settings, models, progress, on_failure, None)[0]
-    return _start_threads(settings, models, progress, on_failure, drop_pages=False)[0]
+    models = resolve_models(settings, progress, wanted)
+    [served] = start_engines(
+        settings, models, {}, wanted, progress, on_failure, in_processes=settings.engine_process == "on"
+    )
+    return served
 
 
 def spare_process(settings: Settings) -> AbstractContextManager[SpareProcess | None]:
@@ -152,7 +178,7 @@ def spare_process(settings: Settings) -> AbstractContextManager[SpareProcess | N
     """
     if settings.engine_process == "off" or settings.cluster:
         return nullcontext()
-    elsewhere = _upstreams(settings).keys() | wanted_engines(settings).keys()
+    elsewhere = named_upstreams(settings).keys() | wanted_engines(settings).keys()
     if elsewhere.issuperset(served_names(settings)):
         return nullcontext()
     from onward.engines.child.child import SpareProcess
@@ -176,15 +202,19 @@ def _resolve(name: str, settings: Settings, progress: Progress) -> ResolvedModel
     return resolve(name, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
 
 
-def _resolve_all(settings: Settings, progress: Progress, elsewhere: Container[str]) -> dict[str, ResolvedModel]:
-    """Return the models of the settings, by the names used there. May download; Onward need not be able to compute
-    those in `elsewhere`. Raises SetupError, also for a name or an id that is repeated."""
+def resolve_models(
+    settings: Settings, progress: Progress, elsewhere: Container[str], only: Container[str] | None = None
+) -> dict[str, ResolvedModel]:
+    """Return the models of the settings, by the names used there; those of `only`, if it is there. May download; Onward
+    need not be able to compute those in `elsewhere`. Raises SetupError, also for a name or an id that is repeated."""
     for name in settings.model:
         if settings.model.count(name) > 1:
             raise SetupError(f"The model {name!r} is listed twice; pass it once.")
     models: dict[str, ResolvedModel] = {}
     upstreams = upstreams_of(settings)
     for name in served_names(settings):
+        if only is not None and name not in only:
+            continue
         upstream = upstreams.get(name)
         if upstream is not None:
             found = resolve_tokenizer(upstream, settings, progress)
@@ -196,11 +226,12 @@ def _resolve_all(settings: Settings, progress: Progress, elsewhere: Container[st
     for name, target in adapted_models(settings).items():
         if name in models or any(name == other.id for other in models.values()):
             raise SetupError(f"--lora {name}=… has the name of a model: choose another one.")
-        models[name] = replace(_resolve(target, settings, progress), id=name)
+        if only is None or name in only:
+            models[name] = replace(_resolve(target, settings, progress), id=name)
     return models
 
 
-def _upstreams(settings: Settings) -> dict[str, UpstreamName]:
+def named_upstreams(settings: Settings) -> dict[str, UpstreamName]:
     """Return the models whose engine is another server, by name. Raises SetupError."""
     upstreams = upstreams_of(settings)
     for name, _ in settings.tokenizer:
@@ -232,10 +263,13 @@ def _start_processes(
     progress: Progress,
     on_failure: ExitStack,
     spare: SpareProcess | None,
+    *,
+    must_fit: bool,
 ) -> list[Served]:
     """Start a process per model; `on_failure` stops them. Raises SetupError.
 
-    One after the other: each takes its share of the memory that is free.
+    One after the other: each takes its share of the memory that is free. `must_fit` is for the first start: a process
+    that replaces one that was lost takes the model as it can.
     """
     from onward.engines.child.child import ChildLauncher
     from onward.engines.child.supervised import SupervisedEngine
@@ -243,10 +277,19 @@ def _start_processes(
     served: list[Served] = []
     for name, found in models.items():
         progress(f"Loading {name}")
-        payload = EngineConfig.create(found, settings).encode()
         described: Future[bytes] = Future()
-        launcher = ChildLauncher(WORKER, payload, described.result, found.id, progress, spare)
-        engine = SupervisedEngine(launcher, name=found.id, engine_timeout=settings.engine_timeout)
+        launchers = [
+            ChildLauncher(WORKER, config.encode(), described.result, found.id, progress, spare)
+            for config in (
+                EngineConfig.create(found, settings, must_fit=must_fit),
+                EngineConfig.create(found, settings),
+            )
+        ]
+        engine = SupervisedEngine(
+            partial(_launch, chain(launchers, repeat(launchers[-1]))),
+            name=found.id,
+            engine_timeout=settings.engine_timeout,
+        )
         on_failure.callback(engine.stop)
         engine.begin()
         tokenizer = _describe(found, settings, described)  # while the process loads the model
@@ -254,6 +297,11 @@ def _start_processes(
         served.append(Served(found, tokenizer, engine))
     trim_heap()
     return served
+
+
+def _launch(launchers: Iterator[Launch], on_report: OnReport, on_lost: OnLost) -> EngineLink:
+    """Start an engine with the next of its launchers."""
+    return next(launchers)(on_report, on_lost)
 
 
 def _describe(found: ResolvedModel, settings: Settings, described: Future[bytes]) -> Tokenizer:
@@ -274,6 +322,7 @@ def _start_threads(
     on_failure: ExitStack,
     *,
     drop_pages: bool,
+    must_fit: bool,
 ) -> list[Served]:
     """Load the models into this process; `on_failure` closes them. Raises SetupError."""
     from onward.engine.thread import EngineThread
@@ -282,7 +331,7 @@ def _start_threads(
     with kernels_loading(progress) as kernels_loaded, ThreadPoolExecutor(1, "onward-tokenizers") as executor:
         for name, found in models.items():
             progress(f"Loading {name}")
-            config = EngineConfig.create(found, settings)
+            config = EngineConfig.create(found, settings, must_fit=must_fit)
             loading = executor.submit(found.files.load_tokenizer, settings.cache_dir)
             model = load_model(config, progress)
             on_failure.callback(model.model.close)
@@ -302,96 +351,3 @@ def _start_threads(
 def _kept(tokenizer: Tokenizer) -> Tokenizer:
     """Return a tokenizer that is loaded, where a function that loads it is wanted."""
     return tokenizer
-
-
-def _require_rows(found: ResolvedModel, tokenizer: Tokenizer, vocab_size: int) -> None:
-    """Raise ModelFolderError for tokens that the model has no rows for."""
-    texts = {
-        token: tokenizer.token_bytes(token).decode("utf-8", "replace") for token in range(vocab_size, tokenizer.size)
-    }
-    if problem := rows_problem(str(found.path), texts, vocab_size):
-        raise ModelFolderError(problem)
-
-
-def _backend(
-    settings: Settings, served: list[Served], aliases: dict[str, str], filters: ContentFilters | None
-) -> EmbeddedBackend:
-    """Return the backend over engines that are ready."""
-    from onward.backends.backlog import Backlog
-    from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
-    from onward.completions.limits import RequestLimits
-    from onward.completions.plan import ServedModel
-
-    by_id: dict[str, EmbeddedModel] = {}
-    for found, tokenizer, engine in served:
-        info = engine.info
-        _require_rows(found, tokenizer, info.vocab_size)
-        plan_model = ServedModel.create(found.id, tokenizer, info.vocab_size, info.context_length, info.lacks)
-        by_id[found.id] = EmbeddedModel(
-            plan_model,
-            engine,
-            partial(_filtered, settings),
-            filters,
-            Backlog(settings.max_waiting, settings.max_waiting_memory),
-            settings.max_wait,
-        )
-    names = [*served_names(settings), *adapted_models(settings)]
-    ids = dict(zip(names, (found.id for found, _, _ in served), strict=True))
-    first = next(iter(by_id))
-    taken = by_id.keys() | ids.keys() | aliases.keys()
-    openai_names = {name: first for name in OPENAI_NAMES if settings.openai_names and name not in taken}
-    return EmbeddedBackend(
-        by_id,
-        listed_models({found.id: found.created for found, _, _ in served}, aliases, openai_names),
-        ids | aliases | openai_names,
-        limits=RequestLimits.create(settings),
-        any_name=settings.profile == "lenient",
-        stand_ins={name: _stands_in(name, first) for name in openai_names} if first in BUILT_IN else {},
-    )
-
-
-def _stands_in(name: str, model: str) -> str:
-    return f"{model}, the small built-in model, answers in place of {name}. {REAL_MODEL}"
-
-
-def _has_foreign_code(settings: Settings) -> bool:
-    """Return whether a content filter is the operator's own code, which may have threads that do anything."""
-    return any(each.entry_point is not None for each in settings.content_filter)
-
-
-def _filters(settings: Settings) -> ContentFilters | None:
-    """Return the content filters of the settings, None without any. Raises SetupError, before a model is loaded."""
-    if not settings.content_filter:
-        return None
-    from onward.completions.filters import make_filters
-
-    return make_filters(settings.content_filter)
-
-
-def _aliases(settings: Settings, models: dict[str, ResolvedModel]) -> dict[str, str]:
-    """Return model ids by alias. Raises SetupError for an alias of no model or with the name of one."""
-    served = {model.id for model in models.values()}
-    aliases: dict[str, str] = {}
-    for alias, target in settings.alias:
-        model_id = models[target].id if target in models else target
-        if model_id not in served:
-            raise SetupError(
-                f"The alias {alias}={target} names a model that is not served. The served models are: "
-                f"{', '.join(sorted(served))}."
-            )
-        if alias in served:
-            raise SetupError(f"The alias {alias!r} is already the name of a model.")
-        aliases[alias] = model_id
-    return aliases
-
-
-def _filtered(settings: Settings, fingerprint: str) -> str:
-    """Return the fingerprint, or a different one for each set of content filters, which change the text. It still names
-    whose engine computes."""
-    if not settings.content_filter:
-        return fingerprint
-    return (
-        fingerprint.rpartition("_")[0]
-        + "_"
-        + hashlib.blake2b(f"{fingerprint} {settings.content_filter}".encode(), digest_size=6).hexdigest()
-    )

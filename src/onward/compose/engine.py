@@ -55,8 +55,8 @@ class EngineConfig(msgspec.Struct, frozen=True):
     speculate: bool
 
     @classmethod
-    def create(cls, found: ResolvedModel, settings: Settings) -> EngineConfig:
-        """Return the configuration of the engine for a model."""
+    def create(cls, found: ResolvedModel, settings: Settings, *, must_fit: bool = False) -> EngineConfig:
+        """Return the configuration of the engine for a model. `must_fit`: see RuntimeOptions."""
         options = RuntimeOptions(
             runtime=settings.runtime,
             threads=settings.threads,
@@ -66,6 +66,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
             kv_memory=settings.kv_memory,
             cache_dir=settings.cache_dir,
             context_length=settings.context_length or None,
+            must_fit=must_fit,
         )
         return cls(
             model_id=found.id,

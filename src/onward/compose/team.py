@@ -49,16 +49,15 @@ def open_team(settings: Settings) -> Team | None:
         if settings.price:
             raise SetupError("--price needs a database: pass --data-dir PATH or --database URL.")
         return None
-    from onward.service.prices import Price
+    from onward.service.prices import prices_of
     from onward.service.team import Team
 
-    prices = {model: Price(prompt, completion, cached) for model, prompt, completion, cached in settings.price}
     store = open_database(settings)
     try:
         return Team(
             store,
             data_folder(settings) / "spool",
-            prices,
+            prices_of(settings.price),
             keep_seconds=settings.keep_ledger,
             keep_requests_seconds=keep_requests(settings),
         )

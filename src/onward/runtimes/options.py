@@ -29,6 +29,8 @@ class RuntimeOptions:
     """Where hashes and check results are kept between starts; None: nowhere."""
     context_length: int | None = None
     """Tokens per sequence; None: as many as the model was made for."""
+    must_fit: bool = False
+    """Whether weights that do not fit into the memory are refused, instead of being read from the file at each step."""
 
     def require_possible(self) -> None:
         """Raise SetupError for options that contradict each other."""

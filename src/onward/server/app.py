@@ -9,17 +9,20 @@ from onward.api.dialects import DIALECTS, served_dialects
 from onward.api.ids import request_id
 from onward.api.openai import routes as openai
 from onward.api.routes import Services
-from onward.backends.base import Backend
+from onward.backends.base import Backend, LiveModels
 from onward.errors import RequestCancelled
 from onward.offload import owner
+from onward.server import admin as admin_routes
 from onward.server import batches as batch_routes
 from onward.server import files as file_routes
 from onward.server import monitoring as monitoring_routes
 from onward.server import organization
 from onward.server.addresses import TrustedProxies
+from onward.server.admin import Admin
 from onward.server.auth import Authenticator
 from onward.server.batch_lines import OpenAIBatches
 from onward.server.batches import BatchRoutes
+from onward.server.collectors import EndingCollector
 from onward.server.exchange import ClientDisconnected, HttpExchange, Receive, Scope, Send, convert_error, send_error
 from onward.server.files import FileRoutes
 from onward.server.handover import Predecessor
@@ -55,6 +58,7 @@ ROUTES = (
     *page_routes.SCHEMA_ROUTES,
     *monitoring_routes.ROUTES,
     *organization.ROUTES,
+    *admin_routes.ROUTES,
     *page_routes.ROUTES,
 )
 """All routes but those of dialects, in the order in which they are described."""
@@ -73,13 +77,15 @@ def make_app(
     team: Team | None = None,
     predecessor: Predecessor | None = None,
     request_log: RequestLog | None = None,
+    live: LiveModels | None = None,
 ) -> App:
     """Return the application over a backend.
 
     `keys` None reads them from the settings and the key file; `team` has those of a database; `predecessor` may keep
-    streams; `request_log` keeps requests. Raises SetupError.
+    streams; `request_log` keeps requests; `live` changes the backend's models. Raises SetupError.
     """
-    return App(backend, settings, collect_keys(settings) if keys is None else keys, team, predecessor, request_log)
+    given = collect_keys(settings) if keys is None else keys
+    return App(backend, settings, given, team, predecessor, request_log, live)
 
 
 class App:
@@ -93,6 +99,7 @@ class App:
         team: Team | None = None,
         predecessor: Predecessor | None = None,
         request_log: RequestLog | None = None,
+        live: LiveModels | None = None,
     ) -> None:
         self._backend = backend
         self._keys = keys
@@ -107,6 +114,8 @@ class App:
         self._running = Running()
         self._kept = kept = KeptStreams(settings.resume_window, settings.resume_memory, self._running)
         self._metrics.registry.register(StreamCollector(kept))
+        if live is not None:
+            self._metrics.registry.register(EndingCollector(live))
         runner = Runner(backend, self._metrics, self._running, settings.keep_alive, team, request_log)
         self.closes_connections = False
         """Whether each response closes its connection: another server listens in place of this one."""
@@ -131,6 +140,7 @@ class App:
                 (Streams(kept, self._running, settings.keep_alive, predecessor), streams.ROUTES),
                 (monitoring, monitoring_routes.ROUTES),
                 (Organization(team), organization.ROUTES),
+                (Admin(backend, live, team), admin_routes.ROUTES),
                 (FileRoutes(team, settings), file_routes.ROUTES),
                 (BatchRoutes(team, settings, self.batches), batch_routes.ROUTES),
                 *((services, DIALECTS[name]) for name in served),

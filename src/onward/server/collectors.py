@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from onward.backends.base import Backend
+from onward.backends.base import Backend, LiveModels
 from onward.engine_load import EngineLoad
 
 RECOVERY_REASONS = {"crash": "num_crashes", "hang": "num_hangs", "start": "num_failed_starts"}
@@ -111,6 +111,18 @@ class LoadCollector(Collector):
         yield from recovery_metrics(load)
         yield from address_metrics(load)
         yield from process_metrics(load)
+
+
+class EndingCollector(Collector):
+    """Counts models that were removed or replaced and still have requests. Stateless."""
+
+    def __init__(self, live: LiveModels) -> None:
+        self._live = live
+
+    def collect(self) -> Iterator[Metric]:
+        help = "Models that were removed or replaced while the server ran, and still have requests."
+        number = sum(model.status == "ending" for model in self._live.models())
+        yield GaugeMetricFamily("onward_models_ending", help, number)
 
 
 def _families(

@@ -283,9 +283,10 @@ class KeyReload:
         self._replace(keys)
 
 
-def reload_on_hangup(settings: Settings) -> bool:
-    """Return whether SIGHUP should read the key file: there is one, and no terminal whose closing SIGHUP reports."""
-    if settings.api_key_file is None or sys.platform == "win32":
+def reload_on_hangup(settings: Settings, *, has_settings_file: bool = False) -> bool:
+    """Return whether SIGHUP should read keys and settings again: there is a file of them, and no terminal whose closing
+    SIGHUP reports."""
+    if not (settings.api_key_file or has_settings_file) or sys.platform == "win32":
         return False
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
 
-from onward.backends.base import Backend
+from onward.backends.base import Backend, LiveModels
 from onward.errors import SetupError
 from onward.loop_thread import fast_event_loop
 from onward.models.registry import BUILT_IN, REAL_MODEL
 from onward.residency import share_heap
+from onward.server.admin import ModelReload
 from onward.server.app import App, make_app
 from onward.server.auth import check_exposure
 from onward.server.connection import check_uvicorn, server_config
@@ -78,13 +79,16 @@ def serve(
     announcement: str | None = None,
     open_team: Callable[[Settings], Team | None] = lambda settings: None,
     open_request_log: Callable[[Settings, Team | None], RequestLog | None] = lambda settings, team: None,
+    open_models: Callable[[Settings, Backend], LiveModels | None] = lambda settings, backend: None,
+    again: Callable[[], Settings] | None = None,
 ) -> int:
     """Serve until a signal stops the process; return the exit code. Raises SetupError before anything listens.
 
     `show_progress(log)` may show the stages of loading in another way than `log`, as long as its context is open.
     The port is bound before the model loads, so that a port in use is reported at once. It accepts connections only
     when the model is ready. `announcement` is logged first. `open_team` opens the database that the settings
-    may name, `open_request_log` the log of requests.
+    may name, `open_request_log` the log of requests, `open_models` what changes the backend's models. `again` reads the
+    settings again, where a file has some.
     """
     ignore_user_signals()
     configure_logging(settings)
@@ -105,7 +109,8 @@ def serve(
         check_exposure(settings, keys if team is None else keys.with_stored(team.keys))
         with show_progress(log.info) as progress:
             backend = compose(settings, progress)
-        app = make_app(backend, settings, keys, team, predecessor, request_log)
+        live = open_models(settings, backend)
+        app = make_app(backend, settings, keys, team, predecessor, request_log, live)
         gc.freeze()  # objects of libraries live as long as the process: no collection needs to traverse them
         delay_full_collections()
         if settings.engine_process == "on":
@@ -116,7 +121,11 @@ def serve(
     # Never closed: that would restore the default actions of signals, and a further one would spoil the clean end.
     runner = asyncio.Runner(loop_factory=fast_event_loop)
     key_reload = KeyReload(settings, keys, key_version, app.replace_keys)
-    status = runner.run(Service(app, backend, settings, listener, key_reload, team, predecessor).run())
+    model_reload = None
+    if live is not None and again is not None:
+        model_reload = ModelReload(settings, again, backend, live, team)
+    service = Service(app, backend, settings, listener, key_reload, team, predecessor, model_reload)
+    status = runner.run(service.run())
     _close(request_log, team)
     logging.shutdown()
     return status
@@ -163,6 +172,7 @@ class Service:
         key_reload: KeyReload,
         team: Team | None = None,
         predecessor: Predecessor | None = None,
+        model_reload: ModelReload | None = None,
     ) -> None:
         self._app = app
         self._backend = backend
@@ -172,7 +182,8 @@ class Service:
         self._team = team
         self._predecessor = predecessor
         self._handover = Handover(listener)
-        self._reloads_on_hangup = reload_on_hangup(settings)
+        self._model_reload = model_reload
+        self._reloads_on_hangup = reload_on_hangup(settings, has_settings_file=model_reload is not None)
         self._signal: int | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -225,6 +236,7 @@ class Service:
             self._stop.wait(),
             wait_for_dead_engine(self._backend),
             self._key_reload.run(),
+            *([] if self._model_reload is None else [self._model_reload.run()]),
             *([] if self._predecessor is None else [self._predecessor.watch()]),
             collect_when_idle(lambda: self._app.num_running),
         )
@@ -253,10 +265,12 @@ class Service:
     def signal(self, number: int) -> None:
         """Drain on the first signal, stop at once on the second; a closing terminal may send SIGHUP repeatedly.
 
-        Without a terminal, SIGHUP reads the key file again, if there is one.
+        Without a terminal, SIGHUP reads the key file and the settings file again, if there is one of them.
         """
         if number == _SIGHUP and self._reloads_on_hangup:
             self._key_reload.request()
+            if self._model_reload is not None:
+                self._model_reload.request()
             return
         if self._stop.is_set() and number == _SIGHUP:
             return

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from onward.errors import Overloaded
 from onward.machine import bytes_in_words
 from onward.offload import on_thread
+from onward.service.keys import record_change
 from onward.service.store import RESERVE_BYTES, DatabaseAway, Store
 from onward.service.writer import Writer
 
@@ -63,6 +64,14 @@ class Desk:
             return await on_thread(read)
         except DatabaseAway:
             raise Overloaded(AWAY, retry_after=5) from None
+
+    async def record_change(self, action: str, detail: str, actor: str | None, key_id: str) -> None:
+        """Record who did something, by a key or, where `actor` is None, as whoever runs this server. Raises Overloaded
+        where the database is away."""
+        now = self.now_ms
+        await self.transact(
+            lambda connection: record_change(connection, action, detail, now, key_id=key_id, actor=actor), key_id
+        )
 
     async def check_disk(self, num_bytes: int) -> None:
         """Raise Overloaded where the disk of the database has no room for so much more. The ledger keeps a reserve."""

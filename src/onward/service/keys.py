@@ -135,7 +135,7 @@ def read_revision(connection: Connection) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """What was done to a key. `name` is what it is called now, "" for one that was forgotten."""
+    """What was done to a key, or with it to models. `name` is what it is called now, "" for one that was forgotten."""
 
     at_ms: int
     actor: str
@@ -173,7 +173,14 @@ def _models_text(models: frozenset[str] | None) -> str | None:
 def _changed(connection: Connection, action: str, key_id: str, detail: str, now_ms: int) -> None:
     """Record who did something to a key, and let servers notice."""
     connection.execute(update(META).where(META.c.name == "revision").values(value=META.c.value + 1))
-    entry = {"id": secrets.token_hex(16), "at_ms": now_ms, "actor": _actor(), "action": action}
+    record_change(connection, action, detail, now_ms, key_id=key_id)
+
+
+def record_change(
+    connection: Connection, action: str, detail: str, now_ms: int, *, key_id: str = "", actor: str | None = None
+) -> None:
+    """Record who did something: by default whoever runs this program."""
+    entry = {"id": secrets.token_hex(16), "at_ms": now_ms, "actor": actor or _actor(), "action": action}
     connection.execute(insert(AUDIT).values(**entry, key_id=key_id, detail=detail))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 PER = 1_000_000
@@ -24,3 +25,8 @@ class Price:
 
     def cost(self, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
         return sum(self.parts(prompt_tokens, cached_tokens, completion_tokens))
+
+
+def prices_of(settings: Iterable[tuple[str, int, int, int]]) -> dict[str, Price]:
+    """Return prices by the names that the settings have for models."""
+    return {model: Price(prompt, completion, cached) for model, prompt, completion, cached in settings}

@@ -80,7 +80,7 @@ AUDIT = Table(
     Column("key_id", Text, nullable=False),
     Column("detail", Text, nullable=False),
 )
-"""What was done to keys, and by whom."""
+"""What was done to keys, and to models by keys, and by whom."""
 REQUESTS = Table(
     "requests",
     METADATA,

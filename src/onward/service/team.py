@@ -338,12 +338,12 @@ class Team:
     def _usage_of(self, grant: Grant) -> KeyUsage:
         return self._usages.get(grant.id, KeyUsage())
 
-    def use_models(self, listed: Iterable[ListedModel]) -> None:
-        """Resolve the names in the price table. Raises SetupError for a name that no model has."""
-        ids = {model.id: model.model or model.id for model in listed}
-        for name in self.prices.keys() - ids.keys() - set(ids.values()):
+    def use_models(self, listed: Iterable[ListedModel], prices: Mapping[str, Price] | None = None) -> None:
+        """Resolve the names in the price table, or in another one. Raises SetupError for a name that no model has."""
+        ids, prices = {model.id: model.model or model.id for model in listed}, prices or self.prices
+        for name in prices.keys() - ids.keys() - set(ids.values()):
             raise SetupError(f"--price names {name}, which is not served. The models are: {', '.join(ids)}.")
-        self.prices = {ids.get(name, name): price for name, price in self.prices.items()}
+        self.prices = {ids.get(name, name): price for name, price in prices.items()}
 
     def _cost(self, model: str, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
         return sum(self.parts(model, prompt_tokens, cached_tokens, completion_tokens))

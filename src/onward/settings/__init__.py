@@ -3,6 +3,7 @@
 from onward.settings.declared import Settings, options
 from onward.settings.folders import cache_folder, home_folder
 from onward.settings.names import (
+    MODEL_SETTINGS,
     OPENAI_NAMES,
     UPSTREAM_KINDS,
     UpstreamName,
@@ -19,6 +20,7 @@ from onward.settings.sources import CONFIG_ENVIRONMENT, OTHER_VARIABLES, Resolve
 __all__ = [
     "CONFIG_ENVIRONMENT",
     "GROUPS",
+    "MODEL_SETTINGS",
     "OPENAI_NAMES",
     "OTHER_VARIABLES",
     "UPSTREAM_KINDS",

@@ -67,6 +67,11 @@ class Settings:
         "nodes; see `onward cluster`. Takes the place of --model.",
         metavar="ADDRESS", is_server_only=True,
     )  # fmt: skip
+    model_folder: tuple[Path, ...] = option(
+        (), "Model", values.path,
+        "Folder whose models an admin key may add while the server runs, with POST /v1/admin/models. Repeatable.",
+        metavar="PATH", is_repeatable=True, is_server_only=True,
+    )  # fmt: skip
     openai_names: bool = option(
         True, "Model", values.boolean,
         "The first model also answers to gpt-3.5-turbo-instruct, davinci-002 and babbage-002, the names of OpenAI's "

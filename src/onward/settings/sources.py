@@ -15,8 +15,9 @@ import logging
 import os
 import stat
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from onward.errors import SetupError
@@ -102,6 +103,10 @@ class Resolved:
     """Whether onward.toml of the current folder was read, which nobody named."""
     ignored: tuple[str, ...] = ()
     """What that file sets in vain: it does not choose folders or the database."""
+    file: Path | None = None
+    """The settings file that was read."""
+    again: Callable[[], Resolved] | None = field(default=None, repr=False, compare=False)
+    """Reads everything again, from the same places. Raises SetupError."""
 
     def may_download(self, *names: str) -> bool:
         """Return whether the models of these names (those of the settings, without any) may be downloaded: not if
@@ -142,6 +147,9 @@ def resolve(
 
     `limits_found_file`: onward.toml of the current folder chooses no code; folders and the database it never chooses.
     """
+    again = partial(
+        resolve, flags, keywords=keywords, environ=environ, config=config, limits_found_file=limits_found_file
+    )
     environ = os.environ if environ is None else environ
     if config is None and environ.get(CONFIG_ENVIRONMENT):
         config = Path(environ[CONFIG_ENVIRONMENT])
@@ -162,7 +170,7 @@ def resolve(
     origins = {name: given[name][1] if name in given else "default" for name in by_name}
     if is_found and limits_found_file:
         check_code(settings, origins)
-    return Resolved(settings, origins, is_found, tuple(ignored))
+    return Resolved(settings, origins, is_found, tuple(ignored), path, again)
 
 
 def _warn_of_unknown_variables(environ: Mapping[str, str]) -> None:

@@ -398,6 +398,18 @@ def test_a_model_larger_than_the_memory_has_a_note(tmp_path: Path, monkeypatch: 
     assert any("of them from the file, which is slow; free some" in note for note in loaded.notes)
 
 
+def test_a_model_that_must_fit_into_the_memory_is_refused_if_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = deeper("llama", tmp_path)
+    free = [AvailableMemory(path.stat().st_size * 10 // 42)]
+    monkeypatch.setattr("onward.runtimes.native.load.available_memory", lambda: free[0])
+    with pytest.raises(MemoryTooSmall, match=r"The weights of .*m\.gguf take .* of memory, but .* are free"):
+        load(path, must_fit=True)
+    free[0] = AvailableMemory(1 << 30)
+    load(path, must_fit=True).model.close()
+
+
 def test_weights_that_are_quantised_are_not_rounded_again(tmp_path: Path) -> None:
     metadata, tensors = tiny("llama")
     stored = {name: floats(array) for name, array in tensors.items()}

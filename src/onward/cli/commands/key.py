@@ -136,7 +136,7 @@ def show(session: Session, name: str, **given: Any) -> None:
 
 
 def audit(session: Session, name: str | None, **given: Any) -> None:
-    """Show who did what to keys, the oldest first."""
+    """Show who did what to keys and models, the oldest first."""
     from onward.service.keys import read_audit
 
     with _store(given) as store, store.read() as connection:
@@ -292,7 +292,11 @@ def _commands() -> dict[str, click.Command]:
             "forget", forget, "Delete a key and everything that is known of it.", one, yes, logged, *where
         ),
         "audit": session_command(
-            "audit", audit, "Show who did what to keys, or to one of them.", [_named(), *where], can_connect=False
+            "audit",
+            audit,
+            "Show who did what to keys, or to one of them, and to models.",
+            [_named(), *where],
+            can_connect=False,
         ),
         "digest": _command(
             "digest",

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
 from onward.cli.settings_command import SettingsCommand
-from onward.settings import Resolved
+from onward.settings import Resolved, Settings
+
+if TYPE_CHECKING:
+    from onward.backends.base import Backend, LiveModels
 
 
 def run(resolved: Resolved) -> None:
@@ -19,8 +23,30 @@ def run(resolved: Resolved) -> None:
         from onward.server.run import serve
 
         composing = partial(compose, own_process=True, spare=spare)
-        status = serve(resolved.settings, composing, loading, resolved.announcement, open_team, open_request_log)
+        status = serve(
+            resolved.settings,
+            composing,
+            loading,
+            resolved.announcement,
+            open_team,
+            open_request_log,
+            _open_models,
+            partial(_settings_again, resolved) if resolved.file is not None else None,
+        )
     click.get_current_context().exit(status)
+
+
+def _open_models(settings: Settings, backend: Backend) -> LiveModels | None:
+    """Import late what is needed when the models are loaded."""
+    from onward.compose.live_models import open_models
+
+    return open_models(settings, backend)
+
+
+def _settings_again(resolved: Resolved) -> Settings:
+    """Read the settings again, from the same places. Raises SetupError."""
+    assert resolved.again is not None
+    return resolved.again().settings
 
 
 HELP = """Serve the Completions API over HTTP.

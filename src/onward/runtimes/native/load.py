@@ -12,7 +12,7 @@ from onward.checkpoints.adapter import Change, merged, read_changes
 from onward.checkpoints.architecture import Architecture, Mixture
 from onward.checkpoints.architectures import architecture_of, has_long_positions
 from onward.checkpoints.checkpoint import Checkpoint
-from onward.errors import SetupError
+from onward.errors import MemoryTooSmall, SetupError
 from onward.kernels.activations import ActivationName
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.code import Code
@@ -107,7 +107,7 @@ def _load(
     code = load_code(recipe, notify=lambda: progress(COMPILING))
     if code.was_compiled:
         progress("Loading the weights")
-    memory = _Memory(checkpoint, weights.groups(names), weights.expert_layers(found))
+    memory = _Memory(checkpoint, weights.groups(names), weights.expert_layers(found), must_fit=options.must_fit)
     panels = memory.panels(code, threads)
     weights.use(panels)
     experts = memory.experts(found.mixture, code, threads) if found.mixture else None
@@ -161,12 +161,17 @@ def _longer_note(checkpoint: Checkpoint, found: Architecture) -> str:
 class _Memory:
     """Divides what is free among the weights that every step uses and the experts, of which it uses some."""
 
-    def __init__(self, checkpoint: Checkpoint, groups: Sequence[Group], layers: Sequence[ExpertLayer]) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, groups: Sequence[Group], layers: Sequence[ExpertLayer], *, must_fit: bool
+    ) -> None:
+        """Raises MemoryTooSmall if everything `must_fit` and does not."""
         self._groups, self._layers = groups, layers
+        self._where = checkpoint.parameters.where
         self._free, self._always = available_memory().free_bytes, sum(map(bytes_of, groups))
         self._all_experts = total_bytes(layers)
-        self._where = checkpoint.parameters.where
         fits = self._always + self._all_experts <= self._free
+        if must_fit and not fits:
+            raise MemoryTooSmall(f"{self._takes('The weights', self._always + self._all_experts)}: {_ADVICE}")
         # the KV cache needs memory, too
         self._budget = self._always + self._all_experts if fits else self._free * 3 // 4
         self.expert_bytes = 0

@@ -1,0 +1,143 @@
+"""Models whose engines are ready, as a backend serves them: under which names, with which filters and limits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from onward.errors import ModelFolderError, SetupError
+from onward.model_files.files import rows_problem
+from onward.models.registry import BUILT_IN, REAL_MODEL, ListedModel, listed_models
+from onward.models.resolve import ResolvedModel
+from onward.settings import OPENAI_NAMES, Settings
+
+if TYPE_CHECKING:
+    from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+    from onward.completions.filters import ContentFilters
+    from onward.engine.client import EngineClient
+    from onward.engine.model import Tokenizer
+
+
+class Served(NamedTuple):
+    """A model whose engine is ready."""
+
+    found: ResolvedModel
+    tokenizer: Tokenizer
+    engine: EngineClient
+
+
+class ModelNames(NamedTuple):
+    """The names that requests may use; see `backends.embedded.EmbeddedBackend`."""
+
+    listed: list[ListedModel]
+    aliases: dict[str, str]
+    stand_ins: dict[str, str]
+
+
+def make_filters(settings: Settings) -> ContentFilters | None:
+    """Return the content filters of the settings, None without any. Raises SetupError, before a model is loaded."""
+    if not settings.content_filter:
+        return None
+    from onward.completions import filters
+
+    return filters.make_filters(settings.content_filter)
+
+
+def model_names(settings: Settings, ids: Mapping[str, str], created: Mapping[str, int]) -> ModelNames:
+    """Return the names of models. `ids`: by the names that the settings have for them; `created`: times of files by id,
+    in Unix seconds. The first one is the default. Raises SetupError."""
+    aliases, first = _aliases(settings, ids), next(iter(created))
+    taken = created.keys() | ids.keys() | aliases.keys()
+    openai_names = {name: first for name in OPENAI_NAMES if settings.openai_names and name not in taken}
+    return ModelNames(
+        listed_models(created, aliases, openai_names),
+        {**ids, **aliases, **openai_names},
+        {name: _stands_in(name, first) for name in openai_names} if first in BUILT_IN else {},
+    )
+
+
+def _stands_in(name: str, model: str) -> str:
+    return f"{model}, the small built-in model, answers in place of {name}. {REAL_MODEL}"
+
+
+def _aliases(settings: Settings, ids: Mapping[str, str]) -> dict[str, str]:
+    """Return model ids by alias. Raises SetupError for an alias of no model or with the name of one."""
+    served = set(ids.values())
+    aliases: dict[str, str] = {}
+    for alias, target in settings.alias:
+        model_id = ids.get(target, target)
+        if model_id not in served:
+            raise SetupError(
+                f"The alias {alias}={target} names a model that is not served. The served models are: "
+                f"{', '.join(sorted(served))}."
+            )
+        if alias in served:
+            raise SetupError(f"The alias {alias!r} is already the name of a model.")
+        aliases[alias] = model_id
+    return aliases
+
+
+def embedded_model(settings: Settings, served: Served, filters: ContentFilters | None) -> EmbeddedModel:
+    """Return a model that a backend can serve; it owns the engine. Raises ModelFolderError."""
+    from onward.backends.backlog import Backlog
+    from onward.backends.embedded import EmbeddedModel
+    from onward.completions.plan import ServedModel
+
+    found, tokenizer, engine = served
+    info = engine.info
+    _require_rows(found, tokenizer, info.vocab_size)
+    return EmbeddedModel(
+        ServedModel.create(found.id, tokenizer, info.vocab_size, info.context_length, info.lacks),
+        engine,
+        partial(_filtered, settings),
+        filters,
+        Backlog(settings.max_waiting, settings.max_waiting_memory),
+        settings.max_wait,
+        found,
+    )
+
+
+def _require_rows(found: ResolvedModel, tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Raise ModelFolderError for tokens that the model has no rows for."""
+    texts = {
+        token: tokenizer.token_bytes(token).decode("utf-8", "replace") for token in range(vocab_size, tokenizer.size)
+    }
+    if problem := rows_problem(str(found.path), texts, vocab_size):
+        raise ModelFolderError(problem)
+
+
+def _filtered(settings: Settings, fingerprint: str) -> str:
+    """Return the fingerprint, or a different one for each set of content filters, which change the text. It still names
+    whose engine computes."""
+    if not settings.content_filter:
+        return fingerprint
+    changed = hashlib.blake2b(f"{fingerprint} {settings.content_filter}".encode(), digest_size=6).hexdigest()
+    return f"{fingerprint.rpartition('_')[0]}_{changed}"
+
+
+def names_of(settings: Settings, models: Mapping[str, ResolvedModel]) -> ModelNames:
+    """Return the names of models that were just found, by the names that the settings have for them. Raises
+    SetupError."""
+    found = models.values()
+    return model_names(
+        settings, {name: each.id for name, each in models.items()}, {each.id: each.created for each in found}
+    )
+
+
+def make_backend(
+    settings: Settings, served: list[Served], names: ModelNames, filters: ContentFilters | None
+) -> EmbeddedBackend:
+    """Return the backend over engines that are ready. Raises ModelFolderError."""
+    from onward.backends.embedded import EmbeddedBackend
+    from onward.completions.limits import RequestLimits
+
+    return EmbeddedBackend(
+        {each.found.id: embedded_model(settings, each, filters) for each in served},
+        names.listed,
+        names.aliases,
+        limits=RequestLimits.create(settings),
+        any_name=settings.profile == "lenient",
+        stand_ins=names.stand_ins,
+    )

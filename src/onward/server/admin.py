@@ -1,0 +1,195 @@
+"""The models of a server that runs, changed by an admin key or by settings that are read again; every change is audited
+where there is a database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onward.api import admin as api
+from onward.api.body import decode_object
+from onward.api.openai.routes import check_content_type
+from onward.api.operations import MODEL_ID
+from onward.api.routes import JSON, Route
+from onward.backends.base import Backend, LiveModel, LiveModels, ModelChange
+from onward.errors import ApiError, EngineStopped, Forbidden, InvalidRequest, ModelNameError, NotFound, SetupError
+from onward.server.exchange import HttpExchange
+from onward.service.grant import Grant
+from onward.service.prices import prices_of
+from onward.settings import MODEL_SETTINGS, Settings, options
+
+if TYPE_CHECKING:  # a server without a database does not import what needs one
+    from onward.service.team import Team
+
+log = logging.getLogger("onward.server")
+
+NOT_ADMIN = "This needs an admin key: one that was made with `onward key new NAME --admin`."
+NOT_LIVE = (
+    "The models of this server cannot be changed while it runs: they are those of a cluster. Change cluster.toml, and "
+    "run `onward cluster up`."
+)
+
+
+APPLIED = {*MODEL_SETTINGS, "price"}
+"""Settings that are applied when they are read again."""
+
+
+class Admin:
+    """The routes below /v1/admin. They need an admin key, also on a loopback address. `live` None: the models cannot be
+    changed."""
+
+    def __init__(self, backend: Backend, live: LiveModels | None, team: Team | None) -> None:
+        self._backend = backend
+        self._live = live
+        self._team = team
+
+    async def list(self, exchange: HttpExchange) -> None:
+        """Raises Forbidden."""
+        self._allowed(exchange)
+        folders = [] if self._live is None else list(self._live.folders)
+        found = _unchangeable(self._backend) if self._live is None else self._live.models()
+        await _respond(exchange, api.AdminModelList(folders=folders, data=list(map(api.model_object, found))))
+
+    async def add(self, exchange: HttpExchange) -> None:
+        """Load a model, however long that takes, and serve it. Raises Forbidden, InvalidRequest, ModelsBusy."""
+        team, grant = self._allowed(exchange)
+        check_content_type(exchange)
+        new = api.check_new(decode_object(await exchange.body(api.MAX_BODY_BYTES)))
+        live = self._changeable()
+        exchange.record.model = new.id or new.model
+        try:
+            model = await live.add(new.model, new.id, partial(audit, team, f"the key {grant.name}", grant.id))
+        except SetupError as problem:
+            raise InvalidRequest(str(problem), param="model") from None
+        await _respond(exchange, api.model_object(model))
+
+    async def remove(self, exchange: HttpExchange) -> None:
+        """Raises Forbidden, NotFound, InvalidRequest, ModelsBusy."""
+        team, grant = self._allowed(exchange)
+        live, model_id = self._changeable(), exchange.path_value or ""
+        try:
+            await live.remove(model_id, partial(audit, team, f"the key {grant.name}", grant.id))
+        except ModelNameError as problem:
+            raise NotFound(str(problem), param="model", code="model_not_found") from None
+        except SetupError as problem:
+            raise InvalidRequest(str(problem), param="model") from None
+        await _respond(exchange, api.AdminModelDeleted(id=model_id))
+
+    def _allowed(self, exchange: HttpExchange) -> tuple[Team, Grant]:
+        """Return the team, and the admin key of a request. Raises Forbidden."""
+        grant = None if exchange.key is None else exchange.key.grant
+        if self._team is None or grant is None or not grant.is_admin:
+            raise Forbidden(NOT_ADMIN)
+        return self._team, grant
+
+    def _changeable(self) -> LiveModels:
+        """Return the models, if they may be changed now. Raises InvalidRequest, ModelsBusy, EngineStopped."""
+        if self._live is None:
+            raise InvalidRequest(NOT_LIVE)
+        if self._backend.health().state == "draining":
+            raise EngineStopped
+        if self._live.is_busy:
+            raise api.ModelsBusy
+        return self._live
+
+
+async def audit(team: Team, actor: str | None, key_id: str, change: ModelChange) -> None:
+    """Record who changes models: a key, or where `actor` is None whoever runs the server. Raises Overloaded where the
+    database is away: then nothing may be changed."""
+    await team.desk.record_change("models", str(change), actor, key_id)
+
+
+def _unchangeable(backend: Backend) -> list[LiveModel]:
+    health, load = backend.health().models, backend.load()
+    return [
+        LiveModel(
+            id=id,
+            status=one.state,
+            detail=one.detail,
+            num_running=load[id].num_running,
+            num_waiting=load[id].num_waiting,
+        )
+        for id, one in health.items()
+    ]
+
+
+async def _respond(exchange: HttpExchange, value: object) -> None:
+    await exchange.respond(200, msgspec.json.encode(value), "application/json")
+
+
+ROUTES = (
+    Route("GET", "/v1/admin/models", Admin.list, operation=api.LIST, example={JSON: api.LIST_EXAMPLE}),
+    Route("POST", "/v1/admin/models", Admin.add, operation=api.CREATE, example={JSON: api.EXAMPLE}),
+    Route(
+        "DELETE",
+        "/v1/admin/models/{id}",
+        Admin.remove,
+        operation=api.DELETE,
+        example={JSON: api.DELETED_EXAMPLE},
+        parameters=(MODEL_ID,),
+    ),
+)
+
+
+class ModelReload:
+    """Applies the settings for models when they are read again. Belongs to one event loop. `again` reads them."""
+
+    def __init__(
+        self, settings: Settings, again: Callable[[], Settings], backend: Backend, live: LiveModels, team: Team | None
+    ) -> None:
+        self._started = settings
+        self._prices = settings.price
+        self._again = again
+        self._backend = backend
+        self._live = live
+        self._team = team
+        self._is_due = asyncio.Event()
+
+    def request(self) -> None:
+        """Read the settings soon."""
+        self._is_due.set()
+
+    async def run(self) -> None:
+        """Apply the settings whenever it is requested, until the task is cancelled."""
+        while True:
+            await self._is_due.wait()
+            self._is_due.clear()
+            try:
+                await self._apply()
+            except (SetupError, ApiError) as problem:
+                log.error("the models stay as they were: %s", problem)
+            except Exception:
+                log.exception("the models stay as they were: the settings could not be applied")
+
+    async def _apply(self) -> None:
+        settings = await asyncio.to_thread(self._again)
+        change = await self._live.apply(settings, self._permit)
+        log.info("the settings were read again: %s", change)
+        self._apply_prices(settings)
+        later = [
+            each.name
+            for each in options()
+            if each.name not in APPLIED and getattr(settings, each.name) != getattr(self._started, each.name)
+        ]
+        if later:
+            log.warning("changed settings that take effect at the next start: %s", ", ".join(later))
+
+    def _apply_prices(self, settings: Settings) -> None:
+        """Bill what begins from now on by the prices of the settings."""
+        if self._team is None or settings.price == self._prices:
+            return
+        try:
+            self._team.use_models(self._backend.models(), prices_of(settings.price))
+        except SetupError as problem:
+            log.error("the prices stay as they were: %s", problem)
+        else:
+            self._prices = settings.price
+
+    async def _permit(self, change: ModelChange) -> None:
+        if self._team is not None:
+            await audit(self._team, None, "", change)
