@@ -58,13 +58,22 @@ class ProcessUsage(msgspec.Struct, frozen=True, array_like=True):
     resident_bytes: int
 
 
+class Certificate(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of the certificate of a server that computes a model. `expires`: Unix time in seconds, 0 where none
+    was seen yet. `problem`: why it was not trusted at the last attempt to connect, "" if it was."""
+
+    address: str
+    expires: float = 0.0
+    problem: str = ""
+
+
 class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A snapshot of what an engine is doing. Token, step and preemption counts are totals since the start.
 
     Of `num_blocks` KV blocks, `num_used_blocks` are in use by sequences, and `num_cached_blocks` are in the prefix
     tree, in use or not. `recoveries` and `process` are those of an engine outside this process; `process` is None for
     one inside it, and before the first step. `engines` is as in EngineState; `num_moved`: jobs that were resumed at
-    another one of them.
+    another one of them; `certificates`: of those that are reached by TLS.
     """
 
     num_running: int = 0
@@ -82,6 +91,7 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     process: ProcessUsage | None = None
     engines: EngineCounts | None = None
     num_moved: int = 0
+    certificates: tuple[Certificate, ...] = ()
 
 
 TOTALS = ("num_preemptions", "num_steps", "num_prefill_tokens", "num_decode_tokens", "num_cached_tokens")

@@ -32,6 +32,20 @@ METRICS = {
 READY = {"status": "ready", "detail": "", "models": {"m": {"status": "ready", "detail": ""}}}
 
 
+DAY = 86_400
+
+
+def certificate(*, expires_in: float, reason: str = "") -> dict[str, float]:
+    """What the metrics say of a server's certificate that computes m."""
+    place = 'model="m",address="https://gpu:1"'
+    said = {f"onward_engine_certificate_expiry_timestamp_seconds{{{place}}}": time.time() + expires_in}
+    return said | ({f'onward_engine_certificate_refused{{{place},reason="{reason}"}}': 1} if reason else {})
+
+
+def date_in(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(time.time() + seconds))
+
+
 def answering(
     *, metrics: dict[str, float] = METRICS, health: Any = READY, live: Any = None, status: int = 200, ahead: float = 0.0
 ) -> Callable[[httpx2.Request], httpx2.Response]:
@@ -111,6 +125,24 @@ def test_the_url_may_be_that_of_the_api_and_the_key_is_sent(url: str) -> None:
             "Refused", "note", "3 requests with 503, as overloaded",
         ),
         ({"metrics": METRICS | {"process_open_fds": 1_000}}, "Open files", "note", "1000 of 1024"),
+        (
+            {"metrics": METRICS | certificate(expires_in=40.5 * DAY)},
+            "Certificate of https://gpu:1 (m)", "good", f"expires in 40 days, on {date_in(40.5 * DAY)}",
+        ),
+        (
+            {"metrics": METRICS | certificate(expires_in=13.5 * DAY)},
+            "Certificate of https://gpu:1 (m)", "note", f"expires in 13 days, on {date_in(13.5 * DAY)}",
+        ),
+        (
+            {"metrics": METRICS | certificate(expires_in=-5.5 * DAY)},
+            "Certificate of https://gpu:1 (m)", "bad", f"expired 5 days ago, on {date_in(-5.5 * DAY)}",
+        ),
+        (
+            {"metrics": METRICS | certificate(expires_in=DAY, reason="self-signed certificate")},
+            "Certificate of https://gpu:1 (m)", "bad", "is not trusted: self-signed certificate",
+        ),
+        ({"metrics": METRICS | certificate(expires_in=float("inf"))}, "Certificate of https://gpu:1 (m)", "good", None),
+        ({"metrics": METRICS | certificate(expires_in=float("nan"))}, "Certificate of https://gpu:1 (m)", "bad", None),
     ],
 )  # fmt: skip
 def test_what_is_said_of_a_server(server: dict[str, Any], subject: str, state: str, words: str | None) -> None:

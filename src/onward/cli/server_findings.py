@@ -27,6 +27,8 @@ TIMEOUT_SECONDS = 10.0
 MAX_CLOCK_SECONDS = 2.0
 """Smaller differences between clocks may be the time that an answer takes."""
 CERTIFICATE_DAYS = 14
+LATEST = 253_402_300_799.0
+"""The last second of the year 9999: a server may state anything."""
 MANY = 0.8
 """Fraction of a limit from which on its use is reported."""
 NEEDS_KEY = "Pass --api-key, or set OPENAI_API_KEY; with a database, that of an admin key."
@@ -47,6 +49,10 @@ class Scrape:
                 value = sample.labels.get(label, "")
                 sums[value] = sums.get(value, 0.0) + sample.value
         return sums
+
+    def labelled(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
+        """Yield the labels and the value of each sample of a metric."""
+        yield from ((sample.labels, sample.value) for sample in self._samples if sample.name == name)
 
     def total(self, name: str) -> float:
         """Return the sum of a metric over all labels, 0 where there is none."""
@@ -132,9 +138,36 @@ def _certificate(client: httpx2.Client) -> Iterator[Finding]:
         found = None if tls is None else tls.getpeercert()
     if not found or "notAfter" not in found:
         return
-    days = (ssl.cert_time_to_seconds(found["notAfter"]) - time.time()) / 86_400
-    words = f"expires in {days:.0f} days"
-    yield Finding("Certificate", "note" if days < CERTIFICATE_DAYS else "good", words)
+    yield _expiry("Certificate", ssl.cert_time_to_seconds(found["notAfter"]))
+
+
+def _expiry(subject: str, expires: float) -> Finding:
+    """Return what to say of a certificate that expires at a Unix time."""
+    expires = min(max(0.0, expires), LATEST)
+    left, date = expires - time.time(), time.strftime("%Y-%m-%d", time.gmtime(expires))
+    if left <= 0:
+        return Finding(subject, "bad", f"expired {_duration(-left)} ago, on {date}", "Renew it.")
+    words = f"expires in {_duration(left)}, on {date}"
+    if left < CERTIFICATE_DAYS * 86_400:
+        return Finding(subject, "note", words, "Renew it in time.")
+    return Finding(subject, "good", words)
+
+
+def _engine_certificates(metrics: Scrape) -> Iterator[Finding]:
+    """Report the certificates of servers that compute models, as the asked server sees them."""
+    refused = {
+        _place(labels): labels.get("reason", "") for labels, _ in metrics.labelled("onward_engine_certificate_refused")
+    }
+    for place, reason in refused.items():
+        advice = "Renew it there, or name its authority for this server in SSL_CERT_FILE. Requests wait meanwhile."
+        yield Finding(f"Certificate of {place}", "bad", f"is not trusted: {reason}", advice)
+    for labels, expires in metrics.labelled("onward_engine_certificate_expiry_timestamp_seconds"):
+        if (place := _place(labels)) not in refused:
+            yield _expiry(f"Certificate of {place}", expires)
+
+
+def _place(labels: dict[str, str]) -> str:
+    return f"{labels.get('address', '')} ({labels.get('model', '')})"
 
 
 def _health(health: dict[str, Any]) -> Iterator[Finding]:
@@ -158,6 +191,7 @@ def _load(metrics: Scrape) -> Iterator[Finding]:
     if own:
         words = f"{bytes_in_words(int(own + others))} resident, of which engines {bytes_in_words(int(others))}"
         yield Finding("Memory", "good", words)
+    yield from _engine_certificates(metrics)
     yield from _recoveries(metrics)
     refused = metrics.by_label("onward_completions_refused_total", "reason")
     if number := int(refused.get("overloaded", 0)):

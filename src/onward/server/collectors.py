@@ -97,6 +97,28 @@ def address_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:
     yield from (engines, answering, moved)
 
 
+def certificate_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:
+    """Yield what is known of the certificates of servers that compute models."""
+    labels = ["model", "address"]
+    expiry = GaugeMetricFamily(
+        "onward_engine_certificate_expiry_timestamp_seconds",
+        "When the certificate of a server that computes the model expires, as it was when it was seen last.",
+        labels=labels,
+    )
+    refused = GaugeMetricFamily(
+        "onward_engine_certificate_refused",
+        "Always 1: the certificate of a server that computes the model is not trusted, for this reason.",
+        labels=[*labels, "reason"],
+    )
+    for model, now in load.items():
+        for found in now.certificates:
+            if found.expires:
+                expiry.add_metric([model, found.address], found.expires)
+            if found.problem:
+                refused.add_metric([model, found.address, found.problem], 1)
+    yield from (expiry, refused)
+
+
 class LoadCollector(Collector):
     """Reads `Backend.load` on every scrape. Stateless."""
 
@@ -111,6 +133,7 @@ class LoadCollector(Collector):
         yield from recovery_metrics(load)
         yield from address_metrics(load)
         yield from process_metrics(load)
+        yield from certificate_metrics(load)
 
 
 class EndingCollector(Collector):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -41,7 +42,7 @@ class StandIn:
     """A server on a port of its own. `faults`: what becomes of the next completions, in order, "" for none; "down"
     of the next request of any kind. `described`: what is answered instead, by path."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         self.kind = kind
         self.script: Script = lambda tokens: ord("a") + len(tokens) % 26
         self.requests: list[dict[str, Any]] = []
@@ -76,9 +77,11 @@ class StandIn:
         class Server(ThreadingHTTPServer):
             request_queue_size = 128  # a batch of prompts connects at once
 
-        self._server = Server(("127.0.0.1", 0), Own)
+        self._server = Server(("127.0.0.1", port), Own)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._server.server_port}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
@@ -378,9 +381,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def stand_in(kind: str) -> Iterator[StandIn]:
+def stand_in(kind: str, tls: ssl.SSLContext | None = None, port: int = 0) -> Iterator[StandIn]:
     """Run a stand-in that is addressed as KIND+URL."""
-    server = StandIn(kind)
+    server = StandIn(kind, tls, port)
     try:
         yield server
     finally:

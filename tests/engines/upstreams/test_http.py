@@ -7,6 +7,7 @@ import re
 import shutil
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,20 @@ MAX_BYTES = 1000
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n3\r\nfgh\r\n0\r\n\r\n"
 UNMARKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nabcdefgh"
+
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+
+
+def self_signed(folder: Path, *, days: int = 2) -> tuple[Path, ssl.SSLContext]:
+    """A certificate of 127.0.0.1 that is its own authority, and what a server needs to show it."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    words = f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=here -days {days}"
+    files = ("-keyout", str(key), "-out", str(certificate), "-addext", "subjectAltName=IP:127.0.0.1")
+    subprocess.run([*words.split(), *files], check=True, capture_output=True)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    return certificate, tls
 
 
 class Scripted:
@@ -294,24 +309,25 @@ def test_a_name_is_tried_at_each_of_its_addresses(monkeypatch: pytest.MonkeyPatc
     run(test(), asyncio.new_event_loop)  # methods of uvloop's cannot be replaced
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@needs_openssl
 def test_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=here -days 2"
-    files = ("-keyout", str(key), "-out", str(certificate), "-addext", "subjectAltName=IP:127.0.0.1")
-    subprocess.run([*words.split(), *files], check=True, capture_output=True)
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(certificate, key)
+    certificate, tls = self_signed(tmp_path)
 
     async def test() -> None:
+        async with serving(Scripted([OK])) as client:
+            assert await ask(client) == (200, b"ok") and client.certificate is None
         async with serving(Scripted([OK]), scheme="https", tls=tls) as client:
             with pytest.raises(UpstreamError, match=r"its certificate is not trusted .self.signed certificate"):
                 await ask(client)
+            assert client.certificate is not None and client.certificate.expires == 0
+            assert "self-signed" in client.certificate.problem or "self signed" in client.certificate.problem
         async with serving(Blunt(), scheme="https") as client:
             with pytest.raises(UpstreamError, match=r"it does not speak TLS .should its address"):
                 await ask(client)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         async with serving(Scripted([OK]), scheme="https", tls=tls) as client:
             assert await ask(client) == (200, b"ok")
+            assert client.certificate is not None and client.certificate.problem == ""
+            assert 86_400 < client.certificate.expires - time.time() <= 2 * 86_400
 
     run(test())

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from onward.server.metrics import Metrics
 from onward.settings import Settings
 from tests.engines.upstreams.harness import PROMPT, complete, on, settings, spell
 from tests.engines.upstreams.standin import StandIn, stand_in
+from tests.engines.upstreams.test_http import needs_openssl, self_signed
 
 TEXT = "nothing is lost or doubled"
 
@@ -350,3 +352,36 @@ def test_addresses_where_nobody_listens_are_no_attempts(servers: list[StandIn]) 
 def test_addresses_that_do_not_go_together_are_refused(models: tuple[str, ...], words: str) -> None:
     with pytest.raises(SetupError, match=words):
         compose(Settings(model=models))
+
+
+@needs_openssl
+def test_certificates_are_in_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while requests wait for a server whose new certificate is not trusted."""
+    certificate, tls = self_signed(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    other = tmp_path / "other"
+    other.mkdir()
+    _, untrusted = self_signed(other)
+    expiry, refused = "onward_engine_certificate_expiry_timestamp_seconds", "onward_engine_certificate_refused"
+
+    with ExitStack() as stack:
+        server = stack.enter_context(stand_in("vllm", tls))
+        model = server.url.replace("https://", "there=vllm+https://")
+        backend = compose(Settings(model=(model,), tokenizer=(("there", "toy"),)))
+        stack.callback(backend.close)
+        metrics, place = Metrics(backend).registry, {"model": "there", "address": server.url}
+        expires = metrics.get_sample_value(expiry, place)
+        assert expires is not None and time.time() + 86_400 < expires <= time.time() + 2 * 86_400
+        assert not backend.load()["there"].certificates[0].problem
+        port = server.url.rpartition(":")[2]
+        server.close()
+        stack.enter_context(stand_in("vllm", untrusted, int(port)))
+        engine = backend.served["there"].engine
+        assert isinstance(engine, UpstreamEngine) and engine._pool is not None
+        engine._thread.call(engine._pool.lost, "it was closed")
+        deadline = time.monotonic() + 30
+        while not (problem := backend.load()["there"].certificates[0].problem):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert metrics.get_sample_value(refused, place | {"reason": problem}) == 1
+        assert metrics.get_sample_value(expiry, place) == expires, "it was seen last"

@@ -228,7 +228,7 @@ PARAMETERS = (
     click.Option(
         ["--server"],
         metavar="URL",
-        help="Ask the server there how it is: version, clock, certificate, models, queues, memory, restarts.",
+        help="Ask the server there how it is: version, clock, certificates, models, queues, memory, restarts.",
     ),
     click.Option(["--api-key"], metavar="KEY", help="API key for --server.  [default: OPENAI_API_KEY]"),
 )

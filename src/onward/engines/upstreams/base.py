@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.engine_load import Certificate
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 
@@ -108,6 +109,11 @@ class Upstream(Protocol):
     """A connection to a server. Used on one event loop."""
 
     traits: Traits
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What is known of its certificate, None where none is used. Read on any thread."""
+        ...
 
     async def probe(self) -> UpstreamInfo:
         """Return what it serves. Raises UpstreamError."""

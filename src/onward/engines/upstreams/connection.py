@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 
 import msgspec
 
+from onward.engine_load import Certificate
 from onward.engines.upstreams.answers import ANSWER_BYTES, A, decode, error_line, refusal
 from onward.engines.upstreams.base import UpstreamError
 from onward.engines.upstreams.http import HTTPClient, Response
@@ -26,6 +27,10 @@ class Connection:
         self.url = url
         # No proxy of the environment: prompts must not go where the operator did not send them.
         self._http = HTTPClient(url, {"authorization": f"Bearer {key}"} if key else {}, silence_seconds)
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return self._http.certificate
 
     async def close(self) -> None:
         await self._http.close()

@@ -110,7 +110,8 @@ class UpstreamEngine(LoopClient):
 
     @property
     def load(self) -> EngineLoad:
-        return self._load
+        certificates = () if self._pool is None else self._pool.certificates
+        return msgspec.structs.replace(self._load, certificates=certificates) if certificates else self._load
 
     @property
     def num_jobs(self) -> int:

@@ -17,6 +17,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
+import msgspec
+
+from onward.engine_load import Certificate
 from onward.engines.upstreams.base import UpstreamError
 from onward.engines.upstreams.wire import Wire
 from onward.network import trusted_certificates
@@ -44,6 +47,8 @@ class HTTPClient:
         self._last = ""
         """The address that was connected to last, or tried."""
         self._tls = trusted_certificates() if parts.scheme == "https" else None
+        self.certificate = Certificate(url) if self._tls else None
+        """What is known of the server's, None without TLS."""
         self._port = parts.port or (443 if self._tls else 80)
         self._headers = {"host": parts.netloc or "localhost", "accept-encoding": "identity", **headers}
         self._silence_seconds = silence_seconds
@@ -104,6 +109,8 @@ class HTTPClient:
             reason = f"no connection within {CONNECT_SECONDS:g} seconds"
         except (OSError, UnicodeError) as error:
             reason = _reason(error)
+            if isinstance(error, ssl.SSLCertVerificationError) and self.certificate is not None:
+                self.certificate = msgspec.structs.replace(self.certificate, problem=error.verify_message)
         raise UpstreamError(f"{self._url} could not be reached: {reason}.", is_lost=True, is_unsent=True)
 
     async def _addresses(self) -> list[str]:
@@ -127,15 +134,21 @@ class HTTPClient:
                     if self._socket_path is not None:
                         _, connection = await loop.create_unix_connection(self._new, self._socket_path)
                     else:
-                        _, connection = await loop.create_connection(
+                        transport, connection = await loop.create_connection(
                             self._new, self._last, self._port, ssl=self._tls, server_hostname=name
                         )
+                        self._note_certificate(transport)
                 if connection.is_open:  # not before: uvloop forgets one whose task is cancelled meanwhile
                     self._connections.add(connection)
                 return connection
             except OSError as error:  # a timeout is one
                 problem = error
         raise problem
+
+    def _note_certificate(self, transport: asyncio.Transport) -> None:
+        found = transport.get_extra_info("peercert") if self._tls else None
+        if found and "notAfter" in found:
+            self.certificate = Certificate(self._url, ssl.cert_time_to_seconds(found["notAfter"]))
 
     def _new(self) -> Wire:
         return Wire(self._url, self._forget)

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.engine_load import Certificate
 from onward.engines.upstreams.answers import (
     MAX_SLOTS,
     MAX_VOCABULARY,
@@ -140,6 +141,10 @@ class LlamaServer:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return self._connection.certificate
 
     async def close(self) -> None:
         await self._connection.close()

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.engine_load import Certificate
 from onward.engines.upstreams.answers import (
     LOST_CODES,
     REQUEST_CODES,
@@ -112,6 +113,10 @@ class SGLang:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return self._connection.certificate
 
     async def close(self) -> None:
         await self._connection.close()

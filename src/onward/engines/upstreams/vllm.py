@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.engine_load import Certificate
 from onward.engines.upstreams.answers import (
     MAX_CONTEXT_LENGTH,
     MAX_VOCABULARY,
@@ -81,6 +82,10 @@ class VLLM:
         self._context_length = MAX_CONTEXT_LENGTH
         self._reports_all: bool | None = None
         """Whether it reports the log-probability of every token (`--max-logprobs -1`); None: it was not asked yet."""
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return self._connection.certificate
 
     async def close(self) -> None:
         await self._connection.close()
