@@ -16,6 +16,7 @@ USES = {
     "compose/replica.py": "which of several versions in a cluster started last",
     "kernels/__init__.py": "whether sources have changed since they were imported, by their times on disk",
     "kernels/object_cache.py": "how old a file on disk is that a killed process left",
+    "tracing.py": "when a traced request began; durations within a trace are those of a clock that never jumps",
     "templates/worker.py": "the date that a chat template may write into a prompt",
     "server/keys.py": "whether a key has expired",
     "server/transcript.py": "when a logged request began; the log is kept by days",

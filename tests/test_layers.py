@@ -23,6 +23,7 @@ LEVELS = {
     "machine": 0,
     "loop_thread": 0,
     "offload": 0,
+    "tracing": 0,
     "fair_pool": 0,
     "values": 0,
     "settings": 0,

@@ -89,6 +89,10 @@ EXAMPLES = {
     "engine": "toy=vllm",
     "engine_path": "vllm=/opt/vllm",
     "engine_arg": "--dtype=float16",
+    "model_folder": "/srv/models",
+    "otlp_endpoint": "http://collector:4318",
+    "trace_ratio": "0.25",
+    "trace_prompts": "on",
     "tokenizer": "there=/models/there",
     "upstream_key": "secret-of-the-other-server",
     "cluster": "10.0.0.5:6379",
@@ -254,6 +258,30 @@ def test_keys_are_hidden_where_settings_are_shown() -> None:
 def test_no_auth_cannot_be_combined_with_keys() -> None:
     with pytest.raises(SetupError, match="cannot be combined"):
         resolve_settings({"no_auth": "true"}, ONWARD_API_KEY="sk-a")
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [("0", 0.0), (" 0.5 ", 0.5), ("1", 1.0), ("1.1", None), ("-0.1", None), ("nan", None), ("x", None)],
+)
+def test_a_ratio_is_from_0_to_1(raw: str, value: float | None) -> None:
+    if value is not None:
+        assert values.ratio(raw) == value
+        return
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        values.ratio(raw)
+
+
+@pytest.mark.parametrize("raw", ["http://h:4318", " https://h/v1/traces "])
+def test_a_url_is_taken_as_it_is(raw: str) -> None:
+    assert values.http_url(raw) == raw.strip()
+
+
+@pytest.mark.parametrize("raw", ["h:4318", "grpc://h", "http://user:secret@h", "http://h?key=secret", "http://", ""])
+def test_a_url_with_a_password_or_of_another_kind_is_refused_without_showing_it(raw: str) -> None:
+    with pytest.raises(ValueError, match="must be a URL") as refused:
+        values.http_url(raw)
+    assert "secret" not in str(refused.value)
 
 
 def test_periods_are_parsed_with_their_units() -> None:

@@ -187,6 +187,25 @@ def seconds(raw: str) -> float:
     return value
 
 
+def ratio(raw: str) -> float:
+    """Parse a share, from 0 to 1. Raises ValueError."""
+    try:
+        value = float(raw.strip())
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise ValueError("must be a number from 0 to 1")
+    return value
+
+
+def http_url(raw: str) -> str:
+    """Return an http or https URL without a password. Raises ValueError, which does not show it."""
+    text = raw.strip()
+    if re.fullmatch(r"https?://[^\s@?#/]+(/[^\s@?#]*)?", text) is None:
+        raise ValueError("must be a URL such as http://127.0.0.1:4318, without a user or password")
+    return text
+
+
 def request_log(raw: str) -> str:
     """Parse where requests are logged: `database`, or the path of a folder. Raises ValueError."""
     return raw.strip() if raw.strip() == "database" else str(path(raw))

@@ -20,6 +20,8 @@ from onward.backends.base import ModelChange
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
 from onward.compose.live_models import EmbeddedLiveModels, open_models
+from onward.constraints.process.checker import GrammarChecker, Ticket
+from onward.constraints.process.messages import Check
 from onward.errors import ModelNameError, Overloaded, SetupError
 from onward.runtimes.toy.model import ToyModel
 from onward.settings import Settings
@@ -69,7 +71,8 @@ class Live:
         return await self.models.apply(replace(self.settings, **changes), allow)
 
     async def complete(self, model: str, **fields: Any) -> Completion:
-        request = check_request({"model": model, "prompt": "a", "max_tokens": 4, **fields})
+        fields = {"model": model, "prompt": "a", "max_tokens": 4, **fields}
+        request = check_request(fields, profile=self.settings.profile)
         return await fold_whole(await self.backend.complete(request), request)
 
     async def ended(self) -> None:
@@ -95,7 +98,12 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Context lengths of the toy models that were closed so far."""
     found: list[int] = []
     close = ToyModel.close
-    monkeypatch.setattr(ToyModel, "close", lambda model: (found.append(model.context_length), close(model)))
+
+    def closing(model: ToyModel) -> None:
+        found.append(model.context_length)
+        close(model)
+
+    monkeypatch.setattr(ToyModel, "close", closing)
     return found
 
 
@@ -294,11 +302,19 @@ def test_aliases_go_and_come_with_their_model(folder: Path) -> None:
     live(test, model=("toy",), model_folder=(folder,), alias=(("old", "toy"),))
 
 
-def test_a_constraint_is_checked_again_for_another_model_of_the_same_name(folder: Path) -> None:
+def test_a_constraint_is_checked_again_for_another_model_of_the_same_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[list[str]] = []
+    submit = GrammarChecker.submit
+
+    def watched(checker: GrammarChecker, client: str, key: list[str], make: Callable[[], Check]) -> Ticket:
+        checked.append(key)
+        return submit(checker, client, key, make)
+
+    monkeypatch.setattr(GrammarChecker, "submit", watched)
+
     async def test(live: Live) -> None:
-        checked: list[list[str]] = []
-        submit = live.backend.checker.submit
-        live.backend.checker.submit = lambda client, key, make: (checked.append(key), submit(client, key, make))[1]  # type: ignore[method-assign]
         for _ in range(2):
             assert (await live.complete("toy", regex="ab", max_tokens=8)).choices[0].text == "ab"
             await live.add("one", "toy")
@@ -342,7 +358,7 @@ def test_what_was_added_or_removed_stays_so_when_settings_are_read_again(folder:
         assert live.served == {"a": 96, "one": 160}, "the settings name this id now"
         await live.apply(model=(b,))
         assert live.served == {"a": 96}, "b stays removed"
-        assert [each.is_added for each in live.models.models()] == [True]
+        assert [each.is_added for each in live.models.models() if each.status == "ready"] == [True]
 
     live(test, model=(a, b), model_folder=(folder,))
 

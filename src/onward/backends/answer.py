@@ -13,6 +13,7 @@ from onward.completions.plan import Plan
 from onward.completions.rejections import InvalidConstraint
 from onward.engine.events import Decoded, Event, Failed, Prefilled
 from onward.errors import ApiError, EngineStopped, Overloaded, RequestCancelled, RequestRejected, ServerError
+from onward.tracing import EngineTrace
 
 WAITED_TOO_LONG = (
     "The request waited for the model for as long as this server allows, and was not started. Retry it later."
@@ -32,7 +33,7 @@ class EmbeddedAnswer:
 
     `retire` is called once, when the answer has ended or was closed: it unregisters the jobs, and with True cancels
     them. `cancel_choice` (job, choice) cancels a choice that has ended here but not in the engine. `failure` returns
-    what to raise for a failed job. `ticket` is its place in the backlog.
+    what to raise for a failed job. `ticket` is its place in the backlog; `trace` has its spans.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class EmbeddedAnswer:
         failure: Callable[[Failed], ApiError | RequestRejected],
         ticket: BacklogTicket,
         warning: str = "",
+        trace: EngineTrace | None = None,
     ) -> None:
         self.model = model
         self.fingerprint = fingerprint
@@ -63,6 +65,7 @@ class EmbeddedAnswer:
         self._retired = False
         self._counts = stream.counts
         self.warning = warning
+        self._trace = trace
 
     @property
     def counts(self) -> TokenCounts:
@@ -75,6 +78,8 @@ class EmbeddedAnswer:
         if self._ticket.waiting:
             for event in events:
                 self._ticket.start(event.job, event.choice if isinstance(event, Decoded) else 0)
+                if self._trace is not None and isinstance(event, Prefilled):
+                    self._trace.prefilled(event.prefill_seconds)
         stream, failed = self._stream, None
         generated: list[Prefilled | Decoded] = []
         for event in events:

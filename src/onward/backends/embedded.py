@@ -35,6 +35,7 @@ from onward.errors import ApiError, EngineStopped, Overloaded
 from onward.models.registry import ListedModel
 from onward.models.resolve import ResolvedModel
 from onward.offload import inline_or_on_thread
+from onward.tracing import current
 
 ENDED_POLL_SECONDS = 0.05
 """How often it is looked whether the last request of a model that is not served any more has ended."""
@@ -136,9 +137,12 @@ class EmbeddedModel:
             partial(error_of, planned, refuse),
             ticket,
             planned.warning,
+            trace := current.get(),
         )
         self.answers.update(dict.fromkeys(job_ids, answer))
         try:
+            if trace is not None:
+                trace.submitted()
             self.engine.submit(jobs)
             answer.fingerprint = self.fingerprint  # an update may have been noticed meanwhile
         except ApiError:

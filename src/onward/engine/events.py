@@ -20,13 +20,14 @@ class Prefilled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False
 
     `num_cached_tokens` of its tokens came from the prefix cache, `num_written_tokens` were added to it; None where that
     is not known. `scores` has an entry per prompt token (None for the first) if the job requested prompt
-    log-probabilities.
+    log-probabilities. `prefill_seconds`: since the step in which its computation began; 0 where that is not known.
     """
 
     job: int
     num_cached_tokens: int
     scores: list[Sampled | None] | None = None
     num_written_tokens: int | None = None
+    prefill_seconds: float = 0.0
 
 
 class Decoded(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):

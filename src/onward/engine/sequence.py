@@ -20,6 +20,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "began",
         "block_hashes",
         "blocks",
         "choice",
@@ -51,6 +52,8 @@ class Sequence:
         self.choice = choice
         self.tokens: list[int] = list(job.prompt)
         self.computed = 0
+        self.began = 0.0
+        """When the step began that computed the first of its prompt, by `time.perf_counter`; 0 before it."""
         self.blocks: list[int] = []
         self.sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
         self.end: ChoiceEnd | None = None

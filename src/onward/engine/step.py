@@ -72,6 +72,8 @@ class Engine:
         self._sampler = sampler
         self._pacer = PrefillPacer(self._cost, model.shape)
         self._clock = clock
+        self._step_began = 0.0
+        """By `time.perf_counter`, for reports only."""
         self.undelivered: list[Event] = []
         """Events of the last step that were not delivered yet, also those of a step that failed half-way."""
         self._failures: dict[int, tuple[FailureKind, str]] = {}
@@ -105,7 +107,7 @@ class Engine:
         suffice; the others are not affected. Raises what else the model or the sampler raises; the engine is unusable
         then.
         """
-        started = self._clock()
+        started, self._step_began = self._clock(), time.perf_counter()
         settled: list[Event] = []
         self._settle(settled)
         output = self.scheduler.schedule(self._prefill_budget())
@@ -233,6 +235,7 @@ class Engine:
             sequence = scheduled.sequence
             self._score(scheduled, logits, row)
             first, row = row, row + scheduled.num_outputs
+            sequence.began = sequence.began or self._step_began
             if sequence.id in late:
                 continue  # it computes the same row again when its masks are there
             self.scheduler.advance(scheduled)
@@ -267,7 +270,8 @@ class Engine:
         if not sequence.prefill_reported:
             num_cached = sequence.num_cached_tokens or 0
             self.counters.num_cached_tokens += num_cached
-            events.append(Prefilled(sequence.job.id, num_cached, sequence.scores, sequence.num_written_tokens))
+            seconds = time.perf_counter() - sequence.began
+            events.append(Prefilled(sequence.job.id, num_cached, sequence.scores, sequence.num_written_tokens, seconds))
             sequence.prefill_reported = True
             sequence.scores = None
         forked, copies = self.scheduler.fork(sequence)

@@ -118,6 +118,7 @@ class EngineThread:
             finally:
                 self._load = self.engine.load()
                 self.engine.close()
+                self._deliver = lambda events: None  # as the supervisor of an engine process does
 
     def _publish(self) -> None:
         """Publish the load and deliver the last step's events. Called when the next step begins to compute, or if none

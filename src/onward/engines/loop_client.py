@@ -76,6 +76,7 @@ class LoopClient(ABC):
         if is_first:
             self._stopping()
         self._thread.stop(self._end, self._close)
+        self._deliver = lambda events: None  # as the supervisor of an engine process does
         atexit.unregister(self.stop)
 
     def _set_state(self, state: EngineState) -> None:

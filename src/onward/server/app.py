@@ -16,13 +16,13 @@ from onward.server import admin as admin_routes
 from onward.server import batches as batch_routes
 from onward.server import files as file_routes
 from onward.server import monitoring as monitoring_routes
-from onward.server import organization
+from onward.server import organization, request_trace
 from onward.server.addresses import TrustedProxies
 from onward.server.admin import Admin
 from onward.server.auth import Authenticator
 from onward.server.batch_lines import OpenAIBatches
 from onward.server.batches import BatchRoutes
-from onward.server.collectors import EndingCollector
+from onward.server.collectors import EndingCollector, TracerCollector
 from onward.server.exchange import ClientDisconnected, HttpExchange, Receive, Scope, Send, convert_error, send_error
 from onward.server.files import FileRoutes
 from onward.server.handover import Predecessor
@@ -41,6 +41,7 @@ from onward.server.streams.handlers import Streams
 from onward.server.streams.kept import KeptStreams, StreamCollector
 from onward.server.streams.run import completing
 from onward.settings import Settings
+from onward.tracing import Tracer
 
 if TYPE_CHECKING:
     from onward.service.batch_runner import BatchRunner
@@ -78,14 +79,16 @@ def make_app(
     predecessor: Predecessor | None = None,
     request_log: RequestLog | None = None,
     live: LiveModels | None = None,
+    tracer: Tracer | None = None,
 ) -> App:
     """Return the application over a backend.
 
     `keys` None reads them from the settings and the key file; `team` has those of a database; `predecessor` may keep
-    streams; `request_log` keeps requests; `live` changes the backend's models. Raises SetupError.
+    streams; `request_log` keeps requests; `live` changes the backend's models; `tracer` takes spans. Raises
+    SetupError.
     """
     given = collect_keys(settings) if keys is None else keys
-    return App(backend, settings, given, team, predecessor, request_log, live)
+    return App(backend, settings, given, team, predecessor, request_log, live, tracer)
 
 
 class App:
@@ -100,6 +103,7 @@ class App:
         predecessor: Predecessor | None = None,
         request_log: RequestLog | None = None,
         live: LiveModels | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._backend = backend
         self._keys = keys
@@ -119,6 +123,9 @@ class App:
         runner = Runner(backend, self._metrics, self._running, settings.keep_alive, team, request_log)
         self.closes_connections = False
         """Whether each response closes its connection: another server listens in place of this one."""
+        self._tracer = tracer
+        if tracer is not None:
+            self._metrics.registry.register(TracerCollector(tracer))
         self._log_requests = settings.access_log
         self._keeps_bodies = request_log is not None
         self._services = services = Services.create(backend, settings, completing(runner, kept))
@@ -200,6 +207,7 @@ class App:
         if self.closes_connections or self._backend.health().state in ("draining", "dead"):
             exchange.headers.append((b"connection", b"close"))
         exchange.keeps_body = self._keeps_bodies
+        request_trace.begin(self._tracer, exchange)
         self._metrics.in_flight.inc()
         try:
             await self._dispatch(exchange)
@@ -210,6 +218,7 @@ class App:
         finally:
             self._metrics.in_flight.dec()
             self._metrics.finish(exchange.record, exchange.elapsed_ms / 1000)
+            request_trace.end(exchange)
             if self._log_requests:
                 log_request(exchange)
 

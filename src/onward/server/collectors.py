@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from onward.backends.base import Backend, LiveModels
 from onward.engine_load import EngineLoad
+from onward.tracing import Tracer
 
 RECOVERY_REASONS = {"crash": "num_crashes", "hang": "num_hangs", "start": "num_failed_starts"}
 """Label → field of RecoveryCounts."""
@@ -146,6 +147,20 @@ class EndingCollector(Collector):
         help = "Models that were removed or replaced while the server ran, and still have requests."
         number = sum(model.status == "ending" for model in self._live.models())
         yield GaugeMetricFamily("onward_models_ending", help, number)
+
+
+class TracerCollector(Collector):
+    """Counts spans by what became of them. Stateless."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def collect(self) -> Iterator[Metric]:
+        help = "Spans. Outcome: exported, dropped (too many waited to be exported), failed (the collector was away)."
+        spans = CounterMetricFamily("onward_trace_spans", help, labels=["outcome"])
+        for outcome, number in self._tracer.counts().items():
+            spans.add_metric([outcome], number)
+        yield spans
 
 
 def _families(

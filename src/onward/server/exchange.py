@@ -15,6 +15,7 @@ from onward.api.reply import SinkClosed
 from onward.errors import ApiError, BodyTimeout, Overloaded, RequestTooLarge, UnsupportedEncoding
 from onward.server.addresses import network
 from onward.server.keys import Key
+from onward.tracing import RequestTrace
 
 log = logging.getLogger("onward.server")
 
@@ -92,6 +93,8 @@ class HttpExchange:
         self.keeps_body = False
         self.kept_body = b""
         """The body of the request, for the log of requests."""
+        self.trace: RequestTrace | None = None
+        """Where requests are traced."""
         self.words: ErrorWords = OPENAI_ERRORS
         self.headers: list[tuple[bytes, bytes]] = []
         self._state: dict[str, Any] = scope.get("state", {})

@@ -22,6 +22,7 @@ from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected
 from onward.server.account import Account
 from onward.server.collectors import LoadCollector
 from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange, RequestRecord
+from onward.server.request_trace import CompletionTrace
 from onward.server.transcript import Transcript
 from onward.service.grant import Grant
 
@@ -232,8 +233,10 @@ class MeasuredAnswer:
         started: float,
         account: Account | None = None,
         transcript: Transcript | None = None,
+        trace: CompletionTrace | None = None,
     ) -> None:
-        """`account` is that of a team's server, where the request is billed; `transcript` logs it."""
+        """`account` is that of a team's server, where the request is billed; `transcript` logs it, `trace` has its
+        spans."""
         self._answer = answer
         self._metrics = metrics
         self._bound = metrics.of(answer.model)
@@ -243,6 +246,9 @@ class MeasuredAnswer:
         self._is_settled = False
         self.account = account
         self._transcript = transcript
+        self._trace = trace
+        self._problem: Exception | None = None
+        """Why it failed."""
         self._error_status = 0
         """Status of the response, if it is an error, which has no usage."""
         self.model = record.model = answer.model
@@ -260,8 +266,10 @@ class MeasuredAnswer:
         try:
             async for deltas in self._observed():
                 yield deltas
-        except (ApiError, RequestRejected) as error:
-            if self._record.status == CLIENT_CLOSED_REQUEST:  # nothing was sent: the error will be
+        except Exception as error:
+            self._problem = error
+            is_sent = isinstance(error, (ApiError, RequestRejected))
+            if is_sent and self._record.status == CLIENT_CLOSED_REQUEST:  # nothing was sent: the error will be
                 self._error_status = api_error(error).status
             raise
 
@@ -281,6 +289,8 @@ class MeasuredAnswer:
                 self.account.generated(deltas)
             if self._transcript is not None:
                 self._transcript.generated(deltas)
+            if self._trace is not None:
+                self._trace.generated(deltas)
             yield deltas
 
     async def aclose(self) -> None:
@@ -306,6 +316,8 @@ class MeasuredAnswer:
             self.account.end(billed, self._error_status or self._record.status)
         if self._transcript is not None:
             self._transcript.end(counts, self._error_status or self._record.status)
+        if self._trace is not None:
+            self._trace.end(counts, self._record.first_token_ms, self._problem)
         self._fill_record()
         self._bound.prompt_tokens.inc(counts.prompt)
         self._bound.completion_tokens.inc(counts.completion)

@@ -43,6 +43,7 @@ from onward.server.process import (
 )
 from onward.settings import Settings, served_names
 from onward.stdio import silence_stdout
+from onward.tracing import Tracer
 
 if TYPE_CHECKING:
     from onward.service.request_log import RequestLog
@@ -72,6 +73,10 @@ class Closable(Protocol):
     def close(self) -> object: ...
 
 
+class ClosableTracer(Tracer, Closable, Protocol):
+    """A tracer that sends what waits when it is closed."""
+
+
 def serve(
     settings: Settings,
     compose: Callable[[Settings, Progress], Backend],
@@ -81,6 +86,7 @@ def serve(
     open_request_log: Callable[[Settings, Team | None], RequestLog | None] = lambda settings, team: None,
     open_models: Callable[[Settings, Backend], LiveModels | None] = lambda settings, backend: None,
     again: Callable[[], Settings] | None = None,
+    open_tracer: Callable[[Settings], ClosableTracer | None] = lambda settings: None,
 ) -> int:
     """Serve until a signal stops the process; return the exit code. Raises SetupError before anything listens.
 
@@ -88,7 +94,7 @@ def serve(
     The port is bound before the model loads, so that a port in use is reported at once. It accepts connections only
     when the model is ready. `announcement` is logged first. `open_team` opens the database that the settings
     may name, `open_request_log` the log of requests, `open_models` what changes the backend's models. `again` reads the
-    settings again, where a file has some.
+    settings again, where a file has some; `open_tracer` opens the way of traces.
     """
     ignore_user_signals()
     configure_logging(settings)
@@ -100,8 +106,9 @@ def serve(
     key_version = file_version(settings.api_key_file)
     keys = collect_keys(settings)
     settings, listener, predecessor = _listener(settings)
-    team = request_log = None
+    team = request_log = tracer = None
     try:
+        tracer = open_tracer(settings)
         team = open_team(settings)
         request_log = open_request_log(settings, team)
         if team is not None:
@@ -110,13 +117,13 @@ def serve(
         with show_progress(log.info) as progress:
             backend = compose(settings, progress)
         live = open_models(settings, backend)
-        app = make_app(backend, settings, keys, team, predecessor, request_log, live)
+        app = make_app(backend, settings, keys, team, predecessor, request_log, live, tracer)
         gc.freeze()  # objects of libraries live as long as the process: no collection needs to traverse them
         delay_full_collections()
         if settings.engine_process == "on":
             sys.setswitchinterval(SWITCH_SECONDS)
     except BaseException:
-        _close(listener, predecessor, request_log, team)
+        _close(listener, predecessor, request_log, tracer, team)
         raise
     # Never closed: that would restore the default actions of signals, and a further one would spoil the clean end.
     runner = asyncio.Runner(loop_factory=fast_event_loop)
@@ -126,7 +133,7 @@ def serve(
         model_reload = ModelReload(settings, again, backend, live, team)
     service = Service(app, backend, settings, listener, key_reload, team, predecessor, model_reload)
     status = runner.run(service.run())
-    _close(request_log, team)
+    _close(request_log, tracer, team)
     logging.shutdown()
     return status
 

@@ -14,14 +14,17 @@ from onward.api.ids import SEED_HEADER
 from onward.api.reply import Reply, forward
 from onward.backends.base import Backend, Needs
 from onward.backends.restricted import RestrictedBackend
+from onward.completions.delta import TokenCounts
 from onward.completions.request import MAX_RANDOM_SEED, CompletionRequest
 from onward.errors import Forbidden, InvalidRequest, Overloaded
 from onward.server.account import Account, AccountedSink
 from onward.server.exchange import ClientDisconnected, HttpExchange
 from onward.server.metrics import MeasuredAnswer, Metrics, warn
+from onward.server.request_trace import CompletionTrace
 from onward.server.sink import ConnectionSink
 from onward.server.transcript import Transcript
 from onward.service.grant import Grant
+from onward.tracing import current
 
 if TYPE_CHECKING:  # a server without a database does not import what needs one
     from onward.service.request_log import RequestLog
@@ -125,25 +128,37 @@ class Runner:
         if self.request_log is not None and (grant is None or grant.logs_requests):
             transcript = Transcript(self.request_log, exchange)
 
+        trace = None
+        if exchange.trace is not None:
+            keeps = grant is None or grant.logs_requests
+            trace = CompletionTrace(exchange.trace, request, may_keep_prompts=keeps)
+
         async def admit(needs: Needs) -> None:
+            if trace is not None:
+                trace.planned(needs)
             if transcript is not None:
                 transcript.planned(needs)
             if account is not None:
                 await account.admit(needs)
 
+        traced = current.set(None if trace is None else trace.engine)
         try:
             answer = await self._backend_of(grant).complete(request, client=exchange.sender, admit=admit)
         except BaseException as error:
             if account is not None:
                 account.release()
+            if trace is not None:
+                trace.end(TokenCounts(), problem=error if isinstance(error, Exception) else None)
             if isinstance(error, Overloaded):
                 self.metrics.count_refused(exchange.record, error)
             raise
+        finally:
+            current.reset(traced)
         if request.seed is None:
             exchange.add_headers({SEED_HEADER: str(answer.seed)})
         if answer.warning:
             warn(exchange, answer, self.metrics.warned)
-        return MeasuredAnswer(answer, self.metrics, exchange.record, exchange.started, account, transcript)
+        return MeasuredAnswer(answer, self.metrics, exchange.record, exchange.started, account, transcript, trace)
 
     def _backend_of(self, grant: Grant | None) -> Backend:
         """Return the backend as a key sees it. Raises Forbidden."""

@@ -318,6 +318,20 @@ class Settings:
         "text", "Logging", values.choice("text", "json"), "text: for people. json: one JSON object per line.",
         is_server_only=True,
     )  # fmt: skip
+    otlp_endpoint: str | None = option(
+        None, "Logging", values.http_url,
+        "Send traces to an OpenTelemetry collector, by OTLP over HTTP, such as http://127.0.0.1:4318; needs the extra "
+        "onward[otel]. Its headers and certificates are in OpenTelemetry's own variables, OTEL_EXPORTER_OTLP_….",
+        metavar="URL", is_server_only=True,
+    )  # fmt: skip
+    trace_ratio: float = option(
+        1.0, "Logging", values.ratio,
+        "Share of requests that are traced, of those that come without a trace of their own.", metavar="0…1",
+        is_server_only=True,
+    )  # fmt: skip
+    trace_prompts: bool = option(
+        False, "Logging", values.boolean, "Put prompts and completions into traces.", is_server_only=True,
+    )  # fmt: skip
     access_log: bool = option(True, "Logging", values.boolean, "Log one line per request.", is_server_only=True)
 
     def __repr__(self) -> str:

@@ -3,8 +3,8 @@
 Precedence: flags > environment > file > defaults. `resolve` also returns the origin of each value.
 
 onward.toml of the current folder may be another's, since nobody named it. It is read only if it belongs to the user or
-to the system. It never chooses where files are written or which database is used. Commands that a person runs in any
-folder let it choose neither code nor what is downloaded; `onward serve`, which it is made for, does.
+to the system. It never chooses where files are written, where traces go, or which database is used. Commands that a
+person runs in any folder let it choose neither code nor what is downloaded; `onward serve`, which it is made for, does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from onward.settings.option import Option
 log = logging.getLogger("onward.settings")
 
 FOUND_FILE = "onward.toml"
-LIMITED = frozenset({"cache_dir", "database", "data_dir", "log_requests"})
+LIMITED = frozenset({"cache_dir", "database", "data_dir", "log_requests", "otlp_endpoint"})
 """Settings that a file found in the current folder does not choose."""
 NEEDED = frozenset({"database", "data_dir"})
 """Those of them without which a server would be another one than was meant: without limits."""

@@ -46,6 +46,8 @@ class StandIn:
         self.kind = kind
         self.script: Script = lambda tokens: ord("a") + len(tokens) % 26
         self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        """Of those requests."""
         self.faults: list[str | Fault] = []
         self.described: dict[str, Any] = {}
         self.build = "b1"
@@ -179,6 +181,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_json(answer if state.reports_all else refusal, 200 if state.reports_all else 400)
             return
         state.requests.append(body)
+        state.headers.append({name.lower(): value for name, value in self.headers.items()})
         fault = state.faults.pop(0) if state.faults else ""
         if callable(fault):
             fault(self, body)

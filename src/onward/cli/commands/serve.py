@@ -20,6 +20,7 @@ def run(resolved: Resolved) -> None:
     with spare_process(resolved.settings) as spare:
         from onward.cli.output.progress import loading
         from onward.compose.team import open_request_log, open_team
+        from onward.compose.telemetry import open_tracer
         from onward.server.run import serve
 
         composing = partial(compose, own_process=True, spare=spare)
@@ -32,6 +33,7 @@ def run(resolved: Resolved) -> None:
             open_request_log,
             _open_models,
             partial(_settings_again, resolved) if resolved.file is not None else None,
+            open_tracer,
         )
     click.get_current_context().exit(status)
 

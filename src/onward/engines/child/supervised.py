@@ -309,6 +309,7 @@ class SupervisedEngine:
         self._deliver(events)
         if self._session.link is not None:
             self._session.link.close()
+        self._deliver = lambda events: None  # whoever received them is free, though the collector does not traverse it
 
     def _send(self, commands: ReadOnly[Command]) -> None:
         """Send commands to the current engine; one that is lost ignores them. Called with the lock held."""

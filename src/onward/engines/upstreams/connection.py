@@ -11,6 +11,7 @@ from onward.engine_load import Certificate
 from onward.engines.upstreams.answers import ANSWER_BYTES, A, decode, error_line, refusal
 from onward.engines.upstreams.base import UpstreamError
 from onward.engines.upstreams.http import HTTPClient, Response
+from onward.tracing import current
 
 PROBE_SECONDS = 5.0
 """How long an upstream may send nothing when it is asked what it serves."""
@@ -52,7 +53,7 @@ class Connection:
         """Return what a request is answered with; `max_bytes`: besides what repeats the request. Raises
         UpstreamError."""
         content = msgspec.json.encode(body)
-        async with self._http.request("POST", path, content) as response:
+        async with self._http.request("POST", path, content, trace=current.get()) as response:
             return await self._message(response, kind, max_bytes + _echoed(content))
 
     async def stream(
@@ -74,7 +75,8 @@ class Connection:
         """
         is_done = False
         content = msgspec.json.encode(body)
-        async with self._http.request("POST", path, content, keep_alive=keep_alive) as response:
+        trace = current.get()
+        async with self._http.request("POST", path, content, keep_alive=keep_alive, trace=trace) as response:
             if response.status != 200:
                 raise refusal(self.url, response.status, await response.read_error())
             if not response.content_type.startswith("text/event-stream"):

@@ -110,8 +110,9 @@ class UpstreamEngine(LoopClient):
 
     @property
     def load(self) -> EngineLoad:
-        certificates = () if self._pool is None else self._pool.certificates
-        return msgspec.structs.replace(self._load, certificates=certificates) if certificates else self._load
+        addresses = () if self._pool is None else self._pool.addresses
+        found = tuple(each for address in addresses if (each := address.upstream.certificate) is not None)
+        return msgspec.structs.replace(self._load, certificates=found) if found else self._load
 
     @property
     def num_jobs(self) -> int:

@@ -14,7 +14,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,6 +23,7 @@ from onward.engine_load import Certificate
 from onward.engines.upstreams.base import UpstreamError
 from onward.engines.upstreams.wire import Wire
 from onward.network import trusted_certificates
+from onward.tracing import EngineTrace, UpstreamCall
 
 CONNECT_SECONDS = 5.0
 BODY_SECONDS, MIN_BYTES_PER_SECOND = 30.0, 1 << 14
@@ -52,6 +53,10 @@ class HTTPClient:
         self._port = parts.port or (443 if self._tls else 80)
         self._headers = {"host": parts.netloc or "localhost", "accept-encoding": "identity", **headers}
         self._silence_seconds = silence_seconds
+        self._address: dict[str, str | int] = {"server.address": self._socket_path or self._host}
+        """As spans have it."""
+        if self._socket_path is None:
+            self._address["server.port"] = self._port
         self._idle: list[Wire] = []
         self._connections: set[Wire] = set()
 
@@ -71,20 +76,29 @@ class HTTPClient:
         *,
         keep_alive: bool = True,
         silence_seconds: float | None = None,
+        trace: EngineTrace | None = None,
     ) -> AsyncGenerator[Response]:
         """Send a request, `content` as JSON, and wait for the head of its answer. Raises UpstreamError, also while the
         body is read.
 
         The connection is used again if the body was read to its end, unless the server or `keep_alive` says otherwise;
-        otherwise it is closed, which cancels the request. `silence_seconds` replaces those of the client.
+        otherwise it is closed, which cancels the request. `silence_seconds` replaces those of the client. `trace`: of
+        the completion that it is a part of, which the server is told.
         """
         silence = self._silence_seconds if silence_seconds is None else silence_seconds
-        message = self._message(method, path, content, keep_alive)
-        connection = await self._send(message, silence)
-        try:
-            yield Response(self._url, connection)
-        finally:
-            self._release(connection, keep_alive)
+        calling: AbstractContextManager[UpstreamCall | None] = nullcontext()
+        if trace is not None:
+            calling = trace.call(method, self._address, path)
+        with calling as call:
+            headers = {} if call is None else call.context.headers
+            message = self._message(method, path, content, keep_alive, headers)
+            connection = await self._send(message, silence)
+            if call is not None:
+                call.status = connection.status
+            try:
+                yield Response(self._url, connection)
+            finally:
+                self._release(connection, keep_alive)
 
     async def _send(self, message: bytes, silence: float) -> Wire:
         """Return a connection on which the head of the answer has arrived. A server may close an idle connection just
@@ -165,8 +179,10 @@ class HTTPClient:
         else:
             connection.abort()
 
-    def _message(self, method: str, path: str, content: bytes | None, keep_alive: bool) -> bytes:
-        fields = dict(self._headers)
+    def _message(
+        self, method: str, path: str, content: bytes | None, keep_alive: bool, headers: dict[str, str]
+    ) -> bytes:
+        fields = self._headers | headers
         if content is not None:
             fields |= {"content-type": "application/json", "content-length": str(len(content))}
         if not keep_alive:

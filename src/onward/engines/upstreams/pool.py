@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from onward.engine.client import EngineState
-from onward.engine_load import Certificate, EngineCounts
+from onward.engine_load import EngineCounts
 from onward.engines.upstreams.base import Traits, Upstream, UpstreamError, UpstreamInfo
 from onward.engines.upstreams.slots import Slots
 from onward.errors import SetupError
@@ -125,12 +125,6 @@ class Pool:
     def traits(self) -> Traits:
         """Those of the address that lacks most."""
         return max((address.upstream.traits for address in self.addresses), key=lambda traits: len(traits.lacks))
-
-    @property
-    def certificates(self) -> tuple[Certificate, ...]:
-        """Of the addresses that are reached by TLS. Read on any thread."""
-        found = (address.upstream.certificate for address in self.addresses)
-        return tuple(certificate for certificate in found if certificate is not None)
 
     async def connect(self) -> tuple[UpstreamInfo, int]:
         """Reach the addresses; return what they serve, and how many choices they compute together.

@@ -1,0 +1,86 @@
+"""What traces cost: `onward serve` with and without `--otlp-endpoint`, in alternating rounds of one run.
+
+Both servers run, one at a time has work, and both do the same in a round; spans go to a process that takes them and
+does nothing with them. The goal is at most 1 % of the throughput of 32 clients. `python -m benchmarks.traces`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from benchmarks import ledger, measure
+from benchmarks.ledger import WITH, WITHOUT
+from benchmarks.server_process import serve
+
+
+class Taker(BaseHTTPRequestHandler):
+    """Answers every request like a collector that has taken its spans."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def take() -> None:
+    """Take spans until this process is ended; print where."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Taker)
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    server.serve_forever()
+
+
+@contextmanager
+def collector() -> Iterator[str]:
+    """Run `take` in a process of its own; yield its URL."""
+    command = [sys.executable, "-m", "benchmarks.traces", "--take"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as it:
+        try:
+            assert it.stdout is not None
+            yield it.stdout.readline().strip()
+        finally:
+            it.terminate()
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Start both servers, run all rounds; return the figures by number of clients."""
+    figures: dict[str, Any] = {}
+    numbers = itertools.count()
+    with ExitStack() as stack:
+        flags = {WITHOUT: (), WITH: ("--otlp-endpoint", stack.enter_context(collector()))}
+        servers = {name: stack.enter_context(serve("storyteller", *given)) for name, given in flags.items()}
+        for clients in options.clients:
+            ledger.run_round(servers, options, clients, next(numbers))
+            rounds = [ledger.run_round(servers, options, clients, next(numbers)) for _ in range(options.rounds)]
+            figures[str(clients)] = ledger.compare(rounds)
+    return figures
+
+
+def main() -> int:
+    parser = ledger.arguments()
+    parser.prog, parser.description = "python -m benchmarks.traces", __doc__
+    parser.add_argument("--take", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.take:
+        take()
+    at_start = measure.start()
+    figures = run(options)
+    print(ledger.table(figures))
+    measure.write_report(options.json, "traces", figures, at_start)
+    return 0
+
+
+if __name__ == "__main__":
+    measure.run_main(main)

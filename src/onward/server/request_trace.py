@@ -1,0 +1,158 @@
+"""The spans of requests: what OpenTelemetry's conventions say of an HTTP request, and of a completion."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+
+from onward.api.errors import api_error
+from onward.backends.base import Needs
+from onward.completions.delta import Delta, TokenCounts
+from onward.completions.request import CompletionRequest
+from onward.errors import RequestCancelled
+from onward.server.exchange import HttpExchange
+from onward.tracing import Attributes, EngineTrace, RequestTrace, Tracer, context_of
+
+UNTRACED = frozenset({"/health", "/live", "/metrics"})
+"""Polled every few seconds by monitoring."""
+PROVIDER = "onward"
+CANCELLED = "cancelled"
+"""The error of a completion whose client left."""
+MAX_TEXT, MAX_MESSAGES = 16_384, 8
+"""Characters of a prompt or completion, and how many of them, that a span has at most."""
+_JSON = frozenset({"response_format", "json_schema", "json_object"})
+
+
+def begin(tracer: Tracer | None, exchange: HttpExchange) -> None:
+    """Begin the trace of a request, where there is a tracer."""
+    if tracer is not None and exchange.path not in UNTRACED:
+        exchange.trace = RequestTrace(
+            tracer, context_of(exchange.header(b"traceparent"), exchange.header(b"tracestate"))
+        )
+
+
+def end(exchange: HttpExchange) -> None:
+    """The request has ended: its record has its route and status."""
+    trace, record = exchange.trace, exchange.record
+    if trace is None or not trace.is_sampled:
+        return
+    attributes: Attributes = {
+        "http.request.method": exchange.method,
+        "http.route": record.route,
+        "url.path": exchange.path,
+        "url.scheme": exchange.scheme,
+        "http.response.status_code": record.status,
+        "onward.request.id": exchange.id,
+        "onward.key.name": record.key,
+    }
+    error = record.error or (str(record.status) if record.status >= 500 else "")
+    if error:
+        attributes["error.type"] = error
+    trace.end(f"{exchange.method} {record.route}", attributes, error)
+
+
+class CompletionTrace:
+    """A completion of a request. Deltas have passed the content filters, so nothing that these withheld gets here."""
+
+    def __init__(self, trace: RequestTrace, request: CompletionRequest, *, may_keep_prompts: bool) -> None:
+        """`may_keep_prompts`: whether those of this key may be kept, if the tracer keeps any."""
+        self._trace = trace
+        self._request = request
+        self._keeps_prompts = may_keep_prompts and trace.tracer.keeps_prompts
+        self._started = time.perf_counter()
+        self._context = trace.context.child()
+        self.engine = EngineTrace(trace, self._context)
+        self._needs: Needs | None = None
+        self._texts: dict[int, list[str]] = {}
+        self._reasons: dict[int, str] = {}
+
+    def planned(self, needs: Needs) -> None:
+        self._needs = needs
+
+    def generated(self, deltas: Iterable[Delta]) -> None:
+        for delta in deltas:
+            if self._keeps_prompts:
+                self._texts.setdefault(delta.index, []).append(delta.text)
+            if delta.finish is not None:
+                self._reasons[delta.index] = delta.finish.reason
+
+    def end(self, counts: TokenCounts, first_token_ms: float | None = None, problem: Exception | None = None) -> None:
+        """The completion has ended, was cancelled, or was refused or failed for a reason."""
+        if not self._trace.is_sampled:
+            return
+        attributes = _asked(self._request)
+        if self._needs is not None:
+            attributes |= self._answered(self._needs, counts)
+            if first_token_ms is not None and self._request.stream:
+                attributes["gen_ai.response.time_to_first_chunk"] = first_token_ms / 1000
+        if error := self._error(problem):
+            attributes["error.type"] = error
+        if self._keeps_prompts:
+            attributes |= self._messages()
+        self.engine.end({"onward.tokens.computed": counts.computed}, error)
+        name = f"text_completion {self._request.model or ''}".rstrip()
+        self._trace.add(
+            name, self._trace.context, self._started, time.perf_counter(), attributes,
+            context=self._context, error=error,
+        )  # fmt: skip
+
+    def _error(self, problem: Exception | None) -> str:
+        if isinstance(problem, RequestCancelled) or (problem is None and not self._reasons):
+            return CANCELLED
+        if problem is None:
+            return ""
+        shown = api_error(problem)
+        return shown.code or shown.type
+
+    def _answered(self, needs: Needs, counts: TokenCounts) -> Attributes:
+        return {
+            "gen_ai.response.model": needs.model,
+            "gen_ai.response.finish_reasons": [reason for _, reason in sorted(self._reasons.items())],
+            "gen_ai.usage.input_tokens": counts.prompt,
+            "gen_ai.usage.output_tokens": counts.completion,
+            "gen_ai.usage.cache_read.input_tokens": counts.cached,
+            "gen_ai.usage.reasoning.output_tokens": counts.reasoning,
+            "onward.fingerprint": needs.fingerprint,
+        }
+
+    def _messages(self) -> Attributes:
+        """Return prompts and completions, in the convention's JSON. Prompts of token ids are their number."""
+        prompts = [each if isinstance(each, str) else f"({len(each)} token ids)" for each in self._request.prompts]
+        given = [{"role": "user", "parts": [_part(text)]} for text in prompts]
+        made = [
+            {"role": "assistant", "parts": [_part("".join(texts))], "finish_reason": self._reasons.get(index, "")}
+            for index, texts in sorted(self._texts.items())
+        ]
+        return {
+            "gen_ai.input.messages": json.dumps(given[:MAX_MESSAGES], ensure_ascii=False),
+            "gen_ai.output.messages": json.dumps(made[:MAX_MESSAGES], ensure_ascii=False),
+        }
+
+
+def _part(text: str) -> dict[str, str]:
+    cut = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
+    return {"type": "text", "content": cut.encode("utf-8", "replace").decode()}
+
+
+def _asked(request: CompletionRequest) -> Attributes:
+    """Return what a request asks for, without anything of its text."""
+    asked: Attributes = {
+        "gen_ai.operation.name": "text_completion",
+        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.output.type": "json" if request.constraint in _JSON else "text",
+        "gen_ai.request.max_tokens": request.max_tokens,
+        "gen_ai.request.temperature": request.temperature,
+        "gen_ai.request.top_p": request.top_p,
+        "gen_ai.request.stream": request.stream,
+    }
+    optional: dict[str, tuple[str | float | None, object]] = {
+        "gen_ai.request.model": (request.model, None),
+        "gen_ai.request.choice.count": (request.n, 1),
+        "gen_ai.request.seed": (request.seed, None),
+        "gen_ai.request.top_k": (request.top_k, 0),
+        "gen_ai.request.frequency_penalty": (request.frequency_penalty, 0.0),
+        "gen_ai.request.presence_penalty": (request.presence_penalty, 0.0),
+    }
+    given = {name: value for name, (value, neutral) in optional.items() if value != neutral}
+    return asked | {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,223 @@
+"""Traces on their way to a collector: over real HTTP, away, slow; nothing waits for it and what is lost is counted."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from onward import tracing
+from onward.compose import telemetry
+from onward.compose.telemetry import ExportingTracer, open_tracer
+from onward.errors import SetupError
+from onward.settings import Settings
+from onward.tracing import RequestTrace, Span, SpanContext
+from tests.test_tracing import PARENT
+
+trace_service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+
+
+class Collector:
+    """A stand-in for an OpenTelemetry collector. `answers` lets it answer."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.answers = threading.Event()
+        self.answers.set()
+        self.requests: list[tuple[str, dict[str, str], Any]] = []
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                collector.answers.wait(60)
+                if collector.status == 200:
+                    message = trace_service.ExportTraceServiceRequest.FromString(body)
+                    headers = {name.lower(): value for name, value in self.headers.items()}
+                    collector.requests.append((self.path, headers, message))
+                self.send_response(collector.status)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        self.answers.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def spans(self) -> list[Any]:
+        return [
+            span
+            for _, _, message in self.requests
+            for resource in message.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    collector = Collector()
+    try:
+        yield collector
+    finally:
+        collector.close()
+
+
+def wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become true"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def tracer_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Opens tracers for a collector, which soon send and soon give up."""
+    monkeypatch.setattr(telemetry, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(telemetry, "EXPORT_SECONDS", 1.0)
+    monkeypatch.setattr(telemetry, "CLOSE_SECONDS", 0.2)
+    opened: list[ExportingTracer] = []
+
+    def open_one(url: str, **more: Any) -> ExportingTracer:
+        tracer = open_tracer(Settings(otlp_endpoint=url, **more))
+        assert tracer is not None
+        opened.append(tracer)
+        return tracer
+
+    yield open_one
+    for tracer in opened:
+        tracer.close()
+
+
+def span(name: str = "x") -> Span:
+    return Span(name, "internal", SpanContext(1, 2, True), 0, 1, 2)
+
+
+def test_spans_arrive_as_they_are(tracer_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=me")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
+    with collecting() as collector:
+        tracer = tracer_of(collector.url)
+        caller = tracing.context_of(PARENT, "a=b")
+        trace = RequestTrace(tracer, caller)
+        trace.add("child", trace.context, trace.started, trace.started + 0.5, {"f": 0.5, "b": True}, kind="client")
+        trace.end("POST /x", {"text": "ä", "n": 3, "list": ["a", "b"]}, "500")
+        wait_for(lambda: len(collector.spans) == 2)
+        path, headers, message = collector.requests[0]
+        assert (path, headers["x-tenant"]) == ("/v1/traces", "me")
+        (resource,) = message.resource_spans
+        stated = {each.key: each.value.string_value for each in resource.resource.attributes}
+        assert stated["service.name"] == "onward" and stated["deployment.environment.name"] == "test"
+        found = {each.name: each for each in collector.spans}
+        server, child = found["POST /x"], found["child"]
+        assert caller is not None and server.trace_id.hex() == child.trace_id.hex() == f"{caller.trace_id:032x}"
+        assert server.parent_span_id.hex() == f"{caller.span_id:016x}" and server.trace_state == "a=b"
+        assert child.parent_span_id == server.span_id and (server.kind, child.kind) == (2, 3)
+        assert child.end_time_unix_nano - child.start_time_unix_nano == pytest.approx(5e8, abs=1e3)
+        assert (server.status.code, server.status.message, child.status.code) == (2, "500", 0)
+        values = {each.key: each.value for each in server.attributes}
+        assert values["text"].string_value == "ä" and values["n"].int_value == 3
+        assert [each.string_value for each in values["list"].array_value.values] == ["a", "b"]
+        wait_for(lambda: tracer.counts() == {"exported": 2, "dropped": 0, "failed": 0})
+
+
+def test_a_service_may_have_a_name_of_its_own(tracer_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "my-models")
+    with collecting() as collector:
+        tracer_of(collector.url + "/custom/path").add(span())
+        wait_for(lambda: collector.requests)
+        path, _, message = collector.requests[0]
+        stated = {each.key: each.value.string_value for each in message.resource_spans[0].resource.attributes}
+        assert path == "/custom/path" and stated["service.name"] == "my-models"
+
+
+def test_nothing_waits_for_a_slow_collector_and_what_is_lost_is_counted(
+    tracer_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "MAX_WAITING", 100)
+    with collecting() as collector:
+        collector.answers.clear()
+        tracer = tracer_of(collector.url)
+        tracer.add(span())
+        wait_for(lambda: not tracer._waiting)  # the thread waits for the collector
+        for _ in range(1000):
+            tracer.add(span())
+        assert tracer.counts()["dropped"] == 900
+        collector.answers.set()
+        wait_for(lambda: not tracer._waiting)
+        counts = tracer.counts()
+        wait_for(lambda: sum(tracer.counts().values()) == 1001)
+        assert counts["dropped"] == 900
+
+
+def test_a_collector_that_is_away_is_said_once_and_found_again(
+    tracer_of: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with collecting() as collector:
+        collector.status = 400  # 5xx is tried again
+        tracer = tracer_of(collector.url)
+        for number in range(1, 4):
+            tracer.add(span())
+            wait_for(lambda number=number: tracer.counts()["failed"] == number)
+        collector.status = 200
+        tracer.add(span())
+        wait_for(lambda: tracer.counts()["exported"] == 1)
+        wait_for(lambda: "takes traces again" in caplog.text)
+        own = [record.message for record in caplog.records if record.name == "onward.server"]
+        assert own == [
+            f"{collector.url}/v1/traces takes no traces: they are lost until it does",
+            f"{collector.url}/v1/traces takes traces again",
+        ]
+        assert all(record.levelno == logging.WARNING for record in caplog.records)
+
+
+def test_the_end_sends_what_waits_and_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr(telemetry, "CLOSE_SECONDS", 0.5)
+    with collecting() as collector:
+        for answers in (True, False):
+            tracer = open_tracer(Settings(otlp_endpoint=collector.url))
+            assert tracer is not None
+            tracer.add(span())
+            if not answers:
+                collector.answers.clear()
+            tracer.close()
+            assert len(collector.spans) == 1
+
+
+def test_without_the_extra_the_setting_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(SetupError, match=r"pip install 'onward\[otel\]'"):
+        open_tracer(Settings(otlp_endpoint="http://127.0.0.1:4318"))
+    assert open_tracer(Settings()) is None
+
+
+def test_without_the_setting_nothing_of_opentelemetry_is_imported() -> None:
+    code = (
+        "import sys\n"
+        "from onward.compose.live_models import open_models\n"
+        "from onward.compose.telemetry import open_tracer\n"
+        "from onward.server.run import serve\n"
+        "from onward.settings import Settings\n"
+        "assert open_tracer(Settings()) is None\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
