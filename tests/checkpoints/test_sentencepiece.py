@@ -100,6 +100,23 @@ def test_the_configuration_adds_tokens_and_decides_about_the_start_token(tmp_pat
     assert made_tokenizer_problem(made) is None
 
 
+@pytest.mark.parametrize(
+    ("configuration", "is_recognised"),
+    [
+        ({}, False),
+        ({"tokenizer_class": "LlamaTokenizer"}, True),
+        ({"tokenizer_class": "LlamaTokenizer", "unk_token": "<unk>"}, True),
+        ({"tokenizer_class": "LlamaTokenizer", "unk_token": "<s>"}, False),
+    ],
+)
+def test_the_unknown_token_is_recognised_where_a_class_of_transformers_names_it(
+    configuration: dict[str, Any], is_recognised: bool, tmp_path: Path
+) -> None:
+    """SentencePiece itself takes it for text."""
+    found = HuggingFaceTokenizer(folder(tmp_path, tokenizer_config=configuration))
+    assert (found.encode("<unk>", add_special_tokens=False) == [0]) == is_recognised
+
+
 def test_no_space_before_a_text_where_the_file_says_so(tmp_path: Path) -> None:
     found = HuggingFaceTokenizer(folder(tmp_path, model_bytes(normalizer={**PLAIN, 3: 0})))
     expected = tokenizer({**SENTENCE_PIECE, "tokenizer.ggml.add_space_prefix": False})

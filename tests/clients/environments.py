@@ -131,6 +131,10 @@ PYTHON = {
         PythonEnvironment("mistralai", ("mistralai==3.7.0",)),
         PythonEnvironment("text-generation", ("text-generation==0.7.0",)),
         PythonEnvironment("schemathesis", ("schemathesis>=4",)),  # for tests/fuzz
+        PythonEnvironment(  # for tests/model_files: the last two contain tokenizers of published models
+            "transformers-5", ("transformers>=5,<6", "sentencepiece", "protobuf", "mistral-common", "litellm")
+        ),
+        PythonEnvironment("transformers-4", ("transformers==4.57.*", "sentencepiece", "protobuf")),
     )
 }
 NODE = {

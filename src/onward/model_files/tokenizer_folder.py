@@ -16,7 +16,7 @@ from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.sentencepiece import ADVICE, MAX_MODEL_BYTES, SentencePieces, read_sentence_piece
 from onward.checkpoints.sentencepiece_encoder import SentencePieceEncoder, needs_encoder
 from onward.checkpoints.tokenizer import TokenizerFiles, tokenizer_files
-from onward.checkpoints.types import CONTROL, NORMAL, USER_DEFINED
+from onward.checkpoints.types import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from onward.errors import CheckpointError, ModelFolderError
 from onward.model_files.files import (
     ADDED_TOKENS,
@@ -192,6 +192,9 @@ def _add(folder: Path, found: SentencePieces | _Tokens, name: str) -> None:
         elif kind == CONTROL:
             found.kinds[token] = CONTROL
     special = _named(folder)
+    stated_names = read_object(folder / SPECIAL_TOKENS) | read_object(folder / TOKENIZER_CONFIG)
+    if "tokenizer_class" in stated_names and "unk_token" not in stated_names:  # transformers' classes name one then
+        special |= {text for text, kind in zip(found.tokens, found.kinds, strict=True) if kind == UNKNOWN}
     for config in (read_object(folder / GENERATION_CONFIG), read_object(folder / CONFIG)):
         for key in ("bos_token_id", "eos_token_id"):
             stated = config.get(key)
