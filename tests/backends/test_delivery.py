@@ -135,7 +135,7 @@ def test_answers_of_a_closed_loop_are_abandoned_and_their_events_dropped(called_
 
 
 def test_no_event_is_lost_or_reordered_between_a_thread_and_a_real_loop() -> None:
-    steps = 5000
+    steps = 2000
 
     async def receive() -> list[int]:
         answer, delivery = Answer(), Delivery(asyncio.get_running_loop())

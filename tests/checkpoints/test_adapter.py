@@ -65,7 +65,7 @@ TUNED = ["llama", "qwen2", "qwen2moe", "qwen3moe", "phi3", "gpt2", "gptneox", "c
 """Of mixtures, everything but the experts: their routers too."""
 
 
-@pytest.mark.parametrize("name", slow_but(["phi3", "qwen2moe"], TUNED))
+@pytest.mark.parametrize("name", slow_but(["qwen2moe"], TUNED))
 @pytest.mark.parametrize("is_file", [True, False])
 def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, tmp_path: Path) -> None:
     metadata, tensors = tiny(name) if is_file else write_folder(tmp_path / "m", name)
@@ -106,7 +106,7 @@ def test_a_gguf_file_changes_a_file_and_a_folder(tmp_path: Path) -> None:
     check_logits(SafetensorsFiles(tmp_path / "m"), metadata, expected, cache=tmp_path, adapter=adapter)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", slow_but(["llama"], ["llama", "gpt2"]))
 def test_embeddings_are_changed_too(name: str, tmp_path: Path) -> None:
     """The output layer with them where both are one: gpt2's."""
     metadata, tensors = tiny(name)

@@ -148,6 +148,7 @@ def test_a_program_that_calls_commands_keeps_its_own_handler() -> None:
         assert rest_of(started) == "True\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_text_and_clears_the_progress_line() -> None:
     with Terminal(*CREATE) as terminal:
         terminal.wait_for("Once")

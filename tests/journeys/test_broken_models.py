@@ -44,6 +44,7 @@ def test_every_command_that_reads_it_reports_it(tmp_path: Path, problem: str) ->
         assert isinstance(result.exception, SystemExit)
 
 
+@pytest.mark.slow
 def test_a_server_does_not_start_with_it(tmp_path: Path) -> None:
     folder = broken(tmp_path / "model", "token id")
     command = [sys.executable, "-m", "onward", "serve", folder, "--port", "0"]

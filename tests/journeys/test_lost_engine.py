@@ -159,6 +159,7 @@ def test_the_system_ends_an_engine_before_the_server_when_memory_runs_out(server
     assert scores[0] == min(scores[1] + OOM_SCORE_OFFSET, 1000)
 
 
+@pytest.mark.slow
 def test_health_says_that_an_engine_is_being_started_again(server: ServerProcess) -> None:
     (engine,) = server.engines()
     os.kill(engine, signal.SIGKILL)

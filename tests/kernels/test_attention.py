@@ -148,7 +148,7 @@ def test_no_cut_into_tiles_changes_a_bit() -> None:
     )
 
 
-@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("threads", slow_but([3], [2, 3, 8]))
 @pytest.mark.parametrize("positions", [[5000], [12, 700, 4444], [*range(2500, 2509)], [*range(1020, 1050), 3100]])
 @pytest.mark.parametrize("name", ["groups of three", "windows and sinks"])
 def test_segments_computed_apart_are_the_whole(name: str, positions: list[int], threads: int) -> None:

@@ -22,7 +22,7 @@ from tests.models.story_folder import write_story_folder
 
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
-MUTATIONS = [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 60))]
+MUTATIONS = slow_but(range(5), range(60))
 
 
 @pytest.fixture

@@ -94,6 +94,7 @@ def test_where_no_server_is_it_starts_as_any_other(start: Any) -> None:
     assert server.port == port and complete(server).status_code == 200
 
 
+@pytest.mark.slow
 def test_what_the_old_one_began_is_finished(old: Process, start: Any) -> None:
     """A stream that hangs continues on its connection; the next answer on another one closes it."""
     with (
@@ -246,6 +247,7 @@ def activated(*flags: str, host: str = "127.0.0.1", count: str = "1", family: in
     return process, address
 
 
+@pytest.mark.slow
 def test_the_service_managers_socket_is_listened_on() -> None:
     """Whatever --port says; a connection that came before the server did waits for it."""
     process, address = activated()
@@ -260,8 +262,8 @@ def test_the_service_managers_socket_is_listened_on() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"host": "0.0.0.0"}, "Listening on 0.0.0.0 without a key"),
-        pytest.param({"count": "2"}, "The service manager passed 2 sockets", marks=pytest.mark.slow),
+        pytest.param({"host": "0.0.0.0"}, "Listening on 0.0.0.0 without a key", marks=pytest.mark.slow),
+        ({"count": "2"}, "The service manager passed 2 sockets"),
         pytest.param({"family": socket.AF_UNIX}, "not a TCP socket", marks=pytest.mark.slow),
     ],
 )

@@ -16,6 +16,7 @@ from onward import values
 from onward.cli.request.flags import request_flags
 from onward.cli.root import root
 from onward.settings import options
+from tests.examples import slow_but
 
 from ..conftest import onward
 from ..terminal import COMMAND
@@ -94,7 +95,7 @@ def test_every_value_of_a_flag_is_offered(path: tuple[str, ...], flag: str, expe
     assert offered(*path, flag, expected[0][:2]) == [each for each in expected if each.startswith(expected[0][:2])]
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", slow_but(["bash"], SHELLS))
 def test_each_shell_completes_commands_flags_and_values(shell: str) -> None:
     assert complete(shell, "comp") == ["completions", "completion"]
     assert complete(shell, "completions", "create", "--max-t") == ["--max-tokens"]

@@ -65,6 +65,7 @@ def test_log_probabilities_are_coloured_and_listed(server: str) -> None:
     assert listed.startswith("{38;5;40:≥90%} {38;5;112:≥60%}")
 
 
+@pytest.mark.slow
 def test_no_color_leaves_plain_text(server: str) -> None:
     screen, _ = seen(server, "Once", NO_COLOR="1")
     assert screen == "Once" + toy_text("Once") + "\n"

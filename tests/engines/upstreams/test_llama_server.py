@@ -160,6 +160,7 @@ def test_constraints_are_masks_for_one_token_at_a_time(server: StandIn, pattern:
     assert max(len(request["logit_bias"]) for request in server.requests) <= TOKENIZER.size / 2
 
 
+@pytest.mark.slow
 def test_what_must_come_next_is_not_asked_for_unless_its_probability_is(server: StandIn) -> None:
     assert ask(server, max_tokens=60, choice=["the end"]).choices[0].text == "the end"
     assert not server.requests
