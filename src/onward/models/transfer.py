@@ -32,11 +32,19 @@ class Transfer:
 
     def set(self, done: int) -> None:
         self.done = done
-        percent = 100 * done // self.total if self.total else -1
+        percent = self._percent()
         if 0 <= percent <= 100 and percent != self._reported:
             self._reported = percent
             amount = f"{bytes_in_words(done)} of {bytes_in_words(self.total)}"
             self._progress(f"{self._words}, {amount}: {percent} %")
+
+    def pause(self, words: str) -> None:
+        """Report what is done instead while nothing arrives."""
+        self._reported = -1
+        self._progress(f"{words}: {min(100, self._percent())} %")
+
+    def _percent(self) -> int:
+        return 100 * self.done // self.total if self.total else -1
 
 
 def hub_bar(transfer: Transfer) -> type[Any]:

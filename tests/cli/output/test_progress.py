@@ -94,7 +94,7 @@ def test_a_long_stage_is_cut_to_the_width_of_the_terminal(terminal: io.StringIO)
     line = progress.ProgressLine(lambda width: "x" * 200)
     line.draw()
     line.remove()
-    assert max(len(written) for written in terminal.getvalue().split("\r\x1b[K")) == 79
+    assert max(len(written) for written in terminal.getvalue().split("\r\x1b[K")) == 77
 
 
 def test_a_bar_stands_between_two_texts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 
@@ -10,7 +11,7 @@ import wcwidth
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.cli.output.terminal import cut, pad, pluralize, text_width, wrap
+from onward.cli.output.terminal import cut, dotted, pad, pluralize, text_width, wrap
 
 from ..conftest import create
 from ..scripted import DONE, STREAM_HEAD, chunk, error, scripted, slow_stream, waiting_stream
@@ -187,3 +188,11 @@ def test_wrapping_loses_nothing_and_no_line_is_too_wide(text: str, cells: int) -
 @pytest.mark.parametrize(("number", "words"), [(0, "0 lines"), (1, "1 line"), (2, "2 lines"), (2000, "2,000 lines")])
 def test_counts_are_pluralized(number: int, words: str) -> None:
     assert pluralize(number, "line") == words
+
+
+def test_parts_are_broken_between_dots_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, parts = io.StringIO(), ["a" * 30, "b" * 30, "c" * 30, "d" * 90]
+    assert dotted(parts, stream) == " · ".join(parts)
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    assert dotted(parts, stream) == f"{'a' * 30} · {'b' * 30}\n{'c' * 30}\n{'d' * 90}"
+    assert dotted([], stream) == ""

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from onward.cli.output.progress import ProgressLine, time_left, with_bar
-from onward.cli.output.terminal import can_rewrite, pluralize
+from onward.cli.output.terminal import can_rewrite, dotted, pluralize
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ def print_summary(counts: Counts, seconds: float, errors: Path) -> None:
         parts.append(f"{pluralize(counts.tokens, 'token')}, {format_speed(counts.tokens, seconds)}")
     if counts.failed:
         parts.append(f"{', '.join(_failed_counts(counts))}, see {errors}")
-    print(" · ".join(parts), file=sys.stderr, flush=True)
+    print(dotted(parts, sys.stderr), file=sys.stderr, flush=True)
 
 
 def print_unfinished(counts: Counts) -> None:

@@ -15,8 +15,9 @@ from onward.cli.batch.progress import Counts, Progress
 from onward.cli.command import Argument, session_command
 from onward.cli.completers import model_names
 from onward.cli.interrupt import raise_on_interrupt, run
+from onward.cli.output.errors import report_errors
 from onward.cli.output.formats import emit, table
-from onward.cli.output.terminal import pluralize, style_of, visible, warn
+from onward.cli.output.terminal import dotted, pluralize, style_of, visible, warn
 from onward.cli.session import Session
 from onward.cli.source.open import open_source
 
@@ -169,7 +170,8 @@ def _to_file(asked: _Asked, texts: Sequence[Any], model: str | None, output: Pat
 
         try:
             if left:
-                asked.run(left, model, add, before=before)
+                with report_errors(asked.session):
+                    asked.run(left, model, add, before=before)
         except BaseException:
             if totals.num_texts < len(texts):
                 done = f"{totals.num_texts:,} of {pluralize(len(texts), 'text')} scored"
@@ -203,15 +205,15 @@ def _row(name: str, record: dict[str, Any]) -> list[str]:
 
 def _emit_sums(session: Session, totals: Any) -> None:
     document = totals.document()
-    emit(session.output, document, lambda: _sums(document))
+    emit(session.output, document, lambda: dotted(_sums(document), sys.stdout))
     _warn_of_dropped(totals)
 
 
 def _print_sums(totals: Any) -> None:
-    print(_sums(totals.document()), file=sys.stderr, flush=True)
+    print(dotted(_sums(totals.document()), sys.stderr), file=sys.stderr, flush=True)
 
 
-def _sums(document: dict[str, Any]) -> str:
+def _sums(document: dict[str, Any]) -> list[str]:
     parts = [
         pluralize(document["num_texts"], "text"),
         pluralize(document["num_tokens"], "token"),
@@ -222,7 +224,7 @@ def _sums(document: dict[str, Any]) -> str:
         parts.append(f"{document['bits_per_byte']:.4f} bits per byte")
     if document["perplexity"] is not None:
         parts.append(f"perplexity {document['perplexity']:,.4f}")
-    return " · ".join(parts)
+    return parts
 
 
 def _warn_of_dropped(totals: Any) -> None:

@@ -31,7 +31,7 @@ class ProgressLine:
 
     def draw(self) -> None:
         """Write the line now."""
-        width = columns(sys.stderr) - 1
+        width = columns(sys.stderr) - len("^C ")  # which a terminal echoes: it must not start another line
         self._write(cut(self._text(width), width))
 
     def remove(self) -> None:
@@ -93,7 +93,7 @@ class _Stages:
             return f"{stage} {seconds}"
         percent = int(found[2])
         left = time_left(percent - first[0], 100 - first[0], now - first[1]) if first else ""
-        return with_bar(found[1], percent, 100, " ".join(filter(None, (f"{percent} %", seconds, left))), width)
+        return with_bar(found[1], percent, 100, ", ".join(filter(None, (f"{percent} % {seconds}", left))), width)
 
 
 def _ignore(stage: str) -> None:

@@ -88,6 +88,19 @@ def note(text: str, *, keeps_line: bool = False) -> None:
         print(start + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)
 
 
+def dotted(parts: Iterable[str], stream: IO[Any]) -> str:
+    """Return parts between dots: one line, but on a terminal as many as its width needs, each of whole parts."""
+    width = columns(stream) if stream.isatty() else None
+    lines = [""]
+    for part in parts:
+        longer = f"{lines[-1]} · {part}" if lines[-1] else part
+        if width is not None and lines[-1] and text_width(longer) > width:
+            lines.append(part)
+        else:
+            lines[-1] = longer
+    return "\n".join(lines)
+
+
 def text_width(text: str) -> int:
     """Return the number of cells of a text without tabs, newlines and control characters."""
     if text.isascii():
