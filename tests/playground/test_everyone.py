@@ -132,7 +132,7 @@ def filled_in(playground: Playground) -> None:
     playground.write("Once upon a time They lived happily.").set("seed", "3").set("max_tokens", "8")
     playground.editor.focus()
     playground.during(lambda: playground.page.keyboard.press("Alt+Enter"))
-    expect(playground.page.get_by_text("Keep the text that was filled in?")).to_be_visible()
+    expect(playground.button("Accept")).to_be_visible()
 
 
 def biased(playground: Playground) -> None:
@@ -156,7 +156,7 @@ def renaming(playground: Playground) -> None:
     library(playground)
     playground.page.locator(".stories li").first.get_by_role("button", name="Change").click()
     playground.page.get_by_role("button", name="Rename").click()
-    expect(playground.page.get_by_label("Title")).to_be_visible()
+    expect(playground.page.get_by_label("Title", exact=True)).to_be_visible()
 
 
 def own_template(playground: Playground) -> None:

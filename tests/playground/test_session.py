@@ -58,7 +58,7 @@ def test_a_session_of_a_writer(browser: Browser, site: str, device: dict[str, An
     rows = desk.stories()
     rows.first.get_by_role("button", name="Change").click()
     page.get_by_role("button", name="Rename").click()
-    page.get_by_label("Title").fill("The key")
+    page.get_by_label("Title", exact=True).fill("The key")
     page.keyboard.press("Enter")
     expect(rows.first).to_contain_text("The key")
     with page.expect_download() as download:
@@ -128,7 +128,7 @@ def test_a_session_by_keyboard_alone(playground: Playground, tmp_path: Path) -> 
     keyboard.press("Enter")
     playground.tab_to("Rename")
     keyboard.press("Enter")
-    expect(page.get_by_label("Title")).to_be_focused()
+    expect(page.get_by_label("Title", exact=True)).to_be_focused()
     keyboard.press("Control+a")
     keyboard.type("The key")
     keyboard.press("Enter")

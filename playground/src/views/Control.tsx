@@ -47,7 +47,7 @@ export function Control({ parameter, value, scope, onChange }: Props) {
         </p>
       )}
       <p class="hint" id={`${id}-help`}>
-        {help}
+        {help.split("`").map((part, index) => (index % 2 === 1 ? <code key={index}>{part}</code> : part))}
       </p>
     </div>
   );
