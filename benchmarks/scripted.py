@@ -82,8 +82,8 @@ class ScriptedModel:
             if 0 <= index < len(script.tokens):
                 logits[first + output, script.tokens[index]] += SCRIPT_BIAS
 
-    def copy_block(self, source: int, target: int) -> None:
-        self._model.copy_block(source, target)
+    def block_memory(self, block: int) -> Sequence[NDArray[np.uint8]]:
+        return self._model.block_memory(block)
 
     def close(self) -> None:
         self._model.close()

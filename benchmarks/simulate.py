@@ -78,8 +78,8 @@ class TimedModel:
         self._drift = 0.995 * self._drift + self.random.normal(0.0, 0.012 * self._jitter)
         return math.exp(self._drift + self.random.normal(0.0, 0.06 * self._jitter))
 
-    def copy_block(self, source: int, target: int) -> None:
-        pass
+    def block_memory(self, block: int) -> Sequence[NDArray[np.uint8]]:
+        return ()
 
     def close(self) -> None:
         pass

@@ -36,8 +36,9 @@ def settings_page() -> Iterator[str]:
         "`./onward.toml`, otherwise `onward/onward.toml` in the user's configuration folder. `onward config show` "
         "shows each value and its origin. `./onward.toml` is announced on standard error, and refused if another user "
         "owns it or every user can write it. Commands other than `onward serve`, and programs that use "
-        "`onward.Onward`, do not let it choose what is downloaded, `cache_dir`, or a content filter that is code: they "
-        "need `ONWARD_CONFIG`. Sizes can be written as `512MB` or `2GiB`. For details see "
+        "`onward.Onward`, do not let it choose what is downloaded, or a content filter that is code, and nobody lets "
+        "it choose `cache_dir`, `data_dir`, `database`, `log_requests` or `prefix_cache_dir`: they need "
+        "`ONWARD_CONFIG`. Sizes can be written as `512MB` or `2GiB`. For details see "
         "[`--profile`](../how-to/serve.md#programs-that-the-default-refuses) and "
         "[`--content-filter`](../how-to/content-filters.md)."
     )

@@ -15,6 +15,8 @@ USES = {
     "cli/key_flags.py": "when a key expires, where a duration from now is given",
     "compose/replica.py": "which of several versions in a cluster started last",
     "kernels/__init__.py": "whether sources have changed since they were imported, by their times on disk",
+    "engine/block_files.py": "how old a file on disk is that a killed process left",
+    "engine/disk_cache.py": "which blocks on a disk were used last; after a jump others are removed",
     "kernels/object_cache.py": "how old a file on disk is that a killed process left",
     "tracing.py": "when a traced request began; durations within a trace are those of a clock that never jumps",
     "templates/worker.py": "the date that a chat template may write into a prompt",

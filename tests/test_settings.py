@@ -130,6 +130,8 @@ EXAMPLES = {
     "precision": "exact",
     "weights": "int8",
     "prefix_cache": "off",
+    "prefix_cache_dir": "/somewhere",
+    "prefix_cache_disk": "5GB",
     "engine_process": "off",
     "engine_timeout": "5",
     "engine_wait": "5",
@@ -284,6 +286,11 @@ def test_a_url_with_a_password_or_of_another_kind_is_refused_without_showing_it(
     assert "secret" not in str(refused.value)
 
 
+def test_a_prefix_cache_on_a_disk_needs_one_in_memory() -> None:
+    with pytest.raises(SetupError, match="cannot be combined with --no-prefix-cache"):
+        resolve_settings({"prefix_cache": "off", "prefix_cache_dir": "/somewhere"})
+
+
 def test_periods_are_parsed_with_their_units() -> None:
     assert [values.period(raw) for raw in ("12h", " 90d", "2 w")] == [43_200, 7_776_000, 1_209_600]
     for raw in ("", "0d", "5", "1.5d", "d", "9999999d"):
@@ -359,20 +366,20 @@ def test_a_file_that_was_found_is_announced_with_what_it_chose() -> None:
 
 
 def test_a_file_that_was_found_does_not_choose_folders_code_or_downloads() -> None:
-    found('cache_dir = "/elsewhere"\nalias = ["a=org/b"]\nmodel = ["org/c"]\nthreads = 3')
+    found('cache_dir = "/elsewhere"\nprefix_cache_dir = "/there"\nalias = ["a=org/b"]\nmodel = ["org/c"]\nthreads = 3')
     full = resolve_settings().settings
     limited = resolve(environ={}, limits_found_file=True)
-    assert (full.cache_dir, full.threads) == (Settings().cache_dir, 3)
+    assert (full.cache_dir, full.prefix_cache_dir, full.threads) == (Settings().cache_dir, None, 3)
     assert (limited.settings.cache_dir, limited.settings.threads) == (Settings().cache_dir, 3)
     assert limited.announcement is not None
-    assert "(not for cache_dir: pass --config onward.toml" in limited.announcement
+    assert "(not for cache_dir, prefix_cache_dir: pass --config onward.toml" in limited.announcement
     assert not limited.may_download()
     assert not limited.may_download("org/d", "a")
     assert limited.may_download("org/d")
     by_flag = resolve({"model": ["org/e"]}, environ={}, limits_found_file=True)
     assert by_flag.may_download()
     named = resolve(environ={}, config=Path("onward.toml"), limits_found_file=True)
-    assert named.settings == replace(full, cache_dir=Path("/elsewhere"))
+    assert named.settings == replace(full, cache_dir=Path("/elsewhere"), prefix_cache_dir=Path("/there"))
     assert named.may_download("a")
     found('[[content_filter]]\nname = "mine"\nentry_point = "mine"\n')
     assert resolve_settings().settings.content_filter

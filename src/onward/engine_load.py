@@ -73,7 +73,8 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     Of `num_blocks` KV blocks, `num_used_blocks` are in use by sequences, and `num_cached_blocks` are in the prefix
     tree, in use or not. `recoveries` and `process` are those of an engine outside this process; `process` is None for
     one inside it, and before the first step. `engines` is as in EngineState; `num_moved`: jobs that were resumed at
-    another one of them; `certificates`: of those that are reached by TLS.
+    another one of them; `certificates`: of those that are reached by TLS. `num_disk_tokens` are tokens of prompts whose
+    blocks were read from a disk, and `num_damaged_files` those that were not what was written.
     """
 
     num_running: int = 0
@@ -92,9 +93,16 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     engines: EngineCounts | None = None
     num_moved: int = 0
     certificates: tuple[Certificate, ...] = ()
+    num_disk_tokens: int = 0
+    num_disk_read_bytes: int = 0
+    num_disk_written_bytes: int = 0
+    num_damaged_files: int = 0
 
 
-TOTALS = ("num_preemptions", "num_steps", "num_prefill_tokens", "num_decode_tokens", "num_cached_tokens")
+TOTALS = (
+    "num_preemptions", "num_steps", "num_prefill_tokens", "num_decode_tokens", "num_cached_tokens", "num_disk_tokens",
+    "num_disk_read_bytes", "num_disk_written_bytes", "num_damaged_files",
+)  # fmt: skip
 """The fields of EngineLoad that are totals since the start, besides `drafts`."""
 
 

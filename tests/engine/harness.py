@@ -149,8 +149,8 @@ class SlowModel:
         time.sleep(self._seconds)
         return self._model.evaluate(rows)
 
-    def copy_block(self, source: int, target: int) -> None:
-        self._model.copy_block(source, target)
+    def block_memory(self, block: int) -> Sequence[NDArray[np.uint8]]:
+        return self._model.block_memory(block)
 
     def close(self) -> None:
         self._model.close()

@@ -139,10 +139,10 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_part_of_a_file(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Path, target: Path) -> Path:
+    def fail(source: str, target: str, **folders: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     assert was_compiled(cache)
     assert not list(cache._folder.iterdir())
     reason = "No space left on device; 1.2 MB are needed there"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,6 +123,22 @@ def test_law_2_the_same_bytes_when_memory_is_tight(alone: Alone) -> None:
 
     for shape, answer in asyncio.run(tight()):
         assert answer == alone[shape], shape
+
+
+def test_law_3_the_same_bytes_from_a_disk(alone: Alone, tmp_path: Path) -> None:
+    """In memory for three prompts: most come from the disk even before the restart."""
+
+    async def all_shapes() -> list[tuple[str, list[dict[str, Any]]]]:
+        async with running(make_backend(prefix_cache_dir=tmp_path / "cache", kv_memory=1_500_000)) as backend:
+            answers = [(shape, bits(await ask(backend, shape))) for shape in [*SHAPES, *SHAPES]]
+            read.append(backend.load()["storyteller"].num_disk_tokens)
+            return answers
+
+    read: list[int] = []
+    for _ in range(2):
+        for shape, answer in asyncio.run(all_shapes()):
+            assert answer == alone[shape], shape
+    assert read[1] > 0
 
 
 def test_law_3_a_long_prompt_is_computed_once() -> None:

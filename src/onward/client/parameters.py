@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any, Literal, Required, TypedDict
 
 from onward.values import Precision, RuntimeName, WeightForm
@@ -128,6 +129,8 @@ class ModelOptions(TypedDict, total=False):
     runtime: RuntimeName
     precision: Precision
     prefix_cache: bool
+    prefix_cache_dir: str | PathLike[str] | None
+    prefix_cache_disk: int | str
     speculation: Literal["auto", "off"]
     threads: int
     weights: WeightForm

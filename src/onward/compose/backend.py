@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
-from onward.compose.programs import kind_of, resolve_for_program, start_program, wanted_engines
+from onward.compose.programs import AUTO, kind_of, resolve_for_program, start_program, wanted_engines
 from onward.compose.served import Served, make_backend, make_filters, names_of
 from onward.compose.upstreams import connect, resolve_tokenizer
 from onward.errors import SetupError
@@ -75,6 +75,9 @@ def compose(
     wanted = wanted_engines(settings)
     models = resolve_models(settings, progress, wanted)
     names, upstreams = names_of(settings, models), named_upstreams(settings)
+    elsewhere = upstreams.keys() | {name for name, word in wanted.items() if word != AUTO}
+    if settings.prefix_cache_dir is not None and not settings.model_folder and elsewhere.issuperset(models):
+        raise SetupError("--prefix-cache-dir is for models that Onward computes: remove it.")
     with ExitStack() as on_failure:
         served = start_engines(
             settings, models, upstreams, wanted, progress, on_failure,
@@ -289,6 +292,7 @@ def _start_processes(
             partial(_launch, chain(launchers, repeat(launchers[-1]))),
             name=found.id,
             engine_timeout=settings.engine_timeout,
+            save_seconds=settings.save_seconds,
         )
         on_failure.callback(engine.stop)
         engine.begin()

@@ -7,6 +7,7 @@ thread, while this one loads a model.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,14 +18,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from onward.errors import SetupError
 from onward.model_files import formats
 from onward.model_files.base import ModelFiles, Progress
 from onward.models.resolve import ResolvedModel
+from onward.private_files import private_folder
 from onward.residency import drop_file_pages
 from onward.runtimes import table
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.options import RuntimeOptions
 from onward.settings import Settings
+
+log = logging.getLogger("onward.engine")
 
 if TYPE_CHECKING:
     from onward.engine.client import EngineInfo
@@ -53,10 +58,13 @@ class EngineConfig(msgspec.Struct, frozen=True):
     max_rows: int
     share_prefixes: bool
     speculate: bool
+    prefix_cache_dir: Path | None = None
+    prefix_cache_disk: int = 0
 
     @classmethod
     def create(cls, found: ResolvedModel, settings: Settings, *, must_fit: bool = False) -> EngineConfig:
-        """Return the configuration of the engine for a model. `must_fit`: see RuntimeOptions."""
+        """Return the configuration of the engine for a model. `must_fit`: see RuntimeOptions. Raises SetupError for a
+        folder of the prefix cache that cannot be used."""
         options = RuntimeOptions(
             runtime=settings.runtime,
             threads=settings.threads,
@@ -76,6 +84,8 @@ class EngineConfig(msgspec.Struct, frozen=True):
             max_rows=settings.max_rows,
             share_prefixes=settings.prefix_cache,
             speculate=settings.speculation == "auto",
+            prefix_cache_dir=_usable_folder(settings.prefix_cache_dir),
+            prefix_cache_disk=settings.prefix_cache_disk,
         )
 
     def files(self) -> ModelFiles:
@@ -121,6 +131,7 @@ def make_engine(
     from onward.engine.step import Engine
     from onward.sampling.sampler import Sampler
 
+    fingerprint = _fingerprint(model.fingerprint)
     engine = Engine(
         model.model,
         vocabulary,
@@ -131,10 +142,62 @@ def make_engine(
         load_tokenizer=load_tokenizer or partial(_load_tokenizer, config),
         in_disposable_process=load_tokenizer is not None,
     )
-    info = EngineInfo(
-        model.model.vocab_size, model.model.context_length, config.max_rows, _fingerprint(model.fingerprint)
-    )
+    if config.prefix_cache_dir is not None:
+        _keep_prefixes(engine, config.prefix_cache_dir, config.prefix_cache_disk, fingerprint)
+    info = EngineInfo(model.model.vocab_size, model.model.context_length, config.max_rows, fingerprint)
     return engine, info
+
+
+def _usable_folder(folder: Path | None) -> Path | None:
+    """Return the absolute path of a folder for a prefix cache, which is made if need be. Raises SetupError."""
+    if folder is None:
+        return None
+    try:
+        with private_folder(folder.absolute()) as opened:
+            return opened.path
+    except OSError as problem:
+        raise SetupError(
+            f"--prefix-cache-dir {folder} cannot be used: {problem.strerror or problem}. Prompts can be read from its "
+            "files, so it has to be a folder of this user's own that nobody else may use."
+        ) from None
+
+
+def kept_prefixes(folder: Path) -> tuple[int, int]:
+    """Return how many blocks a folder of --prefix-cache-dir has, and their bytes. Raises SetupError."""
+    from onward.engine.block_files import usage
+
+    usable = _usable_folder(folder)
+    assert usable is not None
+    return usage(usable)
+
+
+def forget_prefixes(folder: Path) -> None:
+    """Remove all blocks of a folder of --prefix-cache-dir, and keep servers from writing those that they have. Raises
+    SetupError."""
+    from onward.engine.block_files import forget
+
+    try:
+        forget(folder.absolute())
+    except OSError as problem:
+        raise SetupError(
+            f"The prefix cache in {folder} could not be removed: {problem.strerror or problem}. Prompts may still lie "
+            "there: remove the folder."
+        ) from None
+
+
+def _keep_prefixes(engine: Engine, folder: Path, max_bytes: int, fingerprint: str) -> None:
+    """Have an engine keep its prefix cache in a folder. Where that cannot be used any more, it is kept in memory only:
+    an engine that is started again must not fail because of it."""
+    from onward.engine.block_files import BlockFiles
+    from onward.engine.disk_cache import DiskCache
+
+    memory = engine.model.block_memory
+    try:
+        files = BlockFiles(folder, max_bytes, sum(part.nbytes for part in memory(0)))
+    except OSError as problem:
+        log.warning("the prefix cache in %s cannot be used: %s", folder, problem.strerror or problem)
+        return
+    engine.disk = DiskCache(files, fingerprint, engine.cache, memory)
 
 
 def _load_tokenizer(config: EngineConfig) -> Tokenizer:

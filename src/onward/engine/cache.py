@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ReadOnly
+from typing import Protocol
 
 from onward.engine.model import StepShape
 from onward.engine.prefix_tree import Node, PrefixTree, Scores, pack
@@ -14,12 +15,26 @@ Copy = tuple[int, int]
 """A block copy to make: source, target."""
 
 
+class NextTier(Protocol):
+    """Where cached blocks go that memory has no room for."""
+
+    def evicted(self, node: Node) -> None:
+        """The tree has no longer a node whose block will be used for something else. Its keys and values are still
+        there, and its parents are still in the tree."""
+        ...
+
+    def discarded(self, prompt: ReadOnly[int], salt: str, nodes: ReadOnly[Node]) -> None:
+        """Nodes are about to be removed because they may be damaged: all that hold the beginning of `prompt`, or
+        continue it. None of them may come back."""
+        ...
+
+
 class BlockPool:
     """Counts references to KV blocks. A block is free, in use by one or more sequences, or idle.
 
     An idle block is not in use, but cached: the prefix tree can still find it. It counts as available, and is evicted,
-    least recently used first, when the free list is empty. `on_evict` is called with an evicted block before it is
-    allocated again. Engine thread only.
+    least recently used first, when the free list is empty: `on_evict` is called with it before it is allocated again.
+    Engine thread only.
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int], None]) -> None:
@@ -83,10 +98,14 @@ class BlockPool:
         if block in self._idle:
             self._idle.move_to_end(block)
 
-    def evict(self, block: int) -> None:
-        """Remove a block from the cache. It is free at once if it is idle, else when its last reference is released."""
+    def by_last_use(self) -> list[int]:
+        """Return the idle blocks, those that were used last first: a prefix from its beginning."""
+        return list(reversed(self._idle))
+
+    def remove(self, block: int) -> None:
+        """Note that the prefix tree no longer contains a block. It is free at once if it is idle, else when its last
+        reference is released."""
         self._cached.discard(block)
-        self._on_evict(block)
         if block in self._idle:
             del self._idle[block]
             self._free.append(block)
@@ -128,8 +147,11 @@ class KVCache:
         self.min_shared_tokens = shape.min_prefill_tokens
         """Fewest tokens in common with a cached block for which that block is copied instead of computed."""
         self.tree = PrefixTree(shape.block_tokens)
-        self.pool = BlockPool(num_blocks, self.tree.forget)
+        self.pool = BlockPool(num_blocks, self._evict)
         self.share_prefixes = share_prefixes
+        self.next_tier: NextTier | None = None
+        self.restoring: list[list[int]] = []
+        """Block tables of prefixes that are being read from the next tier."""
 
     def find(self, sequence: Sequence) -> list[Node]:
         """Return the cached blocks of the longest reusable prefix of a sequence's prompt. Modifies nothing.
@@ -229,12 +251,7 @@ class KVCache:
             return
         full = min(sequence.computed, sequence.prompt_length) // self.block_tokens
         nodes = self.tree.insert(sequence.job.prompt, sequence.blocks[:full], sequence.job.salt)
-        for index, node in enumerate(nodes):
-            own = sequence.blocks[index]
-            if node.block != own:
-                self.pool.share([node.block])
-                self.pool.release([own])
-                sequence.blocks[index] = node.block
+        self._exchange(sequence.blocks, nodes)
         begin = full * self.block_tokens
         if not sequence.is_prefilling and sequence.prompt_length - begin >= self.min_shared_tokens:
             rest = sequence.job.prompt[begin:]
@@ -246,6 +263,16 @@ class KVCache:
                 sequence.count_written(index * self.block_tokens, index * self.block_tokens + len(node.key))
                 self._supersede(node)
 
+    def adopt(self, prompt: ReadOnly[int], table: list[int], num_blocks: int, salt: str) -> list[Node]:
+        """Add the first `num_blocks` blocks of a table, which contain those of a prompt, to the tree as `publish` does.
+        Returns their nodes. Modifies `table`, which the caller releases."""
+        nodes = self.tree.insert(prompt, table[:num_blocks], salt)
+        self._exchange(table, nodes)
+        for node in nodes:
+            if self.pool.mark_cached(node.block):
+                self._supersede(node)
+        return nodes
+
     def release(self, sequence: Sequence) -> None:
         """Release the sequence's blocks. Published ones stay cached."""
         self.pool.release(sequence.blocks)
@@ -255,13 +282,40 @@ class KVCache:
     def discard(self, prompt: ReadOnly[int], salt: str) -> None:
         """Remove all blocks from the cache that hold the beginning of `prompt` or continue it, because they may be
         damaged. Sequences that use one keep it."""
-        for node in self.tree.below(prompt, salt):
-            self.pool.evict(node.block)
+        nodes = self.tree.below(prompt, salt)
+        if self.next_tier is not None:
+            self.next_tier.discarded(prompt, salt, nodes)
+        self._remove(nodes)
+
+    def drop_all(self) -> None:
+        """Remove all blocks from the cache. Sequences that use one keep it."""
+        self._remove(self.tree.everything())
 
     def check(self, sequences: list[Sequence]) -> None:
         """Raise AssertionError if a block is lost, miscounted or shared by mistake."""
         self.tree.check()
-        self.pool.check([sequence.blocks for sequence in sequences], self.tree.blocks)
+        self.pool.check([*(sequence.blocks for sequence in sequences), *self.restoring], self.tree.blocks)
+
+    def _evict(self, block: int) -> None:
+        """Remove a block from the tree whose memory is needed."""
+        node = self.tree.forget(block)
+        if self.next_tier is not None:
+            self.next_tier.evicted(node)
+
+    def _remove(self, nodes: Iterable[Node]) -> None:
+        """Remove nodes, those before their parents."""
+        for node in nodes:
+            self.tree.forget(node.block)
+            self.pool.remove(node.block)
+
+    def _exchange(self, table: list[int], nodes: ReadOnly[Node]) -> None:
+        """Take the cached blocks in a block table instead of others with the same bits, which are released."""
+        for index, node in enumerate(nodes):
+            own = table[index]
+            if node.block != own:
+                self.pool.share([node.block])
+                self.pool.release([own])
+                table[index] = node.block
 
     def _partly_shared(self, sequence: Sequence, nodes: list[Node]) -> tuple[int, Node | None]:
         """Return how many tokens of the prompt after `nodes` another cached block begins with, and that block."""
@@ -281,7 +335,7 @@ class KVCache:
         tail = self.tree.superseded(node)
         if tail is not None:
             node.scores = node.scores or tail.scores
-            self.pool.evict(tail.block)
+            self._remove([tail])
 
 
 def _num_usable_tokens(node: Node, sequence: Sequence) -> int:

@@ -16,6 +16,7 @@ from onward.engine.job import Job
 from onward.fair_pool import FairPool
 
 if TYPE_CHECKING:  # it imports the sampler, which takes long
+    from onward.engine.disk_cache import Restore
     from onward.engine.step import Engine
 
 log = logging.getLogger("onward.engine")
@@ -32,7 +33,14 @@ class Prepared:
     job: Job
 
 
-Mail = Command | Prepared
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Blocks of a prefix have been read from the disk, or cannot be."""
+
+    restore: Restore
+
+
+Mail = Command | Prepared | Restored
 """What is in the mailbox of an engine."""
 
 
@@ -40,7 +48,8 @@ class EngineLoop:
     """Runs an engine for whoever owns the thread: `thread.EngineThread`, or the main thread of an engine process.
 
     `mailbox` takes commands on any thread. Everything else belongs to the thread that calls `run`. Grammars that are
-    not known yet are compiled on a thread of their own, one after the other, while other jobs run.
+    not known yet are compiled on a thread of their own, one after the other, while other jobs run; blocks of prompts
+    are read from the disk in the same way.
     """
 
     def __init__(self, engine: Engine, mailbox: queue.SimpleQueue[Mail] | None = None) -> None:
@@ -48,7 +57,7 @@ class EngineLoop:
         self.mailbox: queue.SimpleQueue[Mail] = queue.SimpleQueue() if mailbox is None else mailbox
         self.is_stopping = False
         self.preparing: dict[int, Job] = {}
-        """The jobs that wait for their grammars, by id."""
+        """The jobs that wait for their grammars, or for blocks of their prompts, by id."""
         self._compiler = FairPool("onward-grammars", max_threads=2, max_per_owner=1)
         self.num_taken = 0
         """Jobs taken from the mailbox."""
@@ -60,10 +69,19 @@ class EngineLoop:
                 if self.engine.idle:
                     publish()
                 self._empty_mailbox(wait=self.engine.idle)
+                self._add_overdue()
                 if not self.is_stopping and not self.engine.idle:
                     self.engine.step(publish)
         finally:
             self._compiler.close()
+
+    def save(self) -> None:
+        """Keep the prefix cache for the next engine, if there is a disk for it: after `run` has returned, before the
+        engine is closed. All jobs end. May take seconds."""
+        for request in {sequence.job.request for sequence in self.engine.scheduler.sequences()}:
+            self.engine.cancel(request)
+        if self.engine.disk is not None:
+            self.engine.disk.save()
 
     def take_events(self) -> list[Event]:
         """Return the events that were not taken before, in order."""
@@ -80,9 +98,14 @@ class EngineLoop:
                 return commands
 
     def _empty_mailbox(self, *, wait: bool) -> None:
-        """Execute all commands in the mailbox. With `wait`, wait for the first one."""
+        """Execute all commands in the mailbox. With `wait`, wait for the first one, or until jobs have waited too long
+        for a disk."""
         if wait:
-            self._execute(self.mailbox.get())
+            try:
+                disk = self.engine.disk
+                self._execute(self.mailbox.get(timeout=None if disk is None else disk.poll_seconds))
+            except queue.Empty:
+                return
         while True:
             try:
                 command = self.mailbox.get_nowait()
@@ -97,7 +120,9 @@ class EngineLoop:
                     self._add_or_prepare(job)
             case Prepared(job):
                 if self.preparing.pop(job.id, None) is not None:  # not cancelled
-                    self._add(job)
+                    self._restore_or_add(job)
+            case Restored(restore):
+                self._finish_restore(restore)
             case Cancel(request):
                 self._cancel_preparing(request)
                 self.engine.cancel(request)
@@ -107,9 +132,9 @@ class EngineLoop:
                 self.is_stopping = True
 
     def _add_or_prepare(self, job: Job) -> None:
-        """Queue a job, after its grammar has been compiled."""
+        """Queue a job, after its grammar has been compiled, and what a disk has of its prompt was read."""
         if self.engine.constraints.is_ready(job):
-            self._add(job)
+            self._restore_or_add(job)
             return
         self.preparing[job.id] = job
         self._compiler.submit(str(job.client), partial(self._prepare, job))
@@ -124,8 +149,36 @@ class EngineLoop:
         finally:
             self.mailbox.put(Prepared(job))
 
+    def _restore_or_add(self, job: Job) -> None:
+        """Queue a job, after what a disk has of its prompt was read."""
+        disk = self.engine.disk
+        restore = None if disk is None else disk.begin(job, lambda restore: self.mailbox.put(Restored(restore)))
+        if restore is None:
+            self._add(job)
+            return
+        restore.jobs.append(job)
+        self.preparing[job.id] = job
+
+    def _finish_restore(self, restore: Restore) -> None:
+        """Queue the job whose blocks were read. The others that waited for some of them may need more."""
+        assert self.engine.disk is not None
+        self.engine.disk.finish(restore)
+        for job in restore.jobs:
+            if self.preparing.pop(job.id, None) is None:
+                continue
+            if job is restore.job:
+                self._add(job)
+            else:
+                self._restore_or_add(job)
+
+    def _add_overdue(self) -> None:
+        """Queue the jobs that have waited too long for a disk."""
+        for job in self.engine.disk.overdue() if self.engine.disk is not None else ():
+            if self.preparing.pop(job.id, None) is not None:
+                self._add(job)
+
     def _cancel_preparing(self, request: int) -> None:
-        """Forget the jobs of a request that wait for their grammars."""
+        """Forget the jobs of a request that are not queued yet."""
         for job in [job for job in self.preparing.values() if job.request == request]:
             del self.preparing[job.id]
             self.num_taken += 1

@@ -1,8 +1,7 @@
 """The interface of a runtime: token ids in, logits out.
 
 A runtime implements `ModelRunner`. The engine decides which tokens are in which KV block. A runtime with paged
-attention uses the block tables as they are; one that manages its own cells maps block ids to them, and copies them in
-`copy_block`.
+attention uses the block tables as they are; one that manages its own cells maps block ids to them.
 """
 
 from __future__ import annotations
@@ -89,13 +88,24 @@ class ModelRunner(Protocol):
         """
         ...
 
-    def copy_block(self, source: int, target: int) -> None:
-        """Copy the keys and values of one KV block to another, for sequences that share part of a block."""
+    def block_memory(self, block: int) -> ReadOnly[NDArray[np.uint8]]:
+        """Return the keys and values of one KV block as bytes: contiguous views of the runtime's memory, uint8 [n],
+        which have the same lengths for all blocks.
+
+        The engine copies blocks by them, and writes and reads those that no row of a step has, also on other threads
+        while a step is evaluated. They mean the same to every runtime with the same fingerprint.
+        """
         ...
 
     def close(self) -> None:
         """Free the runtime's memory. No call follows."""
         ...
+
+
+def copy_block(model: ModelRunner, source: int, target: int) -> None:
+    """Copy the keys and values of one KV block to another, for sequences that share part of a block."""
+    for old, new in zip(model.block_memory(source), model.block_memory(target), strict=True):
+        new[:] = old
 
 
 class Vocabulary(Protocol):

@@ -116,6 +116,8 @@ class Node:
     """The keys of `children`, sorted."""
     scores: PackedScores | None = None
     salt: str = ""
+    disk_key: bytes = b""
+    """The key of its file (`disk_cache`), once it is known."""
 
 
 class PrefixTree:
@@ -186,8 +188,20 @@ class PrefixTree:
             found += node.children.values()
         return found[::-1]
 
-    def forget(self, block: int) -> None:
-        """Remove the node of an evicted block. It has no children: the pool evicts the end of a prefix first."""
+    def everything(self) -> list[Node]:
+        """Return all nodes, those before their parents. Modifies nothing."""
+        found = [node for root in self._roots.values() for node in root.children.values()]
+        for node in found:  # grows
+            found += node.children.values()
+        return found[::-1]
+
+    def node(self, block: int) -> Node:
+        """Return the node of a cached block."""
+        return self._by_block[block]
+
+    def forget(self, block: int) -> Node:
+        """Remove the node of an evicted block, and return it. It has no children: the pool evicts the end of a prefix
+        first."""
         node = self._by_block.pop(block)
         assert not node.children, "a block was evicted before those that continue it"
         assert node.parent is not None
@@ -195,6 +209,7 @@ class PrefixTree:
         del node.parent.order[bisect_left(node.parent.order, node.key)]
         if node.parent.parent is None and not node.parent.children:
             del self._roots[node.parent.salt]
+        return node
 
     @property
     def blocks(self) -> set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from onward.engine.constraints import Constraints, LoadTokenizer
 from onward.engine.drafter import Draft, Drafter
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
-from onward.engine.model import Hook, ModelRunner, Row, Vocabulary, nothing
+from onward.engine.model import Hook, ModelRunner, Row, Vocabulary, copy_block, nothing
 from onward.engine.pacing import PrefillPacer, StepCost
 from onward.engine.scheduler import ScheduledSequence, Scheduler, is_urgent
 from onward.engine.sequence import Sequence
@@ -28,6 +28,9 @@ from onward.sampling.choice import ChoiceSampler
 from onward.sampling.masks import Mask
 from onward.sampling.outputs import FAILURES, Sampled
 from onward.sampling.sampler import Sampler
+
+if TYPE_CHECKING:
+    from onward.engine.disk_cache import DiskCache
 
 
 class PendingDraw(NamedTuple):
@@ -76,6 +79,8 @@ class Engine:
         """By `time.perf_counter`, for reports only."""
         self.undelivered: list[Event] = []
         """Events of the last step that were not delivered yet, also those of a step that failed half-way."""
+        self.disk: DiskCache | None = None
+        """Keeps prefixes on a disk. Closed with the engine."""
         self._failures: dict[int, tuple[FailureKind, str]] = {}
         """Why requests fail in this step, by request."""
 
@@ -153,7 +158,7 @@ class Engine:
     def load(self) -> EngineLoad:
         """Return a snapshot of what the engine is doing."""
         pool, scheduler, counters = self.cache.pool, self.scheduler, self.counters
-        return EngineLoad(
+        load = EngineLoad(
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.admission),
             num_blocks=pool.num_blocks,
@@ -166,12 +171,15 @@ class Engine:
             num_cached_tokens=counters.num_cached_tokens,
             drafts=counters.drafts,
         )
+        return load if self.disk is None else self.disk.counted(load)
 
     def close(self) -> None:
         """Stop the sampler's threads, which use the model's memory, and close the model. No step follows."""
         try:
             self._sampler.close()
             self.constraints.close()
+            if self.disk is not None:
+                self.disk.close()
         finally:
             self.model.close()
 
@@ -206,7 +214,7 @@ class Engine:
 
     def _copy_blocks(self, copies: list[Copy]) -> None:
         for source, target in copies:
-            self.model.copy_block(source, target)
+            copy_block(self.model, source, target)
 
     def _prefill_budget(self) -> int:
         """Return how many prompt tokens the next step may compute. Where others run or wait, background jobs are not

@@ -115,6 +115,8 @@ class EngineThread:
             self._state = state
             try:
                 self._fail_all(*failure)
+                if state.status == "stopped":
+                    self._loop.save()
             finally:
                 self._load = self.engine.load()
                 self.engine.close()

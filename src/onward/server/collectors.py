@@ -26,6 +26,10 @@ COUNTERS = {
     "onward_engine_prefill_tokens": ("num_prefill_tokens", "Prompt tokens computed."),
     "onward_engine_decode_tokens": ("num_decode_tokens", "Tokens computed while decoding."),
     "onward_engine_cached_tokens": ("num_cached_tokens", "Prompt tokens that the engine took from the prefix cache."),
+    "onward_prefix_cache_disk_tokens": ("num_disk_tokens", "Prompt tokens read into the prefix cache from the disk."),
+    "onward_prefix_cache_disk_read_bytes": ("num_disk_read_bytes", "Bytes of KV blocks read from the disk."),
+    "onward_prefix_cache_disk_written_bytes": ("num_disk_written_bytes", "Bytes of KV blocks written to the disk."),
+    "onward_prefix_cache_damaged_files": ("num_damaged_files", "Files of KV blocks that were not used, and removed."),
 }
 """Metric → field of EngineLoad and help text."""
 DRAFTS = tuple(

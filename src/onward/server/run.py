@@ -327,7 +327,8 @@ class Service:
         """Cancel what is still running, with an error event each; then close the engine, then the connections. A
         second signal, and an engine that hangs, leave little time for that: it ends with the process."""
         closing = asyncio.create_task(self._close_backend())
-        await _wait_for_first(closing, self._stop_now.wait(), asyncio.sleep(CLOSE_SECONDS))
+        seconds = CLOSE_SECONDS + self._settings.save_seconds
+        await _wait_for_first(closing, self._stop_now.wait(), asyncio.sleep(seconds))
         if self._stop_now.is_set():
             await asyncio.wait({closing}, timeout=STOP_NOW_SECONDS)
         if not closing.done():

@@ -1,6 +1,6 @@
 """Everything that an operator can configure: declared in one place, set by flags, environment, file or keywords."""
 
-from onward.settings.declared import Settings, options
+from onward.settings.declared import PREFIX_CACHE_SAVE_SECONDS, Settings, options
 from onward.settings.folders import cache_folder, home_folder
 from onward.settings.names import (
     MODEL_SETTINGS,
@@ -23,6 +23,7 @@ __all__ = [
     "MODEL_SETTINGS",
     "OPENAI_NAMES",
     "OTHER_VARIABLES",
+    "PREFIX_CACHE_SAVE_SECONDS",
     "UPSTREAM_KINDS",
     "Group",
     "Option",

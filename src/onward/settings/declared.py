@@ -14,6 +14,8 @@ from onward.values import ContentFilterSetting, Precision, RuntimeName, WeightFo
 
 DIALECTS = ("llama-server", "ollama", "mistral", "tabby", "tgi")
 """The APIs of other servers that can be served: each is a module of `onward.api`."""
+PREFIX_CACHE_SAVE_SECONDS = 10.0
+"""How long an engine that is stopped may write to `prefix_cache_dir`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,6 +288,17 @@ class Settings:
         values.boolean,
         "Reuse the KV cache of earlier prompts for requests that begin with the same tokens.",
     )
+    prefix_cache_dir: Path | None = option(  # noqa: RUF009
+        None, "Performance", values.path,
+        "Folder in which the prefix cache survives a restart, and that has what memory has no room for. Prompts can be "
+        "read from its files, which belong to the user alone. Several servers may share it.",
+        metavar="PATH",
+    )  # fmt: skip
+    prefix_cache_disk: int = option(
+        10_000_000_000, "Performance", values.size,
+        "Maximum size of all files in --prefix-cache-dir together; those that were used longest ago are removed.",
+        metavar="SIZE",
+    )  # fmt: skip
     engine_process: Literal["on", "off"] = option(
         "on", "Performance", values.choice("on", "off"),
         "on: each model's engine runs in a process of its own. If that dies, another one is started, and all streams "
@@ -333,6 +346,11 @@ class Settings:
         False, "Logging", values.boolean, "Put prompts and completions into traces.", is_server_only=True,
     )  # fmt: skip
     access_log: bool = option(True, "Logging", values.boolean, "Log one line per request.", is_server_only=True)
+
+    @property
+    def save_seconds(self) -> float:
+        """How long an engine that is stopped may write its prefix cache."""
+        return 0.0 if self.prefix_cache_dir is None else PREFIX_CACHE_SAVE_SECONDS
 
     def __repr__(self) -> str:
         """Secrets are counted, not shown."""

@@ -29,7 +29,7 @@ from onward.settings.option import Option
 log = logging.getLogger("onward.settings")
 
 FOUND_FILE = "onward.toml"
-LIMITED = frozenset({"cache_dir", "database", "data_dir", "log_requests", "otlp_endpoint"})
+LIMITED = frozenset({"cache_dir", "database", "data_dir", "log_requests", "otlp_endpoint", "prefix_cache_dir"})
 """Settings that a file found in the current folder does not choose."""
 NEEDED = frozenset({"database", "data_dir"})
 """Those of them without which a server would be another one than was meant: without limits."""
@@ -290,3 +290,5 @@ def _table_value(option: Option, value: object, place: str) -> str | list[str]:
 def _check_conflicts(settings: Settings) -> None:
     if settings.no_auth and (settings.api_key or settings.api_key_file):
         raise SetupError("--no-auth cannot be combined with --api-key or --api-key-file: remove one of them.")
+    if settings.prefix_cache_dir is not None and not settings.prefix_cache:
+        raise SetupError("--prefix-cache-dir cannot be combined with --no-prefix-cache: remove one of them.")

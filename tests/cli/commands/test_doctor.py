@@ -120,6 +120,21 @@ def test_the_doctor_looks_at_machine_model_and_environment(monkeypatch: pytest.M
     assert "unset OPENAI_BASE_URL to run in this process" in text
 
 
+def test_the_prefix_cache_on_the_disk_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("ONWARD_PREFIX_CACHE_DIR", str(cache))
+    monkeypatch.setattr(doctor, "MIN_FREE_DISK_BYTES", 0)
+    assert finding("Prefix cache")["words"] == f"{cache}, which does not exist yet" and not cache.exists()
+    cache.mkdir(mode=0o700)
+    (cache / "a.kv").write_bytes(bytes(2_000_000))
+    assert finding("Prefix cache") == {
+        "subject": "Prefix cache", "state": "good", "words": f"{cache}, 1 block, 2.0 MB of 10.0 GB", "advice": None,
+    }  # fmt: skip
+    cache.chmod(0o755)
+    found = finding("Prefix cache")
+    assert found["state"] == "bad" and "chmod 700" in str(found["words"])
+
+
 def test_the_doctor_finds_a_missing_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("onward.models.resolve.built_in_folder", lambda name: tmp_path / name)
     result = onward("doctor")

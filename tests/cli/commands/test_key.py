@@ -72,6 +72,22 @@ def test_a_key_of_a_database_is_made_shown_changed_rotated_and_revoked(tmp_path:
     assert gone.exit_code == 1 and "There is no key named alice" in gone.stderr
 
 
+def test_forgetting_a_key_empties_the_prefix_cache_on_the_disk(tmp_path: Path) -> None:
+    key_of(tmp_path, "alice")
+    cache = tmp_path / "cache"
+    where = ("--data-dir", str(tmp_path), "--prefix-cache-dir", str(cache))
+    assert onward("key", "forget", "nobody", "--yes", *where).exit_code == 1 and not cache.exists()
+    cache.mkdir(mode=0o700)
+    for name in ("a.kv", "b.tmp", "mine"):
+        (cache / name).write_bytes(b"x")
+    assert onward("key", "forget", "alice", "--yes", *where).exit_code == 0
+    assert sorted(path.name for path in cache.iterdir()) == ["lock", "mine"]
+    key_of(tmp_path, "bob")
+    cache.chmod(0o755)
+    failed = onward("key", "forget", "bob", "--yes", *where)
+    assert failed.exit_code == 1 and "could not be removed: others may use it" in failed.stderr
+
+
 def test_a_key_is_written_to_a_new_file_of_its_user(tmp_path: Path) -> None:
     path = tmp_path / "key"
     assert key_of(tmp_path, "alice", "--file", str(path)) == ""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import onward
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import TENSOR_TYPES
-from onward.engine.model import ModelRunner, Row
+from onward.engine.model import ModelRunner, Row, copy_block
 from onward.errors import MemoryTooSmall, SetupError
 from onward.kernels import self_test
 from onward.machine import AvailableMemory
@@ -275,7 +275,7 @@ def test_a_copied_block_is_the_block(models: Callable[..., ModelRunner]) -> None
     model = models()
     tokens = tokens_of(model, 33)
     expected = whole(model, tokens)
-    model.copy_block(0, 9)
+    copy_block(model, 0, 9)
     assert model.evaluate([Row(1, tokens[32:], 32, [9, 12], 1)]).tobytes() == expected[32:].tobytes()
 
 

@@ -17,12 +17,13 @@ def test_a_plan_leaves_room_for_the_scratch_block() -> None:
     assert plan(LAYERS, 512, 400 * BLOCK, None).blocks == 100 - SCRATCH_BLOCKS
 
 
-def test_copying_a_block_copies_every_layer_and_nothing_else() -> None:
+def test_the_memory_of_a_block_is_that_of_every_layer_and_nothing_else() -> None:
     cache = KVTensors(LAYERS, 4)
     for number, (_, tensor) in enumerate(cache.tensors):
         tensor.data[...] = 1
         tensor.data[2] = 7 + number
-    cache.copy_block(2, 0)
+    for source, target in zip(cache.block_memory(2), cache.block_memory(0), strict=True):
+        target[:] = source
     for number, (_, tensor) in enumerate(cache.tensors):
         assert [int(tensor.data[block].min()) for block in range(5)] == [7 + number, 1, 7 + number, 1, 1]
         assert [int(tensor.data[block].max()) for block in range(5)] == [7 + number, 1, 7 + number, 1, 1]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from onward.engine.model import Row
+from onward.engine.model import Row, copy_block
 from onward.runtimes.openvino.invariance import is_invariant
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
@@ -189,7 +189,7 @@ def test_a_fork_of_a_partly_filled_block_continues_with_the_same_bits(model: Ope
     expected = plain(model, prompt, tokens)[1:]
     parent = Run(model, prompt, [70, 71, 72, 73], Others(model, 0))
     parent.prefill([40])
-    model.copy_block(71, 80)
+    copy_block(model, 71, 80)
     child = Run(model, prompt, [70, 80, 81, 82], Others(model, 2))
     parent.decode(tokens[::-1])
     assert child.decode(tokens).tobytes() == expected.tobytes()
@@ -248,7 +248,7 @@ def test_drafts_of_forks_that_share_their_prompt_are_independent(model: OpenVINO
     first, second = [1, 2, 3, 4], [9, 8, 7, 6]
     expected = [plain(model, prompt, tokens)[1:] for tokens in (first, second)]
     Run(model, prompt, [70, 71, 72], Others(model, 0)).prefill([40])
-    model.copy_block(71, 80)
+    copy_block(model, 71, 80)
     rows = [
         Row(number, [token], 40 + index, blocks, 1)
         for number, (tokens, blocks) in enumerate([(first, [70, 71, 72]), (second, [70, 80, 82])])

@@ -127,6 +127,24 @@ def _disk(folder: Path) -> Finding:
     )
 
 
+def _prefix_cache(folder: Path, max_bytes: int) -> Finding:
+    from onward.compose.engine import kept_prefixes
+
+    if not folder.is_symlink() and not folder.exists():
+        return Finding("Prefix cache", "good", f"{folder}, which does not exist yet")
+    try:
+        count, size = kept_prefixes(folder)
+    except (SetupError, OSError) as problem:
+        return Finding("Prefix cache", "bad", str(problem))
+    words = f"{folder}, {pluralize(count, 'block')}, {bytes_in_words(size)} of {bytes_in_words(max_bytes)}"
+    free = shutil.disk_usage(folder).free
+    if not os.access(folder, os.W_OK):
+        return Finding("Prefix cache", "note", words, "Nothing can be written there: it is only read.")
+    if free < MIN_FREE_DISK_BYTES:
+        return Finding("Prefix cache", "note", words, f"Nothing is written: only {bytes_in_words(free)} are free.")
+    return Finding("Prefix cache", "good", words)
+
+
 def _settings() -> Iterator[Finding]:
     """Check the settings, and the cache folder and port they name. Unreadable settings are the only finding."""
     from onward.settings import resolve
@@ -142,6 +160,8 @@ def _settings() -> Iterator[Finding]:
         words += ", with onward.toml of this folder"
     yield Finding("Settings", "good", words)
     yield _disk(resolved.settings.cache_dir)
+    if resolved.settings.prefix_cache_dir is not None:
+        yield _prefix_cache(resolved.settings.prefix_cache_dir, resolved.settings.prefix_cache_disk)
     yield _port(resolved.settings.port)
     for name in resolved.settings.model:
         if name not in BUILT_IN:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from onward.service.store import Store
 
 NUM_RANDOM_BYTES = 24
+_FORGOTTEN = ("log_requests", "prefix_cache_dir")
+"""The settings that say where more is known of keys than in the database."""
 
 
 def new(name: str | None, file: Path | None, admin: bool, **given: Any) -> None:
@@ -87,13 +89,16 @@ def revoke(name: str, **given: Any) -> None:
 
 
 def forget(name: str, yes: bool, **given: Any) -> None:
-    """Delete a key and everything that is known of it."""
+    """Delete a key and all that is known of it. The prefix cache on the disk is removed altogether: nothing in it
+    says whose prompts they were."""
+    from onward.compose.engine import forget_prefixes
     from onward.compose.team import logged_folder
     from onward.service.keys import forget_key, require_key
     from onward.service.request_log import forget_in_folder
 
-    flags = {each: given[each] for each in (*NAMES, "log_requests") if given[each] is not None}
-    folder = logged_folder(resolve(flags, config=given["config"]).settings)
+    flags = {each: given[each] for each in (*NAMES, *_FORGOTTEN) if given[each] is not None}
+    settings = resolve(flags, config=given["config"]).settings
+    folder = logged_folder(settings)
     with _store(given) as store:
         with store.read() as connection:
             key_id = require_key(connection, name).grant.id
@@ -103,6 +108,8 @@ def forget(name: str, yes: bool, **given: Any) -> None:
             forget_key(connection, name, store.clock())
         if folder is not None:
             forget_in_folder(folder, key_id)
+        if settings.prefix_cache_dir is not None:
+            forget_prefixes(settings.prefix_cache_dir)
 
 
 def list_keys(session: Session, **given: Any) -> None:
@@ -269,7 +276,7 @@ def _commands() -> dict[str, click.Command]:
         ["--overlap"], type=Duration(), default=86_400_000, metavar="DURATION",
         help="How long the old secret is accepted.  [default: 1d]",
     )  # fmt: skip
-    logged = setting_flag(setting("log_requests"))
+    folders = [setting_flag(setting(name)) for name in _FORGOTTEN]
     yes = click.Option(["--yes"], is_flag=True, help="Do not ask.")
     one = _named(required=True)
     new_help = (
@@ -289,7 +296,7 @@ def _commands() -> dict[str, click.Command]:
         ),
         "revoke": _command("revoke", revoke, "Refuse a key from now on. What it used stays known.", one, *where),
         "forget": _command(
-            "forget", forget, "Delete a key and everything that is known of it.", one, yes, logged, *where
+            "forget", forget, "Delete a key and everything that is known of it.", one, yes, *folders, *where
         ),
         "audit": session_command(
             "audit",

@@ -50,8 +50,8 @@ class _FingerprintChanged(Exception):
 class SupervisedEngine:
     """Implements `engine.client.EngineClient` over engines that `launch` starts.
 
-    Call `begin` and `wait_until_ready` before all other methods. `engine_timeout`: see `HangWatch`. `name` is for the
-    log. `clock` returns seconds.
+    Call `begin` and `wait_until_ready` before all other methods. `engine_timeout`: see `HangWatch`. `save_seconds`: how
+    long an engine may write its prefix cache when it is stopped. `name` is for the log. `clock` returns seconds.
 
     Threads: the supervisor's launches engines, watches them and lives as long as they do; reports come on a thread of
     the link, which delivers their events; commands come from anywhere. All of them hold the lock while they use the
@@ -66,12 +66,14 @@ class SupervisedEngine:
         *,
         name: str = "engine",
         engine_timeout: float = 0.0,
+        save_seconds: float = 0.0,
         policy: RestartPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._launch = launch
         self._name = name
         self._clock = clock
+        self._close_seconds = CLOSE_SECONDS + save_seconds
         self._policy = policy or RestartPolicy()
         self._watch = HangWatch(engine_timeout)
         self._lock = threading.Lock()
@@ -148,9 +150,9 @@ class SupervisedEngine:
         self._stopping = True
         self._mailbox.put(None)
         if self._thread.is_alive():
-            self._thread.join(START_SECONDS if self._session.link is None else CLOSE_SECONDS)
+            self._thread.join(START_SECONDS if self._session.link is None else self._close_seconds)
         if self._thread.is_alive() and (link := self._session.link) is not None:
-            link.kill(f"it did not stop within {CLOSE_SECONDS:g} seconds")
+            link.kill(f"it did not stop within {self._close_seconds:g} seconds")
             self._thread.join()
         atexit.unregister(self.stop)
 

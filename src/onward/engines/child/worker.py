@@ -173,6 +173,7 @@ def _run(engine: Engine, connection: _Connection) -> int:
         sender = ReportSender(connection.send, connection.end)
         loop.run(_Reporter(loop, sender.report).publish)
         sender.flush()
+        loop.save()
     except BaseException as error:  # a panic in a Rust library is not an Exception
         log.exception("the engine crashed")
         connection.send(Crashed(f"the engine crashed: {type(error).__name__}: {error}"))

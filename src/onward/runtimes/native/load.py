@@ -41,7 +41,8 @@ from onward.runtimes.native.weights import EMBEDDING, POSITION_EMBEDDING, Weight
 from onward.runtimes.options import RuntimeOptions
 
 KERNELS_REVISION = 2
-"""Raised with every change of kernels, of a tape, or of how weights are held that may change a bit of a logit."""
+"""Raised with every change of kernels, of a tape, or of how weights are held that may change a bit of a logit, and of
+where numbers lie in a KV block: blocks are read from a disk that another version has written."""
 FAST_ACTIVATIONS: ActivationName = "int8"
 """What `fast` multiplies with; `exact` multiplies with float32."""
 _ADVICE = "free some, or use a smaller model or a smaller quantisation of it."

@@ -125,9 +125,9 @@ class NativeModel:
             raise RuntimeError(f"A position is not within the context of {self.context_length} tokens.")
         self._positions.fill(last + 1)
 
-    def copy_block(self, source: int, target: int) -> None:
+    def block_memory(self, block: int) -> list[NDArray[np.uint8]]:
         self._open()
-        self._cache[target] = self._cache[source]
+        return [self._cache[block]]
 
     def close(self) -> None:
         """End the threads, and free the weights and the KV cache. May be called again."""

@@ -1,4 +1,4 @@
-"""The KV cache: how many blocks fit, the tensors that hold them, and copying one.
+"""The KV cache: how many blocks fit, and the tensors that hold them.
 
 Memory is anonymous and untouched until a block is first written, so the process grows with the blocks written so far:
 on Linux by huge pages (2 MiB per tensor), elsewhere by pages.
@@ -80,10 +80,9 @@ class KVTensors:
         for name, tensor in self.tensors:
             request.set_tensor(name, tensor)
 
-    def copy_block(self, source: int, target: int) -> None:
-        """Copy the keys and values of one block, in every layer."""
-        for layer in self._blocks:
-            layer[target] = layer[source]
+    def block_memory(self, block: int) -> list[NDArray[np.uint8]]:
+        """Return the keys and values of one block, in every layer: views."""
+        return [layer[block] for layer in self._blocks]
 
 
 def _untouched(size: int) -> mmap.mmap:

@@ -47,8 +47,8 @@ class OpenVINOModel:
         """
         return self._open()[0].evaluate(rows, before_compute)
 
-    def copy_block(self, source: int, target: int) -> None:
-        self._open()[1].copy_block(source, target)
+    def block_memory(self, block: int) -> list[NDArray[np.uint8]]:
+        return self._open()[1].block_memory(block)
 
     def close(self) -> None:
         """Free the weights and the KV cache. May be called again; no view of logits may be in use."""

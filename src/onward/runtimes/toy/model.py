@@ -36,7 +36,7 @@ class ToyModel:
         self.evaluated_tokens = 0
         self.steps = 0
         self.fingerprint = "fp_toy"
-        self._cells: list[list[int]] = [[0] * STEP_SHAPE.block_tokens for _ in range(blocks)]
+        self._cells = np.zeros((blocks, STEP_SHAPE.block_tokens), np.uint64)
         self._base = _base_logits(self.vocab_size)
         self._ids = np.arange(1, self.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
@@ -53,11 +53,11 @@ class ToyModel:
             logits[index] = self._logits(value)
         return logits
 
-    def copy_block(self, source: int, target: int) -> None:
-        self._cells[target] = list(self._cells[source])
+    def block_memory(self, block: int) -> list[NDArray[np.uint8]]:
+        return [self._cells[block].view(np.uint8)]
 
     def close(self) -> None:
-        self._cells = []
+        self._cells = self._cells[:0]
 
     def _row_hashes(self, row: Row) -> list[int]:
         """Write the row's cells and return the hash at each of its positions."""
@@ -67,14 +67,14 @@ class ToyModel:
         for position, token in enumerate(row.tokens, row.start):
             value = _mix(value + token * 4 + kernel)
             block, offset = divmod(position, STEP_SHAPE.block_tokens)
-            self._cells[row.blocks[block]][offset] = value
+            self._cells[row.blocks[block], offset] = value
             hashes.append(value)
         self.evaluated_tokens += len(row.tokens)
         return hashes
 
     def _cell(self, row: Row, position: int) -> int:
         block, offset = divmod(position, STEP_SHAPE.block_tokens)
-        return self._cells[row.blocks[block]][offset]
+        return int(self._cells[row.blocks[block], offset])
 
     def _logits(self, value: int) -> NDArray[np.float32]:
         """Return float32 [vocab_size]."""

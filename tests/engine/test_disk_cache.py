@@ -1,0 +1,361 @@
+"""The prefix cache on a disk: the same results as without one, whatever memory, disk and neighbours do meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onward.engine import block_files, disk_cache
+from onward.engine.block_files import BlockFiles, Parts, forget
+from onward.engine.client import Cancel, Stop, Submit
+from onward.engine.disk_cache import DiskCache
+from onward.engine.job import Job
+from onward.engine.loop import EngineLoop
+from onward.engine.prefix_tree import PackedScores
+from tests.engine.harness import JobResult, Results, ToyEngine, all_ended, make_engine, make_job, run_alone
+from tests.examples import examples
+
+BLOCK_TOKENS, BLOCK_BYTES = 32, 256
+OpenEngine = Callable[..., ToyEngine]
+
+
+@pytest.fixture(autouse=True)
+def small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of the tests may be full."""
+    monkeypatch.setattr(block_files, "MIN_FREE_BYTES", 0)
+
+
+@pytest.fixture
+def open_engine(tmp_path: Path) -> Iterator[OpenEngine]:
+    """Makes engines over one folder, with so many blocks."""
+    engines: list[ToyEngine] = []
+
+    def open_one(blocks: int = 256, identity: str = "fp_toy", max_bytes: int = 1 << 24) -> ToyEngine:
+        engine = make_engine(blocks=blocks)
+        files = BlockFiles(tmp_path / "cache", max_bytes, BLOCK_BYTES)
+        engine.disk = DiskCache(files, identity, engine.cache, engine.model.block_memory)
+        engines.append(engine)
+        return engine
+
+    yield open_one
+    for engine in engines:
+        engine.close()
+
+
+def serve(engine: ToyEngine, jobs: Sequence[Job], *, one_by_one: bool = False, save: bool = True) -> list[JobResult]:
+    """Serve jobs as an engine's thread does, then stop. Returns their results."""
+    loop, results, left = EngineLoop(engine), Results({job.id: job for job in jobs}), list(jobs)
+
+    def submit() -> None:
+        count = 1 if one_by_one else len(left)
+        loop.mailbox.put(Submit(left[:count]) if left else Stop())
+        del left[:count]
+
+    def publish() -> None:
+        results.take(loop.take_events())
+        begun = [job for job in jobs if job not in left]
+        if engine.idle and not loop.preparing and all(_ended(results, job) for job in begun):
+            engine.check()
+            submit()
+
+    submit()
+    loop.run(publish)
+    if save:
+        loop.save()
+        engine.check()
+    return [results.jobs[job.id] for job in jobs]
+
+
+def _ended(results: Results, job: Job) -> bool:
+    found = results.jobs.get(job.id)
+    return found is not None and len(found.choices) == job.num_choices and all_ended(found)
+
+
+def prompt(length: int, seed: int = 0, common: int = 0) -> list[int]:
+    """Letters: the first `common` of them are those of every other prompt."""
+    letters = np.random.default_rng(seed).integers(97, 123, length)
+    letters[:common] = np.random.default_rng(1000).integers(97, 123, 200)[: min(common, length)]
+    return [int(letter) for letter in letters]
+
+
+def blocks_in(folder: Path) -> int:
+    return len(list((folder / "cache").glob("*.kv")))
+
+
+JOBS = {
+    "plain": lambda: make_job(prompt(200), max_tokens=8),
+    "scored": lambda: make_job(prompt(200), max_tokens=4, score_top=2),
+    "scored with ranks": lambda: make_job(prompt(200), max_tokens=4, score_top=3, score_ranks=True),
+    "choices": lambda: make_job(prompt(200), max_tokens=8, choices=3),
+    "salted": lambda: make_job(prompt(200), max_tokens=8, salt="s"),
+    "only scored": lambda: make_job(prompt(200), max_tokens=0, score_top=1),
+    "whole blocks": lambda: make_job(prompt(192), max_tokens=8),
+    "two tokens more": lambda: make_job(prompt(194), max_tokens=8),
+}
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_law_3_a_prompt_from_the_disk_has_the_same_bits_as_a_computed_one(open_engine: OpenEngine, kind: str) -> None:
+    expected = run_alone(JOBS[kind]())
+    for attempt in range(3):
+        engine = open_engine()
+        (result,) = serve(engine, [JOBS[kind]()])
+        assert result.bits == expected.bits
+        assert (result.num_reused_tokens > 150) == (attempt > 0)
+        assert engine.load().num_disk_tokens == (0 if not attempt else (result.num_reused_tokens + 31) // 32 * 32)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("plain", "scored"),
+        ("scored", "plain"),
+        ("scored", "scored with ranks"),
+        ("scored with ranks", "only scored"),
+        ("choices", "only scored"),
+        ("salted", "plain"),
+        ("whole blocks", "two tokens more"),
+        ("two tokens more", "whole blocks"),
+    ],
+)
+def test_law_3_whatever_was_asked_before_the_restart(open_engine: OpenEngine, first: str, second: str) -> None:
+    serve(open_engine(), [JOBS[first]()])
+    expected = run_alone(JOBS[second]())
+    for _ in range(2):
+        (result,) = serve(open_engine(), [JOBS[second]()])
+        assert result.bits == expected.bits
+    assert result.num_reused_tokens > 150, "scores that were added are kept, too"
+
+
+def test_law_3_blocks_that_memory_has_no_room_for_come_back(open_engine: OpenEngine, tmp_path: Path) -> None:
+    engine = open_engine(blocks=24)
+    jobs = [make_job(prompt(300, seed), max_tokens=4, score_top=1) for seed in (0, 1, 2, 3, 0, 1)]
+    results = serve(engine, jobs, one_by_one=True)
+    for job, result in zip(jobs, results, strict=True):
+        assert result.bits == run_alone(job).bits
+    assert [result.num_reused_tokens > 200 for result in results] == [False] * 4 + [True] * 2
+    load = engine.load()
+    assert load.num_disk_tokens >= 2 * 256 and load.num_disk_read_bytes == load.num_disk_tokens // 32 * 256
+    assert load.num_disk_written_bytes > 0 and load.num_damaged_files == 0
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(data=st.data())
+def test_laws_2_3_and_4_hold_with_a_disk(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Jobs that share parts of prompts, in little memory, over several engines and damaged files."""
+    folder = tmp_path_factory.mktemp("cache")
+    draw = data.draw
+    for _ in range(draw(st.integers(1, 3))):
+        engine = make_engine(blocks=draw(st.sampled_from([16, 24, 64])))
+        files = BlockFiles(folder / "cache", draw(st.sampled_from([3000, 1 << 20])), BLOCK_BYTES)
+        engine.disk = DiskCache(files, "fp_toy", engine.cache, engine.model.block_memory)
+        jobs = [
+            make_job(
+                prompt(draw(st.integers(1, 180)), draw(st.integers(0, 2)), common=draw(st.sampled_from([0, 40, 96]))),
+                client=draw(st.integers(0, 2)),
+                max_tokens=draw(st.integers(0, 6)),
+                choices=draw(st.integers(1, 2)),
+                score_top=draw(st.sampled_from([None, None, 0, 2])),
+                score_ranks=draw(st.booleans()),
+                salt=draw(st.sampled_from(["", "", "salt"])),
+            )
+            for _ in range(draw(st.integers(1, 6)))
+        ]
+        try:
+            results = serve(engine, jobs, one_by_one=draw(st.booleans()), save=draw(st.booleans()))
+        finally:
+            engine.close()
+        for job, result in zip(jobs, results, strict=True):
+            assert result.bits == run_alone(job).bits
+        for path in sorted((folder / "cache").glob("*.kv")):
+            if draw(st.integers(0, 9)) == 0:
+                path.write_bytes(path.read_bytes()[: draw(st.integers(0, 200))])
+
+
+def test_a_job_that_scores_uses_no_blocks_without_scores(open_engine: OpenEngine) -> None:
+    serve(open_engine(), [JOBS["plain"]()])
+    (result,) = serve(open_engine(), [JOBS["scored"]()])
+    assert result.num_reused_tokens == 0
+    (result,) = serve(open_engine(), [JOBS["scored"]()])
+    assert result.num_reused_tokens > 150
+
+
+def test_another_model_and_another_salt_find_nothing(open_engine: OpenEngine) -> None:
+    serve(open_engine(), [JOBS["plain"](), JOBS["salted"]()])
+    (other,) = serve(open_engine(identity="fp_other"), [JOBS["plain"]()])
+    (salted,) = serve(open_engine(), [make_job(prompt(200), salt="t")])
+    assert (other.num_reused_tokens, salted.num_reused_tokens) == (0, 0)
+
+
+def test_nothing_that_was_generated_is_written(open_engine: OpenEngine, tmp_path: Path) -> None:
+    """Of a prompt of six blocks and a half, six are written: the seventh has generated tokens behind it."""
+    serve(open_engine(), [make_job(prompt(200), max_tokens=100, ignore_end=True)])
+    assert blocks_in(tmp_path) == 6
+    engine = open_engine()
+    (result,) = serve(engine, [make_job(prompt(200), max_tokens=4)])
+    assert result.num_reused_tokens == 192
+
+
+def test_damaged_files_are_computed_again_counted_and_replaced(open_engine: OpenEngine, tmp_path: Path) -> None:
+    serve(open_engine(), [JOBS["scored"]()])
+    for path in (tmp_path / "cache").glob("*.kv"):
+        path.write_bytes(path.read_bytes()[:-7])
+    engine = open_engine()
+    (result,) = serve(engine, [JOBS["scored"]()])
+    assert result.bits == run_alone(JOBS["scored"]()).bits and result.num_reused_tokens == 0
+    assert engine.load().num_damaged_files == 1
+    (result,) = serve(open_engine(), [JOBS["scored"]()])
+    assert result.num_reused_tokens > 150
+
+
+def test_jobs_that_need_the_same_blocks_read_them_once(open_engine: OpenEngine) -> None:
+    serve(open_engine(), [JOBS["plain"]()])
+    engine = open_engine()
+    jobs = [make_job(prompt(200 + extra), max_tokens=4, client=extra) for extra in range(5)]
+    jobs += [make_job([*prompt(192), *prompt(50, seed)], max_tokens=4) for seed in (7, 8)]
+    for job, result in zip(jobs, serve(engine, jobs), strict=True):
+        assert result.bits == run_alone(job).bits and result.num_reused_tokens >= 192
+    assert engine.load().num_disk_tokens == 192
+
+
+def test_a_step_that_fails_leaves_nothing_of_its_prompts_on_the_disk(open_engine: OpenEngine, tmp_path: Path) -> None:
+    """What the tree discards as perhaps damaged must not come back from the disk."""
+    serve(open_engine(), [JOBS["plain"](), make_job(prompt(100, seed=5))])
+    engine = open_engine()
+    serve(engine, [JOBS["plain"]()], save=False)
+    engine.cache.discard(prompt(200), "")
+    engine.check()
+    assert engine.disk is not None
+    engine.disk.save()
+    assert blocks_in(tmp_path) == 3, "those of the other prompt"
+    (result,) = serve(open_engine(), [JOBS["plain"]()])
+    assert result.num_reused_tokens == 0
+
+
+def test_what_is_read_while_it_is_discarded_is_not_added(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(open_engine(), [JOBS["plain"]()])
+    engine = open_engine()
+    assert engine.disk is not None
+    finished = threading.Event()
+    restore = engine.disk.begin(JOBS["plain"](), lambda restore: finished.set())
+    assert restore is not None and finished.wait(60) and len(restore.scores) == 6
+    engine.check()
+    engine.cache.discard(prompt(200), "")
+    engine.disk.finish(restore)
+    engine.check()
+    assert engine.cache.pool.num_cached == 0 and engine.cache.pool.num_used == 0
+
+
+def test_what_was_forgotten_is_in_no_memory_that_could_be_written(open_engine: OpenEngine, tmp_path: Path) -> None:
+    engine = open_engine()
+    serve(engine, [JOBS["plain"]()], save=False)
+    assert engine.cache.pool.num_cached > 0
+    forget(tmp_path / "cache")
+    assert engine.disk is not None
+    engine.disk.save()
+    assert blocks_in(tmp_path) == 0
+
+
+def test_a_server_that_runs_drops_what_was_forgotten_and_goes_on(open_engine: OpenEngine, tmp_path: Path) -> None:
+    engine = open_engine(blocks=24)
+    serve(engine, [make_job(prompt(300, seed), max_tokens=2) for seed in (0, 1)], one_by_one=True, save=False)
+    forget(tmp_path / "cache")
+    jobs = [make_job(prompt(300, seed), max_tokens=2) for seed in (2, 3, 0, 4, 5, 0, 6, 7)]
+    results = serve(engine, jobs, one_by_one=True)
+    for job, result in zip(jobs, results, strict=True):
+        assert result.bits == run_alone(job).bits
+    forgotten = open_engine()
+    (result,) = serve(forgotten, [make_job(prompt(300, 1), max_tokens=2)])
+    assert result.num_reused_tokens == 0
+    (result,) = serve(open_engine(), [make_job(prompt(300, 7), max_tokens=2)])
+    assert result.num_reused_tokens > 200, "what came afterwards is kept"
+
+
+def test_a_full_disk_is_one_line_in_the_log_and_loses_nothing(
+    open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(block_files, "MIN_FREE_BYTES", 1 << 62)
+    monkeypatch.setattr(disk_cache, "PAUSE_SECONDS", 0.0)
+    engine = open_engine(blocks=24)
+    jobs = [make_job(prompt(300, seed), max_tokens=2) for seed in range(5)]
+    for job, result in zip(jobs, serve(engine, jobs, one_by_one=True), strict=True):
+        assert result.bits == run_alone(job).bits
+    (line,) = [record.getMessage() for record in caplog.records if "prefix cache" in record.getMessage()]
+    assert str(tmp_path / "cache") in line and "No space left" in line
+    assert blocks_in(tmp_path) == 0
+
+
+class SlowFiles:
+    """Lets `read` wait."""
+
+    def __init__(self, files: BlockFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go_on, self.begun = threading.Event(), threading.Event()
+        self._read = files.read
+        monkeypatch.setattr(files, "read", self.read)
+
+    def read(self, key: bytes, parts: Parts) -> PackedScores | None:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        return self._read(key, parts)
+
+
+def test_a_disk_that_hangs_delays_a_job_for_a_while_and_no_other(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(open_engine(), [JOBS["plain"]()])
+    monkeypatch.setattr(disk_cache, "READ_SECONDS", 0.05)
+    engine = open_engine()
+    assert engine.disk is not None
+    slow = SlowFiles(engine.disk._files, monkeypatch)
+    jobs = [JOBS["plain"](), JOBS["plain"](), make_job(prompt(90, seed=9)), JOBS["choices"]()]
+    try:
+        results = serve(engine, jobs, save=False)
+        for job, result in zip(jobs, results, strict=True):
+            assert result.bits == run_alone(job).bits
+    finally:
+        slow.go_on.set()
+
+
+def test_a_job_that_is_cancelled_while_its_blocks_are_read_ends(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(open_engine(), [JOBS["plain"]()])
+    engine = open_engine()
+    assert engine.disk is not None
+    slow = SlowFiles(engine.disk._files, monkeypatch)
+    loop, job = EngineLoop(engine), JOBS["plain"]()
+    loop.mailbox.put(Submit([job]))
+
+    def publish() -> None:
+        assert not loop.take_events()
+        if slow.go_on.is_set():
+            if engine.cache.restoring:
+                return
+            engine.check()
+            loop.mailbox.put(Stop())
+        elif job.id in loop.preparing:
+            assert slow.begun.wait(60)
+            loop.mailbox.put(Cancel(job.request))
+            slow.go_on.set()
+
+    loop.run(publish)
+    assert not loop.preparing and engine.idle and engine.cache.pool.num_used == 0
+    assert engine.load().num_disk_tokens == 192, "others may want what was read"
+
+
+def test_reading_leaves_memory_for_those_that_run(open_engine: OpenEngine) -> None:
+    serve(open_engine(), [make_job(prompt(600), max_tokens=1)])
+    engine = open_engine(blocks=24)
+    assert engine.disk is not None
+    engine.cache.pool.allocate(12)
+    restore = engine.disk.begin(make_job(prompt(600)), lambda restore: None)
+    assert restore is not None and len(restore.blocks) == 6
+    assert engine.disk.begin(make_job(prompt(500, seed=3)), lambda restore: None) is None
