@@ -232,6 +232,34 @@ def test_scalars_and_tensors_of_nothing_are_no_damage(tmp_path: Path) -> None:
     assert "has a tensor 'model.layers.0.self_attn.k_scale', which Onward does not compute" in refusal(tmp_path)
 
 
+LEFT_OVER: dict[str, tuple[str, Any, str]] = {
+    "numbers of positions": ("model.layers.0.self_attn.position_ids", np.zeros(4, np.float32), ""),
+    "frequencies of a layer": ("model.layers.0.self_attn.rotary_emb.inv_freq", np.ones(8, np.float32), ""),
+    "frequencies of all layers": ("model.rotary_emb.inv_freq", np.ones(8, np.float32), ""),
+    "a mask": (
+        "model.layers.0.self_attn.bias",
+        np.zeros(4, np.float32),
+        "has a tensor 'model.layers.0.self_attn.bias'",
+    ),
+    "a head for values": (
+        "v_head.summary.weight",
+        np.ones((1, 64), np.float32),
+        "has a tensor 'v_head.summary.weight'",
+    ),
+}
+"""Tensors that older files have beside the weights: those that follow from the configuration are left out."""
+
+
+@pytest.mark.parametrize("name", LEFT_OVER)
+def test_tensors_that_follow_from_the_configuration_are_left_out_and_others_named(name: str, tmp_path: Path) -> None:
+    tensor, array, words = LEFT_OVER[name]
+    folder = _rewritten(tmp_path, {tensor: array})
+    if words:
+        assert words in refusal(folder)
+    else:
+        assert shown(folder)["notes"] == []
+
+
 def test_tokens_without_a_row_are_refused_with_both_numbers(tmp_path: Path) -> None:
     write_folder(tmp_path, "llama")
     assert "has 99 tokens, but 'token_embd.weight' has 30 rows" in refusal(changed(tmp_path, vocab_size=99))

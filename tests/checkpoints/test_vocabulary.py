@@ -137,7 +137,10 @@ def test_added_tokens_of_phi_3_take_the_white_space_behind_them(name: str, tmp_p
     assert len(plain) > len(found)
 
 
-OUT_OF_RANGE = ("bos_token_id", "eos_token_id", "eot_token_id", "unknown_token_id", "fim_pre_token_id")
+OUT_OF_RANGE = (
+    "bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id", "fim_pre_token_id",
+    "prefix_token_id",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("key", OUT_OF_RANGE)
