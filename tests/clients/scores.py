@@ -10,11 +10,10 @@ from onward.engine.events import Prefilled
 from onward.engine.job import Job
 from onward.engine.model import ModelRunner, Tokenizer
 from onward.engine.step import Engine
-from onward.model_files.tokenizer import HuggingFaceTokenizer
 from onward.model_files.toy import ToyTokenizer
 from onward.models.resolve import resolve
-from onward.runtimes.openvino.load import load_model
 from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.table import load_model
 from onward.runtimes.toy.model import ToyModel
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
@@ -67,11 +66,11 @@ def expected_scores(model: str) -> list[Row]:
 def _load(name: str) -> tuple[ModelRunner, Tokenizer]:
     if name == "toy":
         return ToyModel(), ToyTokenizer()
-    folder, settings = resolve(name), Settings()
+    files, settings = resolve(name).files, Settings()
     options = RuntimeOptions(
         threads=settings.threads, precision=settings.precision, kv_memory=None, cache_dir=settings.cache_dir
     )
-    return load_model(folder.path, options), HuggingFaceTokenizer(folder.path)
+    return load_model(files, options, lambda stage: None).model, files.load_tokenizer(settings.cache_dir)
 
 
 def _score(engine: Engine, ids: list[int], wanted: int, number: int) -> list[Sampled]:

@@ -76,11 +76,9 @@ def warn(exchange: HttpExchange, answer: Answer, warned: set[str]) -> None:
     exchange.headers.append((WARNING_HEADER, answer.warning.encode("latin-1", "replace")))
     if answer.model not in warned:
         warned.add(answer.model)
+        named = "" if answer.warning.startswith(answer.model) else f"{answer.model}: "
         log.warning(
-            "%s: %s (Said once; every such response has the header %s.)",
-            answer.model,
-            answer.warning,
-            WARNING_HEADER.decode(),
+            "%s%s (Said once; every such response has the header %s.)", named, answer.warning, WARNING_HEADER.decode()
         )
 
 
