@@ -37,7 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def old(folder: Path, start: Any) -> Process:
     """A server that can be taken over."""
-    server: Process = start("drain=300")
+    return started(start, folder, drain=300)
+
+
+def started(start: Any, folder: Path, drain: float) -> Process:
+    server: Process = start(f"drain={drain}")
     wait_for(lambda: any(folder.glob("127.0.0.1-*.sock")))
     return server
 
@@ -129,7 +133,8 @@ def test_a_kept_stream_is_read_on_through_the_new_one(old: Process, start: Any) 
 
 
 @pytest.mark.slow
-def test_a_signal_ends_what_is_left_of_the_old_one(old: Process, start: Any) -> None:
+def test_a_signal_ends_what_is_left_of_the_old_one(folder: Path, start: Any) -> None:
+    old = started(start, folder, drain=0.1)
     with httpx2.stream("POST", f"{old.url}/v1/completions", json=STORY | {"prompt": "hang", "stream": True}) as stream:
         received = stream.iter_text()
         next(received)
