@@ -64,6 +64,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
         },
     },
+    "gpt-oss": {
+        "model_type": "gpt_oss", "head_dim": 32, "intermediate_size": INNER, "num_local_experts": 8,
+        "num_experts_per_tok": 3, "sliding_window": 16, "rope_theta": 150_000, "swiglu_limit": 7.0,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 32.0,
+            "beta_slow": 1.0, "truncate": True,
+        },
+    },
     "olmoe": {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3},
     "gemma3": {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
     "phi3": {"model_type": "phi3", "sliding_window": 24},
@@ -100,6 +109,10 @@ _NAMES = {
         "ffn_down_shexp": "shared_mlp.output_linear",
     },
     "qwen3moe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
+    "gpt-oss": {
+        **{key: name for key, name in _LLAMA.items() if key != "ffn_norm"}, "ffn_gate_inp": "mlp.router",
+        "post_attention_norm": "post_attention_layernorm",
+    },
     "mellum": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
     "olmoe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
     "gemma3": {
@@ -156,7 +169,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     config["tie_word_embeddings"] = "output.weight" not in tensors
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata["tokenizer.ggml.tokens"])))
-    usual = halves_joined(tensors) if kind == "granitemoe" else one_by_one(tensors)
+    usual = {"granitemoe": halves_joined, "gpt-oss": gates_between}.get(kind, one_by_one)(tensors)
     stored = {hugging_face_name(key, kind): _habits(key, array, kind, metadata) for key, array in usual.items()}
     for key in [key for key, array in stored.items() if key.endswith("_norm.weight") and array.ndim == 2]:
         parts = enumerate(stored.pop(key))  # a norm for each head
@@ -188,6 +201,27 @@ def halves_joined(tensors: Arrays) -> Arrays:
     return found
 
 
+def gates_between(tensors: Arrays) -> Arrays:
+    """The tensors with gates of experts, and what they are multiplied with, in one, row by row; of gpt-oss, whose
+    matrices of experts have their inputs first, and whose sinks have a name without an end."""
+    found: Arrays = {}
+    for name, array in tensors.items():
+        prefix, _, part = name.partition(".ffn_")
+        if "_gate_exps" in name:
+            both = np.stack((array, tensors[name.replace("gate", "up")]), axis=2)
+            array, part = both.reshape(len(array), -1, *array.shape[2:]), part.replace("gate", "gate_up")
+        if "_exps" in name:
+            if "_up_exps" not in name:
+                end = "_proj" if part.endswith("weight") else "_proj_bias"
+                own = f"{prefix.replace('blk', 'model.layers')}.mlp.experts.{part.partition('_exps')[0]}{end}"
+                found[own] = np.ascontiguousarray(array.swapaxes(1, 2)) if array.ndim == 3 else array
+        elif name.endswith("attn_sinks.weight"):
+            found[f"model.layers.{name.split('.')[1]}.self_attn.sinks"] = array
+        else:
+            found[name] = array
+    return found
+
+
 def _write_weights(folder: Path, stored: Arrays, dtype: str, num_files: int) -> None:
     if num_files == 1:
         (folder / "model.safetensors").write_bytes(safetensors_bytes(stored, dtype))
@@ -201,13 +235,14 @@ def _write_weights(folder: Path, stored: Arrays, dtype: str, num_files: int) -> 
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
 
 
-def safetensors_bytes(tensors: Mapping[str, NDArray[np.float32]], dtype: str = "F32") -> bytes:
-    """The bytes of a file."""
+def safetensors_bytes(tensors: Mapping[str, NDArray[Any]], dtype: str = "F32") -> bytes:
+    """The bytes of a file: floats as `dtype`, bytes as they are."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     content = b""
     for name, array in tensors.items():
-        data = _encoded(array, dtype)
-        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [len(content), len(content) + len(data)]}
+        kind = "U8" if array.dtype == np.uint8 else dtype
+        data = array.tobytes() if kind == "U8" else _encoded(array, dtype)
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [len(content), len(content) + len(data)]}
         content += data
     head = json.dumps(header).encode()
     return struct.pack("<Q", len(head)) + head + content
@@ -228,6 +263,8 @@ def _rounded(array: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
 
 def hugging_face_name(name: str, kind: str) -> str:
     """The name of a tensor there."""
+    if name.startswith("model."):
+        return name
     part, _, end = name.rpartition(".")
     if not part.startswith("blk."):
         return f"{_WHOLE_OF.get(kind, _WHOLE)[part]}.{end}"

@@ -67,14 +67,14 @@ def random_blocks(name: str, rows: int, inputs: int, seed: int = 0) -> Stored:
 SCALES = {
     "Q1_0": (0,),
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
-    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q8_K": (0,), "IQ4_NL": (0,), "IQ4_XS": (0,),
+    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q8_K": (0,), "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": (),
 }  # fmt: skip
 """Where the scales of a block begin, in bytes."""
 
 
 CODEBOOK_SCALES: dict[str, tuple[int, ...]] = {
     "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,), "IQ1_S": (0,), "IQ1_M": (),
-    "TQ1_0": (52,), "TQ2_0": (64,), "MXFP4": (),
+    "TQ1_0": (52,), "TQ2_0": (64,),
 }  # fmt: skip
 """The same for types that are read by llama.cpp's package."""
 

@@ -15,7 +15,7 @@ LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 """The others divide by the root mean square."""
 PAIRS = ("llama", "granite", "granitemoe", "smollm3", "cohere2")
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
-NORMALISED = ("qwen3moe", "mellum", "llama", "granitemoe")
+NORMALISED = ("qwen3moe", "mellum", "llama", "granitemoe", "gpt-oss")
 """The shares of the experts that are used add up to one."""
 GELU_TANH = ("gemma3", "starcoder2", "gpt2")
 
@@ -67,7 +67,8 @@ class Reference:
         if self.kind == "gemma3":
             attended = self.norm(attended, prefix + "post_attention_norm")
         hidden = hidden + attended * self.stated.get("residual_scale", 1.0)
-        moved = self.feed_forward(prefix, self.norm(hidden, prefix + "ffn_norm"))
+        between = "post_attention_norm" if self.kind == "gpt-oss" else "ffn_norm"
+        moved = self.feed_forward(prefix, self.norm(hidden, prefix + between))
         if self.kind == "gemma3":
             moved = self.norm(moved, prefix + "post_ffw_norm")
         return hidden + moved * self.stated.get("residual_scale", 1.0)
@@ -96,13 +97,26 @@ class Reference:
             gate, up, down = (
                 self.tensors[f"{prefix}ffn_{part}_exps.weight"][expert] for part in ("gate", "up", "down")
             )
-            total += shares[expert] * (down @ (self.activated(gate @ row) * (up @ row)))
+            if self.kind == "gpt-oss":
+                total += shares[expert] * self.clamped_expert(prefix, expert, row)
+            else:
+                total += shares[expert] * (down @ (self.activated(gate @ row) * (up @ row)))
         if prefix + "ffn_up_shexp.weight" in self.tensors:
             gate, up, down = (self.tensors[f"{prefix}ffn_{part}_shexp.weight"] for part in ("gate", "up", "down"))
             own = self.tensors.get(prefix + "ffn_gate_inp_shexp.weight")
             share = 1.0 if own is None else 1 / (1 + np.exp(-own @ row))
             total += share * (down @ (self.activated(gate @ row) * (up @ row)))
         return total
+
+    def clamped_expert(self, prefix: str, expert: int, row: Array) -> Array:
+        """gpt-oss's (OpenAI's model card, arXiv 2508.10925, and gpt_oss/torch/model.py)."""
+        weights, biases = (
+            [self.tensors[f"{prefix}ffn_{part}_exps.{kind}"][expert] for part in ("gate", "up", "down")]
+            for kind in ("weight", "bias")
+        )
+        gate, up = weights[0] @ row + biases[0], weights[1] @ row + biases[1]
+        gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+        return weights[2] @ (gate / (1 + np.exp(-1.702 * gate)) * (up + 1)) + biases[2]
 
     def activated(self, gate: Array) -> Array:
         if self.kind in GELU_TANH:
@@ -125,8 +139,12 @@ class Reference:
         for head in range(self.heads):
             shared = head * self.kv_heads // self.heads
             scores = query[:, head] @ key[:, shared].T * scale
-            weights = np.exp(np.where(allowed, scores - scores.max(axis=1, keepdims=True), -np.inf))
-            result[:, head] = weights / weights.sum(axis=1, keepdims=True) @ value[:, shared]
+            largest = scores.max(axis=1, keepdims=True)
+            weights = np.exp(np.where(allowed, scores - largest, -np.inf))
+            total = weights.sum(axis=1, keepdims=True)
+            if prefix + "attn_sinks.weight" in self.tensors:
+                total = total + np.exp(self.tensors[prefix + "attn_sinks.weight"][head] - largest)
+            result[:, head] = weights / total @ value[:, shared]
         return self.linear(result.reshape(count, -1), prefix + "attn_output")
 
     def projected(self, prefix: str, hidden: Array) -> list[Array]:
@@ -147,7 +165,7 @@ class Reference:
     def is_local(self, layer: int) -> bool:
         if "attention.sliding_window" not in self.stated:
             return False
-        every = {"gemma3": 6, "cohere2": 4, "olmo2": 4, "mellum": 4}.get(self.kind)
+        every = {"gemma3": 6, "cohere2": 4, "olmo2": 4, "mellum": 4, "gpt-oss": 2}.get(self.kind)
         every = self.stated.get("attention.sliding_window_pattern", every)
         return every is None or (layer + 1) % every != 0
 
@@ -161,8 +179,8 @@ class Reference:
     def turned(self, node: Array, is_local: bool) -> Array:
         """Rotate pairs of dimensions by their position."""
         base = self.stated.get("rope.freq_base", 1e4)
-        if is_local and self.kind == "gemma3":
-            base = self.stated.get("rope.freq_base_swa", 1e4)
+        if is_local and self.kind in ("gemma3", "gpt-oss"):
+            base = self.stated.get("rope.freq_base_swa", 1e4 if self.kind == "gemma3" else base)
         if is_local and self.kind == "mellum":
             base = self.stated.get("rope.freq_base_local", base)
         size = self.stated.get("rope.dimension_count", self.size)
@@ -170,7 +188,7 @@ class Reference:
         magnitude = self.stated.get("rope.scaling.attn_factor", 1.0)
         if is_local and self.kind == "mellum":
             magnitude = 1.0
-        if self.stated.get("rope.scaling.type") == "yarn" and not is_local:
+        if self.stated.get("rope.scaling.type") == "yarn" and (not is_local or self.kind == "gpt-oss"):
             frequencies, magnitude = self.yarn(frequencies, base)
         elif not (is_local and self.kind in ("gemma3", "olmo2", "mellum")):
             scale = self.stated.get("rope.scaling.factor", self.stated.get("rope.scale_linear", 1.0))

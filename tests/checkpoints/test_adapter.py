@@ -34,7 +34,7 @@ def changes(tensors: Arrays, kind: str) -> dict[str, tuple[Any, Any]]:
     random = np.random.default_rng(7)
     found = {}
     for name, weights in tensors.items():
-        if name.startswith("blk.") and weights.ndim == 2:
+        if name.startswith("blk.") and name.endswith(".weight") and weights.ndim == 2:
             rows, inputs = weights.shape
             low = 0.3 * random.normal(size=(RANK, inputs)) / math.sqrt(inputs)
             found[name] = low.astype(np.float32), random.normal(size=(rows, RANK)).astype(np.float32)
@@ -61,7 +61,7 @@ def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
     return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
 
 
-TUNED = ["llama", "qwen2", "qwen2moe", "qwen3moe", "phi3", "gpt2", "gptneox", "cohere2"]
+TUNED = ["llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2"]
 """Of mixtures, everything but the experts: their routers too."""
 
 

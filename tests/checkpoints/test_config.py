@@ -51,6 +51,10 @@ READ: dict[str, tuple[str, ...]] = {
     )),
     "mellum": (*_RMS, *_EXPERTS, "attention_bias", "head_dim", "layer_types", "sliding_window", "mlp_layer_types"),
     "olmoe": (*_RMS, *(key for key in _EXPERTS if key != "moe_intermediate_size"), "attention_bias", "clip_qkv"),
+    "gpt_oss": (
+        *_RMS, "attention_bias", "head_dim", "layer_types", "sliding_window", "num_local_experts",
+        "num_experts_per_tok", "router_aux_loss_coef", "output_router_logits", "swiglu_alpha", "swiglu_limit",
+    ),
     "gemma3_text": (
         *(key for key in _RMS if key != "hidden_act"), "hidden_activation", "attention_bias", "head_dim",
         "attn_logit_softcapping", "final_logit_softcapping", "layer_types", "sliding_window", "query_pre_attn_scalar",
@@ -160,11 +164,11 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
     for key in READ[kind]:
         common = config(kind, **NEEDS.get(key, {}))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
-        if kind in ("gemma3_text", "cohere2") and key == "layer_types":
+        if kind in ("gemma3_text", "cohere2", "gpt_oss") and key == "layer_types":
             other = ["full_attention"] * 2
         if kind == "gpt_neox":
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
-        if kind == "mellum" and key == "norm_topk_prob":
+        if (kind, key) in (("mellum", "norm_topk_prob"), ("gpt_oss", "attention_bias")):
             other = False
         is_read = read({**common, key: other}) != read(common)
         assert is_read != (key in CANNOT_MATTER), f"{kind}: {key}"

@@ -28,7 +28,7 @@ from tests.examples import slow_but
 from tests.models.doors import refusal
 
 
-@pytest.mark.parametrize("name", slow_but(["qwen3moe", "phi3", "gpt2"], CONFIGS))
+@pytest.mark.parametrize("name", slow_but(["qwen3moe", "gpt-oss", "phi3", "gpt2"], CONFIGS))
 def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     check_logits(SafetensorsFiles(tmp_path / "m"), *write_folder(tmp_path / "m", name), cache=tmp_path)
 
@@ -104,6 +104,8 @@ def change(folder: Path, **changed: Any) -> None:
         ({"model_type": "dbrx"}, "model_type 'dbrx'.*It computes cohere2"),
         ({"model_type": None}, "model_type 'None'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised by 'gptq'.*as a GGUF file"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "quantised by 'mxfp4'"),
+        ({"swiglu_limit": 5.0}, "states '5.0' as 'swiglu_limit' instead of 7.0"),
         ({"num_local_experts": 8}, "mixture of experts"),
         ({"hidden_act": "relu"}, "activation 'relu'"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "'dynamic'"),
@@ -145,6 +147,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "deep": (struct.pack("<Q", 200_000) + b"[" * 200_000, "no tensors"),
     "a list": (_file([1]), "no tensors"),
     "integers": (_file(_entry(dtype="I8")), "the type 'I8'"),
+    "bytes": (_file(_entry(dtype="U8")), "the type 'U8'"),
     "behind the end": (_file(_entry(data_offsets=[32, 96])), "not within the file"),
     "backwards": (_file(_entry(data_offsets=[64, 0])), "not within the file"),
     "negative": (_file(_entry(shape=[-2, -8])), "an impossible shape"),

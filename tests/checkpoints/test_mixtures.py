@@ -1,7 +1,8 @@
-"""Experts that files have one by one, as old GGUF files of Mixtral and folders do."""
+"""Experts that files have one by one, as old GGUF files of Mixtral and folders do, or as gpt-oss's folders do."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from onward.engine.model import Row
 from onward.errors import ModelFolderError
+from onward.model_files.base import ModelFiles
 from onward.model_files.gguf import GGUFFiles
+from onward.model_files.safetensors import SafetensorsFiles
+from onward.models.check import check_model
 from onward.models.resolve import resolve
-from tests.checkpoints.hugging_face import one_by_one
-from tests.checkpoints.making import floats, write_gguf
+from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.table import load_model
+from tests.checkpoints.hugging_face import gates_between, hugging_face_name, one_by_one, safetensors_bytes, write_folder
+from tests.checkpoints.making import FUZZ, Stored, floats, with_bytes, write_gguf
 from tests.checkpoints.test_adapter import write_peft
 from tests.checkpoints.test_architectures import check_logits
 from tests.checkpoints.tiny import tiny
@@ -109,3 +118,135 @@ def test_adapters_that_change_experts_are_refused_by_name(is_file: bool, tmp_pat
         adapter = write_peft(tmp_path / "a", "qwen3moe", {name: pair}, metadata)
     with pytest.raises(ModelFolderError, match=rf"changes experts \('{name}'\), which Onward does not compute"):
         resolve(f"{base}+{adapter}")
+
+
+HALVES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+"""OCP's numbers of 4 bits, without their sign."""
+
+
+_CODED = ("gate_up_proj", "down_proj")
+
+
+def coded(tensors: Arrays) -> tuple[Arrays, dict[str, Stored], dict[str, NDArray[np.uint8]]]:
+    """gpt-oss's experts as random numbers of 4 bits: their values, what a GGUF file has, and a folder."""
+    values, file, folder = dict(tensors), dict[str, Stored](), dict[str, NDArray[np.uint8]]()
+    random = np.random.default_rng(11)
+    both: dict[str, Any] = {}
+    for name, array in tensors.items():
+        if not name.endswith("_exps.weight"):
+            continue
+        codes = random.integers(0, 16, (*array.shape[:2], array.shape[2] // 32, 32), np.uint8)
+        exponents = random.integers(119, 123, codes.shape[:3]).astype(np.uint8)
+        signed = np.where(codes & 8, -1.0, 1.0) * HALVES[codes & 7] * 2.0 ** (exponents[..., None] - 127.0)
+        values[name] = signed.reshape(array.shape).astype(np.float32)
+        blocks = np.concatenate((exponents[..., None], codes[..., :16] | codes[..., 16:] << 4), axis=3)
+        file[name] = "MXFP4", array.shape, blocks.tobytes()
+        both[name] = {"blocks": codes[..., ::2] | codes[..., 1::2] << 4, "scales": exponents}
+    for name, parts in both.items():
+        layer, part = name.split(".")[1], name.split("_")[1]
+        for end, each in parts.items():
+            if part == "gate":
+                pair = each, both[name.replace("gate", "up")][end]
+                each = np.stack(pair, axis=2).reshape(len(each), -1, *each.shape[2:])
+            if part != "up":
+                stored = {"gate": "gate_up"}.get(part, part)
+                folder[f"model.layers.{layer}.mlp.experts.{stored}_proj_{end}"] = np.ascontiguousarray(each)
+    return values, file, folder
+
+
+def write_coded(folder: Path) -> tuple[dict[str, Any], Arrays, dict[str, Stored], dict[str, NDArray[Any]]]:
+    """A folder as OpenAI published gpt-oss: metadata, values, what a GGUF file has, and what the folder has."""
+    metadata, tensors = write_folder(folder, "gpt-oss")
+    values, file, codes = coded(tensors)
+    usual = {name: array for name, array in gates_between(tensors).items() if not name.endswith(_CODED)}
+    stored: dict[str, NDArray[Any]] = {hugging_face_name(name, "gpt-oss"): array for name, array in usual.items()}
+    stored |= codes
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(stored))
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    return metadata, values, file, stored
+
+
+def logits_of(files: ModelFiles) -> bytes:
+    options = RuntimeOptions(runtime="native", threads=1, kv_memory=4_000_000)
+    model = load_model(files, options, lambda line: None).model
+    try:
+        return model.evaluate([Row(0, [token * 7 % 25 for token in range(40)], 0, range(2), 40)]).tobytes()
+    finally:
+        model.close()
+
+
+def test_codes_of_four_bits_are_computed_as_they_are(tmp_path: Path) -> None:
+    """From a folder and from a GGUF file, with the same bits."""
+    metadata, values, file, _ = write_coded(tmp_path / "m")
+    folder = SafetensorsFiles(tmp_path / "m")
+    assert check_logits(folder, metadata, values, cache=tmp_path).notes == ()
+    others = {name: floats(array) for name, array in values.items()}
+    path = write_gguf(tmp_path / "m.gguf", metadata, others | file)
+    check_logits(GGUFFiles(path), metadata, values, cache=tmp_path)
+    assert logits_of(folder) == logits_of(GGUFFiles(path))
+    facts = shown(tmp_path / "m")
+    assert facts["parameters"] == sum(array.size for array in values.values()) > facts["active_parameters"] > 0
+
+
+_DOWN = "model.layers.1.mlp.experts.down_proj"
+CODES: dict[str, tuple[str, NDArray[Any] | None, str]] = {
+    "no exponents": (f"{_DOWN}_scales", None, r"experts as U8 \[8, 64, 1, 16\]"),
+    "no codes": (f"{_DOWN}_blocks", None, r"experts as U8 \[8, 64, 1\]"),
+    "exponents of another size": (f"{_DOWN}_scales", np.zeros((8, 64, 2), np.uint8), "do not fit"),
+    "codes of another size": (f"{_DOWN}_blocks", np.zeros((8, 64, 1, 8), np.uint8), "do not fit"),
+    "codes as floats": (f"{_DOWN}_blocks", np.zeros((8, 64, 1, 16), np.float32), "experts as F32"),
+    "too few codes": (f"{_DOWN}_blocks", np.zeros((8, 64, 16), np.uint8), "do not fit"),
+    "countless experts": (f"{_DOWN}_blocks", np.zeros((8192, 1, 1, 16), np.uint8), "do not fit"),
+    "in two forms": (_DOWN, np.zeros((8, 32, 64), np.float32), "'blk.1.ffn_down_exps.weight' in two forms"),
+    "biases of one dimension": (f"{_DOWN}_bias", np.zeros(64, np.float32), r"experts as F32 \[64\]"),
+    "biases of another size": (f"{_DOWN}_bias", np.zeros((8, 60), np.float32), r"bias' has the shape \[8, 60\]"),
+    "an odd number of gates": (
+        "model.layers.0.mlp.experts.gate_up_proj_bias", np.zeros((8, 63), np.float32), r"\[8, 31\] instead of",
+    ),
+    "bytes elsewhere": (
+        "model.layers.0.self_attn.q_proj_blocks", np.zeros((8, 64), np.uint8), "which Onward does not compute",
+    ),
+    "no sinks": ("model.layers.2.self_attn.sinks", None, "no tensor 'blk.2.attn_sinks.weight'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_experts_of_gpt_oss_that_do_not_fit_together_are_refused(name: str, tmp_path: Path) -> None:
+    tensor, changed, words = CODES[name]
+    stored = write_coded(tmp_path)[3]
+    stored.pop(tensor, None)
+    if changed is not None:
+        stored[tensor] = changed
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(stored))
+    assert re.search(words, refusal(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def checking(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Callable[[bytes], None]]:
+    """A file of gpt-oss's weights, and a check of a folder with other bytes: only ModelFolderError may be raised."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    write_coded(folder)
+    path = folder / "model.safetensors"
+
+    def check(content: bytes) -> None:
+        path.write_bytes(content)
+        try:
+            check_model(folder)
+        except ModelFolderError:
+            return
+
+    return path.read_bytes(), check
+
+
+@FUZZ
+@given(data=st.data())
+def test_a_folder_of_gpt_oss_with_another_header_never_crashes(
+    data: st.DataObject, checking: tuple[bytes, Callable[[bytes], None]]
+) -> None:
+    content, check = checking
+    end = 8 + int.from_bytes(content[:8], "little")
+    shape = st.sampled_from(b"0123456789,[]_bs")
+    changes = data.draw(st.dictionaries(st.integers(8, end - 1), shape, max_size=6))
+    check(with_bytes(content, changes))

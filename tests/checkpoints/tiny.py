@@ -53,6 +53,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
     },
     "olmoe": {"expert_count": 8, "expert_used_count": 3, "attention.head_count_kv": HEADS},
+    "gpt-oss": {
+        "attention.key_length": 32, "attention.value_length": 32, "expert_count": 8, "expert_used_count": 3,
+        "expert_feed_forward_length": INNER, "attention.sliding_window": 16, "rope.freq_base": 150_000.0,
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
+    },
     "gemma3": {
         "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16,
         "rope.freq_base": 1_000_000.0,
@@ -89,7 +94,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "cohere2": {"attention.sliding_window": 16, "logit_scale": 0.5},
 }  # fmt: skip
 """What each states besides the common sizes. A name may go on behind a comma."""
-LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5}
+LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3}
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 BIASED = ("starcoder2", "gpt2", "gptneox")
@@ -98,7 +103,7 @@ JOINED = ("phi3", "gpt2", "gptneox")
 """Queries, keys and values are one tensor."""
 UNGATED = ("starcoder2", "gpt2", "gptneox")
 UNTIED = (
-    "llama, untied", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2", "olmo2, window",
+    "llama, untied", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2", "olmo2, window",
     "stablelm", "stablelm, parallel", "stablelm, head norms", "gptneox", "gptneox, sequential",
 )  # fmt: skip
 
@@ -150,6 +155,9 @@ class _Tensors:
     def block(self) -> dict[str, Any]:
         found = {**self._attention(), **self._feed_forward()}
         before = [] if self.kind == "olmo2" else ["attn_norm", "ffn_norm"]
+        if self.kind == "gpt-oss":
+            before[1] = "post_attention_norm"
+            found["attn_sinks.weight"] = 2 * self.bias(HEADS)
         if self.kind == "cohere2" or self.name in ("stablelm, parallel", "stablelm, head norms"):
             before = ["attn_norm"]
         after = ["post_attention_norm", "post_ffw_norm"] if self.kind in ("gemma3", "olmo2") else []
@@ -166,7 +174,7 @@ class _Tensors:
         if self.kind in JOINED:
             parts = {"attn_qkv": np.concatenate(list(parts.values()))}
         found = {f"{part}.weight": weights for part, weights in parts.items()}
-        if self.kind in ("qwen2", "qwen2moe", *BIASED) or self.name == "stablelm":
+        if self.kind in ("qwen2", "qwen2moe", "gpt-oss", *BIASED) or self.name == "stablelm":
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
         if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3"):
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
@@ -193,6 +201,10 @@ class _Tensors:
         found = {"ffn_gate_inp.weight": 2 * self.matrix(count, HIDDEN)}
         for name, shape in shapes.items():
             found[f"ffn_{name}_exps.weight"] = np.stack([self.matrix(*shape) for _ in range(count)])
+            if self.kind == "gpt-oss":  # gates and what they are multiplied with reach their limits
+                found[f"ffn_{name}_exps.bias"] = 4 * self.bias(count * shape[0]).reshape(count, -1)
+        if self.kind == "gpt-oss":
+            found["ffn_gate_inp.bias"] = self.bias(count)
         if shared := self.stated.get("expert_shared_feed_forward_length"):
             for name, shape in {"gate": (shared, HIDDEN), "up": (shared, HIDDEN), "down": (HIDDEN, shared)}.items():
                 found[f"ffn_{name}_shexp.weight"] = self.matrix(*shape)
@@ -202,7 +214,7 @@ class _Tensors:
 
     def _layer(self, name: str, rows: int, inputs: int) -> dict[str, Any]:
         found = {f"{name}.weight": self.matrix(rows, inputs)}
-        return found | ({f"{name}.bias": self.bias(rows)} if self.kind in BIASED else {})
+        return found | ({f"{name}.bias": self.bias(rows)} if self.kind in (*BIASED, "gpt-oss") else {})
 
     def norm(self, name: str, length: int = HIDDEN) -> dict[str, Any]:
         found = {f"{name}.weight": self.random.uniform(0.5, 1.5, length).astype(np.float32)}

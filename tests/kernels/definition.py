@@ -81,6 +81,16 @@ def _q4_0(blocks: NDArray[np.uint8]) -> Parts:
     return Parts(_half(blocks, 0), np.concatenate((low, high), axis=-1)[..., None, :].astype(np.int64), 8)
 
 
+def _mxfp4(blocks: NDArray[np.uint8]) -> Parts:
+    """OCP's E2M1 (Microscaling formats 1.0, 5.3.3): sign, two bits of exponent, one of mantissa; twice the number, plus
+    12. The scale of a block is E8M0, half of it."""
+    codes = np.concatenate((blocks[..., 1:] & 15, blocks[..., 1:] >> 4), axis=-1).astype(np.int64)
+    exponent, mantissa = codes >> 1 & 3, codes & 1
+    double = np.where(exponent == 0, mantissa, (2 + mantissa) << np.maximum(exponent - 1, 0))
+    factors = np.exp2(blocks[..., 0].astype(np.float64) - 128).astype(np.float32)
+    return Parts(factors, (12 + np.where(codes & 8, -double, double))[..., None, :], 12)
+
+
 def _q4_1(blocks: NDArray[np.uint8]) -> Parts:
     low, high = blocks[..., 4:] & 15, blocks[..., 4:] >> 4
     integers = np.concatenate((low, high), axis=-1)[..., None, :].astype(np.int64)
@@ -178,8 +188,8 @@ def _q6_k(blocks: NDArray[np.uint8]) -> Parts:
 
 
 PARTS: dict[str, Callable[[NDArray[np.uint8]], Parts]] = {
-    "Q1_0": _q1_0, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8_0, "Q8_X": _q8_x,
-    "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
+    "Q1_0": _q1_0, "MXFP4": _mxfp4, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8_0,
+    "Q8_X": _q8_x, "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
 }  # fmt: skip
 
 

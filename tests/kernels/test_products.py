@@ -34,7 +34,10 @@ INTEGER_TYPES = tuple(name for name, kind in WEIGHT_TYPES.items() if isinstance(
 FLOAT_TYPES = tuple(name for name in WEIGHT_TYPES if name not in INTEGER_TYPES)
 KINDS = [ProductKind(name, form) for name in INTEGER_TYPES for form in FORMS]
 KINDS += [ProductKind(name, "float32") for name in FLOAT_TYPES]
-REPRESENTATIVES = [ProductKind("Q4_1", "int16"), ProductKind("Q6_K", "int8"), ProductKind("F16", "float32")]
+REPRESENTATIVES = [
+    ProductKind("Q4_1", "int16"), ProductKind("Q6_K", "int8"), ProductKind("MXFP4", "int8"),
+    ProductKind("F16", "float32"),
+]  # fmt: skip
 """Each form of activations, and types of each family: with and without minimum, with scales of scales, floats. Models
 in tests/runtimes/native/test_model.py have other types of weights."""
 LARGEST_STEP = {"int8": 127, "int16": 16383}

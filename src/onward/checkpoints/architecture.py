@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu"]
 Norm = Literal["rms", "layer"]
 
 
@@ -76,6 +76,8 @@ class Architecture:
     residual_scale: float = 1.0
     """What attention and feed-forward layers add is multiplied by it."""
     logit_scale: float = 1.0
+    has_sinks: bool = False
+    """Whether each head attends to a key without a value, too, whose score is a weight."""
     attention_scale: float | None = None
     """None: the inverse square root of `head_size`."""
     window: int = 0

@@ -9,16 +9,13 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from onward.checkpoints.architecture import Activation, Architecture, Norm, Rope
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.metadata_keys import WINDOW
 from onward.checkpoints.mixtures import has_experts, mixture_of
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.requirements import checked, require_computable
-from onward.checkpoints.rope_scaling import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, Yarn, yarn_magnitude
+from onward.checkpoints.rope import rope_of, with_long_positions
 from onward.errors import CheckpointError
 
 _EPSILONS: dict[Norm, str] = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
@@ -26,6 +23,7 @@ _GEMMA3_PATTERN = 6
 _COHERE2_PATTERN = 4
 _MELLUM_PATTERN = 4
 _OLMO3_PATTERN = 4
+_GPT_OSS_PATTERN = 2
 _EVERY_LAYER = 0
 _SMOLLM3_PATTERN = 4
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh"}
@@ -49,7 +47,7 @@ def architecture_of(checkpoint: Checkpoint, context_length: int | None = None) -
             f"computes {', '.join(sorted(_TABLE))}."
         )
     require_computable(parameters)
-    return checked(_with_long_positions(make(checkpoint), checkpoint, context_length), checkpoint)
+    return checked(with_long_positions(make(checkpoint), checkpoint, context_length), checkpoint)
 
 
 def _llama(checkpoint: Checkpoint) -> Architecture:
@@ -123,38 +121,27 @@ def _granitemoe(checkpoint: Checkpoint) -> Architecture:
     )
 
 
+def _gpt_oss(checkpoint: Checkpoint) -> Architecture:
+    """gpt-oss (modular_gpt_oss.py): sinks, a window on every second layer, experts with biases and a unit of their own,
+    whose weights are shares of those chosen."""
+    parameters, found = checkpoint.parameters, _common(checkpoint)
+    assert found.rope is not None
+    if found.activation != "silu":
+        raise CheckpointError(f"{parameters.where} has the activation {found.activation!r} instead of 'silu'.")
+    base = parameters.real("rope.freq_base_swa", found.rope.base)
+    found = replace(
+        found,
+        has_sinks=True,
+        activation="clamped_silu",
+        local_rope=None if base == found.rope.base else rope_of(checkpoint, found.rope.size, base),
+        mixture=mixture_of(parameters, feed_forward=found.feed_forward, is_normalised=True),
+    )
+    return _windowed(found, parameters, _GPT_OSS_PATTERN)
+
+
 def _phi3(checkpoint: Checkpoint) -> Architecture:
     """Phi 3 (modeling_phi3.py): a window on all layers where there is one."""
     return _windowed(_common(checkpoint), checkpoint.parameters, _EVERY_LAYER)
-
-
-def has_long_positions(checkpoint: Checkpoint, context_length: int | None) -> bool:
-    """Return whether a context of so many tokens needs LongRoPE's long factors. Raises CheckpointError."""
-    original = first_context(checkpoint)
-    return original is not None and (context_length or 0) > original
-
-
-def _with_long_positions(found: Architecture, checkpoint: Checkpoint, context_length: int | None) -> Architecture:
-    """Return the architecture with LongRoPE's factors for a context, if it has them. Raises CheckpointError."""
-    original = first_context(checkpoint)
-    if original is None or found.rope is None:
-        return found
-    is_long = has_long_positions(checkpoint, context_length)
-    if found.rope.factors is not None:
-        raise CheckpointError(f"{checkpoint.parameters.where} scales its positions in two ways.")
-    factors = {name: checkpoint.tensor(name).floats().reshape(-1) for name in (SHORT_FACTORS, LONG_FACTORS)}
-    rope = replace(found.rope, factors=factors[LONG_FACTORS if is_long else SHORT_FACTORS])
-    return replace(found, rope=rope, context_length=found.context_length if is_long else original)
-
-
-def first_context(checkpoint: Checkpoint) -> int | None:
-    """Return the tokens up to which LongRoPE's short factors are used, None for a model that has one set of positions.
-    Raises CheckpointError."""
-    parameters = checkpoint.parameters
-    if not {SHORT_FACTORS, LONG_FACTORS} & set(checkpoint.tensors):
-        return None
-    longest = parameters.integer("context_length", minimum=1)
-    return min(longest, parameters.integer("rope.scaling.original_context_length", longest, minimum=1))
 
 
 def _starcoder2(checkpoint: Checkpoint) -> Architecture:
@@ -247,7 +234,11 @@ def _common(checkpoint: Checkpoint, *, norm: Norm = "rms", activation: Activatio
         feed_forward=parameters.same_in_layers("feed_forward_length", layers, 4 * hidden),
         context_length=parameters.integer("context_length", minimum=1),
         epsilon=parameters.real(_EPSILONS[norm]),
-        rope=_rope(checkpoint, parameters.integer("rope.dimension_count", head_size, minimum=2)),
+        rope=rope_of(
+            checkpoint,
+            parameters.integer("rope.dimension_count", head_size, minimum=2),
+            parameters.real("rope.freq_base", 10_000.0),
+        ),
         norm=norm,
         activation=_activation(parameters, activation),
     )
@@ -259,68 +250,6 @@ def _activation(parameters: Parameters, default: Activation) -> Activation:
     if found is None:
         raise CheckpointError(f"{parameters.where} has the activation {stated[:40]!r}, which Onward does not compute.")
     return found
-
-
-def _rope(checkpoint: Checkpoint, size: int) -> Rope:
-    """Return the rotation, whose scaling is linear where the file states a factor and no rule, and whose magnitude
-    counts for every rule (llama.cpp's llama_model_base::load_hparams and llama_context)."""
-    parameters = checkpoint.parameters
-    kind = parameters.text("rope.scaling.type", "linear")
-    stated = checkpoint.tensors.get(ROPE_FACTORS)
-    factors = None if stated is None else stated.floats().reshape(-1)
-    if kind == "yarn":
-        found = _yarn(parameters, size)
-        return found if factors is None else replace(found, factors=_both(found, factors, parameters.where))
-    if kind not in ("none", "linear", "longrope"):
-        raise CheckpointError(
-            f"{parameters.where} scales its positions by {kind!r} ('rope.scaling.type'), which Onward does not compute."
-        )
-    scale = 1.0 if kind == "none" else _position_scale(parameters)
-    base, magnitude = parameters.real("rope.freq_base", 10_000.0), parameters.real("rope.scaling.attn_factor", 1.0)
-    return Rope(size, base, scale, factors, magnitude)
-
-
-def _both(rope: Rope, factors: NDArray[np.float32], where: str) -> NDArray[np.float32]:
-    if rope.factors is None or rope.factors.shape != factors.shape:
-        raise CheckpointError(f"{where} has {len(factors)} factors of positions instead of {rope.size // 2}.")
-    return rope.factors * factors
-
-
-def _position_scale(parameters: Parameters) -> float:
-    """Return by what positions are divided; `rope.scale_linear` is the older name. Raises CheckpointError."""
-    name = "rope.scaling.factor" if parameters.has("rope.scaling.factor") else "rope.scale_linear"
-    found = parameters.real(name, 1.0) or 1.0
-    if found <= 0:
-        raise CheckpointError(f"{parameters.where} states {found} as {name!r}, which no model can have.")
-    return found
-
-
-def _yarn(parameters: Parameters, size: int) -> Rope:
-    """YaRN, by llama.cpp's names. Raises CheckpointError."""
-    base, factor = parameters.real("rope.freq_base", 10_000.0), _position_scale(parameters)
-    share = parameters.real("rope.scaling.yarn_ext_factor", 1.0)
-    if share < 0:  # llama.cpp's way to say that the file leaves it open
-        share = 1.0
-    rule = Yarn(
-        factor,
-        parameters.integer(
-            "rope.scaling.original_context_length", parameters.integer("context_length", minimum=1), minimum=1
-        ),
-        parameters.real("rope.scaling.yarn_beta_fast", 32.0),
-        parameters.real("rope.scaling.yarn_beta_slow", 1.0),
-        share,
-        is_rounded=parameters.switch("rope.scaling.truncate", True),
-    )
-    try:
-        factors = rule.factors(base, size)
-    except ValueError as error:
-        raise CheckpointError(f"{parameters.where} scales its positions by YaRN, but {error}.") from None
-    whole = yarn_magnitude(factor, 1.0) / yarn_magnitude(
-        factor, parameters.real("rope.scaling.yarn_log_multiplier", 0.0)
-    )
-    magnitude = parameters.real("rope.scaling.yarn_attn_factor", whole if share else 1.0)
-    magnitude *= parameters.real("rope.scaling.attn_factor", 1.0)
-    return Rope(size, base, factors=factors.astype(np.float32), magnitude=magnitude)
 
 
 def _windowed(found: Architecture, parameters: Parameters, period: int | None = None) -> Architecture:
@@ -346,6 +275,7 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "granitemoe": _granitemoe,
     "mellum": _mellum,
     "olmoe": _olmoe,
+    "gpt-oss": _gpt_oss,
     "gemma3": _gemma3,
     "phi3": _phi3,
     "starcoder2": _starcoder2,

@@ -5,7 +5,7 @@ values apart, the feed-forward layer's two inputs apart, and the two dimensions 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,45 +13,44 @@ from numpy.typing import NDArray
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 
-_LLAMA = {
+_LAYER = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm", "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
+    "self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm", "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.router.layer": "ffn_gate_inp",
+    "block_sparse_moe.input_linear": "ffn_gate_up_exps", "block_sparse_moe.output_linear": "ffn_down_exps",
+    "shared_mlp.input_linear": "ffn_gate_up_shexp", "shared_mlp.output_linear": "ffn_down_shexp",
+    "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "attention.query_key_value": "attn_qkv",
+    "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
 }  # fmt: skip
-_EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
-"""Matrices of one expert."""
-_AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
-_LAYERS: dict[str, dict[str, str]] = {
-    "gemma3": {**_LLAMA, **_AFTER, "pre_feedforward_layernorm": "ffn_norm"},
-    "olmo2": {**_LLAMA, **_AFTER},
-    "qwen2moe": {
-        **_LLAMA, "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
-        "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+"""Of a layer, in all architectures."""
+_NORM_AFTER = "post_feedforward_layernorm"
+"""A folder with such norms has `post_attention_layernorm` after attention, too."""
+_OTHERWISE: dict[str, dict[str, str]] = {
+    "gpt-oss": {
+        "self_attn.sinks": "attn_sinks.weight",
+        **{
+            f"mlp.experts.{part}_proj{end}": f"ffn_{part}_exps.{kind}"
+            for part in ("gate_up", "down")
+            for end, kind in {"": "inputs_first", "_blocks": "codes", "_scales": "exponents", "_bias": "biases"}.items()
+        },
     },
-    "granitemoe": {
-        **_LLAMA, "block_sparse_moe.router.layer": "ffn_gate_inp", "block_sparse_moe.input_linear": "ffn_gate_up_exps",
-        "block_sparse_moe.output_linear": "ffn_down_exps", "shared_mlp.input_linear": "ffn_gate_up_shexp",
-        "shared_mlp.output_linear": "ffn_down_shexp",
-    },
-    "phi3": {**_LLAMA, "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
-    "starcoder2": {**_LLAMA, "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
-    "gpt2": {
-        "ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
-        "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
-    },
-    "gptneox": {
-        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "attention.query_key_value": "attn_qkv",
-        "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
-    },
-}  # fmt: skip
-"""Of a layer; others have Llama's."""
+}
+"""Whole names, where an architecture has names that mean something else elsewhere."""
 _WHOLE = {
     "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output", "wte": "token_embd",
     "wpe": "position_embd", "ln_f": "output_norm", "embed_in": "token_embd", "final_layer_norm": "output_norm",
     "embed_out": "output",
 }  # fmt: skip
 _NAME = re.compile(r"(?:(?:model|transformer|gpt_neox)\.)?(?:(?:layers|h)\.(?P<layer>\d{1,5})\.)?(?P<rest>[\w.]+)")
+_EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
+"""Matrices of one expert."""
 _EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(?P<number>\d{1,5})\.(?P<matrix>\w+)")
 SKIPPED = (
     ".rotary_emb.inv_freq",
@@ -67,23 +66,34 @@ PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2")
 """Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""
 PAIRED_IN_FOLDERS = ("cohere2",)
 """The same for Hugging Face's files."""
+_NORMS_BETWEEN = ("gpt-oss",)
+"""Architectures whose GGUF files call the norm before feed-forward layers `post_attention_norm`."""
 _JOINED_GATE = "phi3"
 """The architecture whose `ffn_up` contains the gate, too."""
 
 
-def gguf_name(name: str, architecture: str) -> str:
-    """Return GGUF's name of a tensor; the name itself where there is none."""
+def has_norms_after(names: Iterable[str]) -> bool:
+    """Return whether a folder with tensors of these names has norms after attention and feed-forward layers."""
+    return any(_NORM_AFTER in name for name in names)
+
+
+def gguf_name(name: str, architecture: str, *, is_normalised_after: bool = False) -> str:
+    """Return GGUF's name of a tensor; the name itself where there is none. `is_normalised_after`: see
+    `has_norms_after`."""
     found = _NAME.fullmatch(name)
     if found is None:
         return name
     layer, (part, _, kind) = found["layer"], found["rest"].rpartition(".")
     if layer is not None and (expert := _EXPERT.fullmatch(part)) and expert["matrix"] in _EXPERTS:
         return f"blk.{int(layer)}.ffn_{_EXPERTS[expert['matrix']]}.{int(expert['number'])}.{kind}"
-    table = _WHOLE if layer is None else _LAYERS.get(architecture, _LLAMA)
-    known = table.get(part)
-    if known is None:
-        return name
-    return f"{known}.{kind}" if layer is None else f"blk.{int(layer)}.{known}.{kind}"
+    if layer is None:
+        return f"{_WHOLE[part]}.{kind}" if part in _WHOLE else name
+    if whole := _OTHERWISE.get(architecture, {}).get(found["rest"]):
+        return f"blk.{int(layer)}.{whole}"
+    known = _LAYER.get(part)
+    if is_normalised_after and part == "post_attention_layernorm":
+        known = "post_attention_norm"
+    return name if known is None else f"blk.{int(layer)}.{known}.{kind}"
 
 
 def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs: bool) -> dict[str, Tensor]:
@@ -92,6 +102,8 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
     `has_pairs`: the two dimensions of a rotated pair are side by side. A tensor whose size contradicts the parameters
     stays as it is, for whoever checks sizes. Raises CheckpointError for sizes of heads that are missing.
     """
+    if parameters.architecture in _NORMS_BETWEEN:
+        tensors = {_usual_norm(name, tensors): tensor for name, tensor in tensors.items()}
     has_parts = parameters.architecture == _JOINED_GATE or any(_layer(name) == "attn_qkv" for name in tensors)
     if not has_pairs and not has_parts:
         return dict(tensors)
@@ -103,6 +115,11 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
             is_whole = order is not None and part.shape[0] == len(order)
             found[part_name] = part.selected(order) if order is not None and is_whole else part
     return found
+
+
+def _usual_norm(name: str, tensors: Mapping[str, Tensor]) -> str:
+    usual = name.replace(".post_attention_norm.", ".ffn_norm.")
+    return name if usual in tensors else usual
 
 
 class _Heads:

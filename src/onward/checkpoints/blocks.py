@@ -24,6 +24,8 @@ Unpacked = tuple[NDArray[np.int8] | NDArray[np.uint8], Floats, Floats | None]
 
 _IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 """What the 4-bit numbers of IQ4 types stand for."""
+_MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+"""Twice what those of MXFP4 stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +177,27 @@ def _iq4_xs(blocks: Bytes) -> Unpacked:
     return _IQ4_VALUES[values], _half(blocks, 0) * scales.astype(np.float32), None
 
 
+def _mxfp4(blocks: Bytes) -> Unpacked:
+    scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128).astype(np.float32)
+    return _MXFP4_VALUES[_nibbles(blocks[:, 1:])], scales, None
+
+
+def mxfp4_blocks(codes: Bytes, exponents: Bytes) -> Bytes:
+    """Return rows of MXFP4 as ggml has them, uint8 [rows, bytes per row].
+
+    As safetensors files have them: `codes` [rows, inputs / 2], two successive weights in a byte, the first one in its
+    lower half; `exponents` [rows, inputs / 32].
+    """
+    bytes_of_blocks = codes.reshape(*exponents.shape, 16)
+    weights = np.stack((bytes_of_blocks & 15, bytes_of_blocks >> 4), axis=-1).reshape(*exponents.shape, 32)
+    packed = weights[..., :16] | weights[..., 16:] << 4
+    return np.concatenate((exponents[..., None], packed), axis=-1).reshape(len(codes), -1)
+
+
 _UNPACK: dict[str, Callable[[Bytes], Unpacked]] = {
     "Q1_0": _q1_0,
     "Q4_0": _q4_0,
+    "MXFP4": _mxfp4,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,

@@ -13,8 +13,8 @@ from onward.errors import CheckpointError
 Config = Mapping[str, Any]
 _ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
-    "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "mellum": "mellum", "granitemoe": "granitemoe",
-    "granitemoeshared": "granitemoe",
+    "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss", "mellum": "mellum",
+    "granitemoe": "granitemoe", "granitemoeshared": "granitemoe",
     "gemma3_text": "gemma3", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2",
@@ -31,6 +31,14 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "head_dim": 128, "num_key_value_heads": 4, "sliding_window": 1024, "num_experts": 64, "num_experts_per_tok": 8,
         "moe_intermediate_size": 896, "norm_topk_prob": True, "rope_parameters": {
             "full_attention": {"rope_theta": 5e5}, "sliding_attention": {"rope_theta": 1e4},
+        },
+    },
+    "gpt_oss": {
+        "rms_norm_eps": 1e-5, "head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "sliding_window": 128, "sliding_window_pattern": 2, "num_local_experts": 128, "num_experts_per_tok": 4,
+        "attention_bias": True, "rope_theta": 1.5e5, "max_position_embeddings": 131_072, "rope_scaling": {
+            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+            "original_max_position_embeddings": 4096,
         },
     },
     "olmoe": {"rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": False},
@@ -106,7 +114,7 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "qwen2": (True, False),
     "qwen3": ("attention_bias", False), "qwen3_moe": ("attention_bias", False),
     "olmoe": ("attention_bias", False), "mellum": ("attention_bias", False),
-    "qwen2_moe": ("qkv_bias", False), "granitemoe": ("attention_bias", False),
+    "gpt_oss": ("attention_bias", True), "qwen2_moe": ("qkv_bias", False), "granitemoe": ("attention_bias", False),
     "granitemoeshared": ("attention_bias", False),
     "gemma3_text": ("attention_bias", False), "phi3": (False, False),
     "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "stablelm": ("use_qkv_bias", False),
@@ -122,7 +130,13 @@ _CHANGES = {
     "add_cross_attention": "layers that read what another model computes",
 }
 """Statements that change what is computed, and what they stand for."""
-_MIXTURES = frozenset({"qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "mellum", "granitemoe", "granitemoeshared"})
+_FIXED = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
+"""Numbers of gpt-oss's experts, which all of its models have."""
+_QUANTISED = frozenset({("gpt_oss", "mxfp4")})
+"""Model types and methods of quantisation whose tensors are read."""
+_MIXTURES = frozenset({
+    "qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "mellum", "granitemoe", "granitemoeshared", "gpt_oss",
+})  # fmt: skip
 """Model types with a mixture of experts."""
 
 
@@ -170,11 +184,18 @@ def is_tied(config: Config) -> bool:
 def _require_computable(config: Config, where: str) -> None:
     quantised = config.get("quantization_config")
     if quantised:
-        method = quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else "unknown"
-        raise CheckpointError(
-            f"{where}: the weights are quantised by {str(method)[:40]!r}, which Onward does not read. Use the model "
-            "as a GGUF file, or in float16 or bfloat16."
-        )
+        method = str(quantised.get("quant_method", "unknown")) if isinstance(quantised, dict) else "unknown"
+        if (config.get("model_type"), method) not in _QUANTISED:
+            raise CheckpointError(
+                f"{where}: the weights are quantised by {method[:40]!r}, which Onward does not read. Use the model "
+                "as a GGUF file, or in float16 or bfloat16."
+            )
+    for name, number in _FIXED.items():
+        if config.get(name, number) != number:
+            raise CheckpointError(
+                f"{where} states {str(config[name])[:40]!r} as {name!r} instead of {number}, which Onward does not "
+                "compute."
+            )
     if config.get("scale_attn_weights") is False:
         raise CheckpointError(f"{where} has attention without a scale, which Onward does not compute.")
     if config.get("qk_layernorm") and config.get("model_type") != "stablelm":

@@ -112,12 +112,6 @@ def _ternary(at: int) -> Callable[[Bytes], Factors]:
     return lambda blocks: (_half(blocks, at), np.ones((len(blocks), 16), np.int16))
 
 
-def _mxfp4(blocks: Bytes) -> Factors:
-    """An exponent of 8 bits; the table has twice the values, so that they are integers."""
-    factors = np.ldexp(np.float32(1), blocks[:, 0].astype(np.int32) - 128).astype(np.float32)
-    return factors, np.ones((len(blocks), 2), np.int16)
-
-
 _FACTORS: dict[str, Callable[[Bytes], Factors]] = {
     "IQ2_XXS": _iq2_xxs,
     "IQ2_XS": _iq2_xs,
@@ -128,5 +122,4 @@ _FACTORS: dict[str, Callable[[Bytes], Factors]] = {
     "IQ1_M": _iq1_m,
     "TQ1_0": _ternary(52),
     "TQ2_0": _ternary(64),
-    "MXFP4": _mxfp4,
 }

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, SKIPPED, arranged, gguf_name
+from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, SKIPPED, arranged, gguf_name, has_norms_after
 from onward.checkpoints.config import is_tied, metadata_of
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import Parameters
@@ -129,8 +129,9 @@ def _with_norms_together(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _named(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors by GGUF's names and in its conventions: weights [rows, inputs], norms as they are multiplied."""
     found: dict[str, Tensor] = {}
+    is_normalised_after = has_norms_after(tensors)
     for stored_name, stored in tensors.items():
-        name = gguf_name(stored_name, parameters.architecture)
+        name = gguf_name(stored_name, parameters.architecture, is_normalised_after=is_normalised_after)
         if name in found:
             raise CheckpointError(f"{parameters.where} has a tensor {stored_name[:80]!r} twice, under different names.")
         found[name] = _as_in_gguf(parameters, replace(stored, name=name))

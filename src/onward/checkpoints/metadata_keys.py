@@ -36,6 +36,7 @@ USED_BY: dict[str, frozenset[str]] = {
     "granitemoe": frozenset({_RMS, *_SCALES, *_EXPERTS, _SHARED_SIZE}),
     "mellum": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW[:2]}),
     "olmoe": frozenset({_RMS, *_EXPERTS}),
+    "gpt-oss": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW}),
     "gemma3": frozenset({_RMS, *_WINDOW}),
     "phi3": frozenset({_RMS, "attention.sliding_window"}),
     "starcoder2": frozenset({_LAYER}),
@@ -86,7 +87,7 @@ CANNOT_MATTER: dict[str, str] = {
     "pooling_type": "for embeddings, which no completion asks for",
     "classifier.pooling_type": "for classifiers; their output layer is a tensor that is refused",
     "classifier.output_labels": "for classifiers; their output layer is a tensor that is refused",
-    "rope.freq_base_swa": "of the graphs that have it, only Gemma's rotates by it; the others use 'rope.freq_base'",
+    "rope.freq_base_swa": "of the graphs that have it, Gemma's and gpt-oss's rotate by it; others use 'rope.freq_base'",
     "rope.scaling.alpha": "only Hunyuan's graph uses it",
     "rope.scaling.finetuned": "only Granite's graph uses it; elsewhere it is written and never read again",
 }

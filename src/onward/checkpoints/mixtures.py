@@ -14,6 +14,7 @@ import numpy as np
 from onward.checkpoints.architecture import Mixture
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.types import MXFP4, OCTETS
 from onward.errors import CheckpointError
 
 MAX_EXPERTS = 1024
@@ -22,8 +23,13 @@ EXPERT_PARTS = ("gate", "up", "down")
 _SOFTMAX, _SOFTMAX_OF_CHOSEN = 1, 3
 """llama.cpp's numbers: shares of all experts, or of those chosen (llama_expert_gating_func_type)."""
 _ONE = re.compile(r"blk\.(?P<layer>\d+)\.ffn_(?P<part>gate|up|down)\.(?P<expert>0|[1-9]\d{0,4})\.weight")
-_STACKED = re.compile(r"blk\.\d+\.ffn_(gate|up|down)(_exps|\.(0|[1-9]\d{0,4}))\.weight")
+_STACKED = re.compile(r"blk\.\d+\.ffn_(gate|up|down)(_exps|\.(0|[1-9]\d{0,4}))\.(weight|bias)")
 _BOTH = re.compile(r"(?P<prefix>blk\.\d+\.ffn_)gate_up(?P<kind>_(exps|shexp)\.weight)")
+_OF_GPT_OSS = re.compile(
+    r"(?P<prefix>blk\.\d+\.ffn_)(?P<part>gate_up|down)_exps\.(?P<kind>inputs_first|codes|exponents|biases)"
+)
+_CODE_BYTES = 16
+"""Of a block of MXFP4, besides its exponent."""
 _EMPTY = np.empty(0, np.uint8)
 
 
@@ -76,11 +82,12 @@ def joined_experts(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tenso
     """Return tensors with those of experts that are stored one by one as one of each layer, [experts, rows, inputs],
     and with gates apart from what they are multiplied with. `where` names the file.
 
-    Raises CheckpointError for an expert that is missing among others, or differs from them.
+    Raises CheckpointError for an expert that is missing among others, or differs from them, and for codes of weights
+    without their exponents.
     """
     found: dict[str, Tensor] = {}
     apart: dict[str, dict[int, Tensor]] = {}
-    for name, tensor in _with_halves_apart(tensors):
+    for name, tensor in _with_halves_apart(_with_pairs_apart(tensors, where)):
         matched = _ONE.fullmatch(name)
         if matched is None:
             found[name] = tensor
@@ -92,6 +99,81 @@ def joined_experts(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tenso
             raise CheckpointError(f"{where} has {name!r} in one and by expert: it is broken.")
         found[name] = _joined(name, experts, where)
     return found
+
+
+def _with_pairs_apart(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+    """Return tensors with those that gpt-oss's folders have of experts as others have them: a matrix [rows, inputs] of
+    each expert, gates apart from what they are multiplied with, of which they are every second row. No weights are
+    read. Raises CheckpointError for those that are none of this."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        matched = _OF_GPT_OSS.fullmatch(name)
+        if matched is None:
+            found[name] = tensor
+            continue
+        if matched["kind"] == "exponents" and name.replace("exponents", "codes") in tensors:
+            continue
+        whole = _whole(name, matched["kind"], tensors, where)
+        parts = {"gate": slice(0, None, 2), "up": slice(1, None, 2)} if matched["part"] == "gate_up" else {}
+        end = "bias" if matched["kind"] == "biases" else "weight"
+        for part, rows in (parts or {matched["part"]: slice(None)}).items():
+            own = f"{matched['prefix']}{part}_exps.{end}"
+            if own in found:
+                raise CheckpointError(f"{where} has {own!r} in two forms: it is broken.")
+            found[own] = _every(own, whole, rows)
+    return found
+
+
+def _whole(name: str, kind: str, tensors: Mapping[str, Tensor], where: str) -> Tensor:
+    """Return matrices of all experts, [rows, inputs] each, or biases, [experts, rows]."""
+    tensor = tensors[name]
+    is_floats = tensor.type.block_weights == 1 and tensor.type != OCTETS
+    count, *sizes = tensor.shape
+    if count <= MAX_EXPERTS:
+        if kind == "biases" and is_floats and len(sizes) == 1:
+            return replace(tensor, data=tensor.data.reshape(count, sizes[0], -1))
+        if kind == "inputs_first" and is_floats and len(sizes) == 2:
+            return _stacked(name, [tensor.part(expert).transposed() for expert in range(count)])
+        exponents = tensors.get(name.replace("codes", "exponents"))
+        if kind == "codes" and exponents and _belong_together(tensor, exponents):
+            return _stacked(name, _coded(name, tensor, exponents))
+    raise CheckpointError(
+        f"{where} has experts as {tensor.type.name} {list(tensor.shape)} ({name!r}), which do not fit to others, or "
+        "which no model has."
+    )
+
+
+def _belong_together(codes: Tensor, exponents: Tensor) -> bool:
+    are_octets = codes.type == exponents.type == OCTETS
+    return are_octets and len(exponents.shape) == 3 and codes.shape == (*exponents.shape, _CODE_BYTES)
+
+
+def _coded(name: str, codes: Tensor, exponents: Tensor) -> list[Tensor]:
+    count, rows, blocks = exponents.shape
+    both = codes.data.reshape(count, rows, blocks * _CODE_BYTES), exponents.data.reshape(exponents.shape)
+    shape = rows, blocks * MXFP4.block_weights
+    return [Tensor(name, shape, MXFP4, each, exponents=apart) for each, apart in zip(*both, strict=True)]
+
+
+def _every(name: str, whole: Tensor, rows: slice) -> Tensor:
+    """Return some rows of matrices, or some numbers of biases."""
+    if not whole.parts:
+        data = whole.data[:, rows]
+        return replace(whole, name=name, shape=data.shape[:2], data=data)
+    count = len(range(whole.shape[1])[rows])
+    return _stacked(name, [
+        replace(
+            part, shape=(count, part.shape[1]), data=part.data[rows],
+            exponents=None if part.exponents is None else part.exponents[rows],
+        )
+        for part in whole.parts
+    ])  # fmt: skip
+
+
+def _stacked(name: str, parts: list[Tensor]) -> Tensor:
+    """Return one tensor of all experts, whose matrices these are."""
+    first = parts[0]
+    return Tensor(name, (len(parts), *first.shape), first.type, _EMPTY, parts=tuple(parts))
 
 
 def _with_halves_apart(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -121,5 +203,4 @@ def _joined(name: str, experts: Mapping[int, Tensor], where: str) -> Tensor:
                 f"{where}: '{part}.{expert}.weight' is {experts[expert].type.name} {list(experts[expert].shape)}, but "
                 f"'{part}.0.weight' is {first.type.name} {list(first.shape)}."
             )
-    parts = tuple(experts[expert] for expert in range(len(experts)))
-    return Tensor(name, (len(parts), *first.shape), first.type, _EMPTY, parts=parts)
+    return _stacked(name, [experts[expert] for expert in range(len(experts))])

@@ -16,8 +16,9 @@ from onward.errors import CheckpointError
 
 Shape = tuple[int, ...]
 _UNGATED = frozenset({"starcoder2", "gpt2", "gptneox"})
-_BIASED = frozenset({"starcoder2", "gpt2", "gptneox"})
-"""All layers and norms have biases, unless the configuration of a folder says that they have none."""
+_BIASED_NORMS = frozenset({"starcoder2", "gpt2", "gptneox"})
+_BIASED = _BIASED_NORMS | {"gpt-oss"}
+"""All matrices have biases, unless the configuration of a folder says that they have none."""
 _HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3"})
 """Queries and keys have norms, per head."""
 _WHOLE_NORMS = frozenset({"olmo2", "olmoe"})
@@ -26,7 +27,7 @@ _OWN_HEAD_NORMS = frozenset({"stablelm"})
 """Queries and keys may have norms, per head, each head its own."""
 _GATED_SHARES = frozenset({"qwen2moe"})
 """An expert that all tokens use has a gate."""
-_UNTIED = frozenset({"olmo2", "olmoe", "qwen2moe", "mellum", "stablelm", "gptneox"})
+_UNTIED = frozenset({"olmo2", "olmoe", "qwen2moe", "mellum", "gpt-oss", "stablelm", "gptneox"})
 """A GGUF file has an output layer of its own (llama.cpp requires it)."""
 
 
@@ -114,7 +115,7 @@ def _required(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
         shapes["output.weight"] = num_tokens, hidden
     if found.rope is None:
         shapes["position_embd.weight"] = found.context_length, hidden
-    if found.name in _BIASED:
+    if found.name in _BIASED_NORMS:
         shapes["output_norm.bias"] = (hidden,)
     for layer in range(found.num_layers):
         shapes |= {f"blk.{layer}.{name}": shape for name, shape in _block(found, layer, checkpoint.parameters)}
@@ -134,10 +135,12 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
     for name, shape in matrices.items():
         yield f"{name}.weight", shape
         if found.name in _BIASED and parameters.switch(_bias_of(name), True):
-            yield f"{name}.bias", shape[:1]
+            yield f"{name}.bias", shape[:-1]
+    if found.has_sinks:
+        yield "attn_sinks.weight", (found.num_heads,)
     for name in _norms(found):
         yield f"{name}.weight", (found.hidden,)
-        if found.name in _BIASED:
+        if found.name in _BIASED_NORMS:
             yield f"{name}.bias", (found.hidden,)
     for name, heads in (("attn_q_norm", found.num_heads), ("attn_k_norm", found.num_kv_heads)):
         if found.name in _HEAD_NORMS:

@@ -5,6 +5,7 @@ Nothing in a file is trusted, as in GGUF files.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.tensor import Tensor
-from onward.checkpoints.types import BFLOAT16, FLOAT16, FLOAT32, TensorType
+from onward.checkpoints.types import BFLOAT16, FLOAT16, FLOAT32, OCTETS, TensorType
 from onward.errors import CheckpointError
 
 MAX_HEADER_BYTES = 16_000_000
@@ -23,6 +24,8 @@ MAX_ENTRIES = 65_536
 MAX_DIMENSIONS = 8
 _LENGTH_BYTES = 8
 _TYPES: dict[str, TensorType] = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
+_PACKED = re.compile(r".+_(blocks|scales)")
+"""Names of tensors that are parts of others: the codes and exponents of MXFP4, which are bytes."""
 
 
 class _Entry(msgspec.Struct):
@@ -66,7 +69,7 @@ def _entries(path: Path, header: bytes) -> dict[str, _Entry]:
 
 
 def _tensor(path: Path, name: str, entry: _Entry, content: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
-    kind = _TYPES.get(entry.dtype)
+    kind = OCTETS if entry.dtype == OCTETS.name and _PACKED.fullmatch(name) else _TYPES.get(entry.dtype)
     if len(entry.shape) > MAX_DIMENSIONS or min(entry.shape, default=1) < 0:
         raise _broken(path, f"a tensor {name[:80]!r} of an impossible shape")
     if kind is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints.blocks import Groups, codebook_floats, unpack
+from onward.checkpoints.blocks import Groups, codebook_floats, mxfp4_blocks, unpack
 from onward.checkpoints.types import CODEBOOK_TYPES, FLOAT32, TensorType
 
 
@@ -26,6 +26,8 @@ class Tensor:
     order: NDArray[np.int64] | None = None
     parts: tuple[Tensor, ...] = ()
     """Of experts that a file has one by one: their matrices, [rows, inputs] each; `data` is empty."""
+    exponents: NDArray[np.uint8] | None = None
+    """Of MXFP4 as safetensors files have it, uint8 [rows, blocks]; `data` are its codes (blocks.mxfp4_blocks)."""
 
     @property
     def num_rows(self) -> int:
@@ -34,6 +36,8 @@ class Tensor:
 
     def rows(self, start: int, stop: int) -> NDArray[np.uint8]:
         """Return the bytes of these rows, uint8 [rows, bytes per row]: a view where they are stored like that."""
+        if self.exponents is not None:
+            return mxfp4_blocks(self.data[start:stop], self.exponents[start:stop])
         row_bytes = self.shape[-1] // self.type.block_weights * self.type.block_bytes
         stored = self.data if self.data.ndim > 1 else self.data.reshape(-1, row_bytes)
         picked = stored[start:stop] if self.order is None else stored[self.order[start:stop]]

@@ -31,7 +31,7 @@ class Float32:
     """float32 activations. Unpacked weights are float32."""
 
     def __init__(self, f: Any, isa: Isa, kind: WeightType | FloatType) -> None:
-        self.f, self.kind = f, kind
+        self.f, self.isa, self.kind = f, isa, kind
 
     @classmethod
     def unpacked_bytes(cls, kind: WeightType | FloatType) -> int:
@@ -39,7 +39,7 @@ class Float32:
 
     def packed(self, block: Value, ahead: int) -> FloatBlock:
         """Return a block of a panel; what its scales make of it is kept on the stack."""
-        return self.read(BlockReader(self.f, block, ahead))
+        return self.read(BlockReader(self.f, self.isa, block, ahead))
 
     def read(self, reader: BlockReader) -> FloatBlock:
         """Return the block of a reader."""

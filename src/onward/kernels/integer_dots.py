@@ -107,7 +107,7 @@ class Arithmetic:
     def packed(self, block: Value, ahead: int) -> Block:
         """Return a block of a panel; its scales are kept on the stack."""
         f, kind = self.f, self.kind
-        reader = BlockReader(f, block, ahead)
+        reader = BlockReader(f, self.isa, block, ahead)
         head = kind.head(reader)
         scales = f.stack(I32X16, max(1, len(head.scales)))
         minima = f.stack(self._minimum_type, max(1, len(head.minima)))
@@ -126,7 +126,7 @@ class Arithmetic:
         """Emit the unpacking of a block of a panel into memory, `unpacked_bytes` of it."""
         f, kind = self.f, self.kind
         scales, minima, factors = self._offsets(kind)
-        reader = BlockReader(f, block)
+        reader = BlockReader(f, self.isa, block)
         head = kind.head(reader)
         self._store_head(head, f.at(target, scales), f.at(target, minima))
         f.store(head.factor, target, factors, VECTOR)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onward.kernels.function import Function
-from onward.kernels.values import I16, I32, VOID, Value, lanes, vec
+from onward.kernels.values import I8, I16, I32, VOID, Value, lanes, vec
 
 Operation = Callable[..., Value]
 
@@ -49,11 +49,13 @@ class Isa:
         products = (u.sext(I32) if self.signed_dot else u.zext(I32)) * s.sext(I32)
         return total + pair_sums(pair_sums(products))
 
-    def pshufb(self, f: Function, x: Value, mask: Sequence[int]) -> Value:
-        """Return bytes of `x` by their index within each 16; 0 for a negative one."""
-        count = lanes(x.t)
-        indices = [i // 16 * 16 + index if index >= 0 else count for i, index in enumerate(mask)]
-        return x.shuffle(indices, f.const(x.t, 0))
+    def lookup(self, f: Function, table: Sequence[int], codes: Value) -> Value:
+        """Return bytes of a table of 16 by the lanes of `codes`, i8[n], which are below 16."""
+        found = [f.const(codes.t, number) for number in table]
+        for bit in range(4):
+            is_set = (codes & (1 << bit)).ne(0)
+            found = [f.select(is_set, found[i + 1], found[i]) for i in range(0, len(found), 2)]
+        return found[0]
 
     def psignb(self, f: Function, x: Value, s: Value) -> Value:
         """Return `x` with the sign of `s` multiplied in, 0 where that is 0; `x` itself with `signed_dot`."""
@@ -84,6 +86,12 @@ class Avx2(Isa):
         names = {32: "llvm.x86.avx2.pmadd.wd", 64: "llvm.x86.avx512.pmaddw.d.512"}
         width = self.width
         return in_parts(lambda x, y: f.call(names[width], [x, y], vec(I32, width // 4)), width // 2, a, b)
+
+    def lookup(self, f: Function, table: Sequence[int], codes: Value) -> Value:
+        width = self.width
+        name = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}[width]
+        repeated = f.vconst(vec(I8, width), [*table] * (width // 16))
+        return in_parts(lambda x: f.call(name, [repeated, x]), width, codes)
 
     def psignb(self, f: Function, x: Value, s: Value) -> Value:
         return in_parts(lambda a, b: f.call("llvm.x86.avx2.psign.b", [a, b]), 32, x, s)
@@ -131,6 +139,10 @@ class NeonDot(Isa):
 
     def dpbusd(self, f: Function, total: Value, u: Value, s: Value) -> Value:
         return in_parts(lambda *part: f.call(self._instruction, part), (4, 16, 16), total, u, s)
+
+    def lookup(self, f: Function, table: Sequence[int], codes: Value) -> Value:
+        whole = f.vconst(vec(I8, 16), table)
+        return in_parts(lambda x: f.call("llvm.aarch64.neon.tbl1.v16i8", [whole, x]), 16, codes)
 
     def pause(self, f: Function) -> None:
         f.b.call(f.declare("llvm.aarch64.hint", VOID, [I32]), [I32(1)])

@@ -146,7 +146,7 @@ def emit_embed(module: Module, isa: Isa, name: str) -> Any:
         if isinstance(kind, FloatType):
             with f.loop(0, op.field(EMBED, "inputs")) as k:
                 # one row as it is in the file: its weights are contiguous
-                put(target, k, kind.load(RowReader(f, f.at(source, k * kind.weight_bytes)), f.i64(0)))
+                put(target, k, kind.load(RowReader(f, isa, f.at(source, k * kind.weight_bytes)), f.i64(0)))
         else:
             _embed_blocks(op, isa, kind, source, target, put)
     return f.ret()
@@ -164,7 +164,7 @@ def _embed_blocks(
     with f.loop(0, op.field(EMBED, "inputs") // kind.block_weights) as block:
         emit_ordered_block(f, kind, f.at(source, block * kind.block_bytes), ordered)
         place = f.at(target, block * (4 * kind.block_weights))
-        Float32(f, isa, kind).read(RowReader(f, ordered)).each(lambda k, weight: put(place, k, weight))
+        Float32(f, isa, kind).read(RowReader(f, isa, ordered)).each(lambda k, weight: put(place, k, weight))
 
 
 def emit_quantise(module: Module, writers: Writers) -> Any:
@@ -191,13 +191,22 @@ def _gelu_tanh(f: Function, x: Value) -> Value:
     return x * 0.5 * (tanh(f, inner) + 1.0)
 
 
-_ACTIVATIONS = (_silu, _gelu, _gelu_tanh)
-UNITS = ("silu", "gelu", "gelu_tanh")
+_LIMIT, _GAIN = 7.0, 1.702
+
+
+def _clamped_silu(f: Function, x: Value) -> Value:
+    """gpt-oss's, which is nearly gelu: up to a limit, beyond which it is the limit's."""
+    clamped = f.min(x, _LIMIT)
+    return clamped * sigmoid(f, clamped * _GAIN)
+
+
+_ACTIVATIONS = (_silu, _gelu, _gelu_tanh, _clamped_silu)
+UNITS = ("silu", "gelu", "gelu_tanh", "clamped_silu")
 """Names of the activations, by number in records."""
 
 
 def emit_unit(module: Module, writers: Writers) -> Any:
-    """Units of feed-forward layers: activation(gate) * up, or activation(up)."""
+    """Units of feed-forward layers: activation(gate) * up, or activation(up). gpt-oss's `up` is clamped, plus 1."""
     op = Operation(module, "unit")
     f = op.f
     pieces, stride = op.field(UNIT, "pieces"), op.field(UNIT, "source_stride")
@@ -215,8 +224,11 @@ def emit_unit(module: Module, writers: Writers) -> Any:
             is_chosen = op.field(UNIT, "activation").eq(number)
             with f.when(is_chosen), f.loop(first * (4 * GROUP), last * (4 * GROUP), _ROW_VECTOR) as at:
                 f.store(activation(f, f.load(source, F32X16, at)), values, at)
+        is_clamped = op.field(UNIT, "activation").eq(UNITS.index("clamped_silu"))
         with f.when(is_gated), f.loop(first * (4 * GROUP), last * (4 * GROUP), _ROW_VECTOR) as at:
-            f.store(f.load(values, F32X16, at) * f.load(up, F32X16, at), values, at)
+            factor = f.load(up, F32X16, at)
+            factor = f.select(is_clamped, f.max(f.min(factor, _LIMIT), -_LIMIT) + 1.0, factor)
+            f.store(f.load(values, F32X16, at) * factor, values, at)
         writers.call(f, op.field(UNIT, "form"), values, target, first, last)
     return f.ret()
 

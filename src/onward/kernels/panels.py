@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from onward.kernels.function import Function, Module
-from onward.kernels.values import I16, I32, I64, PTR, Value
+from onward.kernels.values import I8, I16, I32, I64, PTR, Value
 from onward.kernels.weight_types import PANEL_ROWS, FloatType, WeightType
 
-WORD_TYPES = {2: I16, 4: I32}
+WORD_TYPES = {1: I8, 2: I16, 4: I32}
 
 
 def panel_count(rows: int) -> int:

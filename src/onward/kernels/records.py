@@ -78,7 +78,8 @@ UNIT = Layout(
     target_stride=I64, form=I64, pieces=I64, activation=I64, copies=I64,
 )  # fmt: skip
 """target = activation(gate) * up, or activation(up) where there is no gate. `pieces`: into how many parts a row is cut;
-`activation`: 0 silu, 1 gelu, 2 gelu by tanh; `copies`: how many rows there are for each row of the step."""
+`activation`: 0 silu, 1 gelu, 2 gelu by tanh, 3 gpt-oss's, by which `up` changes, too; `copies`: how many rows there are
+for each row of the step."""
 ROTATE = Layout(
     queries=PTR, keys=PTR, values=PTR, query_stride=I64, key_stride=I64,
     cosines=PTR, sines=PTR, cache=PTR, cache_stride=I64, target=PTR, scale=F32,

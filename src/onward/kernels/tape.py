@@ -262,13 +262,18 @@ class TapeBuilder:
         )  # fmt: skip
         self._append(record, queries, keys, values, target, tables, cache)
 
-    def attend(self, queries: Rows, cache: Rows, target: Rows, window: int | None = None) -> None:
-        """Write what each head attends to, float32 [rows, heads * head size]: to all positions, or to the last ones."""
+    def attend(
+        self, queries: Rows, cache: Rows, target: Rows, window: int | None = None, sinks: Vector | None = None
+    ) -> None:
+        """Write what each head attends to, float32 [rows, heads * head size]: to all positions, or to the last ones.
+        `sinks`: of each head, the score of a key without a value."""
         shape = self._kernels.attention
         queries.require(self._rows, shape.query_stride)
         target.require(self._rows, 4 * shape.num_heads * shape.head_size)
         if window is not None and not shape.has_window:
             raise ValueError("The kernels were compiled without windows.")
+        if (sinks is not None) != shape.has_sinks or (sinks is not None and sinks.length != shape.num_heads):
+            raise ValueError(f"The kernels need other sinks for {shape.num_heads} heads, or none.")
         cache.require(1, shape.block_bytes)
         if queries.stride != shape.query_stride:
             raise ValueError("Rows of queries are not as long as the kernels expect.")
@@ -276,9 +281,9 @@ class TapeBuilder:
             ATTEND_CODE, has_barrier=True, queries=queries.address, query_stride=queries.stride,
             cache=cache.address, cache_stride=cache.stride,
             target=target.address, target_stride=target.stride, window=EVERYTHING if window is None else window,
-            cap=0.0, sinks=0,
+            cap=0.0, sinks=0 if sinks is None else sinks.address,
         )  # fmt: skip
-        self._append(record, queries, cache, target)
+        self._append(record, queries, cache, target, sinks)
         record = record.copy()
         HEADER.set(record, operation=MERGE_CODE)
         self._append(record, queries, cache, target)

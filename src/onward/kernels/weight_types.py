@@ -9,26 +9,28 @@ weights four at a time (`words`). Products of every kind follow from these two. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from onward.kernels.values import F16, F32, I16, I32, Value, vec
+from onward.kernels.isa import Isa
+from onward.kernels.values import F16, F32, I8, I16, I32, Value, vec
 
 PANEL_ROWS = 16
 GROUP = 32
 """Weights that are multiplied with one block of activations."""
 WORD_BYTES = 4 * PANEL_ROWS
-I32X16, F32X16, F16X16, I16X16 = (vec(each, PANEL_ROWS) for each in (I32, F32, F16, I16))
+I32X16, F32X16, F16X16, I16X16, I8X16 = (vec(each, PANEL_ROWS) for each in (I32, F32, F16, I16, I8))
+_I8X64 = vec(I8, 4 * PANEL_ROWS)
 
 
 class BlockReader:
     """Reads one block of a panel, in the function that is being written. `ahead`: how many bytes further to prefetch
     with each line that is read for the first time, 0 for no prefetches."""
 
-    def __init__(self, f: Any, block: Value, ahead: int = 0) -> None:
-        self.f, self.block, self._ahead = f, block, ahead
+    def __init__(self, f: Any, isa: Isa, block: Value, ahead: int = 0) -> None:
+        self.f, self.isa, self.block, self._ahead = f, isa, block, ahead
         self._seen: set[tuple[str, int]] = set()
 
     def at(self, offset: Value | int) -> Value:
@@ -49,6 +51,15 @@ class BlockReader:
         """Return 16 bits of every row as int32 x 16."""
         self._prefetch(pointer, offset, WORD_BYTES // 2)
         return self.f.load(pointer, I16X16, offset).zext(I32)  # type: ignore[no-any-return]
+
+    def octets(self, pointer: Value, offset: int) -> Value:
+        """Return 8 bits of every row as int32 x 16."""
+        self._prefetch(pointer, offset, WORD_BYTES // 4)
+        return self.f.load(pointer, I8X16, offset).zext(I32)  # type: ignore[no-any-return]
+
+    def lookup(self, table: Sequence[int], codes: Value) -> Value:
+        """Return words whose bytes are those of a table of 16."""
+        return self.isa.lookup(self.f, table, codes.as_(_I8X64)).as_(I32X16)
 
     def _prefetch(self, pointer: Value, offset: int, size: int) -> None:
         # One line between the uses of two others: a burst of a whole block fills the processor's buffers of misses.
@@ -72,6 +83,9 @@ class RowReader(BlockReader):
 
     def shorts(self, pointer: Value, offset: int) -> Value:
         return self.f.splat(self.f.load(pointer, I16, offset // PANEL_ROWS).zext(I32), PANEL_ROWS)  # type: ignore[no-any-return]
+
+    def octets(self, pointer: Value, offset: int) -> Value:
+        return self.f.splat(self.f.load(pointer, I8, offset // PANEL_ROWS).zext(I32), PANEL_ROWS)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +324,22 @@ def _q1_0_words(r: BlockReader, step: Value) -> WordReader:
     return word
 
 
+_MXFP4 = (12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0)
+"""By code, twice the number of 4 bits (OCP's E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the same below zero), plus 12."""
+
+
+def _mxfp4_head(r: BlockReader) -> Head:
+    """Half of 2 to the power of a byte minus 127; the two smallest are denormal."""
+    exponent = r.octets(r.block, 0)
+    denormal = r.f.const(I32X16, 1 << 21) << (exponent & 1)
+    return Head(r.f.select(exponent < 2, denormal, (exponent - 1) << 23).as_(F32X16))
+
+
+def _mxfp4_words(r: BlockReader, step: Value) -> WordReader:
+    codes = _blocks_of_32(16)(r, step)
+    return lambda e, i: r.lookup(_MXFP4, codes(e, i))
+
+
 def _bytes_at(offset: int) -> Callable[[BlockReader, Value], WordReader]:
     return lambda r, step: lambda e, i: r.words(r.block, offset + i * WORD_BYTES)
 
@@ -323,6 +353,7 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
     for each in (
         WeightType("Q1_0", 128, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _q1_0_words, max_integer=2, offset=1),
         WeightType("Q4_0", 32, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _blocks_of_32(32), max_integer=15, offset=8),
+        WeightType("MXFP4", 32, 17, ((0, 1, 1), (1, 4, 4)), _mxfp4_head, _mxfp4_words, max_integer=24, offset=12),
         WeightType("Q4_1", 32, 20, ((0, 4, 5),), _q4_1_head, _blocks_of_32(64), max_integer=15, minimum_weights=32),
         WeightType(
             "Q5_0", 32, 22, ((0, 2, 1), (2, 4, 5)), _factor_alone, _blocks_of_32(96, 32), max_integer=31, offset=16,

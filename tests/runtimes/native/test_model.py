@@ -39,7 +39,7 @@ SCALES = {
     "Q1_0": (1 / 16,),
     "Q4_0": (1 / 64,), "Q4_1": (1 / 64, -7.5 / 64), "Q5_0": (1 / 128,), "Q5_1": (1 / 128, -15.5 / 128), "Q8_0": (1e-3,),
     "Q2_K": (4e-3, 6e-3), "Q3_K": (6e-4,), "Q4_K": (2e-4, 1.5e-3), "Q5_K": (1e-4, 1.6e-3), "Q6_K": (6e-5,),
-    "IQ4_NL": (1e-3,), "IQ4_XS": (5e-5,), "IQ2_XS": (1e-3,), "F16": (), "BF16": (),
+    "IQ4_NL": (1e-3,), "IQ4_XS": (5e-5,), "IQ2_XS": (1e-3,), "MXFP4": (), "F16": (), "BF16": (),
 }  # fmt: skip
 """By type: scales with which random integers make weights of a usual size. Types with kernels, and three of
 those that are expanded."""
@@ -56,6 +56,7 @@ FAST_NAMES = [
     "gpt2",
     "cohere2",
     "qwen3moe",
+    "gpt-oss",
 ]
 """Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
 NUM_TOKENS = 70
@@ -124,6 +125,8 @@ def usual_blocks(kind: str, rows: int, inputs: int, seed: int) -> Stored:
     blocks = np.frombuffer(bytearray(data), np.uint8).reshape(-1, TENSOR_TYPES[NUMBERS[kind]].block_bytes)
     for place, scale in zip((BLOCK_SCALES | CODEBOOK_SCALES)[kind], SCALES[kind], strict=True):
         blocks[:, place : place + 2] = np.array([scale], "<f2").view(np.uint8)
+    if kind == "MXFP4":
+        blocks[:, 0] = 122  # 2 to the power of -5
     return name, shape, blocks.tobytes()
 
 
@@ -158,7 +161,7 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
         model.close()
 
 
-CUT = ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe"]
+CUT = ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss"]
 
 
 @pytest.mark.parametrize("name", slow_but(["gemma3", "qwen3moe"], CUT))

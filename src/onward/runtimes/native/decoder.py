@@ -168,7 +168,8 @@ class Decoder:
         tables = positions.of_layer(layer)
         scale = found.attention_scale or 1.0 / math.sqrt(found.head_size)
         tape.rotate(self._queries, self._keys, self._values, self._rotated, tables, cache, scale * LOG2_E)
-        tape.attend(self._rotated, cache, self._attended, found.window if has_window else None)
+        sinks = self._weights.vector(f"blk.{layer}.attn_sinks.weight")
+        tape.attend(self._rotated, cache, self._attended, found.window if has_window else None, sinks)
         for form in self._weights.forms(f"blk.{layer}.attn_output"):
             tape.quantise(self._attended, found.num_heads * found.head_size, self._inputs[form], form)
 

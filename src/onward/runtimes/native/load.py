@@ -10,8 +10,9 @@ from functools import partial
 from onward import kernels as kernel_package
 from onward.checkpoints.adapter import Change, merged, read_changes
 from onward.checkpoints.architecture import Architecture, Mixture
-from onward.checkpoints.architectures import architecture_of, has_long_positions
+from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.rope import has_long_positions
 from onward.errors import MemoryTooSmall, SetupError
 from onward.kernels.activations import ActivationName
 from onward.kernels.attention_shape import AttentionShape
@@ -99,7 +100,7 @@ def _load(
     context = options.context_within(found.context_length, checkpoint.paths[0].name)
     shape = AttentionShape(
         found.num_heads, found.num_kv_heads, found.head_size, Positions(found, context).rotated, is_wide=is_exact,
-        has_window=bool(found.window_layers),
+        has_window=bool(found.window_layers), has_sinks=found.has_sinks,
     )  # fmt: skip
     embeddings = tuple(sorted({weights.table(name).type for name in tables}))
     kernels = Kernels(tuple(sorted(kinds, key=lambda kind: kind.name)), embeddings, shape, found.mixture is not None)

@@ -76,6 +76,6 @@ class ExpertRecords:
     def _products(self, parts: list[tuple[str, Rows]], sources: dict[ActivationName, Rows], layer: int) -> None:
         matrices, experts, routing = self._cache.matrices, self._cache.experts[layer], self._cache.routings[layer]
         self._tape.expert_products(
-            [(*matrices[name], target, None) for name, target in parts], sources,
+            [(*matrices[name], target, self._weights.expert_biases(name)) for name, target in parts], sources,
             [self._weights.activations(name) for name, _ in parts], experts, routing,
         )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onward.checkpoints.adapter import Change
 from onward.checkpoints.architecture import Architecture
@@ -14,8 +15,9 @@ from onward.checkpoints.mixtures import EXPERT_PARTS
 from onward.checkpoints.tensor import Tensor
 from onward.kernels.activations import ActivationName
 from onward.kernels.memory import Vector
+from onward.kernels.panels import panel_count
 from onward.kernels.tape import Matrix, Table
-from onward.kernels.weight_types import WEIGHT_TYPES, WeightType
+from onward.kernels.weight_types import PANEL_ROWS, WEIGHT_TYPES, WeightType
 from onward.runtimes.native.expert_cache import ExpertLayer
 from onward.runtimes.native.panel_cache import Group, PanelCache, PanelSource
 from onward.runtimes.native.types import StoredType, is_router
@@ -58,6 +60,16 @@ class Weights:
     def required_vector(self, name: str) -> Vector:
         """Return a vector that the architecture requires. Raises CheckpointError."""
         return Vector.of(self._checkpoint.tensor(name).floats().reshape(-1))
+
+    def expert_biases(self, name: str) -> NDArray[np.float32] | None:
+        """Return biases of experts, with zeros up to whole panels: [experts, 16 * panels]. None if there are none."""
+        if not self.has(f"{name}.bias"):
+            return None
+        tensor = self._checkpoint.tensors[f"{name}.bias"]
+        count, rows = tensor.shape[-2:]
+        found = np.zeros((count, PANEL_ROWS * panel_count(rows)), np.float32)
+        found[:, :rows] = tensor.floats().reshape(count, rows)
+        return found
 
     def output_name(self) -> str:
         """Return the name of the output layer's weights: the embeddings where they are shared."""
