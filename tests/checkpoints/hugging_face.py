@@ -74,6 +74,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
     "olmoe": {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3},
+    "gemma": {"model_type": "gemma", "head_dim": 32, "hidden_act": "gelu"},
+    "gemma2": {
+        "model_type": "gemma2", "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32,
+        "attn_logit_softcapping": 4.0, "final_logit_softcapping": 12.0,
+    },
     "gemma3": {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
     "phi3": {"model_type": "phi3", "sliding_window": 24},
     "starcoder2": {"model_type": "starcoder2", "rope_theta": 1e5, "norm_epsilon": 1e-5},
@@ -97,6 +102,10 @@ _LLAMA = {
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
 }  # fmt: skip
+_SANDWICHED = {
+    **_LLAMA, "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}  # fmt: skip
 _NAMES = {
     "llama": {**_LLAMA, "ffn_gate_inp": "block_sparse_moe.gate"},
     "qwen2moe": {
@@ -115,10 +124,8 @@ _NAMES = {
     },
     "mellum": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
     "olmoe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
-    "gemma3": {
-        **_LLAMA, "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
-        "post_ffw_norm": "post_feedforward_layernorm",
-    },
+    "gemma2": _SANDWICHED,
+    "gemma3": _SANDWICHED,
     "olmo2": {
         **_LLAMA, "post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
     },
@@ -276,7 +283,7 @@ def hugging_face_name(name: str, kind: str) -> str:
 
 
 def _habits(name: str, array: NDArray[np.float32], kind: str, metadata: dict[str, Any]) -> NDArray[np.float32]:
-    if kind == "gemma3" and name.endswith("norm.weight"):
+    if kind in ("gemma", "gemma2", "gemma3") and name.endswith("norm.weight"):
         return array - 1
     if "ffn_gate_inp_shexp" in name:
         return array[None]

@@ -17,7 +17,7 @@ PAIRS = ("llama", "granite", "granitemoe", "smollm3", "cohere2")
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
 NORMALISED = ("qwen3moe", "mellum", "llama", "granitemoe", "gpt-oss")
 """The shares of the experts that are used add up to one."""
-GELU_TANH = ("gemma3", "starcoder2", "gpt2")
+GELU_TANH = ("gemma", "gemma2", "gemma3", "starcoder2", "gpt2")
 
 
 class Reference:
@@ -42,7 +42,7 @@ class Reference:
         hidden = self.tensors["token_embd.weight"][tokens]
         if self.kind == "gpt2":
             hidden = hidden + self.tensors["position_embd.weight"][: len(tokens)]
-        if self.kind == "gemma3":
+        if self.kind in ("gemma", "gemma2", "gemma3"):
             hidden = hidden * math.sqrt(self.stated["embedding_length"])
         hidden = hidden * self.stated.get("embedding_scale", 1.0)
         for layer in range(self.stated["block_count"]):
@@ -50,7 +50,12 @@ class Reference:
         hidden = self.norm(hidden, "output_norm")
         logits = self.linear(hidden, "output" if "output.weight" in self.tensors else "token_embd")
         scale = self.stated.get("logit_scale", 1.0)
-        return logits * scale if self.kind == "cohere2" else logits / scale
+        logits = logits * scale if self.kind == "cohere2" else logits / scale
+        return self.capped(logits, "final_logit_softcapping")
+
+    def capped(self, numbers: Array, key: str) -> Array:
+        cap = self.stated.get(key)
+        return numbers if cap is None else cap * np.tanh(numbers / cap)
 
     def block(self, layer: int, hidden: Array) -> Array:
         prefix = f"blk.{layer}."
@@ -64,12 +69,12 @@ class Reference:
             hidden = hidden + self.norm(self.attention(layer, hidden), prefix + "post_attention_norm")
             return hidden + self.norm(self.feed_forward(prefix, hidden), prefix + "post_ffw_norm")
         attended = self.attention(layer, self.norm(hidden, prefix + "attn_norm"))
-        if self.kind == "gemma3":
+        if self.kind in ("gemma2", "gemma3"):
             attended = self.norm(attended, prefix + "post_attention_norm")
         hidden = hidden + attended * self.stated.get("residual_scale", 1.0)
         between = "post_attention_norm" if self.kind == "gpt-oss" else "ffn_norm"
         moved = self.feed_forward(prefix, self.norm(hidden, prefix + between))
-        if self.kind == "gemma3":
+        if self.kind in ("gemma2", "gemma3"):
             moved = self.norm(moved, prefix + "post_ffw_norm")
         return hidden + moved * self.stated.get("residual_scale", 1.0)
 
@@ -138,7 +143,7 @@ class Reference:
         result = np.empty((count, self.heads, self.size))
         for head in range(self.heads):
             shared = head * self.kv_heads // self.heads
-            scores = query[:, head] @ key[:, shared].T * scale
+            scores = self.capped(query[:, head] @ key[:, shared].T * scale, "attn_logit_softcapping")
             largest = scores.max(axis=1, keepdims=True)
             weights = np.exp(np.where(allowed, scores - largest, -np.inf))
             total = weights.sum(axis=1, keepdims=True)
@@ -165,7 +170,7 @@ class Reference:
     def is_local(self, layer: int) -> bool:
         if "attention.sliding_window" not in self.stated:
             return False
-        every = {"gemma3": 6, "cohere2": 4, "olmo2": 4, "mellum": 4, "gpt-oss": 2}.get(self.kind)
+        every = {"gemma2": 2, "gemma3": 6, "cohere2": 4, "olmo2": 4, "mellum": 4, "gpt-oss": 2}.get(self.kind)
         every = self.stated.get("attention.sliding_window_pattern", every)
         return every is None or (layer + 1) % every != 0
 
@@ -179,7 +184,7 @@ class Reference:
     def turned(self, node: Array, is_local: bool) -> Array:
         """Rotate pairs of dimensions by their position."""
         base = self.stated.get("rope.freq_base", 1e4)
-        if is_local and self.kind in ("gemma3", "gpt-oss"):
+        if is_local and self.kind in ("gemma2", "gemma3", "gpt-oss"):
             base = self.stated.get("rope.freq_base_swa", 1e4 if self.kind == "gemma3" else base)
         if is_local and self.kind == "mellum":
             base = self.stated.get("rope.freq_base_local", base)

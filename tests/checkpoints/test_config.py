@@ -60,6 +60,12 @@ READ: dict[str, tuple[str, ...]] = {
         "attn_logit_softcapping", "final_logit_softcapping", "layer_types", "sliding_window", "query_pre_attn_scalar",
         "use_bidirectional_attention",
     ),
+    "gemma": (*_RMS, "attention_bias", "head_dim", "use_bidirectional_attention"),
+    "gemma2": (
+        *(key for key in _RMS if key != "hidden_act"), "hidden_activation", "attention_bias", "head_dim",
+        "attn_logit_softcapping", "final_logit_softcapping", "layer_types", "sliding_window", "query_pre_attn_scalar",
+        "use_bidirectional_attention",
+    ),
     "phi3": (*_RMS, "sliding_window", "original_max_position_embeddings", "embd_pdrop", "resid_pdrop"),
     "starcoder2": (
         *_USUAL, "num_key_value_heads", "norm_epsilon", "sliding_window", "use_bias", "embedding_dropout",
@@ -164,8 +170,10 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
     for key in READ[kind]:
         common = config(kind, **NEEDS.get(key, {}))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
-        if kind in ("gemma3_text", "cohere2", "gpt_oss") and key == "layer_types":
+        if kind in ("gemma2", "gemma3_text", "cohere2", "gpt_oss") and key == "layer_types":
             other = ["full_attention"] * 2
+        if kind == "gemma" and key == "hidden_act":
+            other = "silu"
         if kind == "gpt_neox":
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
         if (kind, key) in (("mellum", "norm_topk_prob"), ("gpt_oss", "attention_bias")):

@@ -47,6 +47,8 @@ READ: dict[str, tuple[str, ...]] = {
     "mellum": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
     "olmoe": (_RMS, *RULES),
     "gpt-oss": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
+    "gemma": (_RMS,),
+    "gemma2": (*_WINDOW, "attn_logit_softcapping", "final_logit_softcapping", _RMS),
     "gemma3": (*_WINDOW, "final_logit_softcapping", _RMS),
     "phi3": (_RMS, "attention.sliding_window"),
     "starcoder2": (_LAYER,),
@@ -96,7 +98,8 @@ OTHERS: dict[str, Any] = {
     "logit_scale": 3.0, "residual_scale": 0.7, "embedding_scale": 3.0, "attention.scale": 0.3,
     "rope.scaling.finetuned": False, "use_parallel_residual": False, "expert_count": 9, "expert_used_count": 4,
     "expert_feed_forward_length": 64, "expert_shared_feed_forward_length": 32, "expert_gating_func": 2,
-    "expert_weights_norm": False, "expert_weights_scale": 3.0,
+    "expert_weights_norm": False, "expert_weights_scale": 3.0, "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 3.0,
 }  # fmt: skip
 """Values that tiny models do not have."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -121,6 +124,7 @@ UNMOVED = {name: {"context_length"} for name in READ} | {
         "attention.sliding_window_pattern",
     },
     "qwen2moe": {"context_length", "expert_weights_norm", "feed_forward_length"},
+    "gemma2": {"context_length", "attention.sliding_window_pattern"},
     "gpt2": {key for key in OTHERS if key.startswith("rope.")},
     "stablelm": _ORIGINAL,
     "gptneox": _ORIGINAL,

@@ -58,9 +58,18 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "expert_feed_forward_length": INNER, "attention.sliding_window": 16, "rope.freq_base": 150_000.0,
         "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
     },
+    "gemma": {"attention.key_length": 32, "attention.value_length": 32},
+    "gemma2": {
+        "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16,
+        "attn_logit_softcapping": 4.0, "final_logit_softcapping": 12.0,
+    },
     "gemma3": {
         "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16,
         "rope.freq_base": 1_000_000.0,
+    },
+    "gemma3, cap": {
+        "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16,
+        "final_logit_softcapping": 12.0,
     },
     "phi3": {"attention.sliding_window": 24},
     "phi3, long": {"rope.dimension_count": 12, "rope.scaling.attn_factor": 1.19},
@@ -94,7 +103,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "cohere2": {"attention.sliding_window": 16, "logit_scale": 0.5},
 }  # fmt: skip
 """What each states besides the common sizes. A name may go on behind a comma."""
-LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3}
+LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3}
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 BIASED = ("starcoder2", "gpt2", "gptneox")
@@ -160,7 +169,7 @@ class _Tensors:
             found["attn_sinks.weight"] = 2 * self.bias(HEADS)
         if self.kind == "cohere2" or self.name in ("stablelm, parallel", "stablelm, head norms"):
             before = ["attn_norm"]
-        after = ["post_attention_norm", "post_ffw_norm"] if self.kind in ("gemma3", "olmo2") else []
+        after = ["post_attention_norm", "post_ffw_norm"] if self.kind in ("gemma2", "gemma3", "olmo2") else []
         for name in (*before, *after):
             found |= self.norm(name)
         return found

@@ -32,6 +32,7 @@ SHAPES = {
     "groups of three": AttentionShape(6, 2, 32, 32, is_wide=True),
     "padded heads": AttentionShape(8, 1, 24, 24),
     "windows and sinks": AttentionShape(4, 2, 16, 16, has_window=True, has_sinks=True),
+    "windows and caps": AttentionShape(4, 2, 16, 16, has_window=True, has_cap=True),
 }
 PLAIN = [name for name in SHAPES if not SHAPES[name].has_window]
 """Those that the definition has."""
@@ -95,7 +96,7 @@ class Step:
         record = ATTEND.record(
             0, has_barrier=False, queries=address(self.queries), query_stride=shape.query_stride,
             cache=address(self.cache), cache_stride=self.cache.strides[0],
-            target=address(out), target_stride=out[0].nbytes, window=WINDOW, cap=0.0,
+            target=address(out), target_stride=out[0].nbytes, window=WINDOW, cap=1.5,
             sinks=address(sinks),
         )  # fmt: skip
         context = np.zeros(CONTEXT_WORDS, np.int64)
@@ -150,7 +151,7 @@ def test_no_cut_into_tiles_changes_a_bit() -> None:
 
 @pytest.mark.parametrize("threads", slow_but([3], [2, 3, 8]))
 @pytest.mark.parametrize("positions", [[5000], [12, 700, 4444], [*range(2500, 2509)], [*range(1020, 1050), 3100]])
-@pytest.mark.parametrize("name", ["groups of three", "windows and sinks"])
+@pytest.mark.parametrize("name", ["groups of three", "windows and sinks", "windows and caps"])
 def test_segments_computed_apart_are_the_whole(name: str, positions: list[int], threads: int) -> None:
     step = Step(SHAPES[name], positions)
     alone = step.run(code(name, "host"))

@@ -80,6 +80,10 @@ class Architecture:
     """Whether each head attends to a key without a value, too, whose score is a weight."""
     attention_scale: float | None = None
     """None: the inverse square root of `head_size`."""
+    attention_cap: float | None = None
+    """Scores become cap * tanh(score / cap)."""
+    logit_cap: float | None = None
+    """Logits become cap * tanh(logit / cap)."""
     window: int = 0
     """Tokens that a layer with a window attends to, itself included."""
     window_layers: frozenset[int] = field(default_factory=frozenset)

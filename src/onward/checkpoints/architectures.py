@@ -19,6 +19,7 @@ from onward.checkpoints.rope import rope_of, with_long_positions
 from onward.errors import CheckpointError
 
 _EPSILONS: dict[Norm, str] = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
+_GEMMA2_PATTERN = 2
 _GEMMA3_PATTERN = 6
 _COHERE2_PATTERN = 4
 _MELLUM_PATTERN = 4
@@ -59,6 +60,27 @@ def _llama(checkpoint: Checkpoint) -> Architecture:
     return _windowed(found, parameters)
 
 
+def _gemma(checkpoint: Checkpoint) -> Architecture:
+    """Gemma (modeling_gemma.py): Llama with scaled embeddings and another activation."""
+    found = _common(checkpoint, activation="gelu_tanh")
+    return replace(found, embedding_scale=math.sqrt(found.hidden))
+
+
+def _gemma2(checkpoint: Checkpoint) -> Architecture:
+    """Gemma 2 (modeling_gemma2.py): a window on every second layer, norms before and after, soft caps."""
+    parameters, found = checkpoint.parameters, _gemma(checkpoint)
+    is_27b = found.num_layers == 46  # its scale is of hidden size per head; the others' is of the head's size
+    default = 1 / math.sqrt(found.hidden / found.num_heads) if is_27b else 0.0
+    found = replace(
+        found,
+        has_norms_after=True,
+        attention_scale=parameters.real("attention.query_scale", default) or None,
+        attention_cap=parameters.real("attn_logit_softcapping", 50.0) or None,
+        logit_cap=parameters.real("final_logit_softcapping", 30.0) or None,
+    )
+    return _windowed(_with_local_base(found, checkpoint), parameters, _GEMMA2_PATTERN, 4096)
+
+
 def _gemma3(checkpoint: Checkpoint) -> Architecture:
     """Gemma 3 (modeling_gemma3.py): five layers with a window, then one without; scaled embeddings; two rope bases."""
     parameters, common = checkpoint.parameters, _common(checkpoint, activation="gelu_tanh")
@@ -75,6 +97,7 @@ def _gemma3(checkpoint: Checkpoint) -> Architecture:
             magnitude=parameters.real("rope.scaling.attn_factor", 1.0),
         ),
         attention_scale=parameters.real("attention.query_scale", default) or None,
+        logit_cap=parameters.real("final_logit_softcapping", 0.0) or None,
     )
     return _windowed(found, parameters, _GEMMA3_PATTERN)
 
@@ -125,18 +148,15 @@ def _gpt_oss(checkpoint: Checkpoint) -> Architecture:
     """gpt-oss (modular_gpt_oss.py): sinks, a window on every second layer, experts with biases and a unit of their own,
     whose weights are shares of those chosen."""
     parameters, found = checkpoint.parameters, _common(checkpoint)
-    assert found.rope is not None
     if found.activation != "silu":
         raise CheckpointError(f"{parameters.where} has the activation {found.activation!r} instead of 'silu'.")
-    base = parameters.real("rope.freq_base_swa", found.rope.base)
     found = replace(
         found,
         has_sinks=True,
         activation="clamped_silu",
-        local_rope=None if base == found.rope.base else rope_of(checkpoint, found.rope.size, base),
         mixture=mixture_of(parameters, feed_forward=found.feed_forward, is_normalised=True),
     )
-    return _windowed(found, parameters, _GPT_OSS_PATTERN)
+    return _windowed(_with_local_base(found, checkpoint), parameters, _GPT_OSS_PATTERN)
 
 
 def _phi3(checkpoint: Checkpoint) -> Architecture:
@@ -252,10 +272,19 @@ def _activation(parameters: Parameters, default: Activation) -> Activation:
     return found
 
 
-def _windowed(found: Architecture, parameters: Parameters, period: int | None = None) -> Architecture:
+def _with_local_base(found: Architecture, checkpoint: Checkpoint) -> Architecture:
+    """Return the architecture with another base of positions for layers with a window, if the file states one."""
+    assert found.rope is not None
+    base = checkpoint.parameters.real("rope.freq_base_swa", found.rope.base)
+    if base == found.rope.base:
+        return found
+    return replace(found, local_rope=rope_of(checkpoint, found.rope.size, base))
+
+
+def _windowed(found: Architecture, parameters: Parameters, period: int | None = None, default: int = 0) -> Architecture:
     """Return the architecture with the window that the parameters state, on the layers that they state, else on all but
     every `period`-th one. With neither it stays without one, which is refused if the window matters."""
-    window = parameters.integer(WINDOW, 0)
+    window = parameters.integer(WINDOW, default)
     layers = parameters.switches("attention.sliding_window_pattern", found.num_layers)
     if layers is None and period is not None:
         layers = [period == _EVERY_LAYER or bool((layer + 1) % period) for layer in range(found.num_layers)]
@@ -276,6 +305,8 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "mellum": _mellum,
     "olmoe": _olmoe,
     "gpt-oss": _gpt_oss,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
     "gemma3": _gemma3,
     "phi3": _phi3,
     "starcoder2": _starcoder2,

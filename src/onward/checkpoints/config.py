@@ -15,7 +15,7 @@ _ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss", "mellum": "mellum",
     "granitemoe": "granitemoe", "granitemoeshared": "granitemoe",
-    "gemma3_text": "gemma3", "phi3": "phi3",
+    "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2",
 }  # fmt: skip
@@ -52,6 +52,15 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024,
     },
     "granite": {"attention_multiplier": 1.0},
+    "gemma": {
+        "head_dim": 256, "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 8192,
+        "hidden_act": "gelu_pytorch_tanh",
+    },
+    "gemma2": {
+        "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 8192,
+        "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096,
+        "sliding_window_pattern": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+    },
     "gemma3_text": {
         "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1e6,
         "rope_local_base_freq": 1e4, "num_attention_heads": 8, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
@@ -116,12 +125,13 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "olmoe": ("attention_bias", False), "mellum": ("attention_bias", False),
     "gpt_oss": ("attention_bias", True), "qwen2_moe": ("qkv_bias", False), "granitemoe": ("attention_bias", False),
     "granitemoeshared": ("attention_bias", False),
+    "gemma": ("attention_bias", False), "gemma2": ("attention_bias", False),
     "gemma3_text": ("attention_bias", False), "phi3": (False, False),
     "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "stablelm": ("use_qkv_bias", False),
     "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
 }  # fmt: skip
 """Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
-_TIED = frozenset({"gemma3_text", "starcoder2", "smollm3", "gpt2", "cohere2"})
+_TIED = frozenset({"gemma", "gemma2", "gemma3_text", "starcoder2", "smollm3", "gpt2", "cohere2"})
 """Model types whose embeddings are the output layer, too, unless `tie_word_embeddings` says otherwise."""
 _CHANGES = {
     "clip_qkv": "clamped queries",
@@ -130,6 +140,7 @@ _CHANGES = {
     "add_cross_attention": "layers that read what another model computes",
 }
 """Statements that change what is computed, and what they stand for."""
+_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _FIXED = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 """Numbers of gpt-oss's experts, which all of its models have."""
 _QUANTISED = frozenset({("gpt_oss", "mxfp4")})
@@ -212,7 +223,8 @@ def _require_computable(config: Config, where: str) -> None:
 
 def _set(config: Config) -> dict[str, Any]:
     """Return what a configuration states. A null counts as absent, except for keys that null switches off."""
-    return {name: value for name, value in config.items() if value is not None or name == "sliding_window"}
+    stated = {name: value for name, value in config.items() if value is not None or name == "sliding_window"}
+    return {**stated, **{name: 0.0 for name in _CAPS if config.get(name, 0.0) is None}}
 
 
 def _first(stated: Config, names: tuple[str, ...]) -> Any:
@@ -221,6 +233,8 @@ def _first(stated: Config, names: tuple[str, ...]) -> Any:
 
 def _activation(stated: Config, where: str) -> str:
     name = _first(stated, ("hidden_activation", "activation_function", "hidden_act"))
+    if stated.get("model_type") == "gemma" and name == "gelu":  # what its first files say, and do not mean
+        name = "gelu_pytorch_tanh"
     found = _ACTIVATIONS.get(name) if isinstance(name, str) else None
     if found is None:
         raise CheckpointError(f"{where} has the activation {str(name)[:40]!r}, which Onward does not compute.")
@@ -238,7 +252,7 @@ def _windows(stated: Config, found: Mapping[str, Any]) -> dict[str, Any]:
     elif type(interval := stated.get("no_rope_layer_interval")) is int and interval > 0:
         result["rope.layers"] = [bool((layer + 1) % interval) for layer in range(count)]
     if window is None or stated.get("use_sliding_window") is False:
-        return result
+        return {**result, "attention.sliding_window": 0} if stated.get("model_type") == "gemma2" else result
     return {**result, "attention.sliding_window": window, **_window_layers(stated, count)}
 
 

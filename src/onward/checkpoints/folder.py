@@ -140,7 +140,7 @@ def _named(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, T
 
 def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
     match parameters.architecture:
-        case "gemma3" if tensor.name.endswith("norm.weight"):
+        case "gemma" | "gemma2" | "gemma3" if tensor.name.endswith("norm.weight"):
             return vector(tensor.name, tensor.floats()[0] + np.float32(1))
         case "gpt2" if tensor.name.startswith("blk.") and len(tensor.shape) == 2:
             return tensor.transposed()

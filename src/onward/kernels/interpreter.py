@@ -29,6 +29,7 @@ from onward.kernels.norms import emit_norm, emit_norm_heads
 from onward.kernels.operations import (
     Writers,
     claim,
+    emit_cap,
     emit_embed,
     emit_product_operation,
     emit_quantise,
@@ -54,7 +55,7 @@ from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
 from onward.kernels.weight_types import WEIGHT_TYPES
 
 END, NORM_CODE, QUANTISE_CODE, UNIT_CODE, ROTATE_CODE, ATTEND_CODE, NORM_HEADS_CODE, MERGE_CODE = range(8)
-ROUTE_CODE, GROUP_CODE, GATHER_CODE, COMBINE_CODE = range(8, 12)
+ROUTE_CODE, GROUP_CODE, GATHER_CODE, COMBINE_CODE, CAP_CODE = range(8, 13)
 _FIRST_EMBED, _FIRST_PRODUCT, _FIRST_EXPERT_PRODUCT = 16, 64, 128
 SLEEPERS_OFFSET = 64
 """Behind a number that threads wait for, how many of them sleep."""
@@ -80,6 +81,7 @@ class Kernels:
     """Types of tables."""
     attention: AttentionShape
     has_experts: bool = False
+    has_logit_cap: bool = False
 
     def embed_code(self, name: str) -> int:
         """Return the operation that reads a table of this type."""
@@ -128,6 +130,8 @@ class Kernels:
                 COMBINE_CODE: emit_combine(module),
                 **{self.expert_product_code(kind): emit_expert_product(module, kind) for kind in self.products},
             }
+        if self.has_logit_cap:
+            operations[CAP_CODE] = emit_cap(module)
         _emit_interpreter(module, isa, operations)
         return module.text()
 

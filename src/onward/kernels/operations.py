@@ -20,6 +20,7 @@ from onward.kernels.maths import erf, sigmoid, tanh
 from onward.kernels.panels import emit_ordered_block
 from onward.kernels.products import ProductKind, emit_product
 from onward.kernels.records import (
+    CAP,
     COMPLETED_OFFSET,
     CONTEXT,
     EMBED,
@@ -230,6 +231,22 @@ def emit_unit(module: Module, writers: Writers) -> Any:
             factor = f.select(is_clamped, f.max(f.min(factor, _LIMIT), -_LIMIT) + 1.0, factor)
             f.store(f.load(values, F32X16, at) * factor, values, at)
         writers.call(f, op.field(UNIT, "form"), values, target, first, last)
+    return f.ret()
+
+
+def emit_cap(module: Module) -> Any:
+    """Soft caps of logits, in place."""
+    op = Operation(module, "cap")
+    f = op.f
+    pieces, vectors = op.field(CAP, "pieces"), op.field(CAP, "num_vectors")
+    per_piece = (vectors + pieces - 1) // pieces
+    cap = f.splat(op.field(CAP, "cap"), LANES)
+    with claim(f, op.counter, op.shared("num_logit_rows") * pieces, f.i64(1)) as (piece, _):
+        values = f.at(op.field(CAP, "values"), piece // pieces * op.field(CAP, "stride"))
+        first = piece % pieces * per_piece
+        last = f.min(first + per_piece, vectors)
+        with f.loop(first * _ROW_VECTOR, last * _ROW_VECTOR, _ROW_VECTOR) as at:
+            f.store(cap * tanh(f, f.load(values, F32X16, at) / cap), values, at)
     return f.ret()
 
 

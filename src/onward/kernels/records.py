@@ -80,6 +80,8 @@ UNIT = Layout(
 """target = activation(gate) * up, or activation(up) where there is no gate. `pieces`: into how many parts a row is cut;
 `activation`: 0 silu, 1 gelu, 2 gelu by tanh, 3 gpt-oss's, by which `up` changes, too; `copies`: how many rows there are
 for each row of the step."""
+CAP = Layout(values=PTR, stride=I64, num_vectors=I64, pieces=I64, cap=F32)
+"""values = cap * tanh(values / cap), of the rows whose logits are wanted: vectors of 16. `pieces`: as in UNIT."""
 ROTATE = Layout(
     queries=PTR, keys=PTR, values=PTR, query_stride=I64, key_stride=I64,
     cosines=PTR, sines=PTR, cache=PTR, cache_stride=I64, target=PTR, scale=F32,

@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.kernels.activations import ACTIVATIONS, ActivationName
+from onward.kernels.attention_shape import LANES
 from onward.kernels.interpreter import (
     ATTEND_CODE,
+    CAP_CODE,
     MAX_GROUP,
     MERGE_CODE,
     NORM_CODE,
@@ -30,6 +32,7 @@ from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES, ProductKind
 from onward.kernels.records import (
     ATTEND,
+    CAP,
     EMBED,
     HEADER,
     NORM,
@@ -47,6 +50,7 @@ CLAIM_BYTES = 49_152
 MIN_CLAIMS = 4
 """Pieces per thread that a product is cut into at least, while its panels last."""
 UNIT_PIECE_NUMBERS = 1024
+CAP_PIECE_NUMBERS = 8192
 EVERYTHING = 1 << 30
 """A window that contains every position."""
 
@@ -263,10 +267,17 @@ class TapeBuilder:
         self._append(record, queries, keys, values, target, tables, cache)
 
     def attend(
-        self, queries: Rows, cache: Rows, target: Rows, window: int | None = None, sinks: Vector | None = None
+        self,
+        queries: Rows,
+        cache: Rows,
+        target: Rows,
+        window: int | None = None,
+        *,
+        sinks: Vector | None = None,
+        cap: float | None = None,
     ) -> None:
         """Write what each head attends to, float32 [rows, heads * head size]: to all positions, or to the last ones.
-        `sinks`: of each head, the score of a key without a value."""
+        `sinks`: of each head, the score of a key without a value; `cap`: of scores."""
         shape = self._kernels.attention
         queries.require(self._rows, shape.query_stride)
         target.require(self._rows, 4 * shape.num_heads * shape.head_size)
@@ -274,6 +285,8 @@ class TapeBuilder:
             raise ValueError("The kernels were compiled without windows.")
         if (sinks is not None) != shape.has_sinks or (sinks is not None and sinks.length != shape.num_heads):
             raise ValueError(f"The kernels need other sinks for {shape.num_heads} heads, or none.")
+        if (cap is not None) != shape.has_cap:
+            raise ValueError("The kernels were compiled with a cap of scores, or without one.")
         cache.require(1, shape.block_bytes)
         if queries.stride != shape.query_stride:
             raise ValueError("Rows of queries are not as long as the kernels expect.")
@@ -281,12 +294,23 @@ class TapeBuilder:
             ATTEND_CODE, has_barrier=True, queries=queries.address, query_stride=queries.stride,
             cache=cache.address, cache_stride=cache.stride,
             target=target.address, target_stride=target.stride, window=EVERYTHING if window is None else window,
-            cap=0.0, sinks=0 if sinks is None else sinks.address,
+            cap=cap or 0.0, sinks=0 if sinks is None else sinks.address,
         )  # fmt: skip
         self._append(record, queries, cache, target, sinks)
         record = record.copy()
         HEADER.set(record, operation=MERGE_CODE)
         self._append(record, queries, cache, target)
+
+    def cap(self, values: Rows, numbers: int, cap: float) -> None:
+        """Cap the logits that are wanted, float32 [rows, numbers]: whole vectors of 16."""
+        values.require(self._rows, 4 * numbers)
+        if numbers % LANES or not self._kernels.has_logit_cap:
+            raise ValueError(f"{numbers} logits cannot be capped, or the kernels were compiled without that.")
+        record = CAP.record(
+            CAP_CODE, has_barrier=True, values=values.address, stride=values.stride, num_vectors=numbers // LANES,
+            pieces=max(1, numbers // CAP_PIECE_NUMBERS), cap=cap,
+        )  # fmt: skip
+        self._append(record, values)
 
     def products(
         self,

@@ -57,6 +57,7 @@ FAST_NAMES = [
     "cohere2",
     "qwen3moe",
     "gpt-oss",
+    "gemma2",
 ]
 """Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
 NUM_TOKENS = 70
@@ -161,7 +162,7 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
         model.close()
 
 
-CUT = ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss"]
+CUT = ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2"]
 
 
 @pytest.mark.parametrize("name", slow_but(["gemma3", "qwen3moe"], CUT))

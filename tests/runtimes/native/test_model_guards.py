@@ -23,7 +23,7 @@ def run(argument: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["llama, untied", "gemma3", "phi3", "gpt2", "cohere2", "olmo2", "qwen3moe", "qwen2moe", "gpt-oss"]
+    "name", ["llama, untied", "gemma3", "phi3", "gpt2", "cohere2", "olmo2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2"]
 )
 def test_no_kernel_leaves_its_memory(name: str, tmp_path: Path) -> None:
     metadata, tensors = tiny(name)

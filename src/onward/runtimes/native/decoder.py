@@ -25,6 +25,7 @@ from onward.kernels.memory import Rows
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES
 from onward.kernels.tape import Norm, TapeBuilder, float_row_bytes
+from onward.kernels.weight_types import PANEL_ROWS
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.weights import EMBEDDING, POSITION_EMBEDDING, Weights
@@ -105,6 +106,8 @@ class Decoder:
         logits = Rows.allocate(self._rows, panels * OUT_BYTES)
         self._read("output_norm", [output], of_logit_rows=True)
         self._products([(output, logits)], of_logit_rows=True, scale=found.logit_scale)
+        if found.logit_cap is not None:
+            self._tape.cap(logits, panels * PANEL_ROWS, found.logit_cap)
         return logits
 
     def _block(self, layer: int, positions: Positions, cache: Rows) -> None:
@@ -169,7 +172,8 @@ class Decoder:
         scale = found.attention_scale or 1.0 / math.sqrt(found.head_size)
         tape.rotate(self._queries, self._keys, self._values, self._rotated, tables, cache, scale * LOG2_E)
         sinks = self._weights.vector(f"blk.{layer}.attn_sinks.weight")
-        tape.attend(self._rotated, cache, self._attended, found.window if has_window else None, sinks)
+        window = found.window if has_window else None
+        tape.attend(self._rotated, cache, self._attended, window, sinks=sinks, cap=found.attention_cap)
         for form in self._weights.forms(f"blk.{layer}.attn_output"):
             tape.quantise(self._attended, found.num_heads * found.head_size, self._inputs[form], form)
 

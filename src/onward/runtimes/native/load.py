@@ -101,9 +101,13 @@ def _load(
     shape = AttentionShape(
         found.num_heads, found.num_kv_heads, found.head_size, Positions(found, context).rotated, is_wide=is_exact,
         has_window=bool(found.window_layers), has_sinks=found.has_sinks,
+        has_cap=found.attention_cap is not None,
     )  # fmt: skip
     embeddings = tuple(sorted({weights.table(name).type for name in tables}))
-    kernels = Kernels(tuple(sorted(kinds, key=lambda kind: kind.name)), embeddings, shape, found.mixture is not None)
+    kernels = Kernels(
+        tuple(sorted(kinds, key=lambda kind: kind.name)), embeddings, shape, found.mixture is not None,
+        found.logit_cap is not None,
+    )  # fmt: skip
     isa = host().isa
     recipe = Recipe(partial(kernels.module_text, isa), (kernels, isa.name), (kernel_package,))
     code = load_code(recipe, notify=lambda: progress(COMPILING))
