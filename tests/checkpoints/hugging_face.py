@@ -74,6 +74,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
     "olmoe": {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3},
+    "glm4": {"model_type": "glm4", "head_dim": 16},
     "gemma": {"model_type": "gemma", "head_dim": 32, "hidden_act": "gelu"},
     "gemma2": {
         "model_type": "gemma2", "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32,
@@ -124,6 +125,10 @@ _NAMES = {
     },
     "mellum": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
     "olmoe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
+    "glm4": {
+        **_LLAMA, "post_attention_norm": "post_self_attn_layernorm", "ffn_up": "mlp.gate_up_proj",
+        "post_ffw_norm": "post_mlp_layernorm",
+    },
     "gemma2": _SANDWICHED,
     "gemma3": _SANDWICHED,
     "olmo2": {
@@ -300,7 +305,9 @@ def hugging_face_rows(
         size = HIDDEN // HEADS
         return array.reshape(3, HEADS, size, -1).swapaxes(0, 1).reshape(array.shape)
     layer = name.split(".")[-2]
-    if kind in PAIRS and kind != "cohere2" and layer in ("attn_q", "attn_k"):  # theirs are half a head apart
+    if (
+        kind in PAIRS and kind not in ("cohere2", "glm4") and layer in ("attn_q", "attn_k")
+    ):  # theirs are half a head apart
         heads = HEADS if layer == "attn_q" else metadata[f"{kind}.attention.head_count_kv"]
         return array.reshape(heads, -1, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
     return array

@@ -13,7 +13,7 @@ Array = Any
 """float64, of any shape."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 """The others divide by the root mean square."""
-PAIRS = ("llama", "granite", "granitemoe", "smollm3", "cohere2")
+PAIRS = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4")
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
 NORMALISED = ("qwen3moe", "mellum", "llama", "granitemoe", "gpt-oss")
 """The shares of the experts that are used add up to one."""
@@ -69,12 +69,12 @@ class Reference:
             hidden = hidden + self.norm(self.attention(layer, hidden), prefix + "post_attention_norm")
             return hidden + self.norm(self.feed_forward(prefix, hidden), prefix + "post_ffw_norm")
         attended = self.attention(layer, self.norm(hidden, prefix + "attn_norm"))
-        if self.kind in ("gemma2", "gemma3"):
+        if self.kind in ("gemma2", "gemma3", "glm4"):
             attended = self.norm(attended, prefix + "post_attention_norm")
         hidden = hidden + attended * self.stated.get("residual_scale", 1.0)
         between = "post_attention_norm" if self.kind == "gpt-oss" else "ffn_norm"
         moved = self.feed_forward(prefix, self.norm(hidden, prefix + between))
-        if self.kind in ("gemma2", "gemma3"):
+        if self.kind in ("gemma2", "gemma3", "glm4"):
             moved = self.norm(moved, prefix + "post_ffw_norm")
         return hidden + moved * self.stated.get("residual_scale", 1.0)
 
@@ -82,7 +82,7 @@ class Reference:
         if prefix + "ffn_gate_inp.weight" in self.tensors:
             return np.array([self.mixture(prefix, row) for row in hidden])
         up = self.linear(hidden, prefix + "ffn_up")
-        if self.kind == "phi3":
+        if self.kind in ("phi3", "glm4"):
             gate, up = np.split(up, 2, axis=-1)
             return self.linear(self.activated(gate) * up, prefix + "ffn_down")
         if prefix + "ffn_gate.weight" in self.tensors:

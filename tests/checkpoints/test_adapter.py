@@ -61,7 +61,7 @@ def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
     return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
 
 
-TUNED = ["llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2"]
+TUNED = ["llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4"]
 """Of mixtures, everything but the experts: their routers too."""
 
 

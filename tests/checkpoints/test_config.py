@@ -60,6 +60,7 @@ READ: dict[str, tuple[str, ...]] = {
         "attn_logit_softcapping", "final_logit_softcapping", "layer_types", "sliding_window", "query_pre_attn_scalar",
         "use_bidirectional_attention",
     ),
+    "glm4": (*_RMS, "attention_bias", "head_dim", "partial_rotary_factor"),
     "gemma": (*_RMS, "attention_bias", "head_dim", "use_bidirectional_attention"),
     "gemma2": (
         *(key for key in _RMS if key != "hidden_act"), "hidden_activation", "attention_bias", "head_dim",
@@ -176,7 +177,7 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = "silu"
         if kind == "gpt_neox":
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
-        if (kind, key) in (("mellum", "norm_topk_prob"), ("gpt_oss", "attention_bias")):
+        if (kind, key) in (("mellum", "norm_topk_prob"), ("gpt_oss", "attention_bias"), ("glm4", "attention_bias")):
             other = False
         is_read = read({**common, key: other}) != read(common)
         assert is_read != (key in CANNOT_MATTER), f"{kind}: {key}"

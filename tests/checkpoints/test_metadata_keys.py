@@ -47,6 +47,7 @@ READ: dict[str, tuple[str, ...]] = {
     "mellum": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
     "olmoe": (_RMS, *RULES),
     "gpt-oss": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
+    "glm4": (_RMS, "rope.dimension_sections"),
     "gemma": (_RMS,),
     "gemma2": (*_WINDOW, "attn_logit_softcapping", "final_logit_softcapping", _RMS),
     "gemma3": (*_WINDOW, "final_logit_softcapping", _RMS),
@@ -174,6 +175,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a list of the wrong length": (
         "gemma3", {"attention.sliding_window_pattern": [True, False]}, "states 2 values as.*but has 7 layers",
     ),
+    "positions in an image": ("glm4", {"rope.dimension_sections": [4, 2, 2, 0]}, "uses positions in an image"),
     "heads of the wrong number": ("llama", {"attention.head_count_kv": [2] * 3}, "3 values.*2 layers"),
     "heads that differ": ("llama", {"attention.head_count_kv": [2, 4]}, "layers of different sizes"),
     "inner sizes that differ": ("llama", {"feed_forward_length": [96, 64]}, "layers of different sizes"),

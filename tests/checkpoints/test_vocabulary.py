@@ -45,7 +45,9 @@ def id_of(tokenizer: dict[str, Any], text: str) -> int:
 ADDS_START = {
     "llama-bpe": True, "llama3": True, "llama-v3": True, "falcon3": True, "falcon-h1": True, "pixtral": True,
     "midm-2.0": True, "lfm2": True, "tekken": True,
-    **dict.fromkeys(("qwen2", "gpt-2", "smollm", "default", "dbrx", "smaug-bpe", "gpt-4o", "llama4", "olmo"), False),
+    **dict.fromkeys(
+        ("qwen2", "gpt-2", "smollm", "default", "dbrx", "smaug-bpe", "gpt-4o", "llama4", "olmo", "glm4"), False,
+    ),
 }  # fmt: skip
 
 

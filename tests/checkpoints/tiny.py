@@ -58,6 +58,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "expert_feed_forward_length": INNER, "attention.sliding_window": 16, "rope.freq_base": 150_000.0,
         "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
     },
+    "glm4": {"rope.dimension_count": 8},
     "gemma": {"attention.key_length": 32, "attention.value_length": 32},
     "gemma2": {
         "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16,
@@ -110,6 +111,8 @@ BIASED = ("starcoder2", "gpt2", "gptneox")
 """All layers and norms have biases."""
 JOINED = ("phi3", "gpt2", "gptneox")
 """Queries, keys and values are one tensor."""
+JOINED_GATES = ("phi3", "glm4")
+"""So are a feed-forward layer's two inputs."""
 UNGATED = ("starcoder2", "gpt2", "gptneox")
 UNTIED = (
     "llama, untied", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2", "olmo2, window",
@@ -169,7 +172,7 @@ class _Tensors:
             found["attn_sinks.weight"] = 2 * self.bias(HEADS)
         if self.kind == "cohere2" or self.name in ("stablelm, parallel", "stablelm, head norms"):
             before = ["attn_norm"]
-        after = ["post_attention_norm", "post_ffw_norm"] if self.kind in ("gemma2", "gemma3", "olmo2") else []
+        after = ["post_attention_norm", "post_ffw_norm"] if self.kind in ("gemma2", "gemma3", "olmo2", "glm4") else []
         for name in (*before, *after):
             found |= self.norm(name)
         return found
@@ -183,7 +186,7 @@ class _Tensors:
         if self.kind in JOINED:
             parts = {"attn_qkv": np.concatenate(list(parts.values()))}
         found = {f"{part}.weight": weights for part, weights in parts.items()}
-        if self.kind in ("qwen2", "qwen2moe", "gpt-oss", *BIASED) or self.name == "stablelm":
+        if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", *BIASED) or self.name == "stablelm":
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
         if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3"):
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
@@ -198,9 +201,9 @@ class _Tensors:
     def _feed_forward(self) -> dict[str, Any]:
         if "expert_count" in self.stated:
             return self._experts()
-        up = 2 * FEED_FORWARD if self.kind == "phi3" else FEED_FORWARD
+        up = 2 * FEED_FORWARD if self.kind in JOINED_GATES else FEED_FORWARD
         found = self._layer("ffn_up", up, HIDDEN) | self._layer("ffn_down", HIDDEN, FEED_FORWARD)
-        if self.kind not in (*UNGATED, "phi3"):
+        if self.kind not in (*UNGATED, *JOINED_GATES):
             found |= self._layer("ffn_gate", FEED_FORWARD, HIDDEN)
         return found
 

@@ -102,6 +102,11 @@ def _gemma3(checkpoint: Checkpoint) -> Architecture:
     return _windowed(found, parameters, _GEMMA3_PATTERN)
 
 
+def _glm4(checkpoint: Checkpoint) -> Architecture:
+    """GLM-4 of 2025 (modeling_glm4.py): norms before and after, and rotation of half of each head."""
+    return replace(_common(checkpoint), has_norms_after=True)
+
+
 def _qwen3moe(checkpoint: Checkpoint) -> Architecture:
     """Qwen 3 with experts (modeling_qwen3_moe.py). GGUF files have them in all layers, and do not state that weights
     are normalised, which those of all that are published are."""
@@ -305,6 +310,7 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "mellum": _mellum,
     "olmoe": _olmoe,
     "gpt-oss": _gpt_oss,
+    "glm4": _glm4,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3": _gemma3,

@@ -19,7 +19,8 @@ _LAYER = {
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm", "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm", "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
+    "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm",
+    "post_mlp_layernorm": "post_ffw_norm", "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.router.layer": "ffn_gate_inp",
@@ -62,14 +63,14 @@ SKIPPED = (
 )
 """Ends of the names of tensors that older files have and that follow from the configuration."""
 
-PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2")
+PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4")
 """Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""
-PAIRED_IN_FOLDERS = ("cohere2",)
+PAIRED_IN_FOLDERS = ("cohere2", "glm4")
 """The same for Hugging Face's files."""
 _NORMS_BETWEEN = ("gpt-oss",)
 """Architectures whose GGUF files call the norm before feed-forward layers `post_attention_norm`."""
-_JOINED_GATE = "phi3"
-"""The architecture whose `ffn_up` contains the gate, too."""
+_JOINED_GATES = ("phi3", "glm4")
+"""Architectures whose `ffn_up` contains the gate, too."""
 
 
 def has_norms_after(names: Iterable[str]) -> bool:
@@ -104,7 +105,7 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
     """
     if parameters.architecture in _NORMS_BETWEEN:
         tensors = {_usual_norm(name, tensors): tensor for name, tensor in tensors.items()}
-    has_parts = parameters.architecture == _JOINED_GATE or any(_layer(name) == "attn_qkv" for name in tensors)
+    has_parts = parameters.architecture in _JOINED_GATES or any(_layer(name) == "attn_qkv" for name in tensors)
     if not has_pairs and not has_parts:
         return dict(tensors)
     heads = _Heads(parameters)
@@ -133,7 +134,7 @@ class _Heads:
         self.size = parameters.integer("attention.key_length", hidden // self.num_heads, minimum=1)
         self.rotated = parameters.integer("rope.dimension_count", self.size)
         self.feed_forward = parameters.same_in_layers("feed_forward_length", layers, 4 * hidden)
-        self.has_joined_gate = parameters.architecture == _JOINED_GATE
+        self.has_joined_gate = parameters.architecture in _JOINED_GATES
 
     def halves(self, name: str) -> NDArray[np.int64] | None:
         """Return the order of rows in which the first dimensions of all pairs come before the second ones; None for

@@ -15,7 +15,7 @@ _ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss", "mellum": "mellum",
     "granitemoe": "granitemoe", "granitemoeshared": "granitemoe",
-    "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
+    "glm4": "glm4", "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2",
 }  # fmt: skip
@@ -52,6 +52,10 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024,
     },
     "granite": {"attention_multiplier": 1.0},
+    "glm4": {
+        "head_dim": 128, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-7,
+        "max_position_embeddings": 131_072, "attention_bias": True,
+    },
     "gemma": {
         "head_dim": 256, "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 8192,
         "hidden_act": "gelu_pytorch_tanh",
@@ -125,7 +129,7 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "olmoe": ("attention_bias", False), "mellum": ("attention_bias", False),
     "gpt_oss": ("attention_bias", True), "qwen2_moe": ("qkv_bias", False), "granitemoe": ("attention_bias", False),
     "granitemoeshared": ("attention_bias", False),
-    "gemma": ("attention_bias", False), "gemma2": ("attention_bias", False),
+    "glm4": ("attention_bias", False), "gemma": ("attention_bias", False), "gemma2": ("attention_bias", False),
     "gemma3_text": ("attention_bias", False), "phi3": (False, False),
     "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "stablelm": ("use_qkv_bias", False),
     "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),

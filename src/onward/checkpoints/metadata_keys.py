@@ -37,6 +37,7 @@ USED_BY: dict[str, frozenset[str]] = {
     "mellum": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW[:2]}),
     "olmoe": frozenset({_RMS, *_EXPERTS}),
     "gpt-oss": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW}),
+    "glm4": frozenset({_RMS}),
     "gemma": frozenset({_RMS}),
     "gemma2": frozenset({_RMS, *_WINDOW, "attn_logit_softcapping", "final_logit_softcapping"}),
     "gemma3": frozenset({_RMS, *_WINDOW, "final_logit_softcapping"}),
@@ -71,6 +72,7 @@ REFUSED: dict[str, str] = {
     "attention.max_alibi_bias": "ALiBi positions",
     "attention.clamp_kqv": "clamped queries",
     "deepstack_mapping": "layers that read an image",
+    "rope.dimension_sections": "positions in an image",
 }
 """Where they are neither zero nor used, and what they stand for."""
 SAME_AS: dict[str, str] = {

@@ -47,7 +47,8 @@ _BY_PATTERN: dict[PreTokenizer, tuple[str, ...]] = {
     PreTokenizer((_LLAMA3,), ignore_merges=True, adds_start=True): (
         "llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
     ),
-    PreTokenizer((_LLAMA3,)): ("smaug-bpe", "dbrx"),
+    PreTokenizer((_LLAMA3,)): ("smaug-bpe", "dbrx", "chatglm-bpe"),
+    PreTokenizer((_LLAMA3,), ignore_merges=True): ("glm4", "glm5"),
     PreTokenizer((_QWEN2,)): (
         "qwen2", "deepseek-r1-qwen", "kormo", "stablelm2", "megrez", "hunyuan", "solar-open", "grok-2",
     ),

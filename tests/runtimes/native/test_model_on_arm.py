@@ -36,7 +36,7 @@ def write(folder: Path, name: str, kind: str) -> Path:
     metadata, tensors = tiny(name)
     stored: dict[str, Stored] = {}
     for seed, (key, array) in enumerate(tensors.items()):
-        is_whole = array.ndim > 1 and array.shape[-1] % 32 == 0 and "gate_inp" not in key
+        is_whole = array.ndim > 1 and array.shape[-1] % 32 == 0 and "gate_inp" not in key and "bias" not in key
         rows = array.size // array.shape[-1]
         stored[key] = usual_blocks(kind, rows, array.shape[-1], seed) if is_whole else floats(array)
         stored[key] = stored[key][0], array.shape, stored[key][2]
