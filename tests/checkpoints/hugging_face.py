@@ -75,6 +75,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "olmoe": {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3},
     "glm4": {"model_type": "glm4", "head_dim": 16},
+    "exaone4": {"model_type": "exaone4", "sliding_window": None},
+    "exaone4, window": {
+        "model_type": "exaone4", "sliding_window": 16, "sliding_window_pattern": "LLLG",
+        "layer_types": [*["sliding_attention"] * 3, "full_attention", "sliding_attention"],
+    },
     "gemma": {"model_type": "gemma", "head_dim": 32, "hidden_act": "gelu"},
     "gemma2": {
         "model_type": "gemma2", "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32,
@@ -131,9 +136,8 @@ _NAMES = {
     },
     "gemma2": _SANDWICHED,
     "gemma3": _SANDWICHED,
-    "olmo2": {
-        **_LLAMA, "post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
-    },
+    "olmo2": _SANDWICHED,
+    "exaone4": _SANDWICHED,
     "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     "starcoder2": {**_LLAMA, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
     "gpt2": {

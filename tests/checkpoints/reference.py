@@ -65,7 +65,7 @@ class Reference:
         if self.stated.get("use_parallel_residual"):
             attended = self.attention(layer, self.norm(hidden, prefix + "attn_norm"))
             return hidden + attended + self.feed_forward(prefix, self.norm(hidden, prefix + "ffn_norm"))
-        if self.kind == "olmo2":
+        if self.kind in ("olmo2", "exaone4"):
             hidden = hidden + self.norm(self.attention(layer, hidden), prefix + "post_attention_norm")
             return hidden + self.norm(self.feed_forward(prefix, hidden), prefix + "post_ffw_norm")
         attended = self.attention(layer, self.norm(hidden, prefix + "attn_norm"))
@@ -162,7 +162,7 @@ class Reference:
         if self.kind in ("olmo2", "olmoe"):
             flat[:2] = [self.norm(flat[0], prefix + "attn_q_norm"), self.norm(flat[1], prefix + "attn_k_norm")]
         query, key, value = (each.reshape(len(hidden), -1, self.size) for each in flat)
-        is_normal = self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "stablelm")
+        is_normal = self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "stablelm", "exaone4")
         if is_normal and prefix + "attn_q_norm.weight" in self.tensors:
             query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")
         return [query, key, value]
@@ -172,10 +172,12 @@ class Reference:
             return False
         every = {"gemma2": 2, "gemma3": 6, "cohere2": 4, "olmo2": 4, "mellum": 4, "gpt-oss": 2}.get(self.kind)
         every = self.stated.get("attention.sliding_window_pattern", every)
+        if isinstance(every, list):
+            return bool(every[layer])
         return every is None or (layer + 1) % every != 0
 
     def is_rotated(self, layer: int) -> bool:
-        if self.kind == "cohere2":
+        if self.kind == "cohere2" or (self.kind == "exaone4" and "attention.sliding_window" in self.stated):
             return self.is_local(layer)
         if self.kind == "granite" and not self.stated.get("rope.scaling.finetuned", True):
             return False

@@ -61,6 +61,7 @@ READ: dict[str, tuple[str, ...]] = {
         "use_bidirectional_attention",
     ),
     "glm4": (*_RMS, "attention_bias", "head_dim", "partial_rotary_factor"),
+    "exaone4": (*_RMS, "sliding_window", "sliding_window_pattern", "layer_types"),
     "gemma": (*_RMS, "attention_bias", "head_dim", "use_bidirectional_attention"),
     "gemma2": (
         *(key for key in _RMS if key != "hidden_act"), "hidden_activation", "attention_bias", "head_dim",
@@ -116,7 +117,7 @@ OTHERS: dict[str, Any] = {
     "mlp_layer_types": ["sparse", "dense"], "clip_qkv": 8.0, "num_experts": 6, "num_local_experts": 6,
     "num_experts_per_tok": 3, "moe_intermediate_size": 48,
     "shared_expert_intermediate_size": 48, "qkv_bias": False, "norm_topk_prob": True,
-    "mlp_only_layers": [0], "decoder_sparse_step": 2, "tie_word_embeddings": None,
+    "sliding_window_pattern": 2, "mlp_only_layers": [0], "decoder_sparse_step": 2, "tie_word_embeddings": None,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 NEEDS: dict[str, dict[str, Any]] = {
@@ -171,7 +172,7 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
     for key in READ[kind]:
         common = config(kind, **NEEDS.get(key, {}))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
-        if kind in ("gemma2", "gemma3_text", "cohere2", "gpt_oss") and key == "layer_types":
+        if kind in ("gemma2", "gemma3_text", "cohere2", "gpt_oss", "exaone4") and key == "layer_types":
             other = ["full_attention"] * 2
         if kind == "gemma" and key == "hidden_act":
             other = "silu"

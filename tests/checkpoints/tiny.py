@@ -59,6 +59,10 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
     },
     "glm4": {"rope.dimension_count": 8},
+    "exaone4": {},
+    "exaone4, window": {
+        "attention.sliding_window": 16, "attention.sliding_window_pattern": [True, True, True, False, True],
+    },
     "gemma": {"attention.key_length": 32, "attention.value_length": 32},
     "gemma2": {
         "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16,
@@ -104,7 +108,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "cohere2": {"attention.sliding_window": 16, "logit_scale": 0.5},
 }  # fmt: skip
 """What each states besides the common sizes. A name may go on behind a comma."""
-LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3}
+LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5}
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 BIASED = ("starcoder2", "gpt2", "gptneox")
@@ -113,6 +117,8 @@ JOINED = ("phi3", "gpt2", "gptneox")
 """Queries, keys and values are one tensor."""
 JOINED_GATES = ("phi3", "glm4")
 """So are a feed-forward layer's two inputs."""
+SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4")
+"""What layers add is normalised."""
 UNGATED = ("starcoder2", "gpt2", "gptneox")
 UNTIED = (
     "llama, untied", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2", "olmo2, window",
@@ -166,13 +172,13 @@ class _Tensors:
 
     def block(self) -> dict[str, Any]:
         found = {**self._attention(), **self._feed_forward()}
-        before = [] if self.kind == "olmo2" else ["attn_norm", "ffn_norm"]
+        before = [] if self.kind in ("olmo2", "exaone4") else ["attn_norm", "ffn_norm"]
         if self.kind == "gpt-oss":
             before[1] = "post_attention_norm"
             found["attn_sinks.weight"] = 2 * self.bias(HEADS)
         if self.kind == "cohere2" or self.name in ("stablelm, parallel", "stablelm, head norms"):
             before = ["attn_norm"]
-        after = ["post_attention_norm", "post_ffw_norm"] if self.kind in ("gemma2", "gemma3", "olmo2", "glm4") else []
+        after = ["post_attention_norm", "post_ffw_norm"] if self.kind in SANDWICHED else []
         for name in (*before, *after):
             found |= self.norm(name)
         return found
@@ -188,7 +194,7 @@ class _Tensors:
         found = {f"{part}.weight": weights for part, weights in parts.items()}
         if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", *BIASED) or self.name == "stablelm":
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
-        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3"):
+        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4"):
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
         if self.name == "stablelm, head norms":
             for part, width in (("q", self.queries), ("k", self.keys)):

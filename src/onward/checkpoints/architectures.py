@@ -19,6 +19,7 @@ from onward.checkpoints.rope import rope_of, with_long_positions
 from onward.errors import CheckpointError
 
 _EPSILONS: dict[Norm, str] = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
+_EXAONE4_PATTERN = 4
 _GEMMA2_PATTERN = 2
 _GEMMA3_PATTERN = 6
 _COHERE2_PATTERN = 4
@@ -100,6 +101,18 @@ def _gemma3(checkpoint: Checkpoint) -> Architecture:
         logit_cap=parameters.real("final_logit_softcapping", 0.0) or None,
     )
     return _windowed(found, parameters, _GEMMA3_PATTERN)
+
+
+def _exaone4(checkpoint: Checkpoint) -> Architecture:
+    """EXAONE 4 (modular_exaone4.py): norms after attention and feed-forward layers, and per head; where layers have a
+    window, only those know positions. llama.cpp has one on three layers of four of the 32B, whatever its file states.
+    """
+    found = replace(_common(checkpoint), has_norms_before=False, has_norms_after=True)
+    period, default = (_EXAONE4_PATTERN, 4096) if found.num_layers == 64 else (None, 0)
+    found = _windowed(found, checkpoint.parameters, period, default)
+    if not found.window:
+        return found
+    return replace(found, ropeless_layers=frozenset(range(found.num_layers)) - found.window_layers)
 
 
 def _glm4(checkpoint: Checkpoint) -> Architecture:
@@ -311,6 +324,7 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "olmoe": _olmoe,
     "gpt-oss": _gpt_oss,
     "glm4": _glm4,
+    "exaone4": _exaone4,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3": _gemma3,

@@ -15,7 +15,7 @@ _ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss", "mellum": "mellum",
     "granitemoe": "granitemoe", "granitemoeshared": "granitemoe",
-    "glm4": "glm4", "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
+    "glm4": "glm4", "exaone4": "exaone4", "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2",
 }  # fmt: skip
@@ -52,6 +52,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024,
     },
     "granite": {"attention_multiplier": 1.0},
+    "exaone4": {"num_key_value_heads": 32, "rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4},
     "glm4": {
         "head_dim": 128, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-7,
         "max_position_embeddings": 131_072, "attention_bias": True,
@@ -129,7 +130,8 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "olmoe": ("attention_bias", False), "mellum": ("attention_bias", False),
     "gpt_oss": ("attention_bias", True), "qwen2_moe": ("qkv_bias", False), "granitemoe": ("attention_bias", False),
     "granitemoeshared": ("attention_bias", False),
-    "glm4": ("attention_bias", False), "gemma": ("attention_bias", False), "gemma2": ("attention_bias", False),
+    "glm4": ("attention_bias", False), "exaone4": (False, False), "gemma": ("attention_bias", False),
+    "gemma2": ("attention_bias", False),
     "gemma3_text": ("attention_bias", False), "phi3": (False, False),
     "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "stablelm": ("use_qkv_bias", False),
     "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
@@ -256,7 +258,8 @@ def _windows(stated: Config, found: Mapping[str, Any]) -> dict[str, Any]:
     elif type(interval := stated.get("no_rope_layer_interval")) is int and interval > 0:
         result["rope.layers"] = [bool((layer + 1) % interval) for layer in range(count)]
     if window is None or stated.get("use_sliding_window") is False:
-        return {**result, "attention.sliding_window": 0} if stated.get("model_type") == "gemma2" else result
+        is_default = stated.get("model_type") in ("gemma2", "exaone4")  # which have one if nothing is stated
+        return {**result, "attention.sliding_window": 0} if is_default else result
     return {**result, "attention.sliding_window": window, **_window_layers(stated, count)}
 
 
@@ -266,6 +269,8 @@ def _window_layers(stated: Config, count: int) -> dict[str, list[bool]]:
         layers = [each == "sliding_attention" for each in types]
     elif type(pattern) is int and pattern > 0:
         layers = [bool((layer + 1) % pattern) for layer in range(count)]
+    elif isinstance(pattern, str) and pattern and set(pattern) <= {"L", "G"}:  # local and global, the last one global
+        layers = [layer < count - 1 and pattern[layer % len(pattern)] == "L" for layer in range(count)]
     elif stated.get("use_sliding_window") and type(first := stated.get("max_window_layers", 28)) is int:
         layers = [layer >= first for layer in range(count)]
     else:

@@ -38,6 +38,7 @@ USED_BY: dict[str, frozenset[str]] = {
     "olmoe": frozenset({_RMS, *_EXPERTS}),
     "gpt-oss": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW}),
     "glm4": frozenset({_RMS}),
+    "exaone4": frozenset({_RMS, *_WINDOW[:2]}),
     "gemma": frozenset({_RMS}),
     "gemma2": frozenset({_RMS, *_WINDOW, "attn_logit_softcapping", "final_logit_softcapping"}),
     "gemma3": frozenset({_RMS, *_WINDOW, "final_logit_softcapping"}),

@@ -19,7 +19,7 @@ _UNGATED = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED_NORMS = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED = _BIASED_NORMS | {"gpt-oss"}
 """All matrices have biases, unless the configuration of a folder says that they have none."""
-_HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3"})
+_HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3", "exaone4"})
 """Queries and keys have norms, per head."""
 _WHOLE_NORMS = frozenset({"olmo2", "olmoe"})
 """Queries and keys have norms, over all heads."""
