@@ -74,6 +74,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
     "olmoe": {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3},
+    "seed_oss": {"model_type": "seed_oss", "head_dim": 32},
     "glm4": {"model_type": "glm4", "head_dim": 16},
     "exaone4": {"model_type": "exaone4", "sliding_window": None},
     "exaone4, window": {
@@ -125,11 +126,11 @@ _NAMES = {
     },
     "qwen3moe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
     "gpt-oss": {
-        **{key: name for key, name in _LLAMA.items() if key != "ffn_norm"}, "ffn_gate_inp": "mlp.router",
-        "post_attention_norm": "post_attention_layernorm",
+        **_LLAMA, "ffn_gate_inp": "mlp.router", "post_attention_norm": "post_attention_layernorm",
     },
     "mellum": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
     "olmoe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
+    "seed_oss": {**_LLAMA, "post_attention_norm": "post_attention_layernorm"},
     "glm4": {
         **_LLAMA, "post_attention_norm": "post_self_attn_layernorm", "ffn_up": "mlp.gate_up_proj",
         "post_ffw_norm": "post_mlp_layernorm",

@@ -72,7 +72,7 @@ class Reference:
         if self.kind in ("gemma2", "gemma3", "glm4"):
             attended = self.norm(attended, prefix + "post_attention_norm")
         hidden = hidden + attended * self.stated.get("residual_scale", 1.0)
-        between = "post_attention_norm" if self.kind == "gpt-oss" else "ffn_norm"
+        between = "post_attention_norm" if self.kind in ("gpt-oss", "seed_oss") else "ffn_norm"
         moved = self.feed_forward(prefix, self.norm(hidden, prefix + between))
         if self.kind in ("gemma2", "gemma3", "glm4"):
             moved = self.norm(moved, prefix + "post_ffw_norm")

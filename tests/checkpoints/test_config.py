@@ -60,6 +60,9 @@ READ: dict[str, tuple[str, ...]] = {
         "attn_logit_softcapping", "final_logit_softcapping", "layer_types", "sliding_window", "query_pre_attn_scalar",
         "use_bidirectional_attention",
     ),
+    "seed_oss": (
+        *_RMS, "attention_bias", "attention_out_bias", "mlp_bias", "head_dim", "pretraining_tp", "residual_dropout",
+    ),
     "glm4": (*_RMS, "attention_bias", "head_dim", "partial_rotary_factor"),
     "exaone4": (*_RMS, "sliding_window", "sliding_window_pattern", "layer_types"),
     "gemma": (*_RMS, "attention_bias", "head_dim", "use_bidirectional_attention"),
@@ -107,7 +110,8 @@ OTHERS: dict[str, Any] = {
     "max_position_embeddings": 77, "hidden_act": "gelu", "hidden_activation": "silu", "activation_function": "silu",
     "rope_parameters": {"rope_theta": 77.0, "rope_type": "default"}, "rms_norm_eps": 0.5, "layer_norm_eps": 0.5,
     "norm_epsilon": 0.5, "layer_norm_epsilon": 0.5, "num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True,
-    "use_bias": False, "use_qkv_bias": True, "head_dim": 8, "sliding_window": 5, "use_sliding_window": True,
+    "use_bias": False, "use_qkv_bias": True, "attention_out_bias": True,
+    "head_dim": 8, "sliding_window": 5, "use_sliding_window": True,
     "max_window_layers": 1, "layer_types": ["sliding_attention", "full_attention"], "attn_logit_softcapping": 30.0,
     "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 77, "use_bidirectional_attention": True,
     "attention_multiplier": 0.3, "embedding_multiplier": 3.0, "logits_scaling": 3.0, "residual_multiplier": 0.3,
@@ -120,6 +124,11 @@ OTHERS: dict[str, Any] = {
     "sliding_window_pattern": 2, "mlp_only_layers": [0], "decoder_sparse_step": 2, "tie_word_embeddings": None,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
+_SWITCHED_OFF = (
+    ("mellum", "norm_topk_prob"), ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
+    ("seed_oss", "attention_bias"),
+)  # fmt: skip
+"""Keys whose default is true."""
 NEEDS: dict[str, dict[str, Any]] = {
     "sliding_window": {"use_sliding_window": True, "sliding_window": 9},
     "use_sliding_window": {"sliding_window": 9},
@@ -178,7 +187,7 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = "silu"
         if kind == "gpt_neox":
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
-        if (kind, key) in (("mellum", "norm_topk_prob"), ("gpt_oss", "attention_bias"), ("glm4", "attention_bias")):
+        if (kind, key) in _SWITCHED_OFF:
             other = False
         is_read = read({**common, key: other}) != read(common)
         assert is_read != (key in CANNOT_MATTER), f"{kind}: {key}"

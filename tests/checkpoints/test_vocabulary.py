@@ -46,7 +46,8 @@ ADDS_START = {
     "llama-bpe": True, "llama3": True, "llama-v3": True, "falcon3": True, "falcon-h1": True, "pixtral": True,
     "midm-2.0": True, "lfm2": True, "tekken": True,
     **dict.fromkeys(
-        ("qwen2", "gpt-2", "smollm", "default", "dbrx", "smaug-bpe", "gpt-4o", "llama4", "olmo", "glm4"), False,
+        ("qwen2", "gpt-2", "smollm", "default", "dbrx", "smaug-bpe", "gpt-4o", "llama4", "olmo", "glm4", "seed-coder"),
+        False,
     ),
 }  # fmt: skip
 

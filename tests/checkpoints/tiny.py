@@ -58,6 +58,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "expert_feed_forward_length": INNER, "attention.sliding_window": 16, "rope.freq_base": 150_000.0,
         "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
     },
+    "seed_oss": {"attention.key_length": 32, "attention.value_length": 32},
     "glm4": {"rope.dimension_count": 8},
     "exaone4": {},
     "exaone4, window": {
@@ -173,8 +174,9 @@ class _Tensors:
     def block(self) -> dict[str, Any]:
         found = {**self._attention(), **self._feed_forward()}
         before = [] if self.kind in ("olmo2", "exaone4") else ["attn_norm", "ffn_norm"]
-        if self.kind == "gpt-oss":
+        if self.kind in ("gpt-oss", "seed_oss"):
             before[1] = "post_attention_norm"
+        if self.kind == "gpt-oss":
             found["attn_sinks.weight"] = 2 * self.bias(HEADS)
         if self.kind == "cohere2" or self.name in ("stablelm, parallel", "stablelm, head norms"):
             before = ["attn_norm"]
@@ -192,7 +194,7 @@ class _Tensors:
         if self.kind in JOINED:
             parts = {"attn_qkv": np.concatenate(list(parts.values()))}
         found = {f"{part}.weight": weights for part, weights in parts.items()}
-        if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", *BIASED) or self.name == "stablelm":
+        if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", "seed_oss", *BIASED) or self.name == "stablelm":
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
         if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4"):
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)

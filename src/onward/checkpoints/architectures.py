@@ -317,6 +317,7 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "llama": _llama,
     "qwen2": _llama,
     "qwen3": _llama,
+    "seed_oss": _llama,
     "qwen3moe": _qwen3moe,
     "qwen2moe": _qwen2moe,
     "granitemoe": _granitemoe,

@@ -67,7 +67,7 @@ PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4"
 """Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""
 PAIRED_IN_FOLDERS = ("cohere2", "glm4")
 """The same for Hugging Face's files."""
-_NORMS_BETWEEN = ("gpt-oss",)
+_NORMS_BETWEEN = ("gpt-oss", "seed_oss")
 """Architectures whose GGUF files call the norm before feed-forward layers `post_attention_norm`."""
 _JOINED_GATES = ("phi3", "glm4")
 """Architectures whose `ffn_up` contains the gate, too."""

@@ -15,7 +15,8 @@ _ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss", "mellum": "mellum",
     "granitemoe": "granitemoe", "granitemoeshared": "granitemoe",
-    "glm4": "glm4", "exaone4": "exaone4", "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
+    "seed_oss": "seed_oss", "glm4": "glm4", "exaone4": "exaone4", "gemma": "gemma", "gemma2": "gemma2",
+    "gemma3_text": "gemma3", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2",
 }  # fmt: skip
@@ -52,6 +53,10 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024,
     },
     "granite": {"attention_multiplier": 1.0},
+    "seed_oss": {
+        "head_dim": 128, "num_attention_heads": 80, "num_key_value_heads": 8, "max_position_embeddings": 524_288,
+        "attention_bias": True,
+    },
     "exaone4": {"num_key_value_heads": 32, "rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4},
     "glm4": {
         "head_dim": 128, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-7,
@@ -130,13 +135,18 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "olmoe": ("attention_bias", False), "mellum": ("attention_bias", False),
     "gpt_oss": ("attention_bias", True), "qwen2_moe": ("qkv_bias", False), "granitemoe": ("attention_bias", False),
     "granitemoeshared": ("attention_bias", False),
-    "glm4": ("attention_bias", False), "exaone4": (False, False), "gemma": ("attention_bias", False),
+    "seed_oss": ("attention_bias", "mlp_bias"), "glm4": ("attention_bias", False), "exaone4": (False, False),
+    "gemma": ("attention_bias", False),
     "gemma2": ("attention_bias", False),
     "gemma3_text": ("attention_bias", False), "phi3": (False, False),
     "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "stablelm": ("use_qkv_bias", False),
     "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
 }  # fmt: skip
 """Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
+_OUTPUT_BIASES: dict[str, str | bool] = {
+    "qwen2": False, "qwen2_moe": False, "glm4": False, "seed_oss": "attention_out_bias",
+}  # fmt: skip
+"""Whether attention's output has one, where that is not as its other biases."""
 _TIED = frozenset({"gemma", "gemma2", "gemma3_text", "starcoder2", "smollm3", "gpt2", "cohere2"})
 """Model types whose embeddings are the output layer, too, unless `tie_word_embeddings` says otherwise."""
 _CHANGES = {
@@ -187,6 +197,8 @@ def metadata_of(config: Config, where: str) -> dict[str, Value]:
     found["activation"] = _activation(stated, where)
     for part, switch in zip(("attention", "feed_forward"), _BIASES[str(kind)], strict=True):
         found[f"{part}.bias"] = switch if isinstance(switch, bool) else bool(stated.get(switch))
+    if (switch := _OUTPUT_BIASES.get(str(kind))) is not None:
+        found["attention.output_bias"] = switch if isinstance(switch, bool) else bool(stated.get(switch))
     if (scalar := stated.get("query_pre_attn_scalar")) is not None:
         found["attention.query_scale"] = 1 / math.sqrt(_number(scalar, where))
     return {"general.architecture": architecture, **{f"{architecture}.{name}": value for name, value in found.items()}}

@@ -37,6 +37,7 @@ USED_BY: dict[str, frozenset[str]] = {
     "mellum": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW[:2]}),
     "olmoe": frozenset({_RMS, *_EXPERTS}),
     "gpt-oss": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW}),
+    "seed_oss": frozenset({_RMS}),
     "glm4": frozenset({_RMS}),
     "exaone4": frozenset({_RMS, *_WINDOW[:2]}),
     "gemma": frozenset({_RMS}),

@@ -17,6 +17,7 @@ _UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT4O = f"{_LOWER}{_CONTRACTIONS}?|{_UPPER}{_CONTRACTIONS}?|" + r"\p{N}{1,3}" + _REST
 _STORYTELLER = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SEED = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = f"{_LOWER}|{_UPPER}|" + r"\p{N}" + _REST
 
 
@@ -60,6 +61,7 @@ _BY_PATTERN: dict[PreTokenizer, tuple[str, ...]] = {
         "granite-docling",
     ),
     PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")): ("deepseek-coder",),
+    PreTokenizer((_SEED,)): ("seed-coder",),
     PreTokenizer((_STORYTELLER,)): ("storyteller",),
     PreTokenizer((_GPT4O,)): ("gpt-4o", "llama4", "kanana2"),
     PreTokenizer((_TEKKEN,), ignore_merges=True, adds_start=True): ("tekken",),

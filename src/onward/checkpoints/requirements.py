@@ -134,7 +134,7 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
     matrices = _matrices(found, layer)
     for name, shape in matrices.items():
         yield f"{name}.weight", shape
-        if found.name in _BIASED and parameters.switch(_bias_of(name), True):
+        if found.name in _BIASED and _may_have_bias(parameters, name):
             yield f"{name}.bias", shape[:-1]
     if found.has_sinks:
         yield "attn_sinks.weight", (found.num_heads,)
@@ -182,9 +182,10 @@ def _experts(mixture: Mixture, hidden: int) -> dict[str, Shape]:
     return matrices
 
 
-def _bias_of(name: str) -> str:
-    """Return the switch that says whether a matrix has a bias, in the configuration of a folder."""
-    return "attention.bias" if name.startswith("attn") else "feed_forward.bias"
+def _may_have_bias(parameters: Parameters, name: str) -> bool:
+    """Return whether a matrix may have a bias, as the configuration of a folder says; of a GGUF file: it may."""
+    found = parameters.switch("attention.bias" if name.startswith("attn") else "feed_forward.bias", True)
+    return parameters.switch("attention.output_bias", found) if name == "attn_output" else found
 
 
 def _norms(found: Architecture) -> list[str]:
@@ -204,12 +205,7 @@ def _optional(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
         shapes["output_norm.bias"] = (hidden,)
     for layer in range(found.num_layers):
         for name, shape in _matrices(found, layer).items():
-            if (
-                "_exps" not in name
-                and "_inp" not in name
-                and "_shexp" not in name
-                and parameters.switch(_bias_of(name), True)
-            ):
+            if "_exps" not in name and "_inp" not in name and "_shexp" not in name and _may_have_bias(parameters, name):
                 shapes[f"blk.{layer}.{name}.bias"] = shape[:1]
         if found.norm == "layer":
             shapes |= {f"blk.{layer}.{name}.bias": (hidden,) for name in _norms(found)}
