@@ -95,6 +95,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 1, 1, 0]},
     "olmo2": {"model_type": "olmo2", "rope_theta": 5e5},
+    "olmo2, window": {
+        "model_type": "olmo3", "sliding_window": 16, "rope_theta": 1e4,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+    },
     "stablelm": {"model_type": "stablelm", "use_qkv_bias": True},
     "stablelm, head norms": {"model_type": "stablelm", "qk_layernorm": True, "use_parallel_residual": True},
     "gpt2": {"model_type": "gpt2"},

@@ -188,7 +188,7 @@ class Reference:
         base = self.stated.get("rope.freq_base", 1e4)
         if is_local and self.kind in ("gemma2", "gemma3", "gpt-oss"):
             base = self.stated.get("rope.freq_base_swa", 1e4 if self.kind == "gemma3" else base)
-        if is_local and self.kind == "mellum":
+        if is_local and self.kind in ("mellum", "olmo2"):
             base = self.stated.get("rope.freq_base_local", base)
         size = self.stated.get("rope.dimension_count", self.size)
         frequencies = base ** (-np.arange(0, size, 2) / size)

@@ -85,6 +85,7 @@ READ: dict[str, tuple[str, ...]] = {
         "no_rope_layer_interval",
     ),
     "olmo2": (*_RMS, "attention_bias"),
+    "olmo3": (*_RMS, "attention_bias", "sliding_window", "layer_types"),
     "stablelm": (
         *_USUAL, "num_key_value_heads", "layer_norm_eps", "hidden_dropout", "qk_layernorm", "use_parallel_residual",
         "use_qkv_bias",
@@ -181,7 +182,7 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
     for key in READ[kind]:
         common = config(kind, **NEEDS.get(key, {}))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
-        if kind in ("gemma2", "gemma3_text", "cohere2", "gpt_oss", "exaone4") and key == "layer_types":
+        if kind in ("gemma2", "gemma3_text", "cohere2", "gpt_oss", "exaone4", "olmo3") and key == "layer_types":
             other = ["full_attention"] * 2
         if kind == "gemma" and key == "hidden_act":
             other = "silu"

@@ -47,6 +47,16 @@ def test_layers_of_mellum_with_a_window_have_a_base_of_their_own(tmp_path: Path)
         check_model(tmp_path / "m")
 
 
+@pytest.mark.slow
+def test_layers_of_olmo_3_with_a_window_have_a_base_of_their_own(tmp_path: Path) -> None:
+    metadata, tensors = write_folder(tmp_path / "m", "olmo2, window")
+    rules = json.loads((tmp_path / "m/config.json").read_text())["rope_scaling"]
+    both = {"full_attention": {**rules, "rope_theta": 1e4}, "sliding_attention": {"rope_theta": 300.0}}
+    change(tmp_path / "m", rope_parameters=both, rope_scaling=None)
+    metadata["olmo2.rope.freq_base_local"] = 300.0
+    check_logits(SafetensorsFiles(tmp_path / "m"), metadata, tensors, cache=tmp_path)
+
+
 @pytest.mark.parametrize("dtype", [pytest.param("F16", marks=pytest.mark.slow), "BF16"])
 def test_half_precision_is_read_as_it_is(dtype: str, tmp_path: Path) -> None:
     check_logits(SafetensorsFiles(tmp_path / "m"), *write_folder(tmp_path / "m", "llama", dtype=dtype), cache=tmp_path)

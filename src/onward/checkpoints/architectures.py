@@ -212,11 +212,12 @@ def _smollm3(checkpoint: Checkpoint) -> Architecture:
 
 
 def _olmo2(checkpoint: Checkpoint) -> Architecture:
-    """OLMo 2 (modeling_olmo2.py): norms after attention and feed-forward layers, and over all queries and keys. GGUF
-    files of OLMo 3 have the same name, and a window on three layers of four, which do not scale their positions."""
+    """OLMo 2 (modeling_olmo2.py): norms after attention and feed-forward layers, and over all queries and keys. OLMo 3
+    (modular_olmo3.py) has the same name in GGUF files, and a window on three layers of four, which do not scale their
+    positions."""
     parameters, common = checkpoint.parameters, _common(checkpoint)
     assert common.rope is not None
-    local = Rope(common.rope.size, common.rope.base)
+    local = Rope(common.rope.size, parameters.real("rope.freq_base_local", common.rope.base))
     found = replace(common, has_norms_before=False, has_norms_after=True, local_rope=local)
     return _windowed(found, parameters, _OLMO3_PATTERN)
 

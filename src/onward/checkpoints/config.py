@@ -17,7 +17,8 @@ _ARCHITECTURES = {
     "granitemoe": "granitemoe", "granitemoeshared": "granitemoe",
     "seed_oss": "seed_oss", "glm4": "glm4", "exaone4": "exaone4", "gemma": "gemma", "gemma2": "gemma2",
     "gemma3_text": "gemma3", "phi3": "phi3",
-    "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "stablelm": "stablelm",
+    "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2",
+    "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2",
 }  # fmt: skip
 """GGUF's name of each `model_type`."""
@@ -86,6 +87,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "smollm3": {"rope_theta": 2e6, "num_key_value_heads": 4, "no_rope_layer_interval": 4, "use_sliding_window": False},
     "starcoder2": {"use_bias": True, "num_key_value_heads": 2, "norm_epsilon": 1e-5, "hidden_act": "gelu_pytorch_tanh"},
     "olmo2": {"rms_norm_eps": 1e-5},
+    "olmo3": {"rms_norm_eps": 1e-5, "rope_theta": 5e5, "sliding_window": 4096, "sliding_window_pattern": 4},
     "stablelm": {"partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5},
     "gpt2": {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5},
     "gpt_neox": {
@@ -139,7 +141,8 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "gemma": ("attention_bias", False),
     "gemma2": ("attention_bias", False),
     "gemma3_text": ("attention_bias", False), "phi3": (False, False),
-    "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "stablelm": ("use_qkv_bias", False),
+    "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "olmo3": ("attention_bias", False),
+    "stablelm": ("use_qkv_bias", False),
     "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
 }  # fmt: skip
 """Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
@@ -190,7 +193,7 @@ def metadata_of(config: Config, where: str) -> dict[str, Value]:
     }
     found |= rope_metadata(stated, found, where)
     found |= _windows(stated, found)
-    if kind == "mellum" and "rope.freq_base_swa" in found:  # in GGUF files its graph does not use it
+    if kind in ("mellum", "olmo3") and "rope.freq_base_swa" in found:  # in GGUF files its graph does not use it
         found["rope.freq_base_local"] = found.pop("rope.freq_base_swa")
     if kind in _MIXTURES:
         found |= _expert_layers(stated, found)
