@@ -75,6 +75,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "olmoe": {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3},
     "seed_oss": {"model_type": "seed_oss", "head_dim": 32},
+    "internlm2": {"model_type": "internlm2", "bias": False, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
     "glm4": {"model_type": "glm4", "head_dim": 16},
     "exaone4": {"model_type": "exaone4", "sliding_window": None},
     "exaone4, window": {
@@ -134,6 +135,11 @@ _NAMES = {
     },
     "mellum": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
     "olmoe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
+    "internlm2": {
+        "attn_qkv": "attention.wqkv", "attn_output": "attention.wo", "attn_norm": "attention_norm",
+        "ffn_norm": "ffn_norm", "ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
+    },
     "seed_oss": {**_LLAMA, "post_attention_norm": "post_attention_layernorm"},
     "glm4": {
         **_LLAMA, "post_attention_norm": "post_self_attn_layernorm", "ffn_up": "mlp.gate_up_proj",
@@ -163,6 +169,7 @@ _EXPERT_NAMES = {
 }
 _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _WHOLE_OF = {
+    "internlm2": {"token_embd": "model.tok_embeddings", "output_norm": "model.norm", "output": "output"},
     "gpt2": {"token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f"},
     "gptneox": {
         "token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out",
@@ -190,7 +197,8 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     config["tie_word_embeddings"] = "output.weight" not in tensors
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata["tokenizer.ggml.tokens"])))
-    usual = {"granitemoe": halves_joined, "gpt-oss": gates_between}.get(kind, one_by_one)(tensors)
+    joining = {"granitemoe": halves_joined, "gpt-oss": gates_between, "internlm2": queries_with_keys}
+    usual = joining.get(kind, one_by_one)(tensors)
     stored = {hugging_face_name(key, kind): _habits(key, array, kind, metadata) for key, array in usual.items()}
     for key in [key for key, array in stored.items() if key.endswith("_norm.weight") and array.ndim == 2]:
         parts = enumerate(stored.pop(key))  # a norm for each head
@@ -218,6 +226,26 @@ def halves_joined(tensors: Arrays) -> Arrays:
             both = array, tensors[name.replace("gate", "up")]
             found[name.replace("gate", "gate_up")] = np.concatenate(both, axis=-2)
         elif "ffn_up_exps" not in name and "ffn_up_shexp" not in name:
+            found[name] = array
+    return found
+
+
+def queries_with_keys(tensors: Arrays) -> Arrays:
+    """The tensors with queries, keys and values in one: the queries of each key, then it and its value. Pairs of
+    rotated dimensions are half a head apart."""
+    found: Arrays = {}
+    for name, array in tensors.items():
+        prefix, _, part = name.partition(".attn_")
+        if part == "q.weight":
+            heads = [tensors[f"{prefix}.attn_{each}.weight"].reshape(-1, HIDDEN // HEADS, HIDDEN) for each in "qkv"]
+            halves = [each.reshape(len(each), -1, 2, HIDDEN).swapaxes(1, 2).reshape(each.shape) for each in heads[:2]]
+            groups = [
+                halves[0].reshape(len(halves[1]), -1, HIDDEN // HEADS, HIDDEN),
+                halves[1][:, None],
+                heads[2][:, None],
+            ]
+            found[f"{prefix}.attn_qkv.weight"] = np.concatenate(groups, axis=1).reshape(-1, HIDDEN)
+        elif part not in ("k.weight", "v.weight"):
             found[name] = array
     return found
 

@@ -13,7 +13,7 @@ Array = Any
 """float64, of any shape."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 """The others divide by the root mean square."""
-PAIRS = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4")
+PAIRS = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4", "internlm2")
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
 NORMALISED = ("qwen3moe", "mellum", "llama", "granitemoe", "gpt-oss")
 """The shares of the experts that are used add up to one."""

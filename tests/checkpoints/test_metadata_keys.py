@@ -48,6 +48,7 @@ READ: dict[str, tuple[str, ...]] = {
     "olmoe": (_RMS, *RULES),
     "gpt-oss": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
     "seed_oss": (_RMS,),
+    "internlm2": (_RMS,),
     "glm4": (_RMS, "rope.dimension_sections"),
     "exaone4": (_RMS, *_WINDOW),
     "gemma": (_RMS,),

@@ -59,6 +59,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
     },
     "seed_oss": {"attention.key_length": 32, "attention.value_length": 32},
+    "internlm2": {},
     "glm4": {"rope.dimension_count": 8},
     "exaone4": {},
     "exaone4, window": {
@@ -122,8 +123,8 @@ SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4")
 """What layers add is normalised."""
 UNGATED = ("starcoder2", "gpt2", "gptneox")
 UNTIED = (
-    "llama, untied", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2", "olmo2, window",
-    "stablelm", "stablelm, parallel", "stablelm, head norms", "gptneox", "gptneox, sequential",
+    "llama, untied", "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2",
+    "olmo2, window", "stablelm", "stablelm, parallel", "stablelm, head norms", "gptneox", "gptneox, sequential",
 )  # fmt: skip
 
 

@@ -32,8 +32,8 @@ UNREAD = (
 """Keys that no file of these architectures has, some with a meaning elsewhere."""
 NAMES = sorted({"llama", "qwen2", "qwen3", "gemma3", "granite", "smollm3", "olmo2", "olmo2, window", "stablelm", "gpt2",
                 "gptneox", "cohere2", "starcoder2", "phi3, long", "llama, experts", "qwen3moe", "qwen2moe", "olmoe",
-                "mellum", "granitemoe, shared", "gpt-oss", "gemma", "gemma2", "glm4", "exaone4", "seed_oss"}
-               & ARCHITECTURES.keys())  # fmt: skip
+                "mellum", "granitemoe, shared", "gpt-oss", "gemma", "gemma2", "glm4", "exaone4", "seed_oss",
+                "internlm2"} & ARCHITECTURES.keys())  # fmt: skip
 
 
 def a_value(draw: random.Random, key: str, num_layers: int) -> Any:

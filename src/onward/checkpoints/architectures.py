@@ -319,6 +319,7 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "qwen2": _llama,
     "qwen3": _llama,
     "seed_oss": _llama,
+    "internlm2": _llama,
     "qwen3moe": _qwen3moe,
     "qwen2moe": _qwen2moe,
     "granitemoe": _granitemoe,

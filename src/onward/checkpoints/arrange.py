@@ -26,6 +26,8 @@ _LAYER = {
     "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.router.layer": "ffn_gate_inp",
     "block_sparse_moe.input_linear": "ffn_gate_up_exps", "block_sparse_moe.output_linear": "ffn_down_exps",
     "shared_mlp.input_linear": "ffn_gate_up_shexp", "shared_mlp.output_linear": "ffn_down_shexp",
+    "attention.wqkv": "attn_qkv", "attention.wo": "attn_output", "attention_norm": "attn_norm", "ffn_norm": "ffn_norm",
+    "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down",
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "attn.c_attn": "attn_qkv",
     "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "attention.query_key_value": "attn_qkv",
     "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
@@ -47,7 +49,7 @@ _OTHERWISE: dict[str, dict[str, str]] = {
 _WHOLE = {
     "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output", "wte": "token_embd",
     "wpe": "position_embd", "ln_f": "output_norm", "embed_in": "token_embd", "final_layer_norm": "output_norm",
-    "embed_out": "output",
+    "embed_out": "output", "tok_embeddings": "token_embd", "output": "output",
 }  # fmt: skip
 _NAME = re.compile(r"(?:(?:model|transformer|gpt_neox)\.)?(?:(?:layers|h)\.(?P<layer>\d{1,5})\.)?(?P<rest>[\w.]+)")
 _EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
@@ -63,7 +65,7 @@ SKIPPED = (
 )
 """Ends of the names of tensors that older files have and that follow from the configuration."""
 
-PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4")
+PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4", "internlm2")
 """Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""
 PAIRED_IN_FOLDERS = ("cohere2", "glm4")
 """The same for Hugging Face's files."""

@@ -18,7 +18,7 @@ _ARCHITECTURES = {
     "seed_oss": "seed_oss", "glm4": "glm4", "exaone4": "exaone4", "gemma": "gemma", "gemma2": "gemma2",
     "gemma3_text": "gemma3", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2",
-    "stablelm": "stablelm",
+    "internlm2": "internlm2", "internlm3": "llama", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2",
 }  # fmt: skip
 """GGUF's name of each `model_type`."""
@@ -54,6 +54,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024,
     },
     "granite": {"attention_multiplier": 1.0},
+    "internlm2": {"bias": True},
     "seed_oss": {
         "head_dim": 128, "num_attention_heads": 80, "num_key_value_heads": 8, "max_position_embeddings": 524_288,
         "attention_bias": True,
@@ -142,12 +143,13 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "gemma2": ("attention_bias", False),
     "gemma3_text": ("attention_bias", False), "phi3": (False, False),
     "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "olmo3": ("attention_bias", False),
-    "stablelm": ("use_qkv_bias", False),
+    "internlm2": ("bias", False), "internlm3": ("qkv_bias", "bias"), "stablelm": ("use_qkv_bias", False),
     "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
 }  # fmt: skip
 """Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
 _OUTPUT_BIASES: dict[str, str | bool] = {
     "qwen2": False, "qwen2_moe": False, "glm4": False, "seed_oss": "attention_out_bias",
+    "internlm3": "bias",
 }  # fmt: skip
 """Whether attention's output has one, where that is not as its other biases."""
 _TIED = frozenset({"gemma", "gemma2", "gemma3_text", "starcoder2", "smollm3", "gpt2", "cohere2"})

@@ -148,11 +148,13 @@ def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
 
 
 def with_kinds_apart(parameters: Parameters, tensor: Tensor) -> Tensor:
-    """Return GPT-NeoX's queries, keys and values one after the other; its files have those of each head together. Other
-    tensors are returned as they are."""
-    if parameters.architecture != "gptneox" or ".attn_qkv." not in tensor.name:
+    """Return queries, keys and values one after the other; GPT-NeoX's files have those of each head together, and those
+    of InternLM 2 the queries of each key, then it and its value. Other tensors are returned as they are."""
+    if parameters.architecture not in ("gptneox", "internlm2") or ".attn_qkv." not in tensor.name:
         return tensor
     heads = parameters.integer("attention.head_count", minimum=1)
-    if tensor.shape[0] % (3 * heads):
+    keys = parameters.integer("attention.head_count_kv", heads, minimum=1)
+    if heads % keys or tensor.shape[0] % (heads + 2 * keys):
         return tensor
-    return tensor.selected(np.arange(tensor.shape[0]).reshape(heads, 3, -1).swapaxes(0, 1).reshape(-1))
+    rows = np.arange(tensor.shape[0]).reshape(keys, heads // keys + 2, -1)
+    return tensor.selected(np.concatenate([part.reshape(-1) for part in np.split(rows, (-2, -1), axis=1)]))

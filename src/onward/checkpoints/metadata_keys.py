@@ -38,6 +38,7 @@ USED_BY: dict[str, frozenset[str]] = {
     "olmoe": frozenset({_RMS, *_EXPERTS}),
     "gpt-oss": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW}),
     "seed_oss": frozenset({_RMS}),
+    "internlm2": frozenset({_RMS}),
     "glm4": frozenset({_RMS}),
     "exaone4": frozenset({_RMS, *_WINDOW[:2]}),
     "gemma": frozenset({_RMS}),

@@ -27,7 +27,7 @@ _OWN_HEAD_NORMS = frozenset({"stablelm"})
 """Queries and keys may have norms, per head, each head its own."""
 _GATED_SHARES = frozenset({"qwen2moe"})
 """An expert that all tokens use has a gate."""
-_UNTIED = frozenset({"olmo2", "olmoe", "qwen2moe", "mellum", "gpt-oss", "stablelm", "gptneox"})
+_UNTIED = frozenset({"olmo2", "olmoe", "qwen2moe", "mellum", "gpt-oss", "stablelm", "gptneox", "internlm2"})
 """A GGUF file has an output layer of its own (llama.cpp requires it)."""
 
 

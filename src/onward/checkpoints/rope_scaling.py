@@ -88,6 +88,8 @@ def _scaled(
         match kind:
             case "default" | None:
                 return {}
+            case "dynamic" if "alpha" not in scaling:  # which scales beyond the context that is stated only
+                return {}
             case "linear":
                 return {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling["factor"])}
             case "llama3" if rotated is not None:

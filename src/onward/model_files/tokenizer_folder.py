@@ -39,8 +39,9 @@ MAX_ENTRIES = 1 << 20
 """Of vocab.json, and lines of merges.txt: twice the largest known ones."""
 _MAX_DIGITS = 10
 """Of a token id."""
-_STARTING_CLASSES = ("Llama", "CodeLlama", "Gemma")
-"""Classes of transformers for tokenizer.model that put the start token before every text; others do not."""
+_STARTING_CLASSES = ("Llama", "CodeLlama", "Gemma", "InternLM2", "InternLM3")
+"""Classes of transformers, or of models' own code, for tokenizer.model that put the start token before every text;
+others do not."""
 _RULES = {"gpt2": "gpt-2", "qwen2": "qwen2", "qwen3": "qwen2", "starcoder2": "starcoder", "granite": "refact"}
 """How models whose tokenizer is vocab.json and merges.txt cut a text, by `model_type`. The files do not say so, and
 those of other types follow several rules."""
