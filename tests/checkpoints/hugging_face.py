@@ -76,6 +76,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "olmoe": {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3},
     "seed_oss": {"model_type": "seed_oss", "head_dim": 32},
     "internlm2": {"model_type": "internlm2", "bias": False, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+    "mistral3": {
+        "model_type": "ministral3", "head_dim": 32, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
+            "beta_fast": 16.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
+        },
+    },
     "glm4": {"model_type": "glm4", "head_dim": 16},
     "exaone4": {"model_type": "exaone4", "sliding_window": None},
     "exaone4, window": {

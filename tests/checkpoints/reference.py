@@ -13,7 +13,7 @@ Array = Any
 """float64, of any shape."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 """The others divide by the root mean square."""
-PAIRS = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4", "internlm2")
+PAIRS = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4", "internlm2", "mistral3")
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
 NORMALISED = ("qwen3moe", "mellum", "llama", "granitemoe", "gpt-oss")
 """The shares of the experts that are used add up to one."""
@@ -136,6 +136,9 @@ class Reference:
         is_local = self.is_local(layer)
         if self.is_rotated(layer):
             query, key = self.turned(query, is_local), self.turned(key, is_local)
+        if growth := self.stated.get("attention.temperature_scale"):
+            length = self.stated["rope.scaling.original_context_length"]
+            query = query * (1 + growth * np.log(1 + np.arange(count) // length))[:, None, None]
         allowed = np.tril(np.ones((count, count), bool))
         if is_local:
             allowed &= ~np.tril(np.ones((count, count), bool), -self.stated["attention.sliding_window"])

@@ -60,6 +60,7 @@ READ: dict[str, tuple[str, ...]] = {
         "attn_logit_softcapping", "final_logit_softcapping", "layer_types", "sliding_window", "query_pre_attn_scalar",
         "use_bidirectional_attention",
     ),
+    "ministral3": (*_RMS, "head_dim", "sliding_window"),
     "seed_oss": (
         *_RMS, "attention_bias", "attention_out_bias", "mlp_bias", "head_dim", "pretraining_tp", "residual_dropout",
     ),

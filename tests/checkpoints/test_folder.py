@@ -25,7 +25,7 @@ from tests.checkpoints.hugging_face import CONFIGS, safetensors_bytes, write_fol
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_architectures import check_logits
 from tests.examples import slow_but
-from tests.models.doors import refusal
+from tests.models.doors import refusal, shown
 
 
 @pytest.mark.parametrize("name", slow_but(["qwen3moe", "gpt-oss", "phi3", "gpt2"], CONFIGS))
@@ -45,6 +45,31 @@ def test_layers_of_mellum_with_a_window_have_a_base_of_their_own(tmp_path: Path)
     change(tmp_path / "m", rope_parameters=rules)
     with pytest.raises(ModelFolderError, match="positions of layers with a window by 'linear'"):
         check_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", ["gemma3", "mistral3"])
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_of_a_model_that_reads_images_the_part_of_texts_is_computed(name: str, prefix: str, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    metadata, tensors = write_folder(folder, name)
+    own = json.loads((folder / "config.json").read_text())
+    wrapped = {"model_type": name, "tie_word_embeddings": own.pop("tie_word_embeddings"), "text_config": own}
+    (folder / "config.json").write_text(json.dumps({**wrapped, "vision_config": {"hidden_size": 8}}))
+    stored = {key.replace("model.", prefix, 1): array for key, array in arrays_of(folder).items()}
+    stored |= {
+        f"{part}.linear.weight": np.ones((3, 4), np.float32) for part in ("vision_tower", "multi_modal_projector")
+    }
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(stored))
+    assert "reads images, too" in shown(folder)["notes"][0]
+    check_logits(SafetensorsFiles(folder), metadata, tensors, cache=tmp_path)
+
+
+def arrays_of(folder: Path) -> dict[str, Any]:
+    """The tensors of a folder, as they are stored."""
+    return {
+        name: tensor.floats().reshape(tensor.shape)
+        for name, tensor in read_safetensors(folder / "model.safetensors").items()
+    }
 
 
 @pytest.mark.slow

@@ -48,6 +48,10 @@ READ: dict[str, tuple[str, ...]] = {
     "olmoe": (_RMS, *RULES),
     "gpt-oss": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
     "seed_oss": (_RMS,),
+    "mistral3": (
+        _RMS, "attention.temperature_scale", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+        "rope.scaling.yarn_log_multiplier",
+    ),
     "internlm2": (_RMS,),
     "glm4": (_RMS, "rope.dimension_sections"),
     "exaone4": (_RMS, *_WINDOW),
@@ -103,7 +107,8 @@ OTHERS: dict[str, Any] = {
     "rope.scaling.finetuned": False, "use_parallel_residual": False, "expert_count": 9, "expert_used_count": 4,
     "expert_feed_forward_length": 64, "expert_shared_feed_forward_length": 32, "expert_gating_func": 2,
     "expert_weights_norm": False, "expert_weights_scale": 3.0, "attn_logit_softcapping": 2.0,
-    "final_logit_softcapping": 3.0,
+    "final_logit_softcapping": 3.0, "attention.temperature_scale": 0.9, "rope.scaling.yarn_beta_fast": 4.0,
+    "rope.scaling.yarn_beta_slow": 2.0, "rope.scaling.yarn_log_multiplier": 0.5,
 }  # fmt: skip
 """Values that tiny models do not have."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -128,6 +133,12 @@ UNMOVED = {name: {"context_length"} for name in READ} | {
         "attention.sliding_window_pattern",
     },
     "qwen2moe": {"context_length", "expert_weights_norm", "feed_forward_length"},
+    "mistral3": {
+        "context_length",
+        "rope.scale_linear",
+        "rope.scaling.type",
+        "rope.scaling.yarn_beta_fast",
+    },
     "gemma2": {"context_length", "attention.sliding_window_pattern"},
     "gpt2": {key for key in OTHERS if key.startswith("rope.")},
     "stablelm": _ORIGINAL,

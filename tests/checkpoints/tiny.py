@@ -60,6 +60,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "seed_oss": {"attention.key_length": 32, "attention.value_length": 32},
     "internlm2": {},
+    "mistral3": {
+        "attention.key_length": 32, "attention.value_length": 32, "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16,
+        "rope.scaling.yarn_log_multiplier": 1.0, "rope.scaling.yarn_beta_fast": 16.0,
+        "attention.temperature_scale": 0.3,
+    },
     "glm4": {"rope.dimension_count": 8},
     "exaone4": {},
     "exaone4, window": {

@@ -24,6 +24,9 @@ class Rope:
     """Frequencies are divided by them, float32 [size / 2] (the scalings of Llama 3 and of Phi 3)."""
     magnitude: float = 1.0
     """Queries and keys are multiplied by it."""
+    query_growth: float = 0.0
+    """Queries are multiplied by 1 + growth * log(1 + position // `growth_length`), too."""
+    growth_length: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,15 @@ def _glm4(checkpoint: Checkpoint) -> Architecture:
     return replace(_common(checkpoint), has_norms_after=True)
 
 
+def _mistral3(checkpoint: Checkpoint) -> Architecture:
+    """Ministral 3 (modular_ministral3.py): Llama, whose queries grow with each context of its first training."""
+    parameters, found = checkpoint.parameters, _common(checkpoint)
+    assert found.rope is not None
+    length = parameters.integer("rope.scaling.original_context_length", found.context_length, minimum=1)
+    rope = replace(found.rope, query_growth=parameters.real("attention.temperature_scale", 0.0), growth_length=length)
+    return _windowed(replace(found, rope=rope), parameters)
+
+
 def _qwen3moe(checkpoint: Checkpoint) -> Architecture:
     """Qwen 3 with experts (modeling_qwen3_moe.py). GGUF files have them in all layers, and do not state that weights
     are normalised, which those of all that are published are."""
@@ -326,6 +335,7 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "mellum": _mellum,
     "olmoe": _olmoe,
     "gpt-oss": _gpt_oss,
+    "mistral3": _mistral3,
     "glm4": _glm4,
     "exaone4": _exaone4,
     "gemma": _gemma,

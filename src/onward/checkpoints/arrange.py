@@ -51,7 +51,10 @@ _WHOLE = {
     "wpe": "position_embd", "ln_f": "output_norm", "embed_in": "token_embd", "final_layer_norm": "output_norm",
     "embed_out": "output", "tok_embeddings": "token_embd", "output": "output",
 }  # fmt: skip
-_NAME = re.compile(r"(?:(?:model|transformer|gpt_neox)\.)?(?:(?:layers|h)\.(?P<layer>\d{1,5})\.)?(?P<rest>[\w.]+)")
+_NAME = re.compile(
+    r"(?:language_model\.)?(?:(?:model|transformer|gpt_neox)\.)?(?:language_model\.)?"
+    r"(?:(?:layers|h)\.(?P<layer>\d{1,5})\.)?(?P<rest>[\w.]+)"
+)
 _EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 """Matrices of one expert."""
 _EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(?P<number>\d{1,5})\.(?P<matrix>\w+)")
@@ -64,8 +67,10 @@ SKIPPED = (
     ".attention.masked_bias",
 )
 """Ends of the names of tensors that older files have and that follow from the configuration."""
+OF_IMAGES = tuple(f"{prefix}{part}." for prefix in ("", "model.") for part in ("vision_tower", "multi_modal_projector"))
+"""Beginnings of the names of tensors that only read images."""
 
-PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4", "internlm2")
+PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4", "internlm2", "mistral3")
 """Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""
 PAIRED_IN_FOLDERS = ("cohere2", "glm4")
 """The same for Hugging Face's files."""

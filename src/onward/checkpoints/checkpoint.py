@@ -43,7 +43,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if path.is_dir():
         found = read_folder(path)
         tensors = joined_experts(found.tensors, str(path))
-        return Checkpoint(found.paths, found.parameters, tensors, found.num_tokens, found.is_tied)
+        return Checkpoint(found.paths, found.parameters, tensors, found.num_tokens, found.is_tied, found.notes)
     file = read_gguf(path)
     metadata, notes = understood(file.metadata, str(path))
     parameters = Parameters(metadata, str(path))

@@ -18,7 +18,7 @@ _ARCHITECTURES = {
     "seed_oss": "seed_oss", "glm4": "glm4", "exaone4": "exaone4", "gemma": "gemma", "gemma2": "gemma2",
     "gemma3_text": "gemma3", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2",
-    "internlm2": "internlm2", "internlm3": "llama", "stablelm": "stablelm",
+    "internlm2": "internlm2", "internlm3": "llama", "ministral3": "mistral3", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2",
 }  # fmt: skip
 """GGUF's name of each `model_type`."""
@@ -55,6 +55,13 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "granite": {"attention_multiplier": 1.0},
     "internlm2": {"bias": True},
+    "ministral3": {
+        "head_dim": 128, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "sliding_window": None,
+        "max_position_embeddings": 262_144, "rope_scaling": {
+            "type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16_384,
+            "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
+        },
+    },
     "seed_oss": {
         "head_dim": 128, "num_attention_heads": 80, "num_key_value_heads": 8, "max_position_embeddings": 524_288,
         "attention_bias": True,
@@ -143,7 +150,8 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "gemma2": ("attention_bias", False),
     "gemma3_text": ("attention_bias", False), "phi3": (False, False),
     "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "olmo3": ("attention_bias", False),
-    "internlm2": ("bias", False), "internlm3": ("qkv_bias", "bias"), "stablelm": ("use_qkv_bias", False),
+    "ministral3": (False, False), "internlm2": ("bias", False), "internlm3": ("qkv_bias", "bias"),
+    "stablelm": ("use_qkv_bias", False),
     "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
 }  # fmt: skip
 """Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
@@ -172,11 +180,26 @@ _MIXTURES = frozenset({
 """Model types with a mixture of experts."""
 
 
+_OF_IMAGES_TOO = {"gemma3": "gemma3_text", "mistral3": "mistral"}
+"""Model types that read images, too, and the one of their texts where it is not stated."""
+
+
+def reads_images(config: Config) -> bool:
+    """Return whether a model reads images, besides texts."""
+    return config.get("model_type") in _OF_IMAGES_TOO and isinstance(config.get("text_config"), dict)
+
+
+def of_texts(config: Config) -> Config:
+    """Return the configuration of the part of a model that continues texts."""
+    if not reads_images(config):
+        return config
+    shared = {name: config[name] for name in ("tie_word_embeddings", "quantization_config") if name in config}
+    return {"model_type": _OF_IMAGES_TOO[config["model_type"]], **shared, **config["text_config"]}
+
+
 def metadata_of(config: Config, where: str) -> dict[str, Value]:
     """Return the metadata of a checkpoint. `where` names the file in messages. Raises CheckpointError."""
     kind = config.get("model_type")
-    if kind == "gemma3" and isinstance(config.get("text_config"), dict):
-        raise CheckpointError(f"{where} is a model of images and texts, which Onward does not compute.")
     architecture = _ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if architecture is None:
         raise CheckpointError(

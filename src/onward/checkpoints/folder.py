@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, SKIPPED, arranged, gguf_name, has_norms_after
-from onward.checkpoints.config import is_tied, metadata_of
+from onward.checkpoints.arrange import OF_IMAGES, PAIRED_IN_FOLDERS, SKIPPED, arranged, gguf_name, has_norms_after
+from onward.checkpoints.config import is_tied, metadata_of, of_texts, reads_images
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
@@ -50,14 +50,21 @@ class Folder:
     tensors: dict[str, Tensor]
     num_tokens: int | None
     is_tied: bool
+    notes: tuple[str, ...] = ()
 
 
 def read_folder(folder: Path) -> Folder:
     """Read a folder. Raises CheckpointError."""
-    config = read_object(folder / CONFIG)
+    whole = read_object(folder / CONFIG)
+    config = of_texts(whole)
+    notes: tuple[str, ...] = ()
     parameters = Parameters(metadata_of(config, str(folder / CONFIG)), str(folder))
     paths = folder_paths(folder)
-    tensors = _named(parameters, _with_norms_together(_tensors(paths)))
+    stored = _tensors(paths)
+    if reads_images(whole):
+        stored = {name: tensor for name, tensor in stored.items() if not name.startswith(OF_IMAGES)}
+        notes = (f"{folder} reads images, too: that part is left out.",)
+    tensors = _named(parameters, _with_norms_together(stored))
     for name, factors in factor_lists(parameters).items():
         tensors[name] = vector(name, np.asarray(factors, np.float32))
     has_pairs = parameters.architecture in PAIRED_IN_FOLDERS
@@ -69,6 +76,7 @@ def read_folder(folder: Path) -> Folder:
         arranged(parameters, tensors, has_pairs=has_pairs),
         max(stated, rows) if type(stated) is int else None,
         is_tied(config),
+        notes,
     )
 
 

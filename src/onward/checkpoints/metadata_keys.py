@@ -38,6 +38,10 @@ USED_BY: dict[str, frozenset[str]] = {
     "olmoe": frozenset({_RMS, *_EXPERTS}),
     "gpt-oss": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW}),
     "seed_oss": frozenset({_RMS}),
+    "mistral3": frozenset({
+        _RMS, "attention.temperature_scale", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+        "rope.scaling.yarn_log_multiplier",
+    }),
     "internlm2": frozenset({_RMS}),
     "glm4": frozenset({_RMS}),
     "exaone4": frozenset({_RMS, *_WINDOW[:2]}),
@@ -62,6 +66,7 @@ REFUSED: dict[str, str] = {
     "residual_scale": "scaled residuals",
     "embedding_scale": "scaled embeddings",
     "attention.scale": "a scale of attention of its own",
+    "attention.temperature_scale": "queries that grow with their position",
     "expert_count": "a mixture of experts",
     "expert_used_count": "a mixture of experts",
     "expert_group_count": "groups of experts",

@@ -50,6 +50,8 @@ def rope_metadata(stated: Mapping[str, Any], sizes: Mapping[str, Any], where: st
     if size is not None and isinstance(share, int | float) and share != 1:
         found["rope.dimension_count"] = int(size * share)
     rotated = found.get("rope.dimension_count", size)
+    if (growth := scaling.get("llama_4_scaling_beta")) is not None:
+        found["attention.temperature_scale"] = growth
     return found | _scaled(scaling, stated, base, rotated, where)
 
 

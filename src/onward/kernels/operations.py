@@ -272,6 +272,10 @@ class _Rotation:
         half = shape.rotated // 2
         self.half = half
         self.tables = [f_at(op, name, position * (4 * half)) for name in ("cosines", "sines")]
+        scale, growth = self.f.var(F32, op.field(ROTATE, "scale")), op.field(ROTATE, "growth")
+        with self.f.when(growth.is_null().eq(0)):
+            scale.value *= self.f.load(growth, F32, position * 4)
+        self.scale = scale.value
         self.turned = op.scratch()
 
     def emit(self, block: Value, slot: Value) -> None:
@@ -283,7 +287,7 @@ class _Rotation:
             f.at(op.field(ROTATE, n), self.row * op.field(ROTATE, "key_stride")) for n in ("keys", "values")
         )
         with f.loop(0, shape.num_heads) as head:
-            self._turn(f.at(queries, head * (4 * size)), f.at(rotated, head * (4 * padded)), op.field(ROTATE, "scale"))
+            self._turn(f.at(queries, head * (4 * size)), f.at(rotated, head * (4 * padded)), self.scale)
         with f.loop(0, shape.num_kv_heads) as head:
             self._turn(f.at(keys, head * (4 * size)), self.turned, None)
             column = f.at(block, head * shape.head_bytes + slot * shape.kv_size)

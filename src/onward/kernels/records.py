@@ -84,10 +84,11 @@ CAP = Layout(values=PTR, stride=I64, num_vectors=I64, pieces=I64, cap=F32)
 """values = cap * tanh(values / cap), of the rows whose logits are wanted: vectors of 16. `pieces`: as in UNIT."""
 ROTATE = Layout(
     queries=PTR, keys=PTR, values=PTR, query_stride=I64, key_stride=I64,
-    cosines=PTR, sines=PTR, cache=PTR, cache_stride=I64, target=PTR, scale=F32,
+    cosines=PTR, sines=PTR, cache=PTR, cache_stride=I64, target=PTR, scale=F32, growth=PTR,
 )  # fmt: skip
-"""Rotates queries, to `target`, and keys by their positions; multiplies queries by a scale; writes keys and values to
-the layer's cache, whose blocks are `cache_stride` bytes apart."""
+"""Rotates queries, to `target`, and keys by their positions; multiplies queries by a scale, and by that of their
+position if there is `growth`; writes keys and values to the layer's cache, whose blocks are `cache_stride` bytes apart.
+"""
 ATTEND = Layout(
     queries=PTR, query_stride=I64, cache=PTR, cache_stride=I64, target=PTR, target_stride=I64,
     window=I64, cap=F32, sinks=PTR,

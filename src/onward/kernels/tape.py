@@ -246,8 +246,10 @@ class TapeBuilder:
         tables: tuple[Rows, Rows],
         cache: Rows,
         scale: float,
+        growth: Rows | None = None,
     ) -> None:
-        """Rotate queries to `target`, and write keys and values to a layer's cache. `tables`: cosines and sines."""
+        """Rotate queries to `target`, and write keys and values to a layer's cache. `tables`: cosines and sines by
+        position; `growth`: what queries are multiplied by, a float32 for each position."""
         shape = self._kernels.attention
         queries.require(self._rows, 4 * shape.num_heads * shape.head_size)
         for rows in (keys, values):
@@ -259,12 +261,15 @@ class TapeBuilder:
         for table in tables:
             if table.stride != 2 * shape.rotated:
                 raise ValueError(f"A table of positions has rows of {table.stride} bytes.")
+        if growth is not None and (growth.stride != 4 or growth.count != tables[0].count):
+            raise ValueError(f"Queries grow at {growth.count} positions instead of {tables[0].count}.")
         record = ROTATE.record(
             ROTATE_CODE, has_barrier=True, queries=queries.address, keys=keys.address, values=values.address,
             query_stride=queries.stride, key_stride=keys.stride, cosines=tables[0].address, sines=tables[1].address,
             cache=cache.address, cache_stride=cache.stride, target=target.address, scale=scale,
+            growth=0 if growth is None else growth.address,
         )  # fmt: skip
-        self._append(record, queries, keys, values, target, tables, cache)
+        self._append(record, queries, keys, values, target, tables, cache, growth)
 
     def attend(
         self,

@@ -168,9 +168,9 @@ class Decoder:
         self._norm_heads(f"blk.{layer}.attn_q_norm", self._queries, found.num_heads)
         self._norm_heads(f"blk.{layer}.attn_k_norm", self._keys, found.num_kv_heads)
         has_window = layer in found.window_layers
-        tables = positions.of_layer(layer)
+        tables, growth = positions.of_layer(layer)
         scale = found.attention_scale or 1.0 / math.sqrt(found.head_size)
-        tape.rotate(self._queries, self._keys, self._values, self._rotated, tables, cache, scale * LOG2_E)
+        tape.rotate(self._queries, self._keys, self._values, self._rotated, tables, cache, scale * LOG2_E, growth)
         sinks = self._weights.vector(f"blk.{layer}.attn_sinks.weight")
         window = found.window if has_window else None
         tape.attend(self._rotated, cache, self._attended, window, sinks=sinks, cap=found.attention_cap)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.checkpoints.architecture import Architecture, Rope
-from onward.checkpoints.rope_scaling import DECIMALS, PI
+from onward.checkpoints.rope_scaling import DECIMALS, PI, log
 from onward.kernels.memory import Rows, untouched
 
 _NO_ROTATION = 2
@@ -30,6 +30,9 @@ class PositionTables:
     def __init__(self, rope: Rope | None, context_length: int, size: int) -> None:
         row = 2 * size
         self.rows = tuple(Rows(untouched(context_length * row), context_length, row) for _ in range(2))
+        self.growth = Rows(untouched(context_length * 4), context_length, 4) if rope and rope.query_growth else None
+        """What queries are multiplied by, float32 [positions]."""
+        self._rope = rope
         self._magnitude = 1.0 if rope is None else rope.magnitude
         self._turns = np.zeros(size // 2, np.uint64) if rope is None else turns_per_position(rope)
         self._filled = 0
@@ -42,6 +45,9 @@ class PositionTables:
             for rows, values in zip(self.rows, both, strict=True):
                 table = rows.memory[: rows.count * rows.stride].view(np.float32).reshape(rows.count, -1)
                 table[self._filled : end] = values * self._magnitude
+            if self.growth is not None and self._rope is not None:
+                table = self.growth.memory[: self.growth.count * 4].view(np.float32)
+                table[self._filled : end] = growth_at(self._rope, self._filled, end)
             self._filled = end
 
 
@@ -53,8 +59,8 @@ class Positions:
         self.rotated = found.rope.size if found.rope else _NO_ROTATION
         self._tables: dict[str, PositionTables] = {}
 
-    def of_layer(self, layer: int) -> tuple[Rows, Rows]:
-        """Return cosines and sines of a layer."""
+    def of_layer(self, layer: int) -> tuple[tuple[Rows, Rows], Rows | None]:
+        """Return cosines and sines of a layer, and how its queries grow, if they do."""
         found = self._found
         name, rope = "global", found.rope
         if rope is None or layer in found.ropeless_layers:
@@ -63,13 +69,21 @@ class Positions:
             name, rope = "local", found.local_rope
         if name not in self._tables:
             self._tables[name] = PositionTables(rope, self._context, self.rotated)
-        cosines, sines = self._tables[name].rows
-        return cosines, sines
+        tables = self._tables[name]
+        cosines, sines = tables.rows
+        return (cosines, sines), tables.growth
 
     def fill(self, positions: int) -> None:
         """Have the rows of the first `positions` positions in all tables."""
         for tables in self._tables.values():
             tables.fill(positions)
+
+
+def growth_at(rope: Rope, first: int, last: int) -> NDArray[np.float64]:
+    """Return what queries are multiplied by at positions `first` to `last`."""
+    lengths = np.arange(first, last) // rope.growth_length
+    values = [1 + rope.query_growth * log(1 + count) for count in range(int(lengths[0]), int(lengths[-1]) + 1)]
+    return np.array(values)[lengths - lengths[0]]
 
 
 def turns_per_position(rope: Rope) -> NDArray[np.uint64]:
