@@ -1,4 +1,4 @@
-"""Folders with vocab.json and merges.txt, or with tekken.json, and no tokenizer.json."""
+"""Folders with vocab.json and merges.txt, and no tokenizer.json."""
 
 from __future__ import annotations
 
@@ -104,10 +104,4 @@ def test_no_merges_where_tokens_are_longer_than_bytes_are_refused(merges: str, t
 def test_one_of_the_two_files_alone_is_no_tokenizer(tmp_path: Path) -> None:
     (folder(tmp_path) / "vocab.json").unlink()
     with pytest.raises(ModelFolderError, match=r"no tokenizer\.json"):
-        HuggingFaceTokenizer(tmp_path)
-
-
-def test_tekken_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "tekken.json").write_text("{}")
-    with pytest.raises(ModelFolderError, match=r"has tekken\.json, which Onward does not read.*save_pretrained"):
         HuggingFaceTokenizer(tmp_path)

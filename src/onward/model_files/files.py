@@ -25,12 +25,13 @@ ADDED_TOKENS = "added_tokens.json"
 SPECIAL_TOKENS = "special_tokens_map.json"
 GENERATION_CONFIG = "generation_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
+TEKKEN = "tekken.json"
 TOKENIZER_FILES = (
-    TOKENIZER, SENTENCE_PIECE, VOCABULARY, MERGES, ADDED_TOKENS, TOKENIZER_CONFIG, SPECIAL_TOKENS, GENERATION_CONFIG,
-    CONFIG, CHAT_TEMPLATE,
+    TOKENIZER, SENTENCE_PIECE, TEKKEN, VOCABULARY, MERGES, ADDED_TOKENS, TOKENIZER_CONFIG, SPECIAL_TOKENS,
+    GENERATION_CONFIG, CONFIG, CHAT_TEMPLATE,
 )  # fmt: skip
-"""All files from which a tokenizer is built; the first one is enough, or the second, or the third and fourth."""
-_TEKKEN = "tekken.json"
+"""All files from which a tokenizer is built; the first one is enough, or the second, the third, or the fourth and
+fifth."""
 
 _OF_IMAGES = frozenset({"<image_soft_token>"})
 
@@ -195,9 +196,9 @@ def added_tokens(folder: Path) -> dict[int, str]:
 
 
 def tokenizer_source(folder: Path) -> str:
-    """Return the name of the file that a folder's tokenizer is in: tokenizer.json, else tokenizer.model, else
-    vocab.json if merges.txt is next to it; tokenizer.json where there is none of them."""
-    names = [path.name for path in present(folder, (TOKENIZER, SENTENCE_PIECE, VOCABULARY, MERGES))]
+    """Return the name of the file that a folder's tokenizer is in: tokenizer.json, else tokenizer.model or tekken.json,
+    else vocab.json if merges.txt is next to it; tokenizer.json where there is none of them."""
+    names = [path.name for path in present(folder, (TOKENIZER, SENTENCE_PIECE, TEKKEN, VOCABULARY, MERGES))]
     if not names or names == [MERGES] or names == [VOCABULARY]:
         return TOKENIZER
     return names[0]
@@ -208,11 +209,6 @@ def missing_tokenizer(folder: Path) -> str:
     command = "`AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)`"
     if (folder / TOKENIZER).is_symlink():
         return missing_file(folder / TOKENIZER)
-    if present(folder, (_TEKKEN,)):
-        return (
-            f"{folder} has {_TEKKEN}, which Onward does not read, and no {TOKENIZER}: download {TOKENIZER} from a "
-            f"repository of the same model, or save it there with {command}, transformers."
-        )
     return f"{folder} has no {TOKENIZER}: save it there with {command}."
 
 

@@ -80,7 +80,7 @@ def _replacing(replacements: list[tuple[str, str]], *, byte_fallback: bool) -> B
     return bytes_of
 
 
-def _byte_characters() -> dict[str, int]:
+def byte_characters() -> dict[str, int]:
     """Return GPT-2's printable stand-ins for bytes: printable ones are themselves, the others U+0100 and on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -90,7 +90,7 @@ def _byte_characters() -> dict[str, int]:
     }
 
 
-_BYTE_OF = _byte_characters()
+_BYTE_OF = byte_characters()
 
 
 def _byte_level(token: str) -> bytes:

@@ -1,5 +1,5 @@
-"""Folders without tokenizer.json, as older checkpoints have them: `tokenizer.model`, or `vocab.json` and `merges.txt`,
-as the files that they lack."""
+"""Folders without tokenizer.json: `tokenizer.model`, `tekken.json`, or `vocab.json` and `merges.txt`, as the files that
+they lack."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from onward.model_files.files import (
     MERGES,
     SENTENCE_PIECE,
     SPECIAL_TOKENS,
+    TEKKEN,
     TOKENIZER,
     TOKENIZER_CONFIG,
     VOCABULARY,
@@ -33,6 +34,7 @@ from onward.model_files.files import (
     read_object,
     tokenizer_source,
 )
+from onward.model_files.tekken import tekken_metadata
 
 Encode = Callable[[str], list[int]]
 MAX_ENTRIES = 1 << 20
@@ -60,7 +62,10 @@ class MadeTokenizer:
 def made_tokenizer(folder: Path) -> MadeTokenizer:
     """Return the tokenizer of a folder without tokenizer.json, with what its configuration adds. Raises
     ModelFolderError."""
-    return _of_sentence_piece(folder) if tokenizer_source(folder) == SENTENCE_PIECE else _of_merges(folder)
+    source = tokenizer_source(folder)
+    if source == SENTENCE_PIECE:
+        return _of_sentence_piece(folder)
+    return _of_tekken(folder / TEKKEN) if source == TEKKEN else _of_merges(folder)
 
 
 def made_tokenizer_problem(folder: Path) -> str | None:
@@ -93,6 +98,10 @@ def _of_sentence_piece(folder: Path) -> MadeTokenizer:
         if text and (kind == CONTROL or token >= num_stated)
     }
     return MadeTokenizer(files, _around(literals, encoder.encode))
+
+
+def _of_tekken(path: Path) -> MadeTokenizer:
+    return MadeTokenizer(tokenizer_files(Parameters(tekken_metadata(path), str(path)), is_gguf=False))
 
 
 def _around(literals: Mapping[str, int], encode: Encode) -> Encode:
