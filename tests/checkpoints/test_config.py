@@ -115,7 +115,7 @@ OTHERS: dict[str, Any] = {
     "use_bias": False, "use_qkv_bias": True, "attention_out_bias": True,
     "head_dim": 8, "sliding_window": 5, "use_sliding_window": True,
     "max_window_layers": 1, "layer_types": ["sliding_attention", "full_attention"], "attn_logit_softcapping": 30.0,
-    "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 77, "use_bidirectional_attention": True,
+    "final_logit_softcapping": 20.0, "query_pre_attn_scalar": 77, "use_bidirectional_attention": True,
     "attention_multiplier": 0.3, "embedding_multiplier": 3.0, "logits_scaling": 3.0, "residual_multiplier": 0.3,
     "no_rope_layers": [0, 1], "no_rope_layer_interval": 2, "qk_layernorm": True, "add_cross_attention": True,
     "n_embd": 96, "n_head": 8, "n_inner": 48, "n_layer": 3, "n_positions": 77, "scale_attn_by_inverse_layer_idx": True,
@@ -136,6 +136,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "use_sliding_window": {"sliding_window": 9},
     "max_window_layers": {"sliding_window": 9, "use_sliding_window": True, "max_window_layers": 0},
     "layer_types": {"sliding_window": 9, "use_sliding_window": True},
+    "max_position_embeddings": {"rope_parameters": {"rope_type": "default"}},
     "original_max_position_embeddings": {
         "original_max_position_embeddings": 128,
         "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 8},

@@ -133,6 +133,7 @@ UNMOVED = {name: {"context_length"} for name in READ} | {
         "attention.sliding_window_pattern",
     },
     "qwen2moe": {"context_length", "expert_weights_norm", "feed_forward_length"},
+    "exaone4": {"context_length", *_WINDOW},
     "mistral3": {
         "context_length",
         "rope.scale_linear",
@@ -185,6 +186,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "other heads with a window": ("gemma3", {"attention.key_length_swa": 8}, "layers of different sizes"),
     "other heads by layer": ("llama", {"attention.key_length": 16, "attention.key_length_swa": [16, 8]}, "_swa"),
     "a window that is not used": ("llama", {"attention.sliding_window": 64}, "attends to 64 tokens at a time"),
+    "a window of unknown layers": ("exaone4", {"attention.sliding_window": 64}, "attends to 64 tokens at a time"),
     "a window of nothing": ("cohere2", {"attention.sliding_window": 0}, "sliding_window"),
     "a list of the wrong length": (
         "gemma3", {"attention.sliding_window_pattern": [True, False]}, "states 2 values as.*but has 7 layers",

@@ -225,8 +225,8 @@ def metadata_of(config: Config, where: str) -> dict[str, Value]:
     found["activation"] = _activation(stated, where)
     for part, switch in zip(("attention", "feed_forward"), _BIASES[str(kind)], strict=True):
         found[f"{part}.bias"] = switch if isinstance(switch, bool) else bool(stated.get(switch))
-    if (switch := _OUTPUT_BIASES.get(str(kind))) is not None:
-        found["attention.output_bias"] = switch if isinstance(switch, bool) else bool(stated.get(switch))
+    if (of_output := _OUTPUT_BIASES.get(str(kind))) is not None:
+        found["attention.output_bias"] = of_output if isinstance(of_output, bool) else bool(stated.get(of_output))
     if (scalar := stated.get("query_pre_attn_scalar")) is not None:
         found["attention.query_scale"] = 1 / math.sqrt(_number(scalar, where))
     return {"general.architecture": architecture, **{f"{architecture}.{name}": value for name, value in found.items()}}

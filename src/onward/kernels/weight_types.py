@@ -22,7 +22,7 @@ GROUP = 32
 """Weights that are multiplied with one block of activations."""
 WORD_BYTES = 4 * PANEL_ROWS
 I32X16, F32X16, F16X16, I16X16, I8X16 = (vec(each, PANEL_ROWS) for each in (I32, F32, F16, I16, I8))
-_I8X64 = vec(I8, 4 * PANEL_ROWS)
+_I8X4, _I8X64 = vec(I8, 4), vec(I8, 4 * PANEL_ROWS)
 
 
 class BlockReader:
@@ -83,6 +83,10 @@ class RowReader(BlockReader):
 
     def shorts(self, pointer: Value, offset: int) -> Value:
         return self.f.splat(self.f.load(pointer, I16, offset // PANEL_ROWS).zext(I32), PANEL_ROWS)  # type: ignore[no-any-return]
+
+    def lookup(self, table: Sequence[int], codes: Value) -> Value:
+        # of one lane, and not by an instruction: LLVM takes minutes for shuffles of lanes that are all the same
+        return self.f.splat(Isa().lookup(self.f, table, codes.lane(0).as_(_I8X4)).as_(I32), PANEL_ROWS)  # type: ignore[no-any-return]
 
     def octets(self, pointer: Value, offset: int) -> Value:
         return self.f.splat(self.f.load(pointer, I8, offset // PANEL_ROWS).zext(I32), PANEL_ROWS)  # type: ignore[no-any-return]

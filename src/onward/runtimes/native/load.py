@@ -94,21 +94,9 @@ def _load(
     weights = Weights(checkpoint, form_for(options), "float32" if is_exact else FAST_ACTIVATIONS, changes)
     names = list(matrix_names(found, weights))
     read = [*names, *expert_names(found)]
-    types = weights.types(iter(read))
-    kinds = {ProductKind(types[name], weights.activations(name)): None for name in read}
-    tables = [EMBEDDING] if found.rope else [EMBEDDING, POSITION_EMBEDDING]
     context = options.context_within(found.context_length, checkpoint.paths[0].name)
-    shape = AttentionShape(
-        found.num_heads, found.num_kv_heads, found.head_size, Positions(found, context).rotated, is_wide=is_exact,
-        has_window=bool(found.window_layers), has_sinks=found.has_sinks,
-        has_cap=found.attention_cap is not None,
-    )  # fmt: skip
-    embeddings = tuple(sorted({weights.table(name).type for name in tables}))
-    kernels = Kernels(
-        tuple(sorted(kinds, key=lambda kind: kind.name)), embeddings, shape, found.mixture is not None,
-        found.logit_cap is not None,
-    )  # fmt: skip
-    isa = host().isa
+    kernels = _kernels(found, weights, read, Positions(found, context).rotated, is_wide=is_exact)
+    shape, isa = kernels.attention, host().isa
     recipe = Recipe(partial(kernels.module_text, isa), (kernels, isa.name), (kernel_package,))
     code = load_code(recipe, notify=lambda: progress(COMPILING))
     if code.was_compiled:
@@ -144,6 +132,24 @@ def _load(
     )
     others = (_longer_note(checkpoint, found), *memory.notes, grown, code.remark)
     return model, (*plan.notes, *(each for each in others if each))
+
+
+def _kernels(found: Architecture, weights: Weights, names: Sequence[str], rotated: int, *, is_wide: bool) -> Kernels:
+    """Return the kernels that a model needs. `names`: of its matrices; `rotated`: dimensions of a head."""
+    types = weights.types(iter(names))
+    kinds = {ProductKind(types[name], weights.activations(name)) for name in names}
+    tables = [EMBEDDING] if found.rope else [EMBEDDING, POSITION_EMBEDDING]
+    shape = AttentionShape(
+        found.num_heads, found.num_kv_heads, found.head_size, rotated, is_wide=is_wide,
+        has_window=bool(found.window_layers), has_sinks=found.has_sinks, has_cap=found.attention_cap is not None,
+    )  # fmt: skip
+    return Kernels(
+        tuple(sorted(kinds, key=lambda kind: kind.name)),
+        tuple(sorted({weights.table(name).type for name in tables})),
+        shape,
+        has_experts=found.mixture is not None,
+        has_logit_cap=found.logit_cap is not None,
+    )
 
 
 def _longest_row(found: Architecture) -> int:

@@ -83,7 +83,8 @@ def growth_at(rope: Rope, first: int, last: int) -> NDArray[np.float64]:
     """Return what queries are multiplied by at positions `first` to `last`."""
     lengths = np.arange(first, last) // rope.growth_length
     values = [1 + rope.query_growth * log(1 + count) for count in range(int(lengths[0]), int(lengths[-1]) + 1)]
-    return np.array(values)[lengths - lengths[0]]
+    found: NDArray[np.float64] = np.array(values)[lengths - lengths[0]]
+    return found
 
 
 def turns_per_position(rope: Rope) -> NDArray[np.uint64]:
