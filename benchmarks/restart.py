@@ -16,7 +16,7 @@ from benchmarks import measure
 from benchmarks.http_client import send_once
 from benchmarks.load import run_async
 from benchmarks.measure import BenchmarkError
-from benchmarks.models import model_id
+from benchmarks.models import find_model
 from benchmarks.outcome import parse_outcome
 from benchmarks.server_process import serve
 from benchmarks.workload import Workload
@@ -40,7 +40,10 @@ def after_start(model: str, flags: list[str], workload: Workload) -> tuple[float
 
 def measured(model: str, prompt: int, runs: int, flags: list[str]) -> dict[str, Any]:
     """Return medians in seconds by kind, and how many tokens were cached."""
-    workload = Workload(model_id(model), prompt=prompt, out=2)
+    found_model = find_model(model)
+    context = found_model.files.facts().get("context_length")
+    prompt = min(prompt, context - 2) if isinstance(context, int) else prompt
+    workload = Workload(found_model.id, prompt=prompt, out=2)
     found: dict[str, list[tuple[float, int]]] = {"cold": [], "memory": [], "disk": [], "computed": []}
     stops: list[float] = []
     for _ in range(runs):
@@ -56,13 +59,15 @@ def measured(model: str, prompt: int, runs: int, flags: list[str]) -> dict[str, 
             found["computed"].append(after_start(model, flags, workload))
     seconds: dict[str, Any] = {kind: measure.median_of([each for each, _ in pairs]) for kind, pairs in found.items()}
     seconds["stop"] = measure.median_of(stops)
-    return {"seconds": seconds, "cached_tokens": {kind: pairs[0][1] for kind, pairs in found.items()}}
+    return {"prompt": prompt, "seconds": seconds, "cached_tokens": {kind: pairs[0][1] for kind, pairs in found.items()}}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.restart", description=__doc__)
     parser.add_argument("--model", default="storyteller", help="a name, file or folder, as for `onward serve`")
-    parser.add_argument("--prompt", type=int, default=2000, help="tokens of the prompt (default 2000)")
+    parser.add_argument(
+        "--prompt", type=int, default=2000, help="tokens of the prompt, or as many as the model takes (default 2000)"
+    )
     parser.add_argument("--runs", type=int, default=3, help="restarts of each kind (default 3)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options, flags = parser.parse_known_args()
@@ -70,7 +75,7 @@ def main() -> int:
     figures = measured(options.model, options.prompt, options.runs, flags)
     for kind, found in figures["seconds"].items():
         cached = figures["cached_tokens"].get(kind)
-        words = "" if cached is None else f", {cached} of {options.prompt} tokens cached"
+        words = "" if cached is None else f", {cached} of {figures['prompt']} tokens cached"
         print(f"{kind:10}{found['median'] * 1e3:9.1f} ms{words}")
     measure.write_report(options.json, "restart", figures, at_start)
     return 0
