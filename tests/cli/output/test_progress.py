@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +17,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """Standard error, as a terminal that shows a line anew every millisecond."""
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", terminal)
+    # not that of `sys`, which pytest replaces between a fixture and its test
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=terminal))
     monkeypatch.setattr(progress, "INTERVAL_SECONDS", 0.001)
     monkeypatch.setenv("TERM", "xterm")
     return terminal
