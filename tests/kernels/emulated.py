@@ -94,7 +94,7 @@ class Image:
 class EmulatedCode:
     """What `kernels.code.Code` is, for ARM."""
 
-    was_compiled = True
+    was_compiled, remark = True, ""
 
     def __init__(self, data: bytes) -> None:
         import unicorn
