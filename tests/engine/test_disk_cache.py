@@ -49,7 +49,8 @@ def open_engine(tmp_path: Path) -> Iterator[OpenEngine]:
 
 
 def serve(engine: ToyEngine, jobs: Sequence[Job], *, one_by_one: bool = False, save: bool = True) -> list[JobResult]:
-    """Serve jobs as an engine's thread does, then stop. Returns their results."""
+    """Serve jobs as an engine's thread does, then stop; one by one, each begins when what the others had evicted is
+    written. Returns their results."""
     loop, results, left = EngineLoop(engine), Results({job.id: job for job in jobs}), list(jobs)
 
     def submit() -> None:
@@ -62,6 +63,8 @@ def serve(engine: ToyEngine, jobs: Sequence[Job], *, one_by_one: bool = False, s
         begun = [job for job in jobs if job not in left]
         if engine.idle and not loop.preparing and all(_ended(results, job) for job in begun):
             engine.check()
+            if one_by_one:
+                wait_for_writer(engine)
             submit()
 
     submit()
@@ -70,6 +73,13 @@ def serve(engine: ToyEngine, jobs: Sequence[Job], *, one_by_one: bool = False, s
         loop.save()
         engine.check()
     return [results.jobs[job.id] for job in jobs]
+
+
+def wait_for_writer(engine: ToyEngine) -> None:
+    assert engine.disk is not None
+    written = threading.Event()
+    engine.disk._writer.put(written.set)
+    assert written.wait(60)
 
 
 def _ended(results: Results, job: Job) -> bool:
