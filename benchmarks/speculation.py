@@ -244,11 +244,15 @@ def measure_model(name: str, options: argparse.Namespace) -> Iterator[dict[str, 
         arm: Arm(model, folder.files.load_tokenizer(), speculate=arm == ON) for arm, (model, folder) in models.items()
     }
     context = models[ON][0].context_length
-    for case in Workloads(models[ON][0].vocab_size, options.out).cases(options.kinds):
-        if case.longest > context:
-            print(f"{case.kind:14}{case.name:26}left out: {case.longest:,} tokens, and the context has {context:,}")
-            continue
-        yield compare(case, lambda case: run_case(case, arms), options.rounds)
+    try:
+        for case in Workloads(models[ON][0].vocab_size, options.out).cases(options.kinds):
+            if case.longest > context:
+                print(f"{case.kind:14}{case.name:26}left out: {case.longest:,} tokens, and the context has {context:,}")
+                continue
+            yield compare(case, lambda case: run_case(case, arms), options.rounds)
+    finally:
+        for model, _ in models.values():
+            model.close()
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -69,7 +69,8 @@ class Machine:
         self._pointers = address(self._control), address(self._context)
         self._step = code.function("step", [POINTER, POINTER, INTEGER] + [INTEGER] * len(STEP_FIELDS))
         work = code.function("work", [POINTER, POINTER, INTEGER])
-        self._workers = [_started(work, (*self._pointers, number)) for number in range(1, threads)]
+        kept = (code, self._control, self._context, self._completion, self._counters, self._own)
+        self._workers = [_started(work, (*self._pointers, number), kept) for number in range(1, threads)]
 
     def plan(self, rows: int) -> None:
         """Share the attention of the first rows of `positions` and `tables` among the threads."""
@@ -102,7 +103,13 @@ _NOTHING = np.zeros(16, np.int64)
 """A tape that ends at once."""
 
 
-def _started(work: Callable[..., object], arguments: tuple[int, ...]) -> threading.Thread:
-    thread = threading.Thread(target=work, args=arguments, name=f"onward-compute-{arguments[-1]}", daemon=True)
+def _started(work: Callable[..., object], arguments: tuple[int, ...], kept: object) -> threading.Thread:
+    """Start a thread that keeps what it reads while it sleeps: its machine may be collected without being closed."""
+
+    def run(kept: object) -> None:
+        work(*arguments)
+
+    name = f"onward-compute-{arguments[-1]}"
+    thread = threading.Thread(target=run, args=(kept,), name=name, daemon=True)
     thread.start()
     return thread
