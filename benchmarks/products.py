@@ -196,6 +196,8 @@ def products_section(figures: dict[str, Any]) -> list[str]:
         f"{figures['isa']}, {figures['threads']} threads. Limits in the same run: memory {limits['read_gb_s']:.1f} "
         f"GB/s, fma {limits['fma_gmac_s']:.0f} GMAC/s, int8 {limits['dot_gmac_s']:.0f} GMAC/s.",
         "",
+        "![Products per second against rows](../docs/images/products.svg)",
+        "",
         "| weights, activations | GB/s at 1 row | of memory | "
         + " | ".join(f"GMAC/s at {rows}" for rows in ROWS)
         + " |",

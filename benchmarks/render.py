@@ -21,13 +21,11 @@ from benchmarks.render_speculation import speculation_section
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- figures: written by benchmarks/render.py -->", "<!-- end of figures -->"
-LIBRARIES = {"llvmlite": "llvmlite", "openvino": "OpenVINO"}
-"""What a report names. Those from before the native runtime have OpenVINO's figures."""
 NOT_YET = "Not measured yet on a quiet machine."
 DEFAULT_COMMANDS = {
     "engine": "python -m benchmarks.engine --json benchmarks/figures/engine.json",
-    "engine-qwen05b": "python -m benchmarks.engine --model .peers/models/qwen05b-Q8_0.gguf --waves 6 6 4 "
-    "--rounds 7 --json benchmarks/figures/engine-qwen05b.json",
+    "engine-qwen05b": "python -m benchmarks.engine --model .peers/models/qwen05b-Q8_0.gguf --clients 1 8 32 "
+    "--waves 6 6 4 --rounds 3 --json benchmarks/figures/engine-qwen05b.json",
     "compare-qwen-coder": "python -m benchmarks.compare --model Qwen2.5-Coder-1.5B-Instruct-Q4_K_M.gguf --untuned "
     "--rounds 3 --waves 2 --top-k-off 0 --json benchmarks/figures/compare-qwen-coder.json",
     "compare-smollm2": "python -m benchmarks.compare --model SmolLM2-135M-Instruct.Q4_1.gguf --untuned --rounds 5 "
@@ -39,11 +37,12 @@ DEFAULT_COMMANDS = {
     "engine-process": "python -m benchmarks.engine_process --rounds 15 --json benchmarks/figures/engine-process.json",
     "reach": "python -m benchmarks.reach storyteller .peers/models/qwen05b-Q8_0.gguf "
     "--json benchmarks/figures/reach.json",
-    "speculation": "python -m benchmarks.speculation --json benchmarks/figures/speculation.json",
+    "speculation": "python -m benchmarks.speculation --model storyteller .peers/models/qwen05b-Q8_0.gguf --rounds 1 "
+    "--out 64 --json benchmarks/figures/speculation.json",
     "sweep": "python -m benchmarks.sweep --json benchmarks/figures/sweep.json --plot docs/images/throughput.svg",
     "queueing": "python -m benchmarks.queueing --json benchmarks/figures/queueing.json",
     "soak": "python -m benchmarks.soak --json benchmarks/figures/soak.json --plot docs/images/memory.svg",
-    "abuse": "python -m benchmarks.abuse --before .peers/before/src --json benchmarks/figures/abuse.json",
+    "abuse": "python -m benchmarks.abuse --json benchmarks/figures/abuse.json",
     "startup": "python -m benchmarks.startup --json benchmarks/figures/startup.json",
     "products": "python -m benchmarks.products --json benchmarks/figures/products.json --plot docs/images/products.svg",
 }
@@ -62,7 +61,7 @@ def engine_section(figures: dict[str, Any]) -> list[str]:
 
 
 def _arm_order(name: str) -> int:
-    return ["bare", "bare, padded", "engine", "server"].index(name)
+    return ["bare", "engine", "server"].index(name)
 
 
 def _arm_row(clients: str, name: str, found: dict[str, Any]) -> str:
@@ -143,10 +142,9 @@ def section(name: str, report: dict[str, Any] | None) -> str:
 
 
 def _machine_line(machine: dict[str, Any]) -> str:
-    computed_by = next(f"{title} {machine[key]}" for key, title in LIBRARIES.items() if key in machine)
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:.0f} GiB; {machine['system']}, "
-        f"Python {machine['python']}, {computed_by}; load average at the start "
+        f"Python {machine['python']}, llvmlite {machine['llvmlite']}; load average at the start "
         f"{machine['load']}; {machine['date']}."
     )
 

@@ -18,10 +18,11 @@ SCENARIOS = ("| model | ratio | measured | aim | ms, medians |", "|---|---|--:|-
 
 def compare_section(figures: dict[str, Any]) -> list[str]:
     """Return the ratios and then both servers' figures as Markdown lines."""
-    arms, ratios, settings, idle = [], [], [], [0.0]
+    arms, ratios, settings, idle, is_tuned = [], [], [], [0.0], False
     for family, by_clients in figures["families"].items():
         for clients, found in by_clients.items():
             idle.append(found["idle_cpu"])
+            is_tuned = is_tuned or any(each["tried_tok_s"] for each in found["peer_settings"].values())
             settings += [
                 f"{family} {name} with {clients} clients: {each['chosen']}"
                 for name, each in found["peer_settings"].items()
@@ -42,7 +43,7 @@ def compare_section(figures: dict[str, Any]) -> list[str]:
         *arms,
         "",
         f"llama-server: {figures['peer']}. Idle servers used at most {max(idle):.1%} of a core. "
-        f"Its fastest settings: {'; '.join(settings)}.",
+        f"{'Its fastest settings' if is_tuned else 'Its settings, untuned'}: {'; '.join(settings)}.",
     ]
 
 

@@ -17,7 +17,7 @@ def test_every_product_is_beside_the_limits() -> None:
         assert list(by_rows) == [str(rows) for rows in ROWS]
         assert all(value > 0 for rates in by_rows.values() for value in rates.values())
     text = products_section(figures)
-    assert len(text) == 4 + len(wanted) and text[-1].startswith("| F16, float32 |")
+    assert len(text) == 6 + len(wanted) and text[-1].startswith("| F16, float32 |")
     assert plot(figures).count('<path class="line') == 2 * 2 * 3  # two panels of two types and a limit, and legends
 
 

@@ -158,7 +158,7 @@ def test_rendering_figures_into_the_page_is_idempotent() -> None:
     outcome = Outcome(0.0, 1.0, ttft=0.25, gaps=[0.1], tokens=2, chunks=2)
     rounds = [{BARE: Round(10.0, 10.0), "engine": Round(9.0, 9.5, [outcome], 9.2)}]
     figures = {"clients": {"1": compare(rounds)}, "memory": None}
-    machine = dict.fromkeys(("cpu", "cores", "system", "python", "openvino", "load", "date"), "x")
+    machine = dict.fromkeys(("cpu", "cores", "system", "python", "llvmlite", "load", "date"), "x")
     report = {"command": "python -m it", "machine": machine | {"memory_gib": 1.0}, "figures": figures}
     page = f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n"
     filled = render.fill(page, {"engine": json.loads(json.dumps(report)), "startup": None})
