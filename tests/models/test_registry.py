@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from onward.models.registry import ListedModel, did_you_mean, listed_models
+import sys
+from pathlib import Path
+
+import pytest
+
+from onward.models.registry import ListedModel, did_you_mean, listed_models, real_model_hint
 
 
 def test_models_come_first_and_aliases_have_the_times_of_their_models() -> None:
@@ -18,3 +23,21 @@ def test_models_come_first_and_aliases_have_the_times_of_their_models() -> None:
 def test_only_a_similar_name_is_suggested() -> None:
     assert did_you_mean("davinci-02", ["davinci-002", "storyteller"]) == " Did you mean 'davinci-002'?"
     assert did_you_mean("xyz", ["davinci-002", "storyteller"]) == ""
+
+
+@pytest.mark.parametrize("on_path", ["this one", "another one", "none"])
+def test_the_hint_names_the_program_as_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: str
+) -> None:
+    """`make serve` starts it by its path, and it may not be on the PATH, or another one is."""
+    for folder in ("venv", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "onward").touch(mode=0o755)
+    monkeypatch.setenv("PATH", {"this one": "venv", "another one": "other", "none": "missing"}[on_path])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["venv/onward", "serve"])
+    assert real_model_hint().endswith(
+        ": onward serve smollm2" if on_path == "this one" else ": venv/onward serve smollm2"
+    )
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    assert real_model_hint().endswith(": onward serve smollm2")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onward.errors import ModelFolderError, SetupError
 from onward.model_files.files import rows_problem
-from onward.models.registry import BUILT_IN, REAL_MODEL, ListedModel, listed_models
+from onward.models.registry import BUILT_IN, ListedModel, listed_models, real_model_hint
 from onward.models.resolve import ResolvedModel
 from onward.settings import OPENAI_NAMES, Settings
 
@@ -59,7 +59,7 @@ def model_names(settings: Settings, ids: Mapping[str, str], created: Mapping[str
 
 
 def _stands_in(name: str, model: str) -> str:
-    return f"{model}, the small built-in model, answers in place of {name}. {REAL_MODEL}"
+    return f"{model}, the small built-in model, answers in place of {name}. {real_model_hint()}"
 
 
 def _aliases(settings: Settings, ids: Mapping[str, str]) -> dict[str, str]:

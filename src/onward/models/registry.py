@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import difflib
+import shutil
+import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 BUILT_IN = ("storyteller",)
 """Models inside the package, each a folder next to this file."""
 UNLISTED = ("toy",)
 """Built-in models for tests and demonstrations: accepted by name, but not listed."""
 
-REAL_MODEL = "A real small model (98 MB, downloaded once): onward serve smollm2"
-"""What to say to people who meet the built-in model, whose texts are those of a toy."""
 OWNER = "onward"
+
+
+def real_model_hint() -> str:
+    """Return what to say to people who meet the built-in model, whose texts are those of a toy: a command, of this
+    program as it was started."""
+    return f"A real small model (98 MB, downloaded once): {_command()} serve smollm2"
+
+
+def _command() -> str:
+    started, found = sys.argv[0], shutil.which("onward")
+    if Path(started).stem != "onward":  # python -m onward, or a program that imports it
+        return "onward"
+    with suppress(OSError):
+        if found is not None and Path(found).samefile(started):
+            return "onward"
+    return started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ import uvicorn
 from onward.backends.base import Backend, LiveModels
 from onward.errors import SetupError
 from onward.loop_thread import fast_event_loop
-from onward.models.registry import BUILT_IN, REAL_MODEL
+from onward.models.registry import BUILT_IN, real_model_hint
 from onward.residency import share_heap
 from onward.server.admin import ModelReload
 from onward.server.app import App, make_app
@@ -380,4 +380,4 @@ def ready_line(names: Sequence[str], settings: Settings, listener: socket.socket
     host = f"[{named.replace('%', '%25')}]" if ":" in named else named
     noun, place = "model" if len(names) == 1 else "models", f"http://{host}:{port}"
     line = f"Onward is ready at {place}/v1{elsewhere} ({noun}: {', '.join(names)}).\nWrite at {place}; Ctrl-C stops it."
-    return f"{line}\n{REAL_MODEL}" if list(names) == list(BUILT_IN) else line
+    return f"{line}\n{real_model_hint()}" if list(names) == list(BUILT_IN) else line
