@@ -12,6 +12,7 @@ from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import RequestCancelled
 from onward.server.exchange import HttpExchange
+from onward.server.transcript import CollectedChoices
 from onward.tracing import Attributes, EngineTrace, RequestTrace, Tracer, context_of
 
 UNTRACED = frozenset({"/health", "/live", "/metrics"})
@@ -53,7 +54,7 @@ def end(exchange: HttpExchange) -> None:
 
 
 class CompletionTrace:
-    """A completion of a request. Deltas have passed the content filters, so nothing that these withheld gets here."""
+    """A completion of a request."""
 
     def __init__(self, trace: RequestTrace, request: CompletionRequest, *, may_keep_prompts: bool) -> None:
         """`may_keep_prompts`: whether those of this key may be kept, if the tracer keeps any."""
@@ -64,18 +65,13 @@ class CompletionTrace:
         self._context = trace.context.child()
         self.engine = EngineTrace(trace, self._context)
         self._needs: Needs | None = None
-        self._texts: dict[int, list[str]] = {}
-        self._reasons: dict[int, str] = {}
+        self._choices = CollectedChoices(keeps_texts=self._keeps_prompts)
 
     def planned(self, needs: Needs) -> None:
         self._needs = needs
 
     def generated(self, deltas: Iterable[Delta]) -> None:
-        for delta in deltas:
-            if self._keeps_prompts:
-                self._texts.setdefault(delta.index, []).append(delta.text)
-            if delta.finish is not None:
-                self._reasons[delta.index] = delta.finish.reason
+        self._choices.add(deltas)
 
     def end(self, counts: TokenCounts, first_token_ms: float | None = None, problem: Exception | None = None) -> None:
         """The completion has ended, was cancelled, or was refused or failed for a reason."""
@@ -98,7 +94,7 @@ class CompletionTrace:
         )  # fmt: skip
 
     def _error(self, problem: Exception | None) -> str:
-        if isinstance(problem, RequestCancelled) or (problem is None and not self._reasons):
+        if isinstance(problem, RequestCancelled) or (problem is None and not self._choices.reasons):
             return CANCELLED
         if problem is None:
             return ""
@@ -108,7 +104,7 @@ class CompletionTrace:
     def _answered(self, needs: Needs, counts: TokenCounts) -> Attributes:
         return {
             "gen_ai.response.model": needs.model,
-            "gen_ai.response.finish_reasons": [reason for _, reason in sorted(self._reasons.items())],
+            "gen_ai.response.finish_reasons": self._choices.reasons,
             "gen_ai.usage.input_tokens": counts.prompt,
             "gen_ai.usage.output_tokens": counts.completion,
             "gen_ai.usage.cache_read.input_tokens": counts.cached,
@@ -121,8 +117,8 @@ class CompletionTrace:
         prompts = [each if isinstance(each, str) else f"({len(each)} token ids)" for each in self._request.prompts]
         given = [{"role": "user", "parts": [_part(text)]} for text in prompts]
         made = [
-            {"role": "assistant", "parts": [_part("".join(texts))], "finish_reason": self._reasons.get(index, "")}
-            for index, texts in sorted(self._texts.items())
+            {"role": "assistant", "parts": [_part(text)], "finish_reason": reason or ""}
+            for _, text, reason in self._choices.texts()
         ]
         return {
             "gen_ai.input.messages": json.dumps(given[:MAX_MESSAGES], ensure_ascii=False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -14,32 +14,56 @@ from onward.server.exchange import HttpExchange
 from onward.service.request_log import LoggedRequest, RequestLog
 
 
+class CollectedChoices:
+    """The choices of one answer. Deltas have passed the content filters, so nothing that these withheld gets here.
+
+    `keeps_texts` False: only why choices ended is kept.
+    """
+
+    def __init__(self, *, keeps_texts: bool) -> None:
+        self._keeps_texts = keeps_texts
+        self._texts: dict[int, list[str]] = {}
+        self._reasons: dict[int, str] = {}
+
+    def add(self, deltas: Iterable[Delta]) -> None:
+        for delta in deltas:
+            if self._keeps_texts:
+                self._texts.setdefault(delta.index, []).append(delta.text)
+            if delta.finish is not None:
+                self._reasons[delta.index] = delta.finish.reason
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why choices ended, by index, without those that did not end."""
+        return [reason for _, reason in sorted(self._reasons.items())]
+
+    def texts(self) -> Iterator[tuple[int, str, str | None]]:
+        """Yield index, text and finish reason of each choice, by index; the reason is None if it did not end."""
+        for index, texts in sorted(self._texts.items()):
+            yield index, "".join(texts), self._reasons.get(index)
+
+
 class Transcript:
-    """Collects one answer. Deltas have passed the content filters, so nothing that these withheld gets here."""
+    """Collects one answer for the log of requests."""
 
     def __init__(self, log: RequestLog, exchange: HttpExchange) -> None:
         self._log = log
         self._exchange = exchange
         self._needs: Needs | None = None
-        self._texts: dict[int, list[str]] = {}
-        self._reasons: dict[int, str] = {}
+        self._choices = CollectedChoices(keeps_texts=True)
 
     def planned(self, needs: Needs) -> None:
         self._needs = needs
 
     def generated(self, deltas: Iterable[Delta]) -> None:
-        for delta in deltas:
-            self._texts.setdefault(delta.index, []).append(delta.text)
-            if delta.finish is not None:
-                self._reasons[delta.index] = delta.finish.reason
+        self._choices.add(deltas)
 
     def end(self, counts: TokenCounts, status: int) -> None:
         """Log the request, which has ended."""
         key, needs = self._exchange.key, self._needs
         assert needs is not None
         choices: list[dict[str, Any]] = [
-            {"index": index, "text": "".join(texts), "finish_reason": self._reasons.get(index)}
-            for index, texts in sorted(self._texts.items())
+            {"index": index, "text": text, "finish_reason": reason} for index, text, reason in self._choices.texts()
         ]
         self._log.add(
             LoggedRequest(
