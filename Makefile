@@ -93,7 +93,7 @@ check: $(VENV)/.dev  ## Lint, format and type checks; tests of the repository an
 	$(BIN)/ruff check src tests benchmarks docs training playground/openapi.py hatch_build.py
 	$(BIN)/ruff format --check src tests benchmarks docs training playground/openapi.py hatch_build.py
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 $(CHECKED)
+	$(BIN)/python -m pytest -q -n auto --dist worksteal --max-worker-restart 0 $(CHECKED)
 
 fix: $(VENV)/.dev  ## Format, and fix what the linter can
 	$(BIN)/ruff check --fix src tests benchmarks docs training playground/openapi.py hatch_build.py
@@ -125,13 +125,13 @@ endef
 
 lowest:  ## Run the fast tests on the lowest versions that pyproject.toml allows
 	$(other_environment)
-	@$(UV) --resolution lowest-direct -e '.[test,openvino]'
-	$(OTHER)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
+	@$(UV) --resolution lowest-direct -e '.[test,openvino,otel]'
+	$(OTHER)/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
 newest:  ## Run the fast tests on the newest released versions of dependencies
 	$(other_environment)
-	@$(UV) --upgrade -e '.[test,openvino]'
-	$(OTHER)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
+	@$(UV) --upgrade -e '.[test,openvino,otel]'
+	$(OTHER)/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
 beside:  ## Install Onward beside transformers 4 and click 8.1, and run it
 	$(other_environment)

@@ -4,11 +4,9 @@ fails, and engines that are not needed any more end."""
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import pytest
 from tests.cli.conftest import onward
 from tests.journeys.test_handover import Clients
 from tests.processes import ServerProcess, server_process
+from tests.server.fakes import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")]
 
@@ -26,14 +25,6 @@ def toy(path: Path, context_length: int) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     (path / "toy.json").write_text(json.dumps({"blocks": 64, "context_length": context_length}))
     return path
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Engines take their time to start on a busy machine."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.02)
 
 
 class Operator:
@@ -121,15 +112,6 @@ def test_models_change_under_load_and_not_one_request_fails(
     assert not any("sk-" in line for line in operator.server.output)
 
 
-def has_terminal() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(has_terminal(), reason="with a terminal the signal ends the server")
 def test_sighup_applies_the_models_of_the_settings_file(
     operator: Operator, folder: Path, keys: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -9,4 +9,5 @@ test_stress.py, test_golden.py.
 5. Choices fork one prefill, and each draws its own first token: test_engine.py, test_real_model.py.
 6. Deltas joined are the decoded whole; offsets count code points: test_backend.py, test_real_model.py.
 7. One declaration makes schema, flags, documents and page: test_one_declaration.py, test_served_profile.py.
+8. Billed tokens are the usage that clients saw, whoever is killed: test_ledger.py.
 """

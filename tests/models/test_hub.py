@@ -59,30 +59,10 @@ class Hub(http.server.ThreadingHTTPServer):
     is_cut = False
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Hub
+class AnsweringHandler(http.server.BaseHTTPRequestHandler):
+    """Answers with JSON, or what `headers` say it is, without the body to HEAD."""
 
-    def do_GET(self) -> None:
-        if self.server.answer is not None:
-            return self._send(*self.server.answer)
-        stated = {name: value for name, value in self.server.stated.items() if name not in ("sha", "oid", "status")}
-        if "/tree/" in self.path:
-            lfs = {"oid": self.server.stated.get("oid", DIGEST), "size": 9, "pointerSize": 9}
-            common = {"type": "file", "size": 9, "oid": "c" * 40, "lfs": lfs}
-            listed = [{**common, "path": name} for name in self.server.names]
-            return self._send(200, json.dumps(listed).encode(), {})
-        if "/api/" in self.path:
-            siblings = [{"rfilename": name} for name in self.server.names]
-            commit = self.server.stated.get("sha", COMMIT)
-            model = {"id": "org/name", "sha": commit, "siblings": siblings, "private": False, "gated": False}
-            return self._send(200, json.dumps(model).encode(), {})
-        length = {"content-length": "99999"} if self.server.is_cut else {}
-        headers = {"x-repo-commit": COMMIT, "etag": f'"{DIGEST}"', "x-linked-size": "9", **length, **stated}
-        return self._send(int(self.server.stated.get("status", 200)), b"GGUF12345", headers)
-
-    do_HEAD = do_GET
-
-    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+    def send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
         for name, value in {"content-length": str(len(body)), "content-type": "application/json", **headers}.items():
             self.send_header(name, value)
@@ -92,6 +72,30 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         pass
+
+
+class Handler(AnsweringHandler):
+    server: Hub
+
+    def do_GET(self) -> None:
+        if self.server.answer is not None:
+            return self.send(*self.server.answer)
+        stated = {name: value for name, value in self.server.stated.items() if name not in ("sha", "oid", "status")}
+        if "/tree/" in self.path:
+            lfs = {"oid": self.server.stated.get("oid", DIGEST), "size": 9, "pointerSize": 9}
+            common = {"type": "file", "size": 9, "oid": "c" * 40, "lfs": lfs}
+            listed = [{**common, "path": name} for name in self.server.names]
+            return self.send(200, json.dumps(listed).encode(), {})
+        if "/api/" in self.path:
+            siblings = [{"rfilename": name} for name in self.server.names]
+            commit = self.server.stated.get("sha", COMMIT)
+            model = {"id": "org/name", "sha": commit, "siblings": siblings, "private": False, "gated": False}
+            return self.send(200, json.dumps(model).encode(), {})
+        length = {"content-length": "99999"} if self.server.is_cut else {}
+        headers = {"x-repo-commit": COMMIT, "etag": f'"{DIGEST}"', "x-linked-size": "9", **length, **stated}
+        return self.send(int(self.server.stated.get("status", 200)), b"GGUF12345", headers)
+
+    do_HEAD = do_GET
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
 from tests.cli.terminal import COMMAND
 
+from .test_hub import AnsweringHandler
+
 pytestmark = pytest.mark.slow
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -38,7 +40,7 @@ class Hub(http.server.ThreadingHTTPServer):
         return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(AnsweringHandler):
     server: Hub
 
     def do_GET(self) -> None:
@@ -46,27 +48,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         is_description = parts[:2] == ["api", "models"]
         files = self.server.files("/".join(parts[2:4] if is_description else parts[:2]))
         if not files:
-            return self._send(404, b"{}", {"x-error-code": "RepoNotFound"})
+            return self.send(404, b"{}", {"x-error-code": "RepoNotFound"})
         if is_description:
-            return self._send(200, json.dumps(_description(parts, files)).encode(), {})
+            return self.send(200, json.dumps(_description(parts, files)).encode(), {})
         file = files.get("/".join(parts[4:]))
         if file is None:
-            return self._send(404, b"", {"x-error-code": "EntryNotFound", "x-repo-commit": COMMIT})
+            return self.send(404, b"", {"x-error-code": "EntryNotFound", "x-repo-commit": COMMIT})
         content = file.read_bytes()
-        return self._send(200, content, {"etag": f'"{_digest(content)}"', "x-repo-commit": COMMIT})
+        return self.send(200, content, {"etag": f'"{_digest(content)}"', "x-repo-commit": COMMIT})
 
     do_HEAD = do_GET
-
-    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {"content-length": str(len(body)), "content-type": "application/json", **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 def _digest(content: bytes) -> str:

@@ -37,12 +37,14 @@ class Process:
 
 
 def start_process(*arguments: str) -> subprocess.Popen[str]:
+    """Start a server, which has no terminal, whatever the tests have."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.server.served", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
+        start_new_session=True,
     )
 
 

@@ -69,17 +69,12 @@ def wait_for_drain(server: Process) -> None:
     wait_for(lambda: httpx2.get(f"{server.url}/health").json()["status"] == "draining")
 
 
-hangs_up = pytest.mark.skipif(
-    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="under nohup a server ignores the signal"
-)
-
-
 @pytest.mark.parametrize(
     "number",
     [
         signal.SIGTERM,
         pytest.param(signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, marks=[hangs_up, pytest.mark.slow]),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
     ],
 )
 def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, number: signal.Signals) -> None:
@@ -234,7 +229,6 @@ def test_the_ready_line_has_a_url_that_works_on_this_machine(host: str, place: s
 
 
 @pytest.mark.slow
-@hangs_up
 def test_a_closing_terminal_may_send_sighup_twice(start: Start) -> None:
     server = start("drain=1")
     streaming = Streaming(server)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -33,7 +35,7 @@ from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_architectures import OF_FOLDERS
 from tests.checkpoints.tiny import ARCHITECTURES, tiny
 from tests.examples import slow_but
-from tests.processes import served
+from tests.processes import ROOT, served
 
 SCALES = {
     "Q1_0": (1 / 16,),
@@ -476,3 +478,24 @@ def test_mixed_requests_have_the_same_bytes_alone_and_under_load(tmp_path: Path)
             return [str(answer.choices) for answer in found]
 
     assert asyncio.run(answers(3, together=True)) == asyncio.run(answers(1, together=False))
+
+
+DROPPED = """
+import gc, sys, weakref
+from pathlib import Path
+from tests.runtimes.native.test_model import load
+model = load(Path(sys.argv[1]), threads=2).model
+machine = model._parts[0]
+read_in_sleep = [weakref.ref(each) for each in (machine._control, machine._context, machine._completion)]
+del model, machine
+gc.collect()
+print([each() is not None for each in read_in_sleep])
+"""
+
+
+@pytest.mark.slow
+def test_the_threads_of_a_model_that_was_not_closed_sleep_on_memory_that_stays(tmp_path: Path) -> None:
+    """In a process of its own, which the threads would end otherwise, some time later."""
+    path = write(tmp_path, "llama")
+    ended = subprocess.run([sys.executable, "-c", DROPPED, path], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert ended.stdout == "[True, True, True]\n"
