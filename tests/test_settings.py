@@ -195,6 +195,25 @@ def test_the_file_is_searched_for_in_the_working_and_the_configuration_folder(tm
     assert resolve(environ={"ONWARD_CONFIG": "/nowhere"}, config=other).settings.port == 3
 
 
+def test_settings_that_are_read_again_come_from_the_file_that_they_came_from(tmp_path: Path) -> None:
+    """Without it, a server would go on with the defaults: another model, in place of all of its own."""
+    path = tmp_path / "onward.toml"
+    path.write_text("port = 1")
+    resolved = resolve_settings()
+    path.write_text("port = 2")
+    assert resolved.again().port == 2
+    path.unlink()
+    with pytest.raises(SetupError, match=r"settings came from onward\.toml, and would now come from no file"):
+        resolved.again()
+    (home := tmp_path / "home" / "onward").mkdir(parents=True)
+    (home / "onward.toml").write_text("port = 3")
+    resolved = resolve_settings(home=tmp_path / "home")
+    assert resolved.again().port == 3
+    path.write_text("port = 2")
+    with pytest.raises(SetupError, match=r"would now come from onward\.toml: put that right"):
+        resolved.again()
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -17,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 class Process:
     """A server process that is ready. `port` is the free port that it bound."""
 
-    def __init__(self, *flags: str, port: int = 0) -> None:
-        self.popen = start_process(str(port), *flags)
+    def __init__(self, *flags: str, port: int = 0, terminal: str = "") -> None:
+        self.popen = start_process(str(port), *flags, terminal=terminal)
         assert self.popen.stdout is not None
         self.ready_line = self.popen.stdout.readline()
         found = re.search(r":(\d+)/v1", self.ready_line)
@@ -36,14 +37,15 @@ class Process:
         return self.popen.communicate()[1]
 
 
-def start_process(*arguments: str) -> subprocess.Popen[str]:
-    """Start a server, which has no terminal, whatever the tests have."""
+def start_process(*arguments: str, terminal: str = "") -> subprocess.Popen[str]:
+    """Start a server, which has this terminal or none, whatever the tests have."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.server.served", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
+        env={**os.environ, "SERVED_TERMINAL": terminal},
         start_new_session=True,
     )
 
@@ -61,8 +63,8 @@ def start() -> Iterator[Callable[..., Process]]:
     """A function that starts servers, which stop after the test."""
     with ExitStack() as stack:
 
-        def begin(*flags: str, port: int = 0) -> Process:
-            process = Process(*flags, port=port)
+        def begin(*flags: str, port: int = 0, terminal: str = "") -> Process:
+            process = Process(*flags, port=port, terminal=terminal)
             stack.callback(process.end)
             return process
 

@@ -48,6 +48,9 @@ def compose(settings: Settings, progress: Callable[[str], None]) -> FakeBackend:
 
 
 def main(port: str, *flags: str) -> int:
+    """$SERVED_TERMINAL: the terminal of this session."""
+    if path := os.environ.get("SERVED_TERMINAL"):
+        os.open(path, os.O_RDWR)  # a session leader's first terminal controls it
     named = dict(flag.split("=") for flag in flags)
     try:
         return serve(resolve({"port": port, **named}, environ={}).settings, compose)

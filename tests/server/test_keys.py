@@ -7,7 +7,6 @@ import hashlib
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 from functools import partial
@@ -20,8 +19,8 @@ from onward.errors import SetupError
 from onward.offload import on_thread
 from onward.server import keys as keys_module
 from onward.server.app import make_app
-from onward.server.keys import KeyReload, Keys, collect_keys, file_version, reload_on_hangup
-from tests.server.conftest import ROOT, Process
+from onward.server.keys import KeyReload, Keys, collect_keys, file_version
+from tests.server.conftest import Process
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings, wait_for
 
 
@@ -250,21 +249,3 @@ def test_new_keys_are_accepted_and_old_ones_are_not(tmp_path: Path) -> None:
     assert "the keys were read again: 1 accepted" in said
     assert "key=bob" in said
     assert "sk-" not in said
-
-
-def test_hangup_means_reload_only_with_a_key_file_and_without_a_terminal() -> None:
-    assert not reload_on_hangup(settings())
-    code = (
-        "import os, pty, sys\n"
-        "from pathlib import Path\n"
-        "from onward.server.keys import reload_on_hangup\n"
-        "from onward.settings import Settings\n"
-        "given = Settings(api_key_file=Path('/keys'))\n"
-        "os.setsid()\n"
-        "print(reload_on_hangup(given))\n"
-        "leader, follower = pty.openpty()\n"
-        "terminal = os.open(os.ttyname(follower), os.O_RDWR)\n"  # a session leader's first terminal controls it
-        "print(reload_on_hangup(given))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.split() == ["True", "False"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import re
 import signal
 import socket
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,14 @@ import httpx2
 import pytest
 
 from onward.errors import SetupError
+from onward.server import run
+from onward.server.admin import ModelReload
 from onward.server.process import DEAD_ENGINE_EXIT_CODE, bind
 from onward.server.run import ready_line, serve
 from onward.settings import Settings
 from tests.server.conftest import Process
 from tests.server.fakes import FakeBackend, events, settings, wait_for
+from tests.server.test_admin import FakeModels
 
 if sys.platform == "win32":
     pytest.skip("needs POSIX signals", allow_module_level=True)
@@ -74,7 +80,6 @@ def wait_for_drain(server: Process) -> None:
     [
         signal.SIGTERM,
         pytest.param(signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
     ],
 )
 def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, number: signal.Signals) -> None:
@@ -228,16 +233,59 @@ def test_the_ready_line_has_a_url_that_works_on_this_machine(host: str, place: s
         assert line == f"Onward is ready at {where} (models: a, b).\nWrite at {page}; Ctrl-C stops it."
 
 
+def test_without_a_terminal_sighup_never_ends_a_server(start: Start) -> None:
+    """`systemctl reload` sends it, also where there is no file to read again."""
+    server = start()
+    for _ in range(2):
+        server.popen.send_signal(signal.SIGHUP)
+    assert httpx2.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "x"}).status_code == 200
+    server.popen.send_signal(signal.SIGTERM)
+    assert server.popen.wait(60) == 0
+    said = server.end()
+    assert "SIGHUP: there is nothing to read again" in said and said.endswith("stopped\n")
+
+
 @pytest.mark.slow
-def test_a_closing_terminal_may_send_sighup_twice(start: Start) -> None:
-    server = start("drain=1")
+def test_a_closing_terminal_ends_a_server_and_may_send_sighup_twice(start: Start) -> None:
+    leader, follower = os.openpty()
+    server = start("drain=1", terminal=os.ttyname(follower))
+    os.close(follower)
     streaming = Streaming(server)
-    server.popen.send_signal(signal.SIGHUP)
+    os.close(leader)
     wait_for_drain(server)
     server.popen.send_signal(signal.SIGHUP)
     assert "error" in streaming.wait()[-1]
     assert server.popen.wait(60) == 0
     assert "cancelling 1 request that did not finish in time" in server.end()
+
+
+def test_the_address_of_a_socket_that_was_passed_is_not_a_changed_setting(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stated, models = settings(port=1), FakeModels()
+
+    class ReadingAgain:
+        """In place of the service: the settings are read again, and nothing is served."""
+
+        def __init__(self, *given: Any) -> None:
+            self.reload: ModelReload = given[-1]
+
+        async def run(self) -> int:
+            self.reload.request()
+            running = asyncio.create_task(self.reload.run())
+            while not models.asked:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0)  # what follows waits for nothing
+            running.cancel()
+            return 0
+
+    with bind("127.0.0.1", 0) as listener:
+        monkeypatch.setattr(run, "activated_listener", lambda: listener)
+        monkeypatch.setattr(run, "Service", ReadingAgain)
+        serve(
+            stated, lambda *_: FakeBackend(), open_models=lambda *_: models, again=lambda: replace(stated, threads=3)
+        )  # fmt: skip
+    assert "take effect at the next start: threads\n" in capfd.readouterr().err
 
 
 def test_the_limit_of_open_files_is_raised_to_the_hard_limit() -> None:

@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -281,18 +280,6 @@ class KeyReload:
             log.info("the keys were read again: %d accepted", len(keys))
         self._keys = keys
         self._replace(keys)
-
-
-def reload_on_hangup(settings: Settings, *, has_settings_file: bool = False) -> bool:
-    """Return whether SIGHUP should read keys and settings again: there is a file of them, and no terminal whose closing
-    SIGHUP reports."""
-    if not (settings.api_key_file or has_settings_file) or sys.platform == "win32":
-        return False
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
-    except OSError:
-        return True
-    return False
 
 
 def file_version(path: Path | None) -> Version:

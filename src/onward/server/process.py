@@ -92,6 +92,15 @@ def ignore_user_signals() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
+def has_terminal() -> bool:
+    """Return whether a terminal controls this process, whose closing SIGHUP reports."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
 def raise_open_files_limit() -> None:
     """Allow as many open files as the hard limit: the usual soft limit, 1024, is for programs that use select()."""
     if sys.platform != "win32":

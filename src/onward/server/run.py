@@ -25,7 +25,7 @@ from onward.server.app import App, make_app
 from onward.server.auth import check_exposure
 from onward.server.connection import check_uvicorn, server_config
 from onward.server.handover import Handover, Predecessor, activated_listener
-from onward.server.keys import KeyReload, collect_keys, file_version, reload_on_hangup
+from onward.server.keys import KeyReload, collect_keys, file_version
 from onward.server.logs import configure_logging
 from onward.server.process import (
     DEAD_ENGINE_EXIT_CODE,
@@ -35,6 +35,7 @@ from onward.server.process import (
     bind_error,
     collect_when_idle,
     delay_full_collections,
+    has_terminal,
     ignore_user_signals,
     notify,
     raise_open_files_limit,
@@ -105,7 +106,8 @@ def serve(
     raise_open_files_limit()
     key_version = file_version(settings.api_key_file)
     keys = collect_keys(settings)
-    settings, listener, predecessor = _listener(settings)
+    stated = settings
+    settings, listener, predecessor = _listener(stated)
     team = request_log = tracer = None
     try:
         tracer = open_tracer(settings)
@@ -130,7 +132,7 @@ def serve(
     key_reload = KeyReload(settings, keys, key_version, app.replace_keys)
     model_reload = None
     if live is not None and again is not None:
-        model_reload = ModelReload(settings, again, backend, live, team)
+        model_reload = ModelReload(stated, again, backend, live, team)
     service = Service(app, backend, settings, listener, key_reload, team, predecessor, model_reload)
     status = runner.run(service.run())
     _close(request_log, tracer, team)
@@ -190,7 +192,7 @@ class Service:
         self._predecessor = predecessor
         self._handover = Handover(listener)
         self._model_reload = model_reload
-        self._reloads_on_hangup = reload_on_hangup(settings, has_settings_file=model_reload is not None)
+        self._hangup_is_end = has_terminal()
         self._signal: int | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -272,12 +274,11 @@ class Service:
     def signal(self, number: int) -> None:
         """Drain on the first signal, stop at once on the second; a closing terminal may send SIGHUP repeatedly.
 
-        Without a terminal, SIGHUP reads the key file and the settings file again, if there is one of them.
+        Without a terminal, SIGHUP reads the key file and the settings file again, where there are any, and never ends
+        the server: that is how service managers reload.
         """
-        if number == _SIGHUP and self._reloads_on_hangup:
-            self._key_reload.request()
-            if self._model_reload is not None:
-                self._model_reload.request()
+        if number == _SIGHUP and not self._hangup_is_end:
+            self._read_again()
             return
         if self._stop.is_set() and number == _SIGHUP:
             return
@@ -285,6 +286,16 @@ class Service:
             self._stop_now.set()
         self._signal = number
         self._stop.set()
+
+    def _read_again(self) -> None:
+        if self._settings.api_key_file is None and self._model_reload is None:
+            log.warning(
+                "SIGHUP: there is nothing to read again, neither --api-key-file nor a settings file with this server's "
+                "models; restart it to change its settings"
+            )
+        self._key_reload.request()
+        if self._model_reload is not None:
+            self._model_reload.request()
 
     def _add_signal_handlers(self) -> None:
         """Call it on the main thread. On Windows loops cannot handle signals, and Ctrl-C interrupts without a drain."""

@@ -109,7 +109,8 @@ class Settings:
         metavar="SECONDS",
     )  # fmt: skip
     drain: float = option(
-        30.0, "Network", values.seconds, "How long running requests may continue after Ctrl-C, SIGTERM or SIGHUP.",
+        30.0, "Network", values.seconds,
+        "How long running requests may continue after Ctrl-C, SIGTERM, or the end of its terminal.",
         metavar="SECONDS",
     )  # fmt: skip
     api_key: tuple[str, ...] = option(

@@ -105,8 +105,7 @@ class Resolved:
     """What that file sets in vain: it does not choose folders or the database."""
     file: Path | None = None
     """The settings file that was read."""
-    again: Callable[[], Resolved] | None = field(default=None, repr=False, compare=False)
-    """Reads everything again, from the same places. Raises SetupError."""
+    resolve_again: Callable[[], Resolved] | None = field(default=None, repr=False, compare=False)
 
     def may_download(self, *names: str) -> bool:
         """Return whether the models of these names (those of the settings, without any) may be downloaded: not if
@@ -119,6 +118,16 @@ class Resolved:
         if self.origins["model"] == FOUND_FILE and any(is_openai_name(name, self.settings) for name in names):
             return False
         return self.origins["alias"] != FOUND_FILE or not any(name in aliases for name in names)
+
+    def again(self) -> Settings:
+        """Read the settings again, from the same places. Raises SetupError, also where another file would be read than
+        the first time: without the file that was there, all its settings would be gone."""
+        assert self.resolve_again is not None
+        found = self.resolve_again()
+        if found.file != self.file:
+            now = found.file or "no file"
+            raise SetupError(f"The settings came from {self.file}, and would now come from {now}: put that right.")
+        return found.settings
 
     @property
     def announcement(self) -> str | None:

@@ -32,7 +32,7 @@ def run(resolved: Resolved) -> None:
             open_team,
             open_request_log,
             _open_models,
-            partial(_settings_again, resolved) if resolved.file is not None else None,
+            resolved.again if resolved.file is not None else None,
             open_tracer,
         )
     click.get_current_context().exit(status)
@@ -43,12 +43,6 @@ def _open_models(settings: Settings, backend: Backend) -> LiveModels | None:
     from onward.compose.live_models import open_models
 
     return open_models(settings, backend)
-
-
-def _settings_again(resolved: Resolved) -> Settings:
-    """Read the settings again, from the same places. Raises SetupError."""
-    assert resolved.again is not None
-    return resolved.again().settings
 
 
 HELP = """Serve the Completions API over HTTP.
