@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from onward.compose.team import data_folder, open_request_log
+from onward.compose.team import data_folder, open_request_log, open_team
 from onward.errors import SetupError
+from onward.models.registry import ListedModel
 from onward.settings import Settings
 
 REMOTE = "postgresql://onward@db.example.com/onward"
@@ -42,3 +44,15 @@ def test_a_log_in_a_database_needs_one(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SetupError, match="cannot be used"):
         open_request_log(Settings(log_requests=str(tmp_path / "file" / "log")), None)
+
+
+@pytest.mark.parametrize("may_be_added", [False, True])
+def test_a_price_may_be_for_a_model_of_a_model_folder(tmp_path: Path, may_be_added: bool) -> None:
+    prices, folders = (("later", 2, 3, 1),), (tmp_path,) if may_be_added else ()
+    team = open_team(Settings(data_dir=tmp_path / "data", price=prices, model_folder=folders))
+    assert team is not None
+    try:
+        with nullcontext() if may_be_added else pytest.raises(SetupError, match="--price names later"):
+            team.use_models([ListedModel(id="toy", created=0, owned_by="")])
+    finally:
+        team.close()

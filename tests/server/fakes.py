@@ -92,9 +92,13 @@ class FakeBackend:
         self.recoveries = RecoveryCounts()
         self.process: ProcessUsage | None = None
         self.closed = False
+        self.aliases: dict[str, str] = {}
 
     def models(self) -> list[ListedModel]:
-        return [ListedModel(id=name, created=1, owned_by="onward") for name in ("storyteller", "org/tiny")]
+        models = [ListedModel(id=name, created=1, owned_by="onward") for name in ("storyteller", "org/tiny")]
+        return models + [
+            ListedModel(id=name, created=1, owned_by="onward", model=target) for name, target in self.aliases.items()
+        ]
 
     async def complete(self, request: CompletionRequest, *, client: str = "", admit: Admit | None = None) -> FakeAnswer:
         self.requests.append(request)

@@ -18,6 +18,7 @@ from onward.errors import ModelNameError, Overloaded, SetupError
 from onward.server.admin import NOT_ADMIN, NOT_LIVE, ModelReload
 from onward.server.app import make_app
 from onward.service.keys import read_audit
+from onward.service.prices import prices_of
 from onward.service.store import DatabaseAway
 from onward.service.team import Team
 from onward.settings import Settings
@@ -62,11 +63,13 @@ class FakeModels:
 class Served:
     """An application whose models can be changed, with keys of a database."""
 
-    def __init__(self, folder: Path, store: Any, models: FakeModels | None) -> None:
+    def __init__(self, folder: Path, store: Any, models: FakeModels | None, **given: Any) -> None:
         self.store = store
-        self.team = Team(store, folder)
+        self.settings = settings(api_key=("sk-file",), **given)
+        self.team = Team(store, folder, prices_of(self.settings.price))
         self.backend = FakeBackend()
-        self.app = make_app(self.backend, settings(api_key=("sk-file",)), team=self.team, live=models)
+        self.backend.aliases = {each: "storyteller" for each, *_ in self.settings.price}
+        self.app = make_app(self.backend, self.settings, team=self.team, live=models)
 
     async def call(self, method: str, path: str = "", body: object = None, *, key: str = "sk-chief") -> Call:
         content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -80,13 +83,13 @@ class Served:
         return [(each.actor, each.action, each.name, each.detail) for each in found if each.action == "models"]
 
 
-def serving(folder: Path, test: Callable[[Served, FakeModels], Any], *, is_live: bool = True) -> None:
+def serving(folder: Path, test: Callable[[Served, FakeModels], Any], *, is_live: bool = True, **given: Any) -> None:
     models = FakeModels()
     with store_with(folder, chief={"is_admin": True}, alice={}) as store:
 
         @in_loop
         async def run() -> None:
-            served = Served(folder, store, models if is_live else None)
+            served = Served(folder, store, models if is_live else None, **given)
             try:
                 await test(served, models)
             finally:
@@ -275,8 +278,32 @@ def test_settings_are_applied_when_they_are_read_again(tmp_path: Path, caplog: p
         reload.request()
         await until(lambda: "the prices stay as they were: --price names nobody" in caplog.text)
         assert list(team.prices) == ["org/tiny"]
+        given.append(Settings())
+        reload.request()
+        await until(lambda: len(models.asked) == 3)
+        assert team.prices == {}
 
     reloading(tmp_path, test, started=Settings(model=("a",)))
+
+
+def test_prices_follow_the_names_of_models(tmp_path: Path) -> None:
+    """An alias may be another model's, by settings with the same prices or after a change by an admin key."""
+    prices = (("best", 2, 3, 1),)
+
+    async def test(served: Served, models: FakeModels) -> None:
+        for change in (("POST", "", {"model": "tiny"}), ("DELETE", "/tiny", None)):
+            for target in ("storyteller", "org/tiny"):
+                served.backend.aliases["best"] = target
+                assert (await served.call(*change)).status == 200
+                assert list(served.team.prices) == [target]
+        reload = ModelReload(served.settings, lambda: served.settings, served.backend, models, served.team)
+        running = asyncio.create_task(reload.run())
+        served.backend.aliases["best"] = "storyteller"
+        reload.request()
+        await until(lambda: list(served.team.prices) == ["storyteller"])
+        running.cancel()
+
+    serving(tmp_path, test, price=prices)
 
 
 @pytest.mark.parametrize(

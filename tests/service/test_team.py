@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, Connection, func, select
 
-from onward.errors import Overloaded, RateLimited
+from onward.errors import Overloaded, RateLimited, SetupError
+from onward.models.registry import ListedModel
 from onward.service import team as team_module
 from onward.service.keys import change_key, create_key
 from onward.service.limits import Limits
@@ -90,6 +91,47 @@ def test_what_is_billed_replaces_what_was_reserved_and_is_priced(breaking: Break
         team.close()
 
     test()
+
+
+def models(**ids: str) -> list[ListedModel]:
+    """Names that requests may use, with the models that answer."""
+    return [ListedModel(id=name, created=0, owned_by="", model=id if id != name else "") for name, id in ids.items()]
+
+
+def test_prices_are_those_of_the_settings_and_of_the_models_that_they_name_now(
+    breaking: BreakingStore, tmp_path: Path
+) -> None:
+    team = Team(breaking, tmp_path, {"fast": Price(1, 1, 1), "b": Price(2, 2, 2)})
+    team.use_models(models(a="a", b="b", fast="a"))
+    assert team.prices == {"a": Price(1, 1, 1), "b": Price(2, 2, 2)}
+    team.use_models(models(b="b", c="c", fast="c"))
+    assert team.prices == {"c": Price(1, 1, 1), "b": Price(2, 2, 2)}, "the name is another model's now"
+    team.use_models(models(b="b"), {})
+    assert team.prices == {} and team.parts("b", 10**6, 0, 0) == (0, 0), "no price costs nothing"
+    team.close()
+
+
+def test_prices_of_models_that_are_gone_or_may_come_are_kept(
+    breaking: BreakingStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    team = Team(breaking, tmp_path, {"x": Price(1, 1, 1), "b": Price(2, 2, 2)})
+    team.use_models(models(a="a", b="b", x="b"))
+    team.use_models(models(a="a"))
+    for name in ("x", "b"):
+        assert f"--price names {name}, which is not served now" in caplog.text
+    changed = {"b": Price(3, 3, 3)}
+    team.use_models(models(a="a"), changed)
+    assert team.prices == changed, "its last requests may still run, and it may come again"
+    with pytest.raises(SetupError, match="--price names c, which is not served"):
+        team.use_models(models(a="a"), {"c": Price(1, 1, 1)})
+    assert team.prices == changed
+    team.close()
+    open_to_more = Team(breaking, tmp_path, {"c": Price(1, 1, 1)}, may_add_models=True)
+    open_to_more.use_models(models(a="a"))
+    assert open_to_more.parts("c", 10**6, 0, 0) == (1, 0)
+    assert caplog.text.count("--price names c, which is not served now") == 1
+    open_to_more.use_models(models(a="a", c="c"))
+    open_to_more.close()
 
 
 def test_a_key_without_limits_reserves_nothing(breaking: BreakingStore, clock: Clock, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def open_team(settings: Settings) -> Team | None:
             prices_of(settings.price),
             keep_seconds=settings.keep_ledger,
             keep_requests_seconds=keep_requests(settings),
+            may_add_models=bool(settings.model_folder),
         )
     except BaseException:
         store.close()

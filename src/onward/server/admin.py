@@ -35,10 +35,6 @@ NOT_LIVE = (
 )
 
 
-APPLIED = {*MODEL_SETTINGS, "price"}
-"""Settings that are applied when they are read again."""
-
-
 class Admin:
     """The routes below /v1/admin. They need an admin key, also on a loopback address. `live` None: the models cannot be
     changed."""
@@ -66,6 +62,7 @@ class Admin:
             model = await live.add(new.model, new.id, partial(audit, team, f"the key {grant.name}", grant.id))
         except SetupError as problem:
             raise InvalidRequest(str(problem), param="model") from None
+        team.use_models(self._backend.models())
         await _respond(exchange, api.model_object(model))
 
     async def remove(self, exchange: HttpExchange) -> None:
@@ -78,6 +75,7 @@ class Admin:
             raise NotFound(str(problem), param="model", code="model_not_found") from None
         except SetupError as problem:
             raise InvalidRequest(str(problem), param="model") from None
+        team.use_models(self._backend.models())
         await _respond(exchange, api.AdminModelDeleted(id=model_id))
 
     def _allowed(self, exchange: HttpExchange) -> tuple[Team, Grant]:
@@ -143,7 +141,6 @@ class ModelReload:
         self, settings: Settings, again: Callable[[], Settings], backend: Backend, live: LiveModels, team: Team | None
     ) -> None:
         self._started = settings
-        self._prices = settings.price
         self._again = again
         self._backend = backend
         self._live = live
@@ -171,24 +168,25 @@ class ModelReload:
         change = await self._live.apply(settings, self._permit)
         log.info("the settings were read again: %s", change)
         self._apply_prices(settings)
+        applied = MODEL_SETTINGS if self._team is None else (*MODEL_SETTINGS, "price")
         later = [
             each.name
             for each in options()
-            if each.name not in APPLIED and getattr(settings, each.name) != getattr(self._started, each.name)
+            if each.name not in applied and getattr(settings, each.name) != getattr(self._started, each.name)
         ]
         if later:
             log.warning("changed settings that take effect at the next start: %s", ", ".join(later))
 
     def _apply_prices(self, settings: Settings) -> None:
-        """Bill what begins from now on by the prices of the settings."""
-        if self._team is None or settings.price == self._prices:
+        """Bill by the prices of the settings, and by the models that their names are now."""
+        if self._team is None:
             return
+        models = self._backend.models()
         try:
-            self._team.use_models(self._backend.models(), prices_of(settings.price))
+            self._team.use_models(models, prices_of(settings.price))
         except SetupError as problem:
             log.error("the prices stay as they were: %s", problem)
-        else:
-            self._prices = settings.price
+            self._team.use_models(models)
 
     async def _permit(self, change: ModelChange) -> None:
         if self._team is not None:

@@ -70,9 +70,10 @@ class Admitted:
 class Team:
     """The keys of a store and their limits. Belongs to one event loop, except for the store behind it.
 
-    `folder`: for rows that the database does not have yet. `prices`: by model id. `monotonic` is a clock in seconds.
-    `keep_seconds` and `keep_requests_seconds`: how long rows of the ledger and of the log of requests are kept; None:
-    for ever. Raises SetupError for a folder that cannot be used.
+    `folder`: for rows that the database does not have yet. `prices`: by the names that the settings have for models.
+    `monotonic` is a clock in seconds. `keep_seconds` and `keep_requests_seconds`: how long rows of the ledger and of
+    the log of requests are kept; None: for ever. `may_add_models`: while the server runs, so that prices may be for
+    models that are not there yet. Raises SetupError for a folder that cannot be used.
     """
 
     def __init__(
@@ -83,9 +84,17 @@ class Team:
         monotonic: Callable[[], float] = time.monotonic,
         keep_seconds: int | None = None,
         keep_requests_seconds: int | None = None,
+        may_add_models: bool = False,
     ) -> None:
         self.face = secrets.token_hex(8)
         self.prices = dict(prices or {})
+        """By model id."""
+        self._stated_prices: Mapping[str, Price] = self.prices
+        self._may_add_models = may_add_models
+        self._ids: dict[str, str] = {}
+        """The model of each name that requests may use, or last could."""
+        self._unserved: set[str] = set()
+        """Names of prices whose models are not served."""
         self._store = store
         self._monotonic = monotonic
         self._keep_ms = None if keep_seconds is None else keep_seconds * 1000
@@ -339,10 +348,17 @@ class Team:
         return self._usages.get(grant.id, KeyUsage())
 
     def use_models(self, listed: Iterable[ListedModel], prices: Mapping[str, Price] | None = None) -> None:
-        """Resolve the names in the price table, or in another one. Raises SetupError for a name that no model has."""
-        ids, prices = {model.id: model.model or model.id for model in listed}, prices or self.prices
-        for name in prices.keys() - ids.keys() - set(ids.values()):
-            raise SetupError(f"--price names {name}, which is not served. The models are: {', '.join(ids)}.")
+        """Resolve the names in the price table, or in a new one, to the models that are served now. Call it whenever
+        these have changed. Raises SetupError for a name that no model has or had, unless models may be added."""
+        served = {model.id: model.model or model.id for model in listed}
+        ids, prices = self._ids | served, self._stated_prices if prices is None else prices
+        unserved = prices.keys() - served.keys() - set(served.values())
+        if not self._may_add_models:
+            for name in unserved - ids.keys() - set(ids.values()):
+                raise SetupError(f"--price names {name}, which is not served. The models are: {', '.join(served)}.")
+        for name in sorted(unserved - self._unserved):
+            log.warning("--price names %s, which is not served now", name)
+        self._ids, self._unserved, self._stated_prices = ids, unserved, prices
         self.prices = {ids.get(name, name): price for name, price in prices.items()}
 
     def _cost(self, model: str, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
