@@ -6,6 +6,7 @@ import asyncio
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -15,9 +16,12 @@ from onward.api.openai.reply import fold_whole
 from onward.api.openai.response import Completion
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.request import CompletionRequest
-from onward.compose import compose, engine, load_tokenizer
-from onward.errors import ModelNameError, ModelNotFound, SetupError
+from onward.compose import compose, engine, load_tokenizer, served
+from onward.engine.thread import EngineThread
+from onward.engines.child.supervised import SupervisedEngine
+from onward.errors import ModelFolderError, ModelNameError, ModelNotFound, SetupError
 from onward.kernels import executable_memory
+from onward.models.resolve import ResolvedModel
 from onward.runtimes.toy.model import ToyModel
 from onward.sampling import kernels, self_test
 from onward.sampling.self_test import run_self_test
@@ -152,6 +156,30 @@ def test_models_are_closed_if_a_later_one_fails_to_load(tmp_path: Path, closed: 
     with pytest.raises(SetupError, match="was made for 64"):
         compose(Settings(model=("toy", small), context_length=100))
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize("process", ["off", "on"])
+def test_engines_are_stopped_if_a_later_model_cannot_be_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: Literal["off", "on"]
+) -> None:
+    """The first one has begun by then."""
+    stopped: list[str] = []
+
+    def refuse(found: ResolvedModel, *_: object) -> None:
+        if found.id == "other":
+            raise ModelFolderError("it has tokens without rows")
+
+    def stop(engine: Any) -> None:
+        stopped.append(engine.info.fingerprint)
+        stops[type(engine)](engine)
+
+    stops: dict[type, Any] = {kind: kind.stop for kind in (EngineThread, SupervisedEngine)}
+    for kind in stops:
+        monkeypatch.setattr(kind, "stop", stop)
+    monkeypatch.setattr(served, "_require_rows", refuse)
+    with pytest.raises(ModelFolderError, match="tokens without rows"):
+        compose(Settings(model=("toy", toy_folder(tmp_path / "other")), engine_process=process), own_process=True)
+    assert len(stopped) == 2
 
 
 def test_a_tokenizer_is_loaded_without_its_model(monkeypatch: pytest.MonkeyPatch) -> None:

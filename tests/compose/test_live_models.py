@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from onward.api.openai.response import Completion
 from onward.backends.base import ModelChange
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
+from onward.compose.backend import start_engines
 from onward.compose.live_models import EmbeddedLiveModels, open_models
 from onward.constraints.process.checker import GrammarChecker, Ticket
 from onward.constraints.process.messages import Check
@@ -288,6 +290,63 @@ def test_a_change_that_cannot_be_made_leaves_everything_as_it_was(folder: Path, 
         assert closed == [64], "what was loaded in vain is freed"
 
     live(test, model=("toy",), model_folder=(folder,), alias=(("old", "toy"),))
+
+
+def test_a_load_that_is_cancelled_leaves_no_engine(
+    folder: Path, closed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another server takes over in the middle of it: this one lives on until its last request has ended."""
+    loading, may_go_on = threading.Event(), threading.Event()
+
+    def waiting(*given: Any, **more: Any) -> Any:
+        loading.set()
+        may_go_on.wait(60)
+        return start_engines(*given, **more)
+
+    async def test(live: Live) -> None:
+        adding = asyncio.create_task(live.add("one"))
+        await asyncio.to_thread(loading.wait, 60)
+        adding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await adding
+        assert not live.models.is_busy and closed == []
+        may_go_on.set()
+        while closed != [64]:
+            await asyncio.sleep(0.01)
+        await live.add("one")
+        assert live.listed == ["toy", "one"]
+
+    monkeypatch.setattr("onward.compose.live_models.start_engines", waiting)
+    live(test, model=("toy",), model_folder=(folder,))
+
+
+def test_an_id_that_is_what_the_settings_call_another_model_is_refused(folder: Path, closed: list[int]) -> None:
+    word = str(folder / "org" / "two")
+
+    async def test(live: Live) -> None:
+        with pytest.raises(SetupError, match=f"{word} names two models, .*: choose another id"):
+            await live.add("one", word)
+        assert live.served == {"two": 96} and closed == []
+        await live.add("one", str(folder / "org"))
+        with pytest.raises(SetupError, match=f"{folder / 'org'} names two models"):
+            await live.apply(model=(word, str(toy(folder / "org"))))
+        assert list(live.served) == ["two", str(folder / "org")]
+
+    live(test, model=(word,), model_folder=(folder,))
+
+
+def test_an_engine_is_that_of_the_model_as_the_settings_call_it(folder: Path) -> None:
+    word = str(toy(folder / "Llama-3.1-8B"))
+
+    async def test(live: Live) -> None:
+        toy(folder / "Llama-3.1-8B", 96)
+        await live.add("Llama-3.1-8B")
+        await live.add("one", "Llama-3.1-8B")
+        assert live.served == {"Llama-3.1-8B": 64}
+        with pytest.raises(SetupError, match="vLLM reads"):
+            await live.add("one")
+
+    live(test, model=(word,), model_folder=(folder,), engine=(("", "vllm"), (word, "onward")))
 
 
 def test_aliases_go_and_come_with_their_model(folder: Path) -> None:

@@ -84,8 +84,7 @@ def compose(
             in_processes=own_process and settings.engine_process == "on", spare=spare,
             drop_pages=own_process and not _has_foreign_code(settings),
         )  # fmt: skip
-        on_failure.pop_all()  # from here on the backend owns the engines
-    return make_backend(settings, served, names, filters)
+        return make_backend(settings, served, names, filters, on_failure)
 
 
 def model_folders(settings: Settings) -> tuple[Path, ...]:
@@ -158,9 +157,7 @@ def _compose_cluster(settings: Settings, filters: ContentFilters | None, progres
     with ExitStack() as on_failure:
         served = [Served(*each) for each in connect_models(settings, progress, on_failure)]
         models = {one.found.id: one.found for one in served}
-        backend = make_backend(settings, served, names_of(settings, models), filters)
-        on_failure.pop_all()
-    return backend
+        return make_backend(settings, served, names_of(settings, models), filters, on_failure)
 
 
 def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) -> Served:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +15,11 @@ from onward.backends.base import Backend, LiveModel, ModelChange, Permit
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.compose.backend import model_folders, named_upstreams, resolve_models, start_engines
 from onward.compose.programs import ONWARD, resolve_for_program, wanted_engines
-from onward.compose.served import ModelNames, embedded_model, model_names
+from onward.compose.served import ModelNames, embedded_models, model_names
 from onward.errors import ModelNameError, SetupError
 from onward.fair_pool import FairPool
 from onward.models.registry import did_you_mean
-from onward.models.resolve import ResolvedModel, resolve
+from onward.models.resolve import ResolvedModel, id_of, resolve
 from onward.network import without_secrets
 from onward.settings import MODEL_SETTINGS, Settings, UpstreamName, adapted_models, served_names, upstreams_of
 
@@ -91,13 +92,16 @@ class EmbeddedLiveModels:
 
     async def add(self, name: str, model_id: str | None, permit: Permit) -> LiveModel:
         async with self._lock:
-            found = await self._on_thread(lambda: self._find(name, model_id))
-            before = next((each for each in self._entries if each.id == found.id), None)
-            entry = _Entry(found.id if before is None else before.word, found, found.created, is_added=True)
+            path = await self._on_thread(lambda: self._path_of(name))
+            id = model_id or id_of(path)
+            before = next((each for each in self._entries if each.id == id), None)
+            word = id if before is None else before.word
+            engines = {word: engine} if (engine := self._engine_of(word)) != ONWARD else {}
+            found = replace(await self._on_thread(lambda: self._find(path, bool(engines))), id=id)
+            entry = _Entry(word, found, found.created, is_added=True)
             entries = [entry if each is before else each for each in self._entries]
-            engines = {entry.word: word} if (word := self._engine_of(found.id)) != ONWARD else {}
             await self._use(self._settings, entries if before else [*entries, entry], {}, engines, permit)
-        return next(each for each in self.models() if each.id == found.id)
+        return next(each for each in self.models() if each.id == id)
 
     async def remove(self, model_id: str, permit: Permit) -> None:
         async with self._lock:
@@ -148,7 +152,7 @@ class EmbeddedLiveModels:
         for id in ids:
             if ids.count(id) > 1:
                 raise SetupError(f"Two models are named {id!r}: rename one of their folders.")
-        added = [each for each in self._entries if each.is_added and each.word not in words and each.id not in ids]
+        added = [each for each in self._entries if each.is_added and each.id not in ids]
         return [*entries, *(replace(each, word=each.id) for each in added)]
 
     async def _use(
@@ -167,16 +171,20 @@ class EmbeddedLiveModels:
         if change == ModelChange():
             return change
         with self._shown_as_loading([each for each in entries if each.model is None]) as new:
-            loaded = await self._on_thread(lambda: self._load(settings, new, upstreams, engines))
+            loading = self._pool.submit("", lambda: self._load(settings, new, upstreams, engines))
             try:
+                loaded = await asyncio.wrap_future(loading)
                 await permit(change)
                 if self._backend.health().state == "draining":
                     raise SetupError("The server is shutting down.")
-            except BaseException:
-                await asyncio.gather(*(asyncio.to_thread(each.model.engine.stop) for each in loaded if each.model))
+            except BaseException as problem:
+                # After the load, on the thread of it, also where this task is cancelled in the middle of it.
+                stopping = self._pool.submit("", lambda: _stop_loaded(loading))
+                if isinstance(problem, Exception):
+                    await asyncio.wrap_future(stopping)
                 raise
-            by_word = {each.word: each for each in loaded}
-            self._entries = [by_word.get(each.word, each) for each in entries]
+            by_id = {each.id: each for each in loaded}
+            self._entries = [by_id.get(each.id, each) for each in entries]
             self._backend.use({each.id: each.model for each in self._entries if each.model is not None}, *names)
         log.info("models were changed: %s", change)
         return change
@@ -204,30 +212,26 @@ class EmbeddedLiveModels:
                 settings, found, {word: each for word, each in upstreams.items() if word in found}, dict(engines),
                 log.info, on_failure, in_processes=settings.engine_process == "on", must_fit=True,
             )  # fmt: skip
-            on_failure.pop_all()
-            for each in served:
-                on_failure.callback(each.engine.stop)
-            models = [embedded_model(settings, each, self._filters) for each in served]
-            on_failure.pop_all()
+            models = embedded_models(settings, served, self._filters, on_failure)
         return [
             replace(each, model=model, version=version)
             for each, model, version in zip(entries, models, versions, strict=True)
         ]
 
-    def _engine_of(self, model_id: str) -> str:
+    def _engine_of(self, word: str) -> str:
+        """Return the word of --engine for a model that the settings call `word`, or do not know."""
         stated = dict(self._settings.engine)
-        return stated.get(model_id) or stated.get("", ONWARD)
+        return stated.get(word) or stated.get("", ONWARD)
 
-    def _find(self, name: str, model_id: str | None) -> ResolvedModel:
-        """Return a model in one of the folders. Raises SetupError."""
-        path = self._path_of(name)
-        if (self._engine_of(model_id or path.stem)) == ONWARD:
-            found = resolve(str(path), allow_download=False, cache_dir=self._settings.cache_dir)
-        else:
+    def _find(self, path: Path, is_for_program: bool) -> ResolvedModel:
+        """Return the model at a path in one of the folders. Raises SetupError."""
+        if is_for_program:
             found = resolve_for_program(str(path), replace(self._settings, offline=True), log.info)
+        else:
+            found = resolve(str(path), allow_download=False, cache_dir=self._settings.cache_dir)
         if not all(map(self._is_inside, _files(found))):
-            raise ModelNameError(f"{name!r} leads to files outside of the model folders ({', '.join(self.folders)}).")
-        return replace(found, id=model_id or found.id)
+            raise ModelNameError(f"{path} leads to files outside of the model folders ({', '.join(self.folders)}).")
+        return found
 
     def _path_of(self, name: str) -> Path:
         """Return the path of what `name` is in the first folder that has it. What is elsewhere does not exist."""
@@ -253,6 +257,15 @@ class EmbeddedLiveModels:
     async def _on_thread(self, work: Callable[[], T]) -> T:
         """Return the result of slow work, on the thread of models."""
         return await asyncio.wrap_future(self._pool.submit("", work))
+
+
+def _stop_loaded(loading: Future[list[_Entry]]) -> None:
+    """Stop the engines of what was loaded in vain. Blocks."""
+    if loading.cancelled() or loading.exception() is not None:
+        return
+    for each in loading.result():
+        if each.model is not None:
+            each.model.engine.stop()
 
 
 def open_models(settings: Settings, backend: Backend) -> EmbeddedLiveModels | None:
@@ -287,7 +300,13 @@ def _names(settings: Settings, entries: Sequence[_Entry]) -> ModelNames:
     """Return the names of models. Raises SetupError."""
     if not entries:
         raise SetupError("No model would be left: the settings name only what was removed while the server ran.")
-    return model_names(settings, {each.word: each.id for each in entries}, {each.id: each.created for each in entries})
+    ids = {each.word: each.id for each in entries}
+    for each in entries:
+        if ids[each.word] != each.id:
+            raise SetupError(
+                f"{each.word} names two models, {each.id} and {ids[each.word]}: choose another id for one."
+            )
+    return model_names(settings, ids, {each.id: each.created for each in entries})
 
 
 def _with_served_aliases(settings: Settings, entries: Iterable[_Entry]) -> Settings:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,7 +48,10 @@ def make_filters(settings: Settings) -> ContentFilters | None:
 
 def model_names(settings: Settings, ids: Mapping[str, str], created: Mapping[str, int]) -> ModelNames:
     """Return the names of models. `ids`: by the names that the settings have for them; `created`: times of files by id,
-    in Unix seconds. The first one is the default. Raises SetupError."""
+    in Unix seconds. The first one is the default. Raises SetupError, also where one model has the name of another."""
+    for name, id in ids.items():
+        if name != id and name in created:
+            raise SetupError(f"{name} names two models, {id} and one with that id: choose another id for one of them.")
     aliases, first = _aliases(settings, ids), next(iter(created))
     taken = created.keys() | ids.keys() | aliases.keys()
     openai_names = {name: first for name in OPENAI_NAMES if settings.openai_names and name not in taken}
@@ -79,8 +83,21 @@ def _aliases(settings: Settings, ids: Mapping[str, str]) -> dict[str, str]:
     return aliases
 
 
-def embedded_model(settings: Settings, served: Served, filters: ContentFilters | None) -> EmbeddedModel:
-    """Return a model that a backend can serve; it owns the engine. Raises ModelFolderError."""
+def embedded_models(
+    settings: Settings, served: Sequence[Served], filters: ContentFilters | None, on_failure: ExitStack
+) -> list[EmbeddedModel]:
+    """Return models that a backend can serve, which own their engines: `on_failure` no longer does, which was to stop
+    these. Raises ModelFolderError, with all of them stopped."""
+    on_failure.pop_all()
+    with ExitStack() as stops:
+        for each in served:
+            stops.callback(each.engine.stop)
+        models = [_embedded_model(settings, each, filters) for each in served]
+        stops.pop_all()
+    return models
+
+
+def _embedded_model(settings: Settings, served: Served, filters: ContentFilters | None) -> EmbeddedModel:
     from onward.backends.backlog import Backlog
     from onward.backends.embedded import EmbeddedModel
     from onward.completions.plan import ServedModel
@@ -127,17 +144,20 @@ def names_of(settings: Settings, models: Mapping[str, ResolvedModel]) -> ModelNa
 
 
 def make_backend(
-    settings: Settings, served: list[Served], names: ModelNames, filters: ContentFilters | None
+    settings: Settings, served: list[Served], names: ModelNames, filters: ContentFilters | None, on_failure: ExitStack
 ) -> EmbeddedBackend:
-    """Return the backend over engines that are ready. Raises ModelFolderError."""
+    """Return the backend over engines that are ready, which owns them: see `embedded_models`. Raises
+    ModelFolderError."""
     from onward.backends.embedded import EmbeddedBackend
     from onward.completions.limits import RequestLimits
 
+    limits = RequestLimits.create(settings)
+    models = embedded_models(settings, served, filters, on_failure)
     return EmbeddedBackend(
-        {each.found.id: embedded_model(settings, each, filters) for each in served},
+        {each.served.id: each for each in models},
         names.listed,
         names.aliases,
-        limits=RequestLimits.create(settings),
+        limits=limits,
         any_name=settings.profile == "lenient",
         stand_ins=names.stand_ins,
     )

@@ -126,7 +126,7 @@ def _resolve_base(
         return _of_ollama(ollama.manifest_path(name), name, check)
     path = named_path(name_or_path)
     if path.is_dir() or files_at(path) is not None:
-        return _checked(path, _id_of(path), "folder", check)
+        return _checked(path, id_of(path), "folder", check)
     if ollama.is_manifest(path):
         return _of_ollama(path.absolute(), f"{path.parent.name}:{path.name}", check)
     entry = catalogue().get(name_or_path)
@@ -179,7 +179,7 @@ def _checked(path: Path, model_id: str, source: Source, check: Check) -> Resolve
     return ResolvedModel(check(path), model_id, source)
 
 
-def _id_of(path: Path) -> str:
+def id_of(path: Path) -> str:
     """Return the id of a model by its path: a link's own name, which says more than that of a file in a cache. Raises
     ModelFolderError for a name that no answer could contain."""
     absolute = path.absolute()
