@@ -264,5 +264,9 @@ def test_a_file_of_verdicts_is_continued() -> None:
     again = onward("verify", *keeping, "--model", "toy", "--format", "text")
     assert again.exit_code == 1, "another model is another question"
     assert f"{len(SHAPES) - 1} of {len(SHAPES)} the same, 1 different, 0 unknown." in again.stdout
-    wrong = onward("verify", *files, "-o", "out.jsonl")
-    assert wrong.exit_code == 1 and "out.jsonl line 1 is not a verdict" in wrong.stderr
+    Path("answer.json").write_text('{"id":"cmpl-1","object":"text_completion","choices":[]}')
+    for theirs in ("out.jsonl", "answer.json"):
+        content = Path(theirs).read_bytes()
+        wrong = onward("verify", *files, "-o", theirs)
+        assert wrong.exit_code == 1 and f"{theirs} line 1 is not a verdict" in wrong.stderr
+        assert Path(theirs).read_bytes() == content

@@ -20,8 +20,8 @@ from onward.errors import SetupError
 
 def record(text: InputText, **more: Any) -> dict[str, Any]:
     return {
-        "id": text.id,
         "digest": text.digest,
+        "id": text.id,
         "model": "m",
         "system_fingerprint": "fp",
         "logprob": -1.5,
@@ -74,7 +74,7 @@ def test_a_later_run_finds_what_is_left(tmp_path: Path) -> None:
     with Results(tmp_path / "out.jsonl") as results:
         results.append(record(texts[1]))
     with (tmp_path / "out.jsonl").open("ab") as file:
-        file.write(b'{"id":"2","digest":"')
+        file.write(b'{"digest":"0')
     with Results(tmp_path / "out.jsonl") as results:
         assert pending(texts, results) == [texts[0], texts[2]]
         assert results.records["1"]["logprob"] == -1.5
@@ -92,9 +92,11 @@ def test_scores_of_another_text_or_model_are_not_continued(tmp_path: Path) -> No
             check_fingerprint(record(InputText("2", "b"), system_fingerprint="other"), results)
 
 
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("theirs", ['{"custom_id": "a"}\n', '{"id":"cmpl-1","object":"text_completion","choices":[]}'])
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path, theirs: str) -> None:
+    """Such as an answer on one line, which is no beginning of a record that a killed run left."""
     path = tmp_path / "out.jsonl"
-    path.write_text('{"custom_id": "a"}\n')
+    path.write_text(theirs)
     with pytest.raises(SetupError, match="line 1 is not a score"):
         Results(path)
-    assert path.read_text() == '{"custom_id": "a"}\n'
+    assert path.read_text() == theirs

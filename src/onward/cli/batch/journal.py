@@ -35,7 +35,8 @@ class BatchJournal:
     """
 
     RECORD_START = _BEGINNING
-    """The beginning of every line written here: what else ends a file is not removed."""
+    """The beginning of every line written here, and of no file of others: a last line that begins with it is removed if
+    it is incomplete, and any other is refused."""
     RECORD_NAME = "a batch result"
 
     def __init__(self, path: Path, num_expected: int = 0) -> None:

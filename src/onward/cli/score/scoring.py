@@ -197,12 +197,12 @@ def bits_per_byte(logprob: float, num_bytes: int) -> float:
 
 
 def record_of(text: InputText, score: Score) -> dict[str, Any]:
-    """Return the result of a text as it is written: one JSON object, whose first key is `id`."""
+    """Return the result of a text as it is written: one JSON object, whose first key is `digest`."""
     num_bytes = len(text.text.encode("utf-8", "surrogatepass"))
     raw = score.token_bytes
     record: dict[str, Any] = {
-        "id": text.id,
         "digest": text.digest,
+        "id": text.id,
         "model": score.model,
         "system_fingerprint": score.fingerprint,
         "logprob": score.logprob,

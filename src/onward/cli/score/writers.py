@@ -23,7 +23,7 @@ COLUMNS = ("id", "index", "token_id", "token", "token_bytes", "logprob", "rank")
 class Results(BatchJournal):
     """A file of JSON lines, one per text. `records` has those of earlier runs, by id, without their tokens."""
 
-    RECORD_START = b'{"id":"'
+    RECORD_START = b'{"digest":"'
     RECORD_NAME = "a score"
 
     def __init__(self, path: Path, num_expected: int = 0) -> None:

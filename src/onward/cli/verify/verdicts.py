@@ -37,9 +37,9 @@ class Verdict:
 
     def as_document(self) -> dict[str, Any]:
         return {
+            "verdict": self.verdict,
             "id": self.id,
             "model": self.model,
-            "verdict": self.verdict,
             "reason": self.reason or None,
             "difference": None if self.difference is None else self.difference.as_document(),
             "system_fingerprint": self.fingerprint or None,
@@ -80,7 +80,7 @@ class VerdictFile(BatchJournal):
     """A file of verdicts, one JSON object per line. `verdicts` has those of earlier runs, by the digest of the saved
     answer and of the model that computes it."""
 
-    RECORD_START = b'{"id":"'
+    RECORD_START = b'{"verdict":"'
     RECORD_NAME = "a verdict"
 
     def __init__(self, path: Path) -> None:
