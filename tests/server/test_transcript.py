@@ -106,13 +106,11 @@ def test_a_database_logs_all_keys_but_those_that_opted_out_and_forgets_old_reque
 
             await serving(RequestTable(team.log_request), decoding("ab"), test, team)
             await team._poll()  # after what was submitted before
-            with store.read() as connection:
-                found = list(read_requests(connection))
+            found = list(read_requests(store))
             assert [(each.key_name, each.body["prompt"]) for each in found] == [("alice", "alice")]
             store.clock = lambda: found[0].at_ms + 2000
             await team._forget_old_rows()
-            with store.read() as connection:
-                assert list(read_requests(connection)) == []
+            assert list(read_requests(store)) == []
             team.close()
 
         run()
@@ -137,3 +135,14 @@ def test_too_many_waiting_requests_are_lost_not_waited_for(tmp_path: Path, caplo
     for _ in range(10_003):
         log.add(found)
     assert "requests are not in the log of requests" in caplog.text
+
+
+def test_a_file_that_is_deleted_while_the_folder_is_read_is_left_out(tmp_path: Path) -> None:
+    (found,) = logged(tmp_path, decoding("ab"), max_tokens=2)
+    (path,) = tmp_path.glob("*/*.jsonl")
+    later = path.with_name("9999-" + path.name)
+    later.write_bytes(path.read_bytes())
+    reading = read_folder(tmp_path)
+    assert next(reading) == found
+    later.unlink()
+    assert list(reading) == []

@@ -52,8 +52,8 @@ def read_log(given: dict[str, Any]) -> Iterator[LoggedRequest]:
         return
     from onward.service.request_table import read_requests
 
-    with open_named(given) as store, store.read() as connection:
-        yield from read_requests(connection)
+    with open_named(given) as store:
+        yield from read_requests(store)
 
 
 @contextmanager

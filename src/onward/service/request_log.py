@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -143,16 +144,21 @@ class RequestFolder:
 
 
 def read_folder(folder: Path) -> Iterator[LoggedRequest]:
-    """Yield all requests of a folder, by key and day. A line that a killed server has not finished is left out. Raises
-    SetupError."""
+    """Yield all requests of a folder, by key and day. Raises SetupError."""
     if not folder.is_dir():
         raise SetupError(f"There is no folder {folder} of logged requests.")
     for path in sorted(folder.glob("*/*.jsonl"), key=lambda path: path.name):
-        for line in path.read_bytes().splitlines():
-            try:
-                yield decoded(line)
-            except (msgspec.DecodeError, TypeError):
-                continue
+        with suppress(FileNotFoundError):  # its day is over for long enough, or its key was forgotten
+            yield from read_file(path)
+
+
+def read_file(path: Path) -> Iterator[LoggedRequest]:
+    """Yield the requests of one file. A line that a killed server has not finished is left out."""
+    for line in path.read_bytes().splitlines():
+        try:
+            yield decoded(line)
+        except (msgspec.DecodeError, TypeError):
+            continue
 
 
 def forget_in_folder(folder: Path, key_id: str) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, insert, select, tuple_
 
 from onward.service.request_log import LoggedRequest, decoded
+from onward.service.store import Store
 from onward.service.tables import REQUEST_LOG
+
+PAGE = 100
+"""How many requests are read in one transaction."""
 
 
 class RequestTable:
@@ -30,10 +34,16 @@ def forget_requests(connection: Connection, before_ms: int, limit: int) -> int:
     return connection.execute(delete(REQUEST_LOG).where(REQUEST_LOG.c.id.in_(old))).rowcount
 
 
-def read_requests(connection: Connection) -> Iterator[LoggedRequest]:
-    """Yield all requests, the oldest first."""
-    rows = connection.execution_options(yield_per=100).execute(
-        select(REQUEST_LOG.c.document).order_by(REQUEST_LOG.c.at_ms, REQUEST_LOG.c.id)
-    )
-    for row in rows:
-        yield decoded(row.document)
+def read_requests(store: Store) -> Iterator[LoggedRequest]:
+    """Yield all requests, the oldest first. No transaction is open while one is yielded: whoever takes hours for them
+    does not keep the database from clearing up after its writers. Raises DatabaseAway."""
+    columns = REQUEST_LOG.c
+    page = select(columns.document).order_by(columns.at_ms, columns.id).limit(PAGE)
+    after = page
+    while True:
+        with store.read() as connection:
+            found = [decoded(row.document) for row in connection.execute(after)]
+        yield from found
+        if len(found) < PAGE:
+            return
+        after = page.where(tuple_(columns.at_ms, columns.id) > (found[-1].at_ms, found[-1].id))
