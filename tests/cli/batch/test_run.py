@@ -76,6 +76,14 @@ def test_rejected_lines_go_to_the_errors_file() -> None:
     assert rejected["hot"]["response"]["body"]["error"]["code"] == "decimal_above_max_value"
 
 
+def test_a_line_that_is_not_sent_is_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a wrong address would be waited for."""
+    Path("in.jsonl").write_text('{"custom_id": "live", "body": {"model": "toy", "prompt": "a", "stream": true}}\n')
+    finished: list[object] = []
+    monkeypatch.setattr("onward.cli.batch.patience.Patience.finished", lambda self: finished.append(self))
+    assert "1 rejected" in run("--base-url", "http://127.0.0.1:9/v1").stderr and not finished
+
+
 def test_a_second_run_answers_what_is_missing_only() -> None:
     write_input(5)
     run()
@@ -453,7 +461,7 @@ def test_waiting_is_noted_once() -> None:
         Terminal("batch", "run", "in.jsonl", "-o", "out.jsonl", "--base-url", server.url) as terminal,
     ):
         assert terminal.end() == 0
-        assert terminal.screen.count("Busy. Waiting; lines will be retried.") == 1
+        assert terminal.screen.count("Busy. Waiting; requests will be retried.") == 1
         assert "Trying again" not in terminal.screen
 
 

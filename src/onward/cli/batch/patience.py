@@ -85,7 +85,7 @@ class Patience:
             raise problem
         if not self._has_waited:
             self._has_waited = True
-            note(f"{problem} Waiting; lines will be retried.")
+            note(f"{problem} Waiting; requests will be retried.")
         return delay
 
     def _reconnect_delay(self) -> float | None:

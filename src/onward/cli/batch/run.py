@@ -173,9 +173,11 @@ class _Run:
             await self._one(line)
 
     async def _one(self, line: Line) -> None:
+        if line.body.get("stream"):  # nothing is sent: it says nothing of the server
+            problem = InvalidRequest("A batch cannot stream: remove `stream`.", param="stream")
+            self._reject(line, _rejected(line, problem))
+            return
         try:
-            if line.body.get("stream"):
-                raise InvalidRequest("A batch cannot stream: remove `stream`.", param="stream")
             document = await self._patience.complete(lambda: self._source.complete(line.body))
         except EngineStopped:
             raise

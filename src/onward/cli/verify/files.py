@@ -170,6 +170,7 @@ def logged(request: LoggedRequest) -> Saved:
         route=request.route,
         is_whole=request.status == 200 and all(choice.get("finish_reason") for choice in request.choices),
         problem=problem,
+        at_ms=request.at_ms,
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from onward.api.dialects import DIALECTS
 from onward.api.openai.decode import check_request
@@ -46,14 +46,22 @@ class AnyApi(Protocol):
     async def complete_as(self, route: Route, fields: dict[str, Any], model: str, *, seed: int | None) -> Document: ...
 
 
+TOO_LATE = "it was written after this run began: verify it again"
+
+
 class NotComputed(Exception):
-    """Why an answer cannot be computed again."""
+    """Why an answer cannot be computed again. `is_reply`: what was asked for it says so."""
+
+    def __init__(self, reason: str, *, is_reply: bool = False) -> None:
+        super().__init__(reason)
+        self.is_reply = is_reply
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRun:
-    """Which answers to compute again: `read` yields them, and is called twice. `model` computes all of them; None: each
-    its own. `output` has the verdicts of earlier runs, and gets the new ones."""
+    """Which answers to compute again: `read` yields them. It is called twice, to find out which models they take and
+    to compute them; what it reads may be written meanwhile. `model` computes all of them; None: each its own. `output`
+    has the verdicts of earlier runs, and gets the new ones."""
 
     session: Session
     read: Callable[[], Iterable[Saved]]
@@ -67,48 +75,88 @@ def verify(asked: VerifyRun, found: Verification) -> None:
 
     Raises SetupError, and what ends a run: no connection, an engine that ends, KeyboardInterrupt.
     """
-    models = _take_known(asked, found)
-    missing = {} if asked.model else unknown_models(asked.session.connection, sorted(models))
-    available = sorted(models - missing.keys())
+    first = _look(asked)
+    found.total = first.total
+    missing = {} if asked.model else unknown_models(asked.session.connection, sorted(first.models))
+    available = sorted(first.models - missing.keys())
     source = open_source(asked.session.connection, available, quiet=True) if available else None
-
-    def all_saved() -> Iterator[tuple[int, Saved]]:
-        for place, saved in enumerate(asked.read()):
-            if place not in found.verdicts:
-                reason = missing.get(asked.model or saved.model, "")
-                yield place, replace(saved, problem=saved.problem or reason)
-
+    reasons = missing | dict.fromkeys(available, "")
     started = time.monotonic()
     line = None
     if can_rewrite(sys.stderr):
         line = ProgressLine(lambda width: _progress(found, time.monotonic() - started, width))
     try:
-        run(_all(_Verifier(source, asked.model), all_saved(), asked, found))
+        run(_all(_Verifier(source, asked.model), _pending(asked, first.newest_ms, reasons, found), asked, found))
     finally:
         if line is not None:
             line.remove()
 
 
-def _take_known(asked: VerifyRun, found: Verification) -> set[str]:
-    """Count the answers, take the verdicts of earlier runs, and return the models that compute the others."""
+class _Look(NamedTuple):
+    """What a first reading finds: how many answers there are, the models that compute those whose verdict is not known,
+    and when the newest was logged."""
+
+    total: int
+    models: set[str]
+    newest_ms: int
+
+
+def _look(asked: VerifyRun) -> _Look:
+    total = newest_ms = 0
     models: set[str] = set()
-    for place, saved in enumerate(asked.read()):
-        found.total += 1
-        known = asked.output and asked.output.verdicts.get(digest_of(saved, asked.model))
-        if known and known.verdict != UNKNOWN:  # another model may be here now
-            found.verdicts[place] = known
-        elif not why_unknown(saved, asked.model):
+    for saved in asked.read():
+        total += 1
+        newest_ms = max(newest_ms, saved.at_ms)
+        if not why_unknown(saved, asked.model) and _known(asked, saved)[0] is None:
             models.add(asked.model or saved.model)
-    found.num_before = len(found.verdicts)
-    return models
+    return _Look(total, models, newest_ms)
 
 
-async def _all(verifier: _Verifier, saved: Iterator[tuple[int, Saved]], asked: VerifyRun, found: Verification) -> None:
+def _known(asked: VerifyRun, saved: Saved) -> tuple[Verdict | None, str]:
+    """Return the verdict of an earlier run, and the answer's digest if verdicts are kept."""
+    if asked.output is None:
+        return None, ""
+    digest = digest_of(saved, asked.model)
+    return asked.output.known(saved, digest), digest
+
+
+class _Pending(NamedTuple):
+    """An answer to compute again, and its place among all."""
+
+    place: int
+    saved: Saved
+    digest: str
+
+
+def _pending(asked: VerifyRun, newest_ms: int, reasons: Mapping[str, str], found: Verification) -> Iterator[_Pending]:
+    """Read all answers; add those whose verdict is known to `found`, and yield the others.
+
+    What was logged after `newest_ms` is left out: a server may log what is asked of it here, which would never end.
+    `reasons` say of each model of the first reading why it cannot be had; "" if it can.
+    """
+    total = 0
+    for place, saved in enumerate(each for each in asked.read() if each.at_ms <= newest_ms):
+        total = place + 1
+        found.total = max(found.total, total)
+        known, digest = _known(asked, saved)
+        if known is not None:
+            found.num_known += 1
+            found.add(place, known)
+            continue
+        problem = saved.problem
+        if not why_unknown(saved, asked.model):
+            problem = reasons.get(asked.model or saved.model, TOO_LATE)
+        yield _Pending(place, replace(saved, problem=problem), digest)
+    found.total = total
+
+
+async def _all(verifier: _Verifier, pending: Iterator[_Pending], asked: VerifyRun, found: Verification) -> None:
     async def work() -> None:
-        for place, each in saved:
-            found.verdicts[place] = verdict = await verifier.verdict(each)
-            if asked.output is not None and not each.problem:
-                asked.output.add(verdict, digest_of(each, asked.model))
+        for place, saved, digest in pending:
+            verdict = await verifier.verdict(saved)
+            found.add(place, verdict)
+            if asked.output is not None and not saved.problem:
+                asked.output.add(verdict, digest)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -121,10 +169,10 @@ async def _all(verifier: _Verifier, saved: Iterator[tuple[int, Saved]], asked: V
 
 
 def _progress(found: Verification, seconds: float, width: int) -> str:
-    done, counts, before = len(found.verdicts), found.counts, found.num_before
+    done, counts, known = found.num_done, found.counts, found.num_known
     parts = [f"{done:,}/{found.total:,}"]
     parts += [f"{counts[name]:,} {name}" for name in (DIFFERENT, UNKNOWN) if counts[name]]
-    parts.append(time_left(done - before, found.total - before, seconds))
+    parts.append(time_left(done - known, found.total - known, seconds))
     return with_bar("", done, found.total, " ".join(filter(None, parts)), width)
 
 
@@ -167,6 +215,8 @@ class _Verifier:
         try:
             document = await patience.complete(lambda: recompute(source, saved, name))
         except (NotComputed, RequestLost) as problem:
+            if isinstance(problem, RequestLost) or problem.is_reply:
+                patience.finished()
             return _verdict(saved, UNKNOWN, reason=str(problem))
         patience.finished()
         computed = document.value.get("system_fingerprint") or ""
@@ -203,7 +253,8 @@ async def recompute(source: Source, saved: Saved, model: str) -> Document:
     except (ApiError, RemoteError) as problem:
         if problem.status in (401, 403, 408, *BUSY_STATUSES):  # they say nothing about the request
             raise
-        raise NotComputed(f"it {'fails' if problem.status >= 500 else 'is refused'} here: {problem.message}") from None
+        what = "fails" if problem.status >= 500 else "is refused"
+        raise NotComputed(f"it {what} here: {problem.message}", is_reply=isinstance(problem, RemoteError)) from None
 
 
 async def _completed(source: Source, saved: Saved, model: str) -> Document:
@@ -215,7 +266,7 @@ async def _completed(source: Source, saved: Saved, model: str) -> Document:
         raise NotComputed("the request has no seed, and the answer does not say which was drawn")
     document = await source.complete(fields, seed=seed)
     if seed is not None and document.seed != seed:
-        raise NotComputed(f"{source.name} does not let its clients say which seed is drawn")
+        raise NotComputed(f"{source.name} does not let its clients say which seed is drawn", is_reply=True)
     return document
 
 

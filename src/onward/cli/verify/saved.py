@@ -21,7 +21,7 @@ class Saved:
     `choices` are those of the answer, with the keys that were saved. One without `index` is any of the request's; one
     without a finish reason was not received to its end. `is_whole`: there were no others. `problem` says why it has no
     answer that could be computed again; "" if it has one. `otherwise` is what it may be instead, where the file does
-    not say.
+    not say. `at_ms` is when a log of requests got it, in Unix milliseconds; 0 elsewhere.
     """
 
     id: str
@@ -35,6 +35,7 @@ class Saved:
     is_whole: bool = True
     problem: str = ""
     otherwise: Saved | None = None
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,17 +63,21 @@ def _of_document(document: dict[str, Any]) -> Verdict:
 
 @dataclass(slots=True)
 class Verification:
-    """The verdicts so far, by the place of their answer among all, of which there are `total`. `num_before` are those
-    of earlier runs."""
+    """The verdicts so far, by the place of their answer among all, of which there are `total`. `counts` are the numbers
+    of each kind, `num_known` is how many were known from earlier runs. A thread may read the numbers meanwhile."""
 
     total: int = 0
-    num_before: int = 0
+    num_known: int = 0
     verdicts: dict[int, Verdict] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((SAME, DIFFERENT, UNKNOWN), 0))
+
+    def add(self, place: int, verdict: Verdict) -> None:
+        self.verdicts[place] = verdict
+        self.counts[verdict.verdict] += 1
 
     @property
-    def counts(self) -> dict[str, int]:
-        found = [each.verdict for each in self.verdicts.values()]
-        return {verdict: found.count(verdict) for verdict in (SAME, DIFFERENT, UNKNOWN)}
+    def num_done(self) -> int:
+        return sum(self.counts.values())
 
 
 class VerdictFile(BatchJournal):
@@ -93,13 +97,26 @@ class VerdictFile(BatchJournal):
         self.verdicts[digest] = _of_document(record)
         return digest
 
+    def known(self, saved: Saved, digest: str) -> Verdict | None:
+        """Return the verdict on an answer, None where there is none, or it may be known now."""
+        known = self.verdicts.get(digest)
+        if known is None or known.verdict == UNKNOWN:  # another model may be here now
+            return None
+        return replace(known, id=saved.id)
+
     def add(self, verdict: Verdict, digest: str) -> None:
-        self.append({**verdict.as_document(), "digest": digest})
+        if verdict != self.verdicts.get(digest):  # it is unknown as before
+            self.append({**verdict.as_document(), "digest": digest})
 
 
 def digest_of(saved: Saved, model: str | None) -> str:
-    """Return what identifies a saved answer and the model that computes it: None is its own."""
-    parts = [saved.fields, saved.choices, saved.usage, saved.fingerprint, saved.seed, saved.route, saved.model, model]
+    """Return what identifies a saved answer and the model that computes it: None is its own. Its id is no part of it:
+    the same request with the same answer may be called otherwise."""
+    otherwise = None if saved.otherwise is None else digest_of(saved.otherwise, model)
+    parts = [
+        *(saved.fields, saved.choices, saved.usage, saved.fingerprint, saved.seed, saved.route, saved.model, model),
+        *(saved.is_whole, otherwise),
+    ]
     try:
         content = msgspec.json.encode(parts, order="sorted")
     except (ValueError, OverflowError, RecursionError):  # such as an integer of more than 64 bits
