@@ -65,6 +65,57 @@ def test_a_batch_is_matched_by_custom_id_in_any_order() -> None:
     assert first.choices == [CHOICE] and first.usage == ANSWER["usage"] and first.is_whole
 
 
+def test_a_faulty_line_leaves_the_others_of_a_batch_as_they_are() -> None:
+    """Each line is said something of once, also where `onward batch run` wrote of a line that it was not sent."""
+    line = {"custom_id": "a", "body": REQUEST}
+    faulty = [{"custom_id": "b", "body": 1}, line | {"body": {}}, {"method": "POST", "body": {}}, {"custom_id": ""}]
+    inputs = write("in.jsonl", *faulty[:1], line, *faulty[1:], line | {"custom_id": "c", "url": "/v1/chat"})
+    unsent = [
+        {"id": "x", "custom_id": id, "response": None, "error": {"code": "c", "message": "m", "line": number}}
+        for id, number in (("b", 1), ("a", 3), (None, 4))
+    ]
+    nobody = {"id": "x", "custom_id": None, "response": None, "error": {"code": "c", "message": "m"}}
+    errors = write("errors.jsonl", *unsent, nobody, beginning="{cut\n")
+    output = write("out.jsonl", result("a"), result("a"))
+    with output.open("a") as file:
+        file.write('{"id": "batch_req_')
+    no_request = "its request is not valid: "
+    for beginning in ("", "no json\n"):
+        inputs.write_text(beginning + inputs.read_text())
+        first = len(beginning.splitlines())
+        assert [(each.id, each.problem) for each in read(errors, output, inputs)] == [
+            *[("in.jsonl line 1", no_request + "This line is not parseable as valid JSON")][:first],
+            ("b", no_request + "Invalid type for 'body': expected an object"),
+            ("a", "an earlier line of in.jsonl has its custom_id"),
+            (f"in.jsonl line {first + 4}", no_request + "Missing required parameter: 'custom_id'"),
+            (f"in.jsonl line {first + 5}", no_request + "Missing required parameter: 'body'"),
+            ("c", no_request + "The URL provided for this request does not match the batch endpoint"),
+            ("errors.jsonl line 1", "it is not a line of a batch's output"),
+            ("errors.jsonl line 5", "its request is not in these files"),
+            ("a", ""),
+            ("a", ""),
+            ("out.jsonl line 3", "it is not a line of a batch's output"),
+        ]
+    assert read(output, inputs)[-2].fields == REQUEST
+    assert len(read(output, inputs, inputs, output)) == len(read(output, inputs)), "a file may be named twice"
+
+
+def test_an_input_that_changes_while_it_is_read_is_said() -> None:
+    lines = [{"custom_id": id, "body": REQUEST} for id in "ab"]
+    inputs, output = write("in.jsonl", *lines), write("out.jsonl", result("a"), result("b"))
+    reading = read_files((inputs, output))
+    assert next(reading).id == "a"
+    write("in.jsonl", *reversed(lines))
+    with pytest.raises(SetupError, match=r"in\.jsonl has changed"):
+        next(reading)
+
+
+def test_a_line_of_many_says_what_they_are() -> None:
+    output = write("out.jsonl", result("a"))
+    inputs = write("in.jsonl", {"method": "POST", "url": "/v1/completions", "body": {}}, {"custom_id": "a", "body": {}})
+    assert [each.problem for each in read(inputs, output)][1:] == [""]
+
+
 def test_the_log_of_requests_is_read_as_a_file_and_as_a_folder() -> None:
     others = [
         LOGGED | {"id": "req_2", "status": 499, "choices": [CHOICE | {"finish_reason": None}]},
@@ -101,19 +152,26 @@ def test_a_pair_is_json_events_or_what_curl_writes() -> None:
         "curl.txt": head + json.dumps(ANSWER, indent=2),
         "events.txt": events + "data: [DONE]\n\n",
         "cut.txt": head + ": a comment\n\n" + events,
+        "resumable.txt": events.replace("data: ", "id: 1\ndata: ") + "data: [DONE]\n\n",
+        "waited.txt": "\n: keep-alive\n\n" + events,
+        "named.txt": "event: completion\n" + events + "data: [DO",
+        "inside.txt": events + f"id: 7\ndata: {json.dumps(chunks[0])[:40]}",
     }
     found = {}
     for name, text in files.items():
         Path(name).write_bytes(text.encode())
         (found[name],) = read(Path(name), request)
         assert found[name].fields == REQUEST and found[name].fingerprint == "fp_1" and not found[name].problem
-    assert [each.choices[0]["text"] for each in found.values()] == ["b", "b", "b", "ab", "ab"]
-    assert [each.seed for each in found.values()] == [None, None, 12, None, 12]
-    assert [each.is_whole for each in found.values()] == [True, True, True, True, False]
+    assert [each.choices[0]["text"] for each in found.values()] == 3 * ["b"] + 6 * ["ab"]
+    assert [name for name, each in found.items() if each.seed == 12] == ["curl.txt", "cut.txt"]
+    assert [name for name, each in found.items() if not each.is_whole] == [
+        *("cut.txt", "waited.txt", "named.txt", "inside.txt")
+    ]
     Path("error.txt").write_text('HTTP/1.1 400 Bad Request\r\n\r\n{"error": {}}')
     assert read(request, Path("error.txt"))[0].problem == "it got an error (400)"
-    Path("error.txt").write_text('data: {"error": {"message": "m"}}\n\n')
-    assert read(request, Path("error.txt"))[0].problem == "its stream ended with an error"
+    for error in ('{"error": {"message": "m"}}\n\n', '{"error": {"message": "m"}}', "{cut}\n\n"):
+        Path("error.txt").write_text(events + "data: " + error)
+        assert read(request, Path("error.txt"))[0].problem == "its stream ended with an error"
 
 
 @pytest.mark.parametrize(
@@ -129,14 +187,13 @@ def test_a_pair_is_json_events_or_what_curl_writes() -> None:
         ({"a": json.dumps(ANSWER)}, "There are 0 files with a request and 1 with an answer"),
         ({"a": json.dumps({"custom_id": "1", "body": {}})}, "name the file with its answers"),
         ({"a": json.dumps(result("1"))}, "name the file with its requests"),
-        ({"a": json.dumps({"custom_id": "1", "body": 1}), "b": json.dumps(result("1"))}, "a line 1 is not a line of a"),
         (
-            {"a": json.dumps({"custom_id": "1", "body": {}}), "b": json.dumps(result("1")) + "\n{"},
-            "b line 2 is not a line of a batch's output",
-        ),
-        (
-            {"a": 2 * (json.dumps({"custom_id": "1", "body": {}}) + "\n"), "b": json.dumps(result("1"))},
-            "a line 2 has the custom_id '1' of another line",
+            {
+                "a": json.dumps({"custom_id": "1", "body": {}}),
+                "b": json.dumps({"custom_id": "1", "body": {"n": 2}}),
+                "c": json.dumps(result("1")),
+            },
+            "b line 1 has the custom_id '1' of a line of a: verify one batch at a time",
         ),
         ({"a": '{"format": "onward-story", "nodes": 1}'}, "a is not a story that the playground exported"),
     ],

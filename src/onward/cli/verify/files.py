@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from onward.api.ids import SEED_HEADER
+from onward.api.openai.batch_lines import Fault, Parsed, parse_line
 from onward.api.openai.reply import FoldedChoices
 from onward.api.openai.response import Chunk
+from onward.cli.batch.lines import URLS
 from onward.cli.verify.saved import Saved
 from onward.cli.verify.story import FORMATS, read_story
 from onward.errors import SetupError
-from onward.service.request_log import LoggedRequest, decoded, read_folder
+from onward.service.request_log import LoggedRequest, read_file, read_folder
 
-T = TypeVar("T")
 KNOWN = (
     "the input and output of a batch, what a server logged with --log-requests, a story that the playground exported, "
     "and pairs of a request and its answer in JSON"
 )
 CLIENT_LEFT = 499
 """Status of a request whose client did not wait for its end."""
+EVENTS = (b"data:", b"id:", b"event:", b"retry:", b":")
+"""Beginnings of a stream's lines: a resumable one begins with an id, a comment may keep its connection alive."""
 _HEAD = re.compile(rb"HTTP/[\d.]+ (\d{3})[^\n]*\n((?:[^\r\n]+\r?\n)*)\r?\n")
-
-
-class _Line(msgspec.Struct):
-    """A line of a batch's input."""
-
-    custom_id: str
-    body: dict[str, Any]
 
 
 class _Response(msgspec.Struct):
@@ -48,6 +44,11 @@ class _Result(msgspec.Struct):
     custom_id: str | None
     response: _Response | None = None
     error: dict[str, Any] | None = None
+
+    @property
+    def is_of_invalid_line(self) -> bool:
+        """Whether `onward batch run` says of a line of the input that it is no request: its error names the line."""
+        return self.response is None and isinstance((self.error or {}).get("line"), int)
 
 
 class _Answer(msgspec.Struct):
@@ -69,7 +70,7 @@ def read_files(paths: Sequence[Path]) -> Iterator[Saved]:
             case "folder":
                 yield from map(logged, read_folder(path))
             case "log":
-                yield from map(logged, _read_log(path))
+                yield from map(logged, read_file(path))
             case "story":
                 yield from read_story(path, _object(path))
     yield from _read_batches(of_kind.get("input", []), of_kind.get("output", []))
@@ -81,16 +82,17 @@ def _kind(path: Path) -> str:
     if path.is_dir():
         return "folder"
     try:
-        with path.open("rb") as file:
-            first = file.readline().removeprefix(BOM_UTF8)
+        first = next((line for _, line in _lines(path)), b"")
     except OSError as problem:
         raise SetupError(f"{path} cannot be read: {problem.strerror}.") from None
-    if first.startswith((b"HTTP/", b"data:")):
+    if first.startswith((b"HTTP/", *EVENTS)):
         return "answer"
     value = _decoded(first)
     if not isinstance(value, dict):
-        value = _object(path)
-    return _kind_of(path, value)
+        value = _decoded(_content(path))
+    if not isinstance(value, dict):  # a faulty line of many: the first of the others says what they are
+        value = next((each for _, line in _lines(path) if isinstance(each := _decoded(line), dict)), None)
+    return _kind_of(path, _checked(path, value))
 
 
 def _kind_of(path: Path, value: dict[str, Any]) -> str:
@@ -102,6 +104,8 @@ def _kind_of(path: Path, value: dict[str, Any]) -> str:
         return "story"
     if {"route", "body", "choices"} <= value.keys():
         return "log"
+    if {"method", "body"} <= value.keys():  # a line without its custom_id
+        return "input"
     if isinstance(value.get("choices"), list):
         return "answer"
     if "error" in value:
@@ -113,7 +117,14 @@ def _kind_of(path: Path, value: dict[str, Any]) -> str:
 
 def _object(path: Path) -> dict[str, Any]:
     """Return the JSON object that a file is. Raises SetupError."""
-    value = _decoded(path.read_bytes().removeprefix(BOM_UTF8))
+    return _checked(path, _decoded(_content(path)))
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes().removeprefix(BOM_UTF8)
+
+
+def _checked(path: Path, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SetupError(f"{path} is not a JSON object, nor lines of them. Known are {KNOWN}.")
     return value
@@ -174,14 +185,6 @@ def logged(request: LoggedRequest) -> Saved:
     )
 
 
-def _read_log(path: Path) -> Iterator[LoggedRequest]:
-    for line in path.read_bytes().splitlines():
-        try:
-            yield decoded(line)
-        except (msgspec.DecodeError, TypeError):
-            continue  # a server that was killed has not finished it
-
-
 # --- batches ----------------------------------------------------------------------------------------------------
 
 
@@ -192,40 +195,72 @@ def _read_batches(inputs: Sequence[Path], outputs: Sequence[Path]) -> Iterator[S
         raise SetupError(f"{inputs[0]} has the requests of a batch: name the file with its answers, too.")
     if not inputs:
         raise SetupError(f"{outputs[0]} has the answers of a batch: name the file with its requests, too.")
-    places = _places(inputs)
-    for path in outputs:
+    places: dict[str, tuple[Path, int]] = {}
+    yield from _find(inputs, places)
+    left = dict.fromkeys(places)
+    for path in dict.fromkeys(outputs):
         for number, line in _lines(path):
-            result = _converted(path, number, line, _Result)
-            if result.custom_id is None or result.custom_id not in places:
-                yield _unknown(str(result.custom_id), "its request is not in these files")
-                continue
-            source, offset = places.pop(result.custom_id)
-            with source.open("rb") as file:
-                file.seek(offset)
-                request = _converted(source, number, file.readline(), _Line)
-            yield _of_batch(request, result)
-    for custom_id in places:
+            here, result = f"{path.name} line {number}", _result(line)
+            if result is None:
+                yield _unknown(here, "it is not a line of a batch's output")
+            elif result.is_of_invalid_line:
+                continue  # it was yielded with the input
+            elif result.custom_id not in places:
+                yield _unknown(result.custom_id or here, "its request is not in these files")
+            else:
+                left.pop(result.custom_id, None)
+                yield _of_batch(_request(result.custom_id, *places[result.custom_id]), result)
+    for custom_id in left:
         yield _unknown(custom_id, "it has no answer in these files")
 
 
-def _places(inputs: Sequence[Path]) -> dict[str, tuple[Path, int]]:
-    """Return the file of each request, and where in it: a batch has hundreds of megabytes."""
-    places: dict[str, tuple[Path, int]] = {}
-    for path in inputs:
+def _find(inputs: Sequence[Path], places: dict[str, tuple[Path, int]]) -> Iterator[Saved]:
+    """Fill `places` with the file of each request, and where in it: a batch has hundreds of megabytes. Yield the lines
+    that are none. Raises SetupError for a custom_id in two files: nothing says which request an answer belongs to."""
+    for path in dict.fromkeys(inputs):
         offset = 0
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                if line.strip():
-                    custom_id = _converted(path, number, line, _Line).custom_id
-                    if custom_id in places:
-                        raise SetupError(f"{path} line {number} has the custom_id {custom_id!r} of another line.")
-                    places[custom_id] = path, offset + (len(BOM_UTF8) if line.startswith(BOM_UTF8) else 0)
+                parsed = _parsed(line) if line.strip() else None
+                if isinstance(parsed, Fault):
+                    id = parsed.custom_id or f"{path.name} line {number}"
+                    yield _unknown(id, f"its request is not valid: {parsed.message.removesuffix('.')}")
+                elif parsed is not None:
+                    known, _ = places.setdefault(parsed.custom_id, (path, offset))
+                    if known != path:
+                        raise SetupError(
+                            f"{path} line {number} has the custom_id {parsed.custom_id!r} of a line of {known}: verify "
+                            "one batch at a time."
+                        )
+                    if places[parsed.custom_id][1] != offset:
+                        yield _unknown(parsed.custom_id, f"an earlier line of {path.name} has its custom_id")
                 offset += len(line)
-    return places
 
 
-def _of_batch(request: _Line, result: _Result) -> Saved:
-    saved = Saved(id=request.custom_id, fields=request.body, choices=[])
+def _parsed(line: bytes) -> Parsed | Fault:
+    return parse_line(line.removeprefix(BOM_UTF8), URLS, None, needs_url=False)
+
+
+def _request(custom_id: str, path: Path, offset: int) -> Parsed:
+    """Return the request of a custom_id at its place. Raises SetupError if it is there no more."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        parsed = _parsed(file.readline())
+    if isinstance(parsed, Fault) or parsed.custom_id != custom_id:
+        raise SetupError(f"{path} has changed while it was read: run the same command again.")
+    return parsed
+
+
+def _result(line: bytes) -> _Result | None:
+    """Return a line of output or errors, None for one that is none."""
+    try:
+        return msgspec.json.decode(line, type=_Result)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _of_batch(request: Parsed, result: _Result) -> Saved:
+    saved = Saved(id=request.custom_id, fields=request.fields, choices=[])
     if result.response is None:
         code = (result.error or {}).get("code") or "no reason given"
         return replace(saved, problem=f"it was not computed ({code})")
@@ -239,19 +274,11 @@ def _unknown(id: str, problem: str) -> Saved:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with their numbers."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield number, line.removeprefix(BOM_UTF8)
-
-
-def _converted(path: Path, number: int, line: bytes, form: type[T]) -> T:
-    """Return a line as what it should be. Raises SetupError."""
-    try:
-        return msgspec.json.decode(line.removeprefix(BOM_UTF8), type=form)
-    except (ValueError, RecursionError) as problem:
-        what = "a batch's input" if form is _Line else "a batch's output"
-        raise SetupError(f"{path} line {number} is not a line of {what}: {problem}.") from None
 
 
 # --- pairs ------------------------------------------------------------------------------------------------------
@@ -280,7 +307,7 @@ def _read_answer(path: Path, saved: Saved) -> Saved:
         saved = replace(saved, seed=int(seed) if re.fullmatch(rb"\d{1,19}", seed) else None)
     if status != 200:
         return replace(saved, problem=f"it got an error ({status})")
-    if data.lstrip().startswith((b"data:", b":", b"id:")):
+    if data.lstrip().startswith(EVENTS):
         return _folded(saved, data.split(b"\n"))
     value = _decoded(data)
     if not isinstance(value, dict):
@@ -288,17 +315,21 @@ def _read_answer(path: Path, saved: Saved) -> Saved:
     return answer_of(saved, value)
 
 
-def _folded(saved: Saved, lines: Iterable[bytes]) -> Saved:
-    """Return a request with the answer that a stream's events fold to."""
+def _folded(saved: Saved, lines: Sequence[bytes]) -> Saved:
+    """Return a request with the answer that a stream's events fold to, as far as they were received."""
     whole, answer, is_ended = FoldedChoices(), dict[str, Any](), False
     for line in lines:
+        if not line.startswith(b"data:"):
+            continue
         data = line.removeprefix(b"data:").strip()
-        is_ended = is_ended or data == b"[DONE]"
-        if not line.startswith(b"data:") or data == b"[DONE]":
+        if data == b"[DONE]":
+            is_ended = True
             continue
         try:
             chunk = msgspec.json.decode(data, type=Chunk)
         except ValueError:
+            if line is lines[-1] and _decoded(data) is None:  # it was cut in here
+                break
             return replace(saved, problem="its stream ended with an error")
         whole.add(chunk.choices)
         answer |= {name: value for name, value in msgspec.to_builtins(chunk).items() if name != "choices" and value}
