@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ LOGPROBS: dict[str, Any] = {
 }
 COMPUTED: dict[str, Any] = {
     "choices": [
-        {"index": 0, "text": " a fox", "logprobs": LOGPROBS, "finish_reason": "length"},
+        {"index": 0, "text": " a fox", "logprobs": LOGPROBS, "finish_reason": "length", "token_ids": [5, 7]},
         {"index": 1, "text": " a 🙂 bear", "logprobs": None, "finish_reason": "stop"},
     ],
     "usage": {
@@ -42,6 +43,11 @@ def changed(index: int, **fields: Any) -> Saved:
     return saved(choices=choices)
 
 
+def cut(index: int, **fields: Any) -> Saved:
+    """The beginning of a choice, whose end was not received."""
+    return replace(changed(index, **{"finish_reason": None, **fields}), is_whole=False, usage=None)
+
+
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
@@ -58,20 +64,41 @@ def changed(index: int, **fields: Any) -> Saved:
             (0, "logprobs.token_logprobs", None, 1, -2.25, -2.5),
         ),
         (changed(0, logprobs=LOGPROBS | {"text_offset": [4]}), (0, "logprobs.text_offset", None, 1, None, 6)),
-        (changed(0, token_ids=[1]), (0, "token_ids", None, None, [1], None)),
+        (changed(1, token_ids=[1]), (1, "token_ids", None, None, [1], None)),
         (saved(choices=COMPUTED["choices"][:1]), (1, "choice", None, None, None, " a 🙂 bear")),
         (
             saved(choices=[*COMPUTED["choices"], {"index": 2, "text": "b", "finish_reason": "stop"}]),
             (2, "choice", None, None, "b", None),
         ),
         (saved(choices=COMPUTED["choices"][:1], is_whole=False), None),
+        (saved(choices=2 * COMPUTED["choices"][:1]), (0, "choice", None, None, " a fox", None)),
+        (
+            saved(choices=[COMPUTED["choices"][0], *2 * COMPUTED["choices"][1:]]),
+            (1, "choice", None, None, " a 🙂 bear", None),
+        ),
+        (changed(1, text=" a 🙂", finish_reason=None), (1, "text", 4, None, "", " bear")),
+        (changed(1, finish_reason=None), (1, "finish_reason", None, None, None, "stop")),
+        (cut(0, text=" a", logprobs={name: each[:1] for name, each in LOGPROBS.items()}), None),
+        (cut(0, text="", logprobs={name: [] for name in LOGPROBS}), None),
+        (cut(0, text=" a", logprobs=None), None),
+        (
+            cut(0, text=" a", logprobs={"token_logprobs": [-1.25]}),
+            (0, "logprobs.token_logprobs", None, 0, -1.25, -1.5),
+        ),
+        (
+            cut(0, logprobs=LOGPROBS | {"text_offset": [4, 6, 8]}),
+            (0, "logprobs.text_offset", None, 2, 8, None),
+        ),
+        (cut(0, token_ids=[5]), None),
+        (cut(0, token_ids=[6]), (0, "token_ids", None, None, [6], [5, 7])),
+        (cut(1, token_ids=[6]), (1, "token_ids", None, None, [6], None)),
         (
             saved(usage=COMPUTED["usage"] | {"completion_tokens": 4}),
             (None, "usage.completion_tokens", None, None, 4, 5),
         ),
-        (changed(1, text=" a 🙂", finish_reason=None), None),
-        (changed(1, text=" b", finish_reason=None), (1, "text", 1, None, "b", "a")),
-        (changed(1, text=" a 🙂 bear and", finish_reason=None), (1, "text", 9, None, " and", "")),
+        (cut(1, text=" a 🙂"), None),
+        (cut(1, text=" b"), (1, "text", 1, None, "b", "a")),
+        (cut(1, text=" a 🙂 bear and"), (1, "text", 9, None, " and", "")),
         (saved(choices=[{"text": " a 🙂 bear", "finish_reason": "stop"}], is_whole=False), None),
         (saved(choices=[{"text": " a 🙂 be", "finish_reason": None}], is_whole=False), None),
         (

@@ -70,17 +70,17 @@ def _shown(value: Any) -> str:
 
 def first_difference(saved: Saved, computed: dict[str, Any]) -> Difference | None:
     """Return where a computed completion begins to differ from the saved answer, None if it is the same."""
-    found = {choice["index"]: choice for choice in computed["choices"]}
+    left = {choice["index"]: choice for choice in computed["choices"]}
     for choice in saved.choices:
         index = choice.get("index")
-        other = _nearest(choice, found.values()) if index is None else found.get(index)
+        other = _nearest(choice, left.values()) if index is None else left.pop(index, None)
         if other is None:
             return Difference(choice=index, field="choice", saved=_beginning(choice["text"]), computed=None)
-        if (difference := _in_choice(choice, other)) is not None:
+        if (difference := _in_choice(choice, other, saved.is_whole)) is not None:
             return difference
-    if saved.is_whole and len(found) > len(saved.choices):
-        surplus = min(found.keys() - {choice.get("index") for choice in saved.choices})
-        return Difference(choice=surplus, field="choice", saved=None, computed=_beginning(found[surplus]["text"]))
+    if saved.is_whole and left:
+        surplus = min(left)
+        return Difference(choice=surplus, field="choice", saved=None, computed=_beginning(left[surplus]["text"]))
     for name in USAGE if saved.usage else ():
         if saved.usage and saved.usage.get(name) != computed["usage"][name]:
             value = computed["usage"][name]
@@ -97,10 +97,11 @@ def _nearest(choice: dict[str, Any], found: Iterable[dict[str, Any]]) -> dict[st
     return max(found, key=likeness, default=None)
 
 
-def _in_choice(saved: dict[str, Any], computed: dict[str, Any]) -> Difference | None:
+def _in_choice(saved: dict[str, Any], computed: dict[str, Any], is_whole: bool) -> Difference | None:
+    """Return where a choice begins to differ; one that was not received to its end is compared as far as it got."""
     index = computed["index"]
-    is_finished = saved.get("finish_reason") is not None
-    text = computed["text"] if is_finished else computed["text"][: len(saved["text"])]
+    is_cut = not is_whole and saved.get("finish_reason") is None
+    text = computed["text"][: len(saved["text"])] if is_cut else computed["text"]
     if saved["text"] != text:
         at = _common(saved["text"], text)
         return Difference(
@@ -111,23 +112,27 @@ def _in_choice(saved: dict[str, Any], computed: dict[str, Any]) -> Difference | 
             saved=_beginning(saved["text"][at:]),
             computed=_beginning(text[at:]),
         )
-    if not is_finished:
-        return None
     for name, value in saved.items():
-        if name == "logprobs" and value and computed.get(name):
-            if (difference := _in_logprobs(index, value, computed[name])) is not None:
+        other = computed.get(name)
+        if name in ("index", "text") or (is_cut and value is None):
+            continue
+        if name == "logprobs" and value and other:
+            if (difference := _in_logprobs(index, value, other, is_cut)) is not None:
                 return difference
-        elif name not in ("index", "text") and value != computed.get(name):
-            return Difference(choice=index, field=name, saved=value, computed=computed.get(name))
+        elif value != (other[: len(value)] if is_cut and isinstance(value, list) and other else other):
+            return Difference(choice=index, field=name, saved=value, computed=other)
     return None
 
 
-def _in_logprobs(index: int, saved: dict[str, Any], computed: dict[str, Any]) -> Difference | None:
+def _in_logprobs(index: int, saved: dict[str, Any], computed: dict[str, Any], is_cut: bool) -> Difference | None:
     for name in LOGPROBS:
         one, other = saved.get(name), computed.get(name)
         if one == other:
             continue
         one, other = one or [], other or []
+        other = other[: len(one)] if is_cut else other
+        if one == other:
+            continue
         at = _first_unequal(one, other)
         values = [each[at] if at < len(each) else None for each in (one, other)]
         return Difference(choice=index, field=f"logprobs.{name}", token=at, saved=values[0], computed=values[1])
