@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from onward.errors import InvalidRequest, ServerError
 from onward.server.batch_lines import OpenAIBatches
 from onward.server.keys import Key, Keys, digest
 from onward.server.metrics import Metrics
-from onward.service.batch_records import BatchLine, Computed
+from onward.service.batch_records import BatchLine, Computed, StoredBatch
 from onward.service.keys import create_key
 from onward.service.limits import Limits
 from onward.service.store import open_store
@@ -75,8 +76,22 @@ def test_a_key_of_the_ledger_is_known_by_its_id(accepted: Accepted) -> None:
     assert accepted.keys.known_as("key_of_nobody") is None
 
 
-def test_a_queue_that_is_full_is_said_by_the_code_that_clients_wait_for(accepted: Accepted) -> None:
-    assert '"token_limit_exceeded"' in accepted.batches.queue_full(None, 32)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("models", "named"), [(None, "storyteller"), ({"org/tiny"}, "org/tiny"), ({"gone"}, "any model")]
+)
+def test_a_queue_that_is_full_is_said_by_the_code_that_clients_wait_for(
+    accepted: Accepted, models: set[str] | None, named: str
+) -> None:
+    """And names a model that the key may know."""
+    (stored,) = accepted.team.keys
+    grant = replace(stored.grant, models=None if models is None else frozenset(models))
+    accepted.team.keys = [replace(stored, grant=grant)]
+    batch = StoredBatch(
+        id="batch_1", key_id=grant.id, endpoint="/v1/completions", input_file_id="file-1", completion_window="24h",
+        status="validating", created_ms=1, expires_ms=2,
+    )  # fmt: skip
+    (fault,) = json.loads(accepted.batches.queue_full(batch, 32))["data"]
+    assert fault["code"] == "token_limit_exceeded" and f" reached for {named} in " in fault["message"]
 
 
 def test_a_line_that_fails_after_it_was_computed_has_a_row_in_which_nothing_is_billed(accepted: Accepted) -> None:

@@ -62,7 +62,8 @@ class OpenAIBatches:
         return api.faults_json([api.missing_file(batch.input_file_id, ORGANIZATION)])
 
     def queue_full(self, batch: StoredBatch, most: int) -> str:
-        model = self._services.backend.models()[0].id
+        models = self._backend_of(batch.key_id).models()
+        model = models[0].id if models else "any model"  # the file, which names it, has not been read
         return api.faults_json([api.queue_full(model, ORGANIZATION, most)])
 
     def not_computed(self, batch_id: str, number: int, custom_id: bytes, code: str) -> bytes:
