@@ -43,22 +43,32 @@ def test_the_newest_requests_are_listed_and_one_is_shown(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("format", ["json", "text"])
-def test_a_replay_says_whether_the_text_is_the_same(tmp_path: Path, format: str) -> None:
+def test_a_replay_says_whether_the_answer_is_the_same(tmp_path: Path, format: str) -> None:
     flags = ("--model", "toy", "--prompt", "Once", "--max-tokens", "8", "--temperature", "1", "--seed", "7")
     document = json.loads(onward("completions", "create", *flags, "--format", "json").stdout)
     choices = [{"index": 0, "text": document["choices"][0]["text"], "finish_reason": "length"}]
     same = replace(REQUEST, choices=choices, fingerprint=document["system_fingerprint"])
     other = replace(same, id="req_2", choices=[choices[0] | {"text": "no"}], fingerprint="fp_other")
     chat = replace(same, id="req_3", route="/v1/chat")
-    where = write(tmp_path, same, other, chat)
+    failed = replace(same, id="req_4", status=500, model="none")
+    longer = replace(same, id="req_5", choices=[choices[0] | {"finish_reason": "stop"}])
+    where = write(tmp_path, same, other, chat, failed, longer)
     ran = onward("requests", "replay", "req_1", *where, "--format", format)
     assert ran.exit_code == 0, ran.stderr
     differs = onward("requests", "replay", "req_2", *where, "--format", format)
     assert differs.exit_code == 1
+    end = onward("requests", "replay", "req_5", *where, "--format", format)
+    assert end.exit_code == 1
+    if format == "text":
+        assert ran.stdout == "The answer is the same.\n"
+        assert "The answer differs. choice 0, character 0: 'no' was saved" in differs.stdout
+        assert "The answer differs. choice 0, finish_reason: 'stop' was saved, 'length' is computed." in end.stdout
     if format == "json":
         assert json.loads(ran.stdout)["same"] is True and json.loads(differs.stdout)["same_fingerprint"] is False
     refused = onward("requests", "replay", "req_3", *where)
     assert refused.exit_code == 1 and "req_3 cannot be replayed: /v1/chat is no completion." in refused.stderr
+    lost = onward("requests", "replay", "req_4", *where)
+    assert lost.exit_code == 1 and "req_4 cannot be replayed: it got an error (500)." in lost.stderr
 
 
 def test_without_a_log_there_is_nothing_to_show(tmp_path: Path) -> None:

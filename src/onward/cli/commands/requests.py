@@ -68,19 +68,19 @@ def _shown(request: LoggedRequest) -> str:
 
 
 def replay(session: Session, id: str, **given: Any) -> None:
-    """Compute a request again, with the seed that was drawn; say whether the text is the same, exit code 1 if not."""
+    """Compute a request again, with the seed that was drawn; say whether the answer is the same, exit code 1 if not."""
     from onward.cli.source.open import open_source
     from onward.cli.verify.files import logged
     from onward.cli.verify.run import NotComputed, recompute
     from onward.cli.verify.saved import first_difference
 
     saved = logged(_find(id, given))
+    if saved.problem:
+        raise SetupError(f"{id} cannot be replayed: {saved.problem}.")
     source = open_source(session.connection, [saved.model])
 
     async def computed() -> Document:
         try:
-            if saved.problem:
-                raise NotComputed(saved.problem)
             return await recompute(source, saved, saved.model)
         finally:
             await source.aclose()
@@ -92,7 +92,7 @@ def replay(session: Session, id: str, **given: Any) -> None:
     difference = first_difference(saved, completion)
     promised = completion.get("system_fingerprint") == saved.fingerprint
     result = {"id": id, "same": difference is None, "same_fingerprint": promised, "completion": completion}
-    words = "The text is the same." if difference is None else f"The text differs. {difference.in_words()}."
+    words = "The answer is the same." if difference is None else f"The answer differs. {difference.in_words()}."
     if difference is not None and not promised:
         words += " So does the fingerprint: other weights or another version answered."
     emit(session.output, result, lambda: words)
@@ -123,7 +123,7 @@ command = CommandGroup(
         "replay": session_command(
             "replay",
             replay,
-            "Send a request again with the seed that was drawn, and compare the texts.",
+            "Compute a request again, with the seed that was drawn, and compare the answers.",
             [_id(), *log_flags()],
         ),
     },
