@@ -148,7 +148,7 @@ def test_calls_are_spans_of_clients_until_the_completion_has_ended() -> None:
     with engine.call("POST", {"server.address": "gpu", "server.port": 80}, "/v1/x") as call:
         call.status = 503
     with pytest.raises(ValueError), engine.call("GET", {}, "/y"):
-        raise ValueError("it was lost")
+        raise ValueError("the server says that 'a very private prompt' is wrong")
     engine.submitted()
     engine.end({})
     with engine.call("PUT", {}, "/z"):
@@ -159,4 +159,5 @@ def test_calls_are_spans_of_clients_until_the_completion_has_ended() -> None:
         "http.request.method": "POST", "url.path": "/v1/x", "server.address": "gpu", "server.port": 80,
         "http.response.status_code": 503, "error.type": "503",
     }  # fmt: skip
-    assert spans["GET"].error == "it was lost" and "PUT" not in spans.names
+    assert spans["GET"].error == spans["GET"].attributes["error.type"] == "ValueError" and "PUT" not in spans.names
+    assert "private" not in repr(spans.found)

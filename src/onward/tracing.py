@@ -178,7 +178,7 @@ class EngineTrace:
         try:
             yield call
         except Exception as problem:
-            error = str(problem)
+            error = type(problem).__name__  # not what it says, which may be the words of that server
             raise
         finally:
             attributes: Attributes = {"http.request.method": method, "url.path": path, **address}
@@ -186,7 +186,7 @@ class EngineTrace:
                 attributes["http.response.status_code"] = call.status
                 error = error or (str(call.status) if call.status >= 400 else "")
             if error:
-                attributes["error.type"] = str(call.status) if call.status >= 400 else "upstream_error"
+                attributes["error.type"] = str(call.status) if call.status >= 400 else error
             self._request.add(
                 method, self.context, started, time.perf_counter(), attributes,
                 kind="client", context=call.context, error=error,

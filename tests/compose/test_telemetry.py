@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ import pytest
 
 from onward import tracing
 from onward.compose import telemetry
-from onward.compose.telemetry import ExportingTracer, open_tracer
+from onward.compose.telemetry import ExportingTracer, open_tracer, reason_of
 from onward.errors import SetupError
 from onward.settings import Settings
 from onward.tracing import RequestTrace, Span, SpanContext
@@ -182,10 +184,69 @@ def test_a_collector_that_is_away_is_said_once_and_found_again(
         wait_for(lambda: "takes traces again" in caplog.text)
         own = [record.message for record in caplog.records if record.name == "onward.server"]
         assert own == [
-            f"{collector.url}/v1/traces takes no traces: they are lost until it does",
+            f"{collector.url}/v1/traces takes no traces (it answers 400): they are lost until it does",
             f"{collector.url}/v1/traces takes traces again",
         ]
         assert all(record.levelno == logging.WARNING for record in caplog.records)
+
+
+def test_why_a_collector_takes_none_is_said_without_what_may_be_secret(
+    tracer_of: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=sk-secret")
+    with collecting() as collector:
+        url = collector.url
+    tracer_of(f"{url}/x?key=sk-secret").add(span())
+    wait_for(lambda: "takes no traces" in caplog.text)
+    refused = os.strerror(errno.ECONNREFUSED)
+    assert f"{url}/x takes no traces ({refused}): they are lost until it does" in caplog.text
+    assert "secret" not in caplog.text
+    problem = ValueError("header value: 'sk-secret'")
+    problem.__cause__ = OSError("sk-secret")
+    problem.__cause__.__context__ = problem
+    assert reason_of(problem) == "ValueError"
+
+
+def test_a_span_that_cannot_be_sent_takes_no_other_with_it(tracer_of: Any) -> None:
+    with collecting() as collector:
+        tracer = tracer_of(collector.url)
+        names = ["before", "half \ud800", "after"]
+        too_large = Span("bad", "internal", SpanContext(1, 1 << 70, True), 0, 1, 2)  # refused when it is encoded
+        unknown: Any = Span("bad", "producer", SpanContext(1, 2, True), 0, 1, 2)  # type: ignore[arg-type]  # when made
+        with tracer._lock:
+            tracer._waiting.extend((each, 1) for each in (*map(span, names), too_large, unknown, span("last")))
+            tracer._waiting_bytes += 6
+        wait_for(lambda: sum(tracer.counts().values()) == 6)
+        assert tracer.counts() == {"exported": 4, "dropped": 0, "failed": 2}
+        assert [each.name for each in collector.spans] == ["before", "half ?", "after", "last"]
+
+
+def test_long_texts_are_bounded_in_bytes_where_they_wait_and_in_a_request(
+    tracer_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "MAX_WAITING_BYTES", 40_000)
+    monkeypatch.setattr(telemetry, "MAX_BATCH_BYTES", 11_000)
+
+    def long(text: str) -> Span:
+        made = span()
+        made.attributes["text"] = text
+        return made
+
+    with collecting() as collector:
+        collector.answers.clear()
+        tracer = tracer_of(collector.url)
+        tracer.add(long("x" * 50_000))
+        assert tracer.counts()["dropped"] == 1, "it is larger than all that may wait"
+        tracer.add(long("x" * 20_000))
+        wait_for(lambda: not tracer._waiting)  # alone it is sent, as large as it is
+        for text in ("x" * 4_000, "ä" * 1_000) * 5:
+            tracer.add(long(text))
+        assert tracer.counts()["dropped"] == 1 + 3 and len(tracer._waiting) == 7
+        collector.answers.set()
+        wait_for(lambda: tracer.counts()["exported"] == 8)
+        sent = [message.resource_spans[0].scope_spans[0].spans for _, _, message in collector.requests]
+        assert list(map(len, sent)) == [1, 2, 2, 2, 1]
+        assert tracer._waiting_bytes == 0
 
 
 def test_the_end_sends_what_waits_and_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

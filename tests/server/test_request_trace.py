@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from onward.backends.embedded import EmbeddedBackend
+from onward.completions.request import CompletionRequest
 from onward.errors import ServerError
 from onward.server.app import make_app
+from onward.server.request_trace import CompletionTrace
 from onward.service.team import Team
+from onward.tracing import RequestTrace, context_of
 from tests.engines.upstreams.harness import PROMPT, on, spell
 from tests.engines.upstreams.standin import stand_in
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
@@ -94,6 +97,21 @@ async def test_prompts_and_completions_are_in_spans_where_that_is_asked_for() ->
     spans.found.clear()
     await asked(app, prompt=[5, 6]).done()
     assert "(2 token ids)" in str(spans["text_completion storyteller"].attributes["gen_ai.input.messages"])
+
+
+@in_loop
+async def test_of_a_long_answer_a_span_has_the_beginning_and_one_that_is_not_sampled_nothing() -> None:
+    backend = FakeBackend(script_of=lambda _: [delta("ä" * 10_000), delta("x" * 10_000, finish="stop")])
+    spans = Spans(keeps_prompts=True)
+    app = make_app(backend, settings(), tracer=spans)
+    await asked(app, stream=True).done()
+    (made,) = json.loads(str(spans["text_completion storyteller"].attributes["gen_ai.output.messages"]))
+    assert made["parts"][0]["content"] == "ä" * 10_000 + "x" * 6_384 + "…"
+    request = CompletionRequest(prompt="a")
+    for traceparent, is_kept in ((PARENT, True), (PARENT[:-2] + "00", False)):
+        trace = CompletionTrace(RequestTrace(spans, context_of(traceparent)), request, may_keep_prompts=True)
+        trace.generated(delta("private"))
+        assert bool(list(trace._choices.texts())) is is_kept
 
 
 def test_keys_that_are_not_logged_have_no_text_in_spans(tmp_path: Path) -> None:

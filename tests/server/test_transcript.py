@@ -15,12 +15,13 @@ from onward.completions.plan import ServedModel
 from onward.model_files.toy import ToyTokenizer
 from onward.models.registry import ListedModel
 from onward.server.app import App, make_app
+from onward.server.transcript import CollectedChoices
 from onward.service.request_log import LoggedRequest, RequestFolder, RequestLog, read_folder
 from onward.service.request_table import RequestTable, read_requests
 from onward.service.team import Team
 from onward.values import ContentFilterSetting
 from tests.backends.scripted_engine import Script, ScriptedEngine, decoding, endless
-from tests.server.fakes import completion, in_loop, settings
+from tests.server.fakes import completion, delta, in_loop, settings
 from tests.server.test_running_team import store_with
 
 DAY = 86_400
@@ -146,3 +147,25 @@ def test_a_file_that_is_deleted_while_the_folder_is_read_is_left_out(tmp_path: P
     assert next(reading) == found
     later.unlink()
     assert list(reading) == []
+
+
+def cut(**limits: int) -> tuple[CollectedChoices, list[tuple[int, str, str | None]]]:
+    choices = CollectedChoices(**limits)
+    for _ in range(3):
+        choices.add([*delta("ab"), *delta("cd", 1), *delta("", 2)])
+    choices.add(delta("", 1, "stop"))
+    return choices, list(choices.texts())
+
+
+def test_texts_of_choices_are_cut_as_they_grow() -> None:
+    choices, texts = cut()
+    assert texts == [(0, "ababab", None), (1, "cdcdcd", "stop"), (2, "", None)]
+    for limits, kept in (
+        ({"max_text": 3}, [(0, "aba", None), (1, "cdc", "stop"), (2, "", None)]),
+        ({"max_choices": 1, "max_text": 3}, [(0, "aba", None)]),
+        ({"max_choices": 0}, []),
+    ):
+        choices, texts = cut(**limits)
+        assert texts == kept and choices.reasons == ["stop"]
+        held = sum(len(text) for texts in choices._texts.values() for text in texts)
+        assert held == sum(len(text) for _, text, _ in kept)

@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("onward.server")
 
-MAX_WAITING = 8192
+MAX_WAITING, MAX_WAITING_BYTES = 8192, 64 << 20
 """Spans that wait to be sent; further ones are dropped and counted."""
-MAX_BATCH = 512
+MAX_BATCH, MAX_BATCH_BYTES = 512, 4 << 20
+SPAN_BYTES = 1024
+"""What a span takes beside its longer texts."""
 PAUSE_SECONDS = 1.0
 """Between two batches, unless many wait."""
+CREDENTIALS = tuple(f"OTEL_PYTHON_EXPORTER_OTLP_HTTP{signal}_CREDENTIAL_PROVIDER" for signal in ("", "_TRACES"))
+"""Variables of the exporter that choose the session which it uses."""
 EXPORT_SECONDS = 10.0
 """How long a collector may take for a batch."""
 CLOSE_SECONDS = 3.0
@@ -42,27 +46,81 @@ def open_tracer(settings: Settings) -> ExportingTracer | None:
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from requests import Session
     except ImportError:
         raise SetupError("--otlp-endpoint needs another package: run pip install 'onward[otel]'.") from None
     endpoint = settings.otlp_endpoint
     if urlsplit(endpoint).path in ("", "/"):
         endpoint = endpoint.rstrip("/") + "/v1/traces"
-    exporter = OTLPSpanExporter(endpoint, timeout=EXPORT_SECONDS)
+    attempts = session = None
+    if not any(map(os.environ.get, CREDENTIALS)):
+        session = Session()
+        attempts = Attempts(session)
+    exporter = OTLPSpanExporter(endpoint, timeout=EXPORT_SECONDS, session=session)
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it says so for every batch
     return ExportingTracer(
-        exporter, without_secrets(endpoint), ratio=settings.trace_ratio, keeps_prompts=settings.trace_prompts
+        exporter, without_secrets(endpoint), attempts, ratio=settings.trace_ratio, keeps_prompts=settings.trace_prompts
     )
 
 
-class ExportingTracer:
-    """Implements `tracing.Tracer` over an exporter of OpenTelemetry's SDK, which it owns. `name` is for the log."""
+class Attempts:
+    """Watches the HTTP requests of a session of the library `requests`, on the thread that makes them."""
 
-    def __init__(self, exporter: SpanExporter, name: str, *, ratio: float = 1.0, keeps_prompts: bool = False) -> None:
+    def __init__(self, session: Any) -> None:
+        self.count = 0
+        self.problem = ""
+        """Why the last one failed, without the address and the headers of the request, which may have secrets."""
+        self._send = session.send
+        session.send = self._watched
+
+    def _watched(self, request: Any, **more: Any) -> Any:
+        self.count += 1
+        try:
+            response = self._send(request, **more)
+        except Exception as problem:
+            self.problem = reason_of(problem)
+            raise
+        self.problem = "" if response.ok else f"it answers {response.status_code}"
+        return response
+
+
+def reason_of(problem: BaseException) -> str:
+    """Return why a request failed in the words of the operating system or of TLS, else as the name of the exception:
+    what libraries say may contain its address and headers."""
+    causes, seen = [problem], set[int]()
+    while causes:
+        cause = causes.pop(0)
+        if isinstance(cause, OSError) and cause.strerror:
+            return str(cause.strerror)
+        seen.add(id(cause))
+        further = (*cause.args, getattr(cause, "reason", None), cause.__cause__, cause.__context__)
+        causes += [each for each in further if isinstance(each, BaseException) and id(each) not in seen]
+    return type(problem).__name__
+
+
+class ExportingTracer:
+    """Implements `tracing.Tracer` over an exporter of OpenTelemetry's SDK, which it owns. `name` is for the log;
+    `attempts` are those of the exporter, where they are known."""
+
+    def __init__(
+        self,
+        exporter: SpanExporter,
+        name: str,
+        attempts: Attempts | None = None,
+        *,
+        ratio: float = 1.0,
+        keeps_prompts: bool = False,
+    ) -> None:
         self.ratio = ratio
         self.keeps_prompts = keeps_prompts
         self._exporter = exporter
         self._name = name
-        self._waiting: deque[Span] = deque()
+        self._attempts = attempts
+        self._lock = threading.Lock()
+        """Guards what waits; held for microseconds."""
+        self._waiting: deque[tuple[Span, int]] = deque()
+        """With their sizes."""
+        self._waiting_bytes = 0
         self._wakes = threading.Event()
         self._is_closed = False
         self._is_away = False
@@ -72,11 +130,14 @@ class ExportingTracer:
         self._thread.start()
 
     def add(self, span: Span) -> None:
-        if len(self._waiting) >= MAX_WAITING:
-            self._counts["dropped"] += 1
-            return
-        self._waiting.append(span)
-        if len(self._waiting) >= MAX_BATCH:
+        size = _size(span)
+        with self._lock:
+            if len(self._waiting) >= MAX_WAITING or self._waiting_bytes + size > MAX_WAITING_BYTES:
+                self._counts["dropped"] += 1
+                return
+            self._waiting.append((span, size))
+            self._waiting_bytes += size
+        if self._fills_a_batch:
             self._wakes.set()
 
     def counts(self) -> dict[str, int]:
@@ -91,27 +152,65 @@ class ExportingTracer:
 
     def _run(self) -> None:
         while not (self._is_closed and not self._waiting):
-            if not self._is_closed:
+            if not self._is_closed and not self._fills_a_batch:
                 self._wakes.wait(PAUSE_SECONDS)
                 self._wakes.clear()
-            batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
-            if batch:
-                self._export(batch)
+            if made := self._made(self._next_batch()):
+                self._send(made)
 
-    def _export(self, batch: list[Span]) -> None:
+    @property
+    def _fills_a_batch(self) -> bool:
+        return len(self._waiting) >= MAX_BATCH or self._waiting_bytes >= MAX_BATCH_BYTES
+
+    def _next_batch(self) -> list[Span]:
+        batch: list[Span] = []
+        room = MAX_BATCH_BYTES
+        with self._lock:
+            while self._waiting and len(batch) < MAX_BATCH and (not batch or self._waiting[0][1] <= room):
+                span, size = self._waiting.popleft()
+                batch.append(span)
+                room -= size
+                self._waiting_bytes -= size
+        return batch
+
+    def _made(self, batch: list[Span]) -> list[ReadableSpan]:
+        """Return the SDK's spans, without those that it refuses."""
+        made: list[ReadableSpan] = []
+        for span in batch:
+            try:
+                made.append(self._make(span))
+            except Exception as problem:
+                log.debug("a span could not be made", exc_info=problem)
+                self._counts["failed"] += 1
+        return made
+
+    def _send(self, spans: list[ReadableSpan]) -> None:
+        """Send spans; where they cannot be encoded, halves of them, down to the one that is to blame."""
+        before = 0 if self._attempts is None else self._attempts.count
         try:
-            result = self._exporter.export([self._make(span) for span in batch])
-            is_taken = result.name == "SUCCESS"
+            is_taken = self._exporter.export(spans).name == "SUCCESS"
         except Exception as problem:
             log.debug("traces could not be sent", exc_info=problem)
             is_taken = False
-        self._counts["exported" if is_taken else "failed"] += len(batch)
-        if is_taken is self._is_away:
+        was_sent = self._attempts is None or self._attempts.count > before
+        if not was_sent and len(spans) > 1:
+            self._send(spans[: len(spans) // 2])
+            self._send(spans[len(spans) // 2 :])
+            return
+        self._counts["exported" if is_taken else "failed"] += len(spans)
+        if was_sent and is_taken is self._is_away:
             self._is_away = not is_taken
             if is_taken:
                 log.warning("%s takes traces again", self._name)
             else:
-                log.warning("%s takes no traces: they are lost until it does", self._name)
+                why = f" ({self._attempts.problem})" if self._attempts is not None else ""
+                log.warning("%s takes no traces%s: they are lost until it does", self._name, why)
+
+
+def _size(span: Span) -> int:
+    """Return the bytes that a span takes, at most."""
+    texts = (value for value in span.attributes.values() if isinstance(value, str))
+    return SPAN_BYTES + sum(len(text) if text.isascii() else 4 * len(text) for text in (span.name, *texts))
 
 
 class _SpanMaker:
@@ -142,15 +241,20 @@ class _SpanMaker:
         context = self._context(trace_id, span.context.span_id, False, self._flags, state)
         parent = self._context(trace_id, span.parent_id, True, self._flags) if span.parent_id else None
         made: ReadableSpan = self._span(
-            span.name,
+            _valid(span.name),
             context,
             parent,
             self._resource,
-            dict(span.attributes),
+            {name: _valid(value) if isinstance(value, str) else value for name, value in span.attributes.items()},
             kind=self._kinds[span.kind],
-            status=self._failed(span.error) if span.error else self._unset,
+            status=self._failed(_valid(span.error)) if span.error else self._unset,
             start_time=span.start_ns,
             end_time=span.end_ns,
             instrumentation_scope=self._scope,
         )
         return made
+
+
+def _valid(text: str) -> str:
+    """Return a text that can be UTF-8: a client may have sent half of a surrogate pair, for instance as a model."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -60,12 +60,12 @@ class CompletionTrace:
         """`may_keep_prompts`: whether those of this key may be kept, if the tracer keeps any."""
         self._trace = trace
         self._request = request
-        self._keeps_prompts = may_keep_prompts and trace.tracer.keeps_prompts
+        self._keeps_prompts = may_keep_prompts and trace.is_sampled and trace.tracer.keeps_prompts
         self._started = time.perf_counter()
         self._context = trace.context.child()
         self.engine = EngineTrace(trace, self._context)
         self._needs: Needs | None = None
-        self._choices = CollectedChoices(keeps_texts=self._keeps_prompts)
+        self._choices = CollectedChoices(max_choices=MAX_MESSAGES if self._keeps_prompts else 0, max_text=MAX_TEXT + 1)
 
     def planned(self, needs: Needs) -> None:
         self._needs = needs
@@ -114,15 +114,16 @@ class CompletionTrace:
 
     def _messages(self) -> Attributes:
         """Return prompts and completions, in the convention's JSON. Prompts of token ids are their number."""
-        prompts = [each if isinstance(each, str) else f"({len(each)} token ids)" for each in self._request.prompts]
-        given = [{"role": "user", "parts": [_part(text)]} for text in prompts]
+        prompts = self._request.prompts[:MAX_MESSAGES]
+        texts = [each if isinstance(each, str) else f"({len(each)} token ids)" for each in prompts]
+        given = [{"role": "user", "parts": [_part(text)]} for text in texts]
         made = [
             {"role": "assistant", "parts": [_part(text)], "finish_reason": reason or ""}
             for _, text, reason in self._choices.texts()
         ]
         return {
-            "gen_ai.input.messages": json.dumps(given[:MAX_MESSAGES], ensure_ascii=False),
-            "gen_ai.output.messages": json.dumps(made[:MAX_MESSAGES], ensure_ascii=False),
+            "gen_ai.input.messages": json.dumps(given, ensure_ascii=False),
+            "gen_ai.output.messages": json.dumps(made, ensure_ascii=False),
         }
 
 

@@ -17,20 +17,30 @@ from onward.service.request_log import LoggedRequest, RequestLog
 class CollectedChoices:
     """The choices of one answer. Deltas have passed the content filters, so nothing that these withheld gets here.
 
-    `keeps_texts` False: only why choices ended is kept.
+    Of the first `max_choices`, the first `max_text` characters are kept; None: all. Of all, why they ended.
     """
 
-    def __init__(self, *, keeps_texts: bool) -> None:
-        self._keeps_texts = keeps_texts
+    def __init__(self, *, max_choices: int | None = None, max_text: int | None = None) -> None:
+        self._max_choices = max_choices
+        self._max_text = max_text
         self._texts: dict[int, list[str]] = {}
+        self._lengths: dict[int, int] = {}
         self._reasons: dict[int, str] = {}
 
     def add(self, deltas: Iterable[Delta]) -> None:
         for delta in deltas:
-            if self._keeps_texts:
-                self._texts.setdefault(delta.index, []).append(delta.text)
+            if self._max_choices is None or delta.index < self._max_choices:
+                self._keep(delta.index, delta.text)
             if delta.finish is not None:
                 self._reasons[delta.index] = delta.finish.reason
+
+    def _keep(self, index: int, text: str) -> None:
+        texts, length = self._texts.setdefault(index, []), self._lengths.get(index, 0)
+        if self._max_text is not None:
+            text = text[: self._max_text - length]
+        if text:
+            texts.append(text)
+            self._lengths[index] = length + len(text)
 
     @property
     def reasons(self) -> list[str]:
@@ -50,7 +60,7 @@ class Transcript:
         self._log = log
         self._exchange = exchange
         self._needs: Needs | None = None
-        self._choices = CollectedChoices(keeps_texts=True)
+        self._choices = CollectedChoices()
 
     def planned(self, needs: Needs) -> None:
         self._needs = needs
