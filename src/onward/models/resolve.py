@@ -18,8 +18,8 @@ from onward.models import ollama
 from onward.models.catalogue import Entry, catalogue
 from onward.models.check import check_model, no_model
 from onward.models.gguf_names import is_gguf_name
-from onward.models.hub import fetch, hub_name
-from onward.models.pull import pull, pulled_path
+from onward.models.hub import cached_snapshot, fetch, hub_name
+from onward.models.pull import pull, pulled_path, require_acceptance
 from onward.models.registry import BUILT_IN, UNLISTED, did_you_mean
 from onward.settings import cache_folder
 
@@ -140,8 +140,19 @@ def _resolve_base(
     progress(f"Looking for {hub.repository} in the local cache and on the hub")
     if entry:
         progress(f"{entry.title}, {entry.size} (licence: {entry.licence}, {entry.terms}).")
+        if allow_download and needs_acceptance(entry, cache_dir):
+            require_acceptance(entry, accepts_terms)
     found = fetch(hub, allow_download=allow_download, fetcher=fetcher, progress=progress)
     return _checked(found, entry.name if entry else hub.model_id, "hub", check)
+
+
+def needs_acceptance(entry: Entry, cache_dir: Path) -> bool:
+    """Return whether terms have to be accepted before a model of the catalogue can be used: it has terms of its own,
+    and is neither in the cache folder nor in the hub's cache."""
+    if not entry.needs_acceptance or pulled_path(entry, cache_dir) is not None:
+        return False
+    hub = hub_name(entry.hub) if entry.hub else None
+    return hub is None or cached_snapshot(hub) is None
 
 
 def _of_ollama(manifest: Path, model_id: str, check: Check) -> ResolvedModel:

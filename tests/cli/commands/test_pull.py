@@ -9,7 +9,9 @@ import pytest
 
 from onward.models import resolve as resolving
 from onward.models.catalogue import Entry
+from onward.models.hub import HubName
 from onward.models.pull import FOLDER
+from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
 from tests.cli.conftest import onward
@@ -58,6 +60,28 @@ def test_terms_are_accepted_by_a_flag(flag: str, pulled: list[tuple[str, bool]])
 def test_without_a_terminal_nobody_is_asked(pulled: list[tuple[str, bool]]) -> None:
     onward("pull", "gemma3")
     assert pulled == [("gemma3", False)]
+
+
+def test_after_a_no_nothing_is_downloaded_and_what_is_here_is_not_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    fetched: list[str] = []
+    snapshot = tmp_path / "hub/models--google--gemma-2-2b/snapshots/main"
+
+    def fetch(name: HubName, **_: object) -> Path:
+        fetched.append(name.repository)
+        return snapshot
+
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("onward.cli.commands.pull._asked", lambda title, terms: asked.append(title))
+    monkeypatch.setattr(resolving, "fetch", fetch)
+    refused = onward("pull", "gemma2-2b")
+    assert refused.exit_code != 0 and "onward pull gemma2-2b --accept-licence" in refused.stderr
+    assert (asked, fetched) == (["Gemma 2 2B"], [])
+    write_folder(snapshot, "llama")
+    assert onward("pull", "gemma2-2b").exit_code == 0
+    assert (asked, fetched) == (["Gemma 2 2B"], ["google/gemma-2-2b"])
 
 
 def test_the_catalogue_is_searched() -> None:

@@ -98,13 +98,12 @@ rm = session_command(
 
 def pull_model(session: Session, name: str, accept_licence: bool) -> None:
     from onward.models.catalogue import catalogue
-    from onward.models.pull import pulled_path
-    from onward.models.resolve import resolve
+    from onward.models.resolve import needs_acceptance, resolve
     from onward.settings import resolve as resolve_settings
 
     cache_dir = resolve_settings(limits_found_file=True).settings.cache_dir
     known = catalogue().get(name)
-    if known is not None and known.needs_acceptance and pulled_path(known, cache_dir) is None:
+    if known is not None and needs_acceptance(known, cache_dir):
         accept_licence = accept_licence or _asked(known.title, known.terms)
     with loading(partial(click.echo, err=True)) as progress:
         found = resolve(name, progress=progress, cache_dir=cache_dir, accepts_terms=accept_licence)
