@@ -22,6 +22,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "model_type": "mixtral", "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
         "rope_theta": 1e4,
     },
+    "llama, biases": {
+        "model_type": "internlm3", "qkv_bias": True, "bias": True,
+        "rope_scaling": {"rope_type": "dynamic", "factor": 6.0},
+    },
+    "llama, biases of queries": {"model_type": "internlm3", "qkv_bias": True},
     "llama, linear rope": {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 4.0}},
     "llama, yarn": {
         "model_type": "llama",

@@ -1,6 +1,7 @@
 """Folders of safetensors files: what transformers reads of config.json is used, refused by name, or cannot matter.
 
-Source: the configuration classes of transformers 5.24 (models/*/configuration_*.py) and `PreTrainedModel.tie_weights`.
+Source: the configuration classes of transformers 5.24 (models/*/configuration_*.py) and `PreTrainedModel.tie_weights`;
+for InternLM those that the models' repositories have (configuration_internlm2.py, configuration_internlm3.py).
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import numpy as np
 import pytest
 
 from onward.checkpoints.config import is_tied, metadata_of
+from onward.checkpoints.parameters import MAX_LAYERS
 from onward.errors import CheckpointError
-from tests.checkpoints.hugging_face import safetensors_bytes, write_folder
+from onward.models.check import problems
+from tests.checkpoints.hugging_face import CONFIGS, safetensors_bytes, write_folder
+from tests.examples import slow_but
 from tests.models.doors import refusal, scores, shown
 
 _USUAL = (
@@ -61,6 +65,8 @@ READ: dict[str, tuple[str, ...]] = {
         "use_bidirectional_attention",
     ),
     "ministral3": (*_RMS, "head_dim", "sliding_window"),
+    "internlm2": (*_RMS, "bias"),
+    "internlm3": (*_RMS, "head_dim", "qkv_bias", "bias"),
     "seed_oss": (
         *_RMS, "attention_bias", "attention_out_bias", "mlp_bias", "head_dim", "pretraining_tp", "residual_dropout",
     ),
@@ -112,7 +118,7 @@ OTHERS: dict[str, Any] = {
     "max_position_embeddings": 77, "hidden_act": "gelu", "hidden_activation": "silu", "activation_function": "silu",
     "rope_parameters": {"rope_theta": 77.0, "rope_type": "default"}, "rms_norm_eps": 0.5, "layer_norm_eps": 0.5,
     "norm_epsilon": 0.5, "layer_norm_epsilon": 0.5, "num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True,
-    "use_bias": False, "use_qkv_bias": True, "attention_out_bias": True,
+    "use_bias": False, "bias": True, "use_qkv_bias": True, "attention_out_bias": True,
     "head_dim": 8, "sliding_window": 5, "use_sliding_window": True,
     "max_window_layers": 1, "layer_types": ["sliding_attention", "full_attention"], "attn_logit_softcapping": 30.0,
     "final_logit_softcapping": 20.0, "query_pre_attn_scalar": 77, "use_bidirectional_attention": True,
@@ -128,7 +134,7 @@ OTHERS: dict[str, Any] = {
 }  # fmt: skip
 _SWITCHED_OFF = (
     ("mellum", "norm_topk_prob"), ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
-    ("seed_oss", "attention_bias"),
+    ("seed_oss", "attention_bias"), ("internlm2", "bias"),
 )  # fmt: skip
 """Keys whose default is true."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -192,8 +198,53 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
         if (kind, key) in _SWITCHED_OFF:
             other = False
+        if (kind, key) == ("internlm3", "qkv_bias"):
+            other = True
         is_read = read({**common, key: other}) != read(common)
         assert is_read != (key in CANNOT_MATTER), f"{kind}: {key}"
+
+
+def test_every_model_type_has_its_keys_here_and_a_folder_that_is_computed() -> None:
+    with pytest.raises(CheckpointError) as refused:
+        metadata_of({}, "config.json")
+    known = set(str(refused.value).partition("It computes ")[2].removesuffix(".").split(", "))
+    assert READ.keys() == known
+    assert {stated["model_type"] for stated in CONFIGS.values()} == known
+
+
+OTHER_TYPES: tuple[Any, ...] = (
+    None, True, [], {}, "x", -1, 0, 1.5, 1 << 17, 1 << 40, 1e308, 10**400, [[]], [None], {"a": []}, {"rope_type": []},
+    {"full_attention": {}, "sliding_attention": {"rope_theta": []}},
+)  # fmt: skip
+EVERYWHERE = (
+    "model_type", "text_config", "quantization_config", "rope_parameters", "rope_scaling", "partial_rotary_factor",
+    "layer_types", "sliding_window", "sliding_window_pattern", "mlp_only_layers", "decoder_sparse_step", "head_dim",
+    "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "vocab_size", "tie_word_embeddings",
+    "query_pre_attn_scalar", "no_rope_layers", "swiglu_limit", "hidden_act", "max_position_embeddings",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", slow_but(["llama, yarn"], CONFIGS))
+@pytest.mark.filterwarnings("error")
+def test_values_of_other_types_are_no_traceback(name: str, tmp_path: Path) -> None:
+    write_folder(tmp_path, name)
+    whole = json.loads((tmp_path / "config.json").read_text())
+    rules = {f"rope_scaling.{key}" for key in whole.get("rope_scaling") or {}}
+    for key in sorted({*whole, *EVERYWHERE, *rules}):
+        for value in OTHER_TYPES:
+            inner = {key.removeprefix("rope_scaling."): value}
+            change = {"rope_scaling": whole["rope_scaling"] | inner} if key in rules else inner
+            (tmp_path / "config.json").write_text(json.dumps(whole | change))
+            assert all(isinstance(problem, str) for problem in problems(tmp_path)), (key, value)
+
+
+def test_layers_beyond_any_model_are_not_listed() -> None:
+    """Whoever reads their number says that they are too many."""
+    more = {"num_experts": 8, "mlp_only_layers": [0], "sliding_window": 9, "use_sliding_window": True}
+    for count, is_listed in ((MAX_LAYERS, True), (MAX_LAYERS + 1, False)):
+        found = metadata_of(config("qwen3_moe", num_hidden_layers=count, **more), "config.json")
+        lists = {"qwen3moe.expert.layers", "qwen3moe.attention.sliding_window_pattern"}
+        assert (lists <= found.keys(), lists.isdisjoint(found)) == (is_listed, not is_listed)
 
 
 def changed(folder: Path, **stated: Any) -> Path:

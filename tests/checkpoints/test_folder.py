@@ -27,6 +27,15 @@ from tests.checkpoints.test_architectures import check_logits
 from tests.examples import slow_but
 from tests.models.doors import refusal, shown
 
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+LONG = {
+    "rope_type": "longrope", "short_factor": [0.0] * 8, "long_factor": [1.0] * 8,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+
 
 @pytest.mark.parametrize("name", slow_but(["qwen3moe", "gpt-oss", "phi3", "gpt2"], CONFIGS))
 def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
@@ -47,12 +56,18 @@ def test_layers_of_mellum_with_a_window_have_a_base_of_their_own(tmp_path: Path)
         check_model(tmp_path / "m")
 
 
-@pytest.mark.parametrize("name", ["gemma3", "mistral3"])
+@pytest.mark.parametrize(
+    ("name", "text"), [("gemma3", "gemma3"), ("mistral3", "mistral3"), ("mistral3", "llama, untied")]
+)
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
-def test_of_a_model_that_reads_images_the_part_of_texts_is_computed(name: str, prefix: str, tmp_path: Path) -> None:
+def test_of_a_model_that_reads_images_the_part_of_texts_is_computed(
+    name: str, text: str, prefix: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "m"
-    metadata, tensors = write_folder(folder, name)
+    metadata, tensors = write_folder(folder, text)
     own = json.loads((folder / "config.json").read_text())
+    if own["model_type"] != "ministral3":  # the others are meant where none is stated
+        del own["model_type"]
     wrapped = {"model_type": name, "tie_word_embeddings": own.pop("tie_word_embeddings"), "text_config": own}
     (folder / "config.json").write_text(json.dumps({**wrapped, "vision_config": {"hidden_size": 8}}))
     stored = {key.replace("model.", prefix, 1): array for key, array in arrays_of(folder).items()}
@@ -95,11 +110,7 @@ def test_several_files_are_one_model(tmp_path: Path) -> None:
 
 def test_llama_3_scales_its_positions(tmp_path: Path) -> None:
     metadata, tensors = write_folder(tmp_path / "m", "llama")
-    scaling = {
-        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 32,
-    }  # fmt: skip
-    change(tmp_path / "m", rope_scaling=scaling)
+    change(tmp_path / "m", rope_scaling=LLAMA3)
     waves = 2 * np.pi * 5000.0 ** (np.arange(0, 16, 2) / 16)
     smooth = (32 / waves - 1) / 3
     between = 1 / ((1 - smooth) / 8 + smooth)  # as in Llama 3.1's own code, by cases
@@ -138,6 +149,13 @@ def change(folder: Path, **changed: Any) -> None:
     [
         ({"model_type": "dbrx"}, "model_type 'dbrx'.*It computes cohere2"),
         ({"model_type": None}, "model_type 'None'"),
+        ({"model_type": [[]]}, r"model_type '\[\[\]\]'"),
+        ({"head_dim": 1 << 17, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "larger heads than any model"),
+        ({"num_attention_heads": 1, "hidden_size": 1 << 17, "rope_scaling": LLAMA3}, "larger heads than any model"),
+        ({"partial_rotary_factor": 1e308}, r"rotates 1e\+308 of each head"),
+        ({"rope_scaling": {**LLAMA3, "factor": 0}}, "not completely .its numbers are impossible"),
+        ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "not completely .its numbers are impossible"),
+        ({"rope_scaling": LONG}, "not completely .a factor is impossible"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised by 'gptq'.*as a GGUF file"),
         ({"quantization_config": {"quant_method": "mxfp4"}}, "quantised by 'mxfp4'"),
         ({"swiglu_limit": 5.0}, "states '5.0' as 'swiglu_limit' instead of 7.0"),

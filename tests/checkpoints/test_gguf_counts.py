@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import text, value
 from tests.examples import slow_but
 from tests.models.doors import refusal
@@ -61,6 +62,14 @@ def _many_tensors(path: Path) -> Path:
     return _folder(path, _safetensors(json.dumps({str(number): entry for number in range(70_000)}).encode()))
 
 
+def _many_heads(path: Path) -> Path:
+    write_folder(path, "glm4")
+    stated = json.loads((path / "config.json").read_text())
+    heads = {"num_attention_heads": 3_000_000, "num_key_value_heads": 3_000_000}
+    (path / "config.json").write_text(json.dumps(stated | heads))
+    return path
+
+
 MODEL = {"model.safetensors": struct.pack("<Q", 2) + b"{}"}
 COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a number per layer": (
@@ -92,6 +101,7 @@ COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
         "more lines than any list of merges",
     ),
     "tensors": (_many_tensors, "70000 tensors"),
+    "heads, whose rows are put in order": (_many_heads, "'blk.0.attn_q.weight' has the shape [64, 64]"),
     "a long header": (lambda path: _folder(path, _safetensors(b" " * 17_000_000)), "a header of 17000000 bytes"),
     "a nested header": (
         lambda path: _folder(path, _safetensors(b'{"a":[' + b"[[],[]]," * 1_500_000 + b"[]]}")), "states no tensors",

@@ -196,6 +196,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "heads that differ": ("llama", {"attention.head_count_kv": [2, 4]}, "layers of different sizes"),
     "inner sizes that differ": ("llama", {"feed_forward_length": [96, 64]}, "layers of different sizes"),
     "heads as numbers with a point": ("llama", {"attention.head_count": [4.0, 4.0]}, "cannot compute"),
+    "countless dimensions": (
+        "qwen3, yarn", {"attention.key_length": 1 << 17, "attention.value_length": 1 << 17}, "numbers are impossible",
+    ),
     "countless layers": ("llama", {"block_count": 1 << 30}, "cannot compute"),
     "scaled by an unknown rule": ("llama", {"rope.scaling.type": "dynamic"}, "'dynamic'"),
     "a start of positions below zero": ("llama", {"rope.scaling.factor": -4.0}, "no model can have"),

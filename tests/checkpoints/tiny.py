@@ -14,6 +14,8 @@ Checkpoint = tuple[dict[str, Any], dict[str, NDArray[np.float32]]]
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {"rope.freq_base": 5_000.0},
     "llama, untied": {},
+    "llama, biases": {},
+    "llama, biases of queries": {},
     "llama, partial rope": {"rope.dimension_count": 8},
     "llama, linear rope": {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
     "llama, rope factors": {},
@@ -121,6 +123,7 @@ LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 BIASED = ("starcoder2", "gpt2", "gptneox")
 """All layers and norms have biases."""
+_BIASED_QUERIES = ("stablelm", "llama, biases", "llama, biases of queries")
 JOINED = ("phi3", "gpt2", "gptneox")
 """Queries, keys and values are one tensor."""
 JOINED_GATES = ("phi3", "glm4")
@@ -129,7 +132,8 @@ SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4")
 """What layers add is normalised."""
 UNGATED = ("starcoder2", "gpt2", "gptneox")
 UNTIED = (
-    "llama, untied", "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2",
+    "llama, untied", "llama, biases", "llama, biases of queries",
+    "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2",
     "olmo2, window", "stablelm", "stablelm, parallel", "stablelm, head norms", "gptneox", "gptneox, sequential",
 )  # fmt: skip
 
@@ -201,7 +205,7 @@ class _Tensors:
         if self.kind in JOINED:
             parts = {"attn_qkv": np.concatenate(list(parts.values()))}
         found = {f"{part}.weight": weights for part, weights in parts.items()}
-        if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", "seed_oss", *BIASED) or self.name == "stablelm":
+        if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", "seed_oss", *BIASED) or self.name in _BIASED_QUERIES:
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
         if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4"):
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
@@ -241,7 +245,11 @@ class _Tensors:
 
     def _layer(self, name: str, rows: int, inputs: int) -> dict[str, Any]:
         found = {f"{name}.weight": self.matrix(rows, inputs)}
-        return found | ({f"{name}.bias": self.bias(rows)} if self.kind in (*BIASED, "gpt-oss") else {})
+        return found | (
+            {f"{name}.bias": self.bias(rows)}
+            if self.kind in (*BIASED, "gpt-oss") or self.name == "llama, biases"
+            else {}
+        )
 
     def norm(self, name: str, length: int = HIDDEN) -> dict[str, Any]:
         found = {f"{name}.weight": self.random.uniform(0.5, 1.5, length).astype(np.float32)}

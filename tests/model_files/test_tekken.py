@@ -108,6 +108,11 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a gap in special tokens": ({"special_tokens": [{"rank": 5, "token_str": "<s>"}]}, "gaps in its special tokens"),
     "no end": ({"special_tokens": [{"rank": 0, "token_str": "<s>"}]}, "none for start or end"),
     "more special tokens than stated": ({"config": {"default_num_special_tokens": 2}}, "5 special tokens instead of 2"),
+    "countless tokens": ({"config": {"default_vocab_size": 4_000_000}}, "states more tokens than any vocabulary"),
+    "countless special tokens": (
+        {"config": {"default_vocab_size": 4_000_000, "default_num_special_tokens": 3_999_999}},
+        "states more tokens than any vocabulary",
+    ),
     "a rank below zero": ({"special_tokens": [{"rank": -1, "token_str": "<s>"}]}, "gaps in its special tokens"),
 }
 

@@ -119,9 +119,8 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         for part_name, part in _parts(name, tensor, heads):
-            order = heads.halves(part_name) if has_pairs else None
-            is_whole = order is not None and part.shape[0] == len(order)
-            found[part_name] = part.selected(order) if order is not None and is_whole else part
+            order = heads.halves(part_name, part.shape[0]) if has_pairs else None
+            found[part_name] = part if order is None else part.selected(order)
     return found
 
 
@@ -143,11 +142,11 @@ class _Heads:
         self.feed_forward = parameters.same_in_layers("feed_forward_length", layers, 4 * hidden)
         self.has_joined_gate = parameters.architecture in _JOINED_GATES
 
-    def halves(self, name: str) -> NDArray[np.int64] | None:
+    def halves(self, name: str, num_rows: int) -> NDArray[np.int64] | None:
         """Return the order of rows in which the first dimensions of all pairs come before the second ones; None for
-        tensors without pairs."""
+        tensors without pairs, and for those with other rows than the heads have."""
         heads = {"attn_q": self.num_heads, "attn_k": self.num_kv_heads}.get(_layer(name))
-        if heads is None or self.rotated % 2 or self.rotated > self.size:
+        if heads is None or num_rows != heads * self.size or self.rotated % 2 or self.rotated > self.size:
             return None
         pairs = np.arange(self.rotated).reshape(self.rotated // 2, 2).swapaxes(0, 1).reshape(-1)
         of_head = np.concatenate([pairs, np.arange(self.rotated, self.size)])

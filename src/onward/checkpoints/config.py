@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onward.checkpoints.cursor import Value
+from onward.checkpoints.parameters import MAX_LAYERS
 from onward.checkpoints.rope_scaling import rope_metadata
 from onward.errors import CheckpointError
 
@@ -186,7 +187,8 @@ _OF_IMAGES_TOO = {"gemma3": "gemma3_text", "mistral3": "mistral"}
 
 def reads_images(config: Config) -> bool:
     """Return whether a model reads images, besides texts."""
-    return config.get("model_type") in _OF_IMAGES_TOO and isinstance(config.get("text_config"), dict)
+    kind = config.get("model_type")
+    return isinstance(kind, str) and kind in _OF_IMAGES_TOO and isinstance(config.get("text_config"), dict)
 
 
 def of_texts(config: Config) -> Config:
@@ -290,7 +292,7 @@ def _activation(stated: Config, where: str) -> str:
 def _windows(stated: Config, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return which layers attend to a window, and which rotate positions."""
     window, count = stated.get("sliding_window"), found.get("block_count")
-    if type(count) is not int or not 0 < count <= 10_000:
+    if type(count) is not int or not 0 < count <= MAX_LAYERS:  # as whoever reads the number says
         return {}
     result: dict[str, Any] = {}
     if (rotated := stated.get("no_rope_layers")) is not None and isinstance(rotated, list):
@@ -323,7 +325,7 @@ def _expert_layers(stated: Config, found: Mapping[str, Any]) -> dict[str, Any]:
     `mlp_only_layers`."""
     count, step = found.get("block_count"), stated.get("decoder_sparse_step", 1)
     dense = stated.get("mlp_only_layers") or []
-    if type(count) is not int or not 0 < count <= 10_000 or type(step) is not int or not isinstance(dense, list):
+    if type(count) is not int or not 0 < count <= MAX_LAYERS or type(step) is not int or not isinstance(dense, list):
         return {}
     if isinstance(kinds := stated.get("mlp_layer_types"), list):
         return {"expert.layers": [each == "sparse" for each in kinds]}

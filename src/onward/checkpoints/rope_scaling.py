@@ -23,6 +23,8 @@ ROPE_FACTORS = "rope_freqs.weight"
 """By what frequencies are divided, as a tensor."""
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
 """LongRoPE's factors, as tensors: for the context of the first training, and for longer ones."""
+MAX_HEAD_SIZE = 1 << 16
+"""In dimensions, for each two of which there is a factor: a hundred times those of any model."""
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899")
 DECIMALS = Context(prec=60)
 """Raises ArithmeticError for what has no value, such as the logarithm of a negative number."""
@@ -47,7 +49,13 @@ def rope_metadata(stated: Mapping[str, Any], sizes: Mapping[str, Any], where: st
         found["rope.freq_base_swa"] = local
     share = scaling.get("partial_rotary_factor", stated.get("partial_rotary_factor", stated.get("rotary_pct", 1.0)))
     size = _head_size(sizes)
+    if size is not None and size > MAX_HEAD_SIZE:
+        raise CheckpointError(f"{where} states larger heads than any model has.")
     if size is not None and isinstance(share, int | float) and share != 1:
+        if not 0 <= share <= 1:
+            raise CheckpointError(
+                f"{where} rotates {share} of each head ('partial_rotary_factor'), which no model can."
+            )
         found["rope.dimension_count"] = int(size * share)
     rotated = found.get("rope.dimension_count", size)
     if (growth := scaling.get("llama_4_scaling_beta")) is not None:
@@ -113,6 +121,8 @@ def llama3_factors(scaling: Mapping[str, Any], base: float, rotated: int) -> NDA
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
     if not 0 < base < math.inf:
         raise ValueError("its base is impossible")
+    if not (1 <= factor < 1e6 and 0 < low < high < 1e6 and 0 < original < 1e12):
+        raise ValueError("its numbers are impossible")
     with localcontext(DECIMALS):
         step = Decimal(base).ln() * 2 / rotated
         waves = np.array([float(2 * PI * (step * pair).exp()) for pair in range(rotated // 2)])
@@ -162,7 +172,8 @@ class Yarn:
 
     def factors(self, base: float, rotated: int) -> NDArray[np.float64]:
         """Return by what each frequency is divided, [rotated / 2]. Raises ValueError for impossible numbers."""
-        if not (1 <= self.factor < 1e6 and self.original > 0 and base > 1 and 0 < self.slow <= self.fast):
+        is_possible = 1 <= self.factor < 1e6 and self.original > 0 and base > 1 and 0 < self.slow <= self.fast
+        if not is_possible or rotated > MAX_HEAD_SIZE:
             raise ValueError("its numbers are impossible")
         if not 0 <= self.share <= 1:
             raise ValueError("its share ('yarn_ext_factor') is not between 0 and 1")
@@ -193,9 +204,16 @@ def _long(scaling: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "rope.scaling.original_context_length": int(original),
         "rope.scaling.attn_factor": float(magnitude),
-        _FACTORS: [float(each) for each in scaling["short_factor"]],
-        _LONG_FACTORS: [float(each) for each in scaling["long_factor"]],
+        _FACTORS: _numbers(scaling["short_factor"]),
+        _LONG_FACTORS: _numbers(scaling["long_factor"]),
     }
+
+
+def _numbers(factors: Any) -> list[float]:
+    found = [float(each) for each in factors]
+    if not all(0 < each < 1e6 for each in found):
+        raise ValueError("a factor is impossible")
+    return found
 
 
 def factor_lists(parameters: Parameters) -> dict[str, list[object]]:

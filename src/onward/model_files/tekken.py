@@ -90,6 +90,8 @@ def _special_tokens(found: _File, path: Path) -> tuple[list[str], list[int]]:
     stated, count = found.special_tokens, found.config.default_num_special_tokens
     if stated is None:
         stated = [_Special(rank, text) for rank, text in enumerate(_SPECIALS)]
+    if found.config.default_vocab_size > MAX_TOKENS:
+        raise ModelFolderError(f"{path} states more tokens than any vocabulary has: download it again.")
     if not len(stated) <= count < found.config.default_vocab_size:
         raise ModelFolderError(f"{path} has {len(stated)} special tokens instead of {count}: download it again.")
     texts = [f"<SPECIAL_{token}>" for token in range(count)]
