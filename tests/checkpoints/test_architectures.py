@@ -19,7 +19,7 @@ from onward.runtimes.options import RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.reference import Reference
-from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, tiny
+from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, HEADS, HIDDEN, LAYERS, tiny
 from tests.examples import slow_but
 
 MAX_DIFFERENCE = 5e-4
@@ -79,3 +79,24 @@ def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path)
     metadata, tensors = tiny(name)
     path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
     check_logits(GGUFFiles(path), metadata, tensors, cache=tmp_path)
+
+
+_SCALE = {"attention.scale": (HIDDEN / HEADS) ** -0.5}
+BY_DEPTH: dict[str, tuple[int, dict[str, Any]]] = {
+    "exaone4": (64, {"attention.sliding_window": 4096, "attention.sliding_window_pattern": 4}),
+    "gemma2": (46, _SCALE),
+    "gemma3": (62, _SCALE),
+}
+"""Models that llama.cpp knows by their number of layers (EXAONE 4 32B, Gemma 2 and 3 27B), and what their files do not
+state of them."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_DEPTH)
+def test_models_that_are_known_by_their_depth(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    depth, meant = BY_DEPTH[name]
+    monkeypatch.setitem(LAYERS, name, depth)
+    metadata, tensors = tiny(name)
+    path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    meant = {f"{name}.{key}": value for key, value in meant.items()}
+    check_logits(GGUFFiles(path), metadata | meant, tensors, cache=tmp_path, asked=128, served=128)
