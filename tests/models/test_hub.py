@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import logging
 import os
 import subprocess
 import threading
@@ -13,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from onward.errors import ModelNameError
+from onward.models.hub import HubName, fetch
+from tests.checkpoints.hugging_face import write_folder
 from tests.cli.terminal import COMMAND
 
 pytestmark = pytest.mark.slow
@@ -157,3 +161,57 @@ def test_a_file_that_is_no_model_is_refused(hub: Hub, tmp_path: Path) -> None:
     hub.names = ["m-Q8_0.gguf"]
     code, line = pull(hub, tmp_path / "deep/home")
     assert code == 1 and "is cut off after 9 bytes: download it again" in line, line
+
+
+def test_downloads_at_once_leave_the_library_as_it_was(tmp_path: Path) -> None:
+    """The one that ends first makes it loud for no other, and the last one for everybody."""
+    write_folder(tmp_path, "llama")
+    logger, before = logging.getLogger("huggingface_hub"), logging.getLogger("huggingface_hub").level
+    began = {name: threading.Event() for name in "ab"}
+    may_end = {name: threading.Event() for name in "ab"}
+
+    def download(repo_id: str, **_: Any) -> str:
+        name = repo_id[-1]
+        began[name].set()
+        assert may_end[name].wait(60)
+        return str(tmp_path)
+
+    threads = {
+        name: threading.Thread(
+            target=fetch, args=(HubName(f"org/{name}", None),), kwargs={"allow_download": True, "fetcher": download}
+        )
+        for name in "ab"
+    }
+    for name, thread in threads.items():
+        thread.start()
+        assert began[name].wait(60)
+    may_end["a"].set()
+    threads["a"].join()
+    assert logger.level == logging.ERROR
+    may_end["b"].set()
+    threads["b"].join()
+    assert logger.level == before
+
+
+def test_a_client_that_a_program_makes_is_checked_and_remains_its_own() -> None:
+    """Also where the program says how to make it after the first download."""
+    http = pytest.importorskip("huggingface_hub.utils._http")
+    if not hasattr(http, "set_client_factory"):
+        pytest.skip("huggingface_hub 0.x has another name for it")
+    before = http._GLOBAL_CLIENT_FACTORY
+    made: list[Any] = []
+
+    def factory() -> Any:
+        made.append(before())
+        return made[-1]
+
+    try:
+        for number in range(2):
+            http.set_client_factory(factory)
+            with pytest.raises(ModelNameError):
+                fetch(HubName("org/nothing", None), allow_download=False)
+            client = http.get_session()
+            assert client is made[number]
+            assert [hook.__name__ for hook in client.event_hooks["response"]].count("_check_names") == 1
+    finally:
+        http.set_client_factory(before)

@@ -6,11 +6,11 @@ import json
 import logging
 import os
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,19 @@ _CLIENT_FACTORIES = (
 _NAMING_HEADERS = ("x-repo-commit", "etag", "x-linked-etag")
 """What the hub's library names files and folders of its cache by."""
 _PLAIN_NAME = re.compile(r'(W/)?"?(?!\.+"?$)[^/\\"\x00-\x1f]{1,200}"?')
+
+
+class _Shared:
+    """What threads that use the hub's library share, since it has its settings once for a process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.num_users = 0
+        self.changes = ExitStack()
+        """Undone when the last user has left."""
+
+
+_SHARED = _Shared()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,20 +206,28 @@ def _library() -> Any:
     return import_module("huggingface_hub")
 
 
-@cache
+@dataclass(frozen=True, slots=True)
+class _CheckingFactory:
+    """Makes HTTP clients, of httpx or of requests, with the check."""
+
+    make: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        client = self.make()
+        hooks = client.event_hooks if hasattr(client, "event_hooks") else client.hooks
+        hooks["response"].append(_check_names)
+        return client
+
+
 def _check_all_answers() -> None:
-    """Let `_check_names` see each answer of the hub before its library does."""
+    """Let `_check_names` see each answer of the hub before its library does. The library has one client for the whole
+    process, and one function that makes it: that of whoever embeds Onward, if there is one, is what makes ours."""
     http = import_module("huggingface_hub.utils._http")
-    for setter, place in _CLIENT_FACTORIES:
-        if (make := getattr(http, place, None)) is not None:
-            getattr(http, setter)(lambda make=make: _checking(make()))
-
-
-def _checking(client: Any) -> Any:
-    """Return an HTTP client, of httpx or of requests, with the check."""
-    hooks = client.event_hooks if hasattr(client, "event_hooks") else client.hooks
-    hooks["response"].append(_check_names)
-    return client
+    with _SHARED.lock:
+        for setter, place in _CLIENT_FACTORIES:
+            make = getattr(http, place, None)
+            if make is not None and not isinstance(make, _CheckingFactory):
+                getattr(http, setter)(_CheckingFactory(make))
 
 
 def _check_names(response: Any, *_: object, **__: object) -> None:
@@ -234,16 +255,34 @@ def _stated_names(content: bytes) -> list[object]:
 @contextmanager
 def _library_silenced() -> Iterator[None]:
     """Hide what the hub's library logs below errors, such as that no file matched one of the formats; its warning that
-    the disk has no room for a file, which it downloads all the same; and the bars that version 0.x has per file."""
+    the disk has no room for a file, which it downloads all the same; and the bars that version 0.x has per file.
+
+    All of this belongs to the whole process: it is changed when the first of several threads comes, and is as it was
+    when the last one has left; only the filter of that one warning stays.
+    """
+    with _SHARED.lock:
+        if not _SHARED.num_users:
+            _SHARED.changes.enter_context(_quiet_library())
+        _SHARED.num_users += 1
+    try:
+        yield
+    finally:
+        with _SHARED.lock:
+            _SHARED.num_users -= 1
+            if not _SHARED.num_users:
+                _SHARED.changes.close()
+
+
+@contextmanager
+def _quiet_library() -> Iterator[None]:
     logger, bars = logging.getLogger("huggingface_hub"), import_module("huggingface_hub.utils")
     before, has_bars = logger.level, not bars.are_progress_bars_disabled()
+    warnings.filterwarnings("ignore", "Not enough free disk space")
     logger.setLevel(logging.ERROR)
     if has_bars:
         bars.disable_progress_bars()
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Not enough free disk space")
-            yield
+        yield
     finally:
         logger.setLevel(before)
         if has_bars:
