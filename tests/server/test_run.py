@@ -25,7 +25,7 @@ from onward.server.admin import ModelReload
 from onward.server.process import DEAD_ENGINE_EXIT_CODE, bind
 from onward.server.run import ready_line, serve
 from onward.settings import Settings
-from tests.server.conftest import Process
+from tests.server.conftest import Process, start_process
 from tests.server.fakes import FakeBackend, events, settings, wait_for
 from tests.server.test_admin import FakeModels
 
@@ -243,6 +243,20 @@ def test_without_a_terminal_sighup_never_ends_a_server(start: Start) -> None:
     assert server.popen.wait(60) == 0
     said = server.end()
     assert "SIGHUP: there is nothing to read again" in said and said.endswith("stopped\n")
+
+
+def test_without_a_terminal_sighup_does_not_end_a_server_that_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(loads := tmp_path / "loads")
+    monkeypatch.setenv("SERVED_LOADS", str(loads))
+    process = start_process("0")
+    with loads.open("w"):  # it is open when the server waits for its models
+        process.send_signal(signal.SIGHUP)
+    assert process.stdout is not None and "Onward is ready" in process.stdout.readline()
+    process.terminate()
+    assert "SIGHUP while the server starts: send it again later" in process.communicate(timeout=60)[1]
+    assert process.returncode == 0
 
 
 @pytest.mark.slow

@@ -85,11 +85,14 @@ def bind_error(error: OSError, host: str, port: int) -> str:
     return f"Cannot listen on {host} port {port}: {error.strerror}."
 
 
-def ignore_user_signals() -> None:
-    """SIGUSR1 and SIGUSR2, by which other servers reopen their logs, do nothing: the log is standard error."""
+def set_harmless_signals() -> None:
+    """SIGUSR1 and SIGUSR2, by which other servers reopen their logs, do nothing: the log is standard error. Nor does
+    SIGHUP without a terminal, until a loop handles it; where it is ignored (nohup), it stays so."""
     if sys.platform != "win32":
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
+        if not has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, lambda *_: log.warning("SIGHUP while the server starts: send it again later"))
 
 
 def has_terminal() -> bool:

@@ -36,10 +36,10 @@ from onward.server.process import (
     collect_when_idle,
     delay_full_collections,
     has_terminal,
-    ignore_user_signals,
     notify,
     raise_open_files_limit,
     resolve_address,
+    set_harmless_signals,
     wait_for_dead_engine,
 )
 from onward.settings import Settings, served_names
@@ -97,7 +97,7 @@ def serve(
     may name, `open_request_log` the log of requests, `open_models` what changes the backend's models. `again` reads the
     settings again, where a file has some; `open_tracer` opens the way of traces.
     """
-    ignore_user_signals()
+    set_harmless_signals()
     configure_logging(settings)
     if announcement is not None:
         log.info(announcement)
