@@ -286,6 +286,16 @@ def test_settings_are_applied_when_they_are_read_again(tmp_path: Path, caplog: p
     reloading(tmp_path, test, started=Settings(model=("a",)))
 
 
+@in_loop
+async def test_without_a_database_prices_are_not_applied_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    started, given = Settings(), Settings(price=(("storyteller", 2, 3, 1),))
+    reload = ModelReload(started, lambda: given, FakeBackend(), FakeModels(), None)
+    running = asyncio.create_task(reload.run())
+    reload.request()
+    await until(lambda: "take effect at the next start: price" in caplog.text)
+    running.cancel()
+
+
 def test_prices_follow_the_names_of_models(tmp_path: Path) -> None:
     """An alias may be another model's, by settings with the same prices or after a change by an admin key."""
     prices = (("best", 2, 3, 1),)
