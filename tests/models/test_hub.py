@@ -140,6 +140,8 @@ def test_strange_names_of_files_are_one_sentence(name: str, hub: Hub, tmp_path: 
     hub.names = NAMES[name]
     code, line = pull(hub, tmp_path / "deep/home")
     assert code == 4 and line.startswith("onward: org/name could not be downloaded"), line
+    if name in ("that climb", "that are absolute"):  # not only the newest versions of the hub's library refuse them
+        assert f"it names a file {NAMES[name][0]!r}" in line, line
 
 
 @pytest.mark.parametrize("name", LEADING_OUT)
@@ -166,6 +168,7 @@ def test_a_file_that_is_no_model_is_refused(hub: Hub, tmp_path: Path) -> None:
 def test_downloads_at_once_leave_the_library_as_it_was(tmp_path: Path) -> None:
     """The one that ends first makes it loud for no other, and the last one for everybody."""
     write_folder(tmp_path, "llama")
+    pytest.importorskip("huggingface_hub.utils")  # versions before 2 set a level of their own when they are imported
     logger, before = logging.getLogger("huggingface_hub"), logging.getLogger("huggingface_hub").level
     began = {name: threading.Event() for name in "ab"}
     may_end = {name: threading.Event() for name in "ab"}

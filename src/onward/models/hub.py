@@ -43,6 +43,8 @@ _CLIENT_FACTORIES = (
 """Of huggingface_hub from 1.0, and of 0.x: what sets the function that makes its HTTP clients, and where it is."""
 _NAMING_HEADERS = ("x-repo-commit", "etag", "x-linked-etag")
 """What the hub's library names files and folders of its cache by."""
+_LEADING_OUT = re.compile(r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)")
+"""Of a file in a repository: a path that is absolute, or climbs."""
 _PLAIN_NAME = re.compile(r'(W/)?"?(?!\.+"?$)[^/\\"\x00-\x1f]{1,200}"?')
 
 
@@ -234,22 +236,31 @@ def _check_names(response: Any, *_: object, **__: object) -> None:
     """Raise ValueError for an answer whose names would lead out of the folders of the hub's library, which makes paths
     of them unseen."""
     names = [response.headers.get(each) for each in _NAMING_HEADERS] if _NAMING_HEADERS[0] in response.headers else []
+    files: list[object] = []
     if "/api/models/" in str(response.request.url):
-        names += _stated_names(response.read() if hasattr(response, "read") else response.content)
-    for name in names:
-        if isinstance(name, str) and _PLAIN_NAME.fullmatch(name) is None:
-            raise ValueError(f"it names a file {name[:80]!r}")
+        stated, files = _stated_names(response.read() if hasattr(response, "read") else response.content)
+        names += stated
+    leading_out = [each for each in names if isinstance(each, str) and _PLAIN_NAME.fullmatch(each) is None]
+    leading_out += [each for each in files if isinstance(each, str) and _LEADING_OUT.search(each)]
+    if leading_out:
+        raise ValueError(f"it names a file {leading_out[0][:80]!r}")
 
 
-def _stated_names(content: bytes) -> list[object]:
-    """Return the commit and the digests of files that a description of a repository, or a list of its files, states."""
+def _stated_names(content: bytes) -> tuple[list[object], list[object]]:
+    """Return the commit and the digests of files, and the files' paths, that a description of a repository, or a list
+    of its files, states."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
-        return []  # the library says so
-    entries = [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
+        return [], []  # the library says so
+    entries = _objects(found if isinstance(found, list) else [found])
     digests = [each["lfs"].get("oid") for each in entries if isinstance(each.get("lfs"), dict)]
-    return [*(each.get("sha") for each in entries), *digests]
+    siblings = [file.get("rfilename") for each in entries for file in _objects(each.get("siblings"))]
+    return [*(each.get("sha") for each in entries), *digests], [*(each.get("path") for each in entries), *siblings]
+
+
+def _objects(found: object) -> list[dict[str, Any]]:
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 @contextmanager
