@@ -88,6 +88,15 @@ def arrays_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+def test_a_folder_of_gpt_oss_need_not_round_the_borders_of_its_mix_of_positions(tmp_path: Path) -> None:
+    metadata, tensors = write_folder(tmp_path / "m", "gpt-oss")
+    rules = json.loads((tmp_path / "m/config.json").read_text())["rope_scaling"]
+    change(tmp_path / "m", rope_scaling=rules | {"truncate": False})
+    metadata["gpt-oss.rope.scaling.truncate"] = False
+    check_logits(SafetensorsFiles(tmp_path / "m"), metadata, tensors, cache=tmp_path)
+
+
+@pytest.mark.slow
 def test_layers_of_olmo_3_with_a_window_have_a_base_of_their_own(tmp_path: Path) -> None:
     metadata, tensors = write_folder(tmp_path / "m", "olmo2, window")
     rules = json.loads((tmp_path / "m/config.json").read_text())["rope_scaling"]

@@ -105,3 +105,32 @@ def test_one_of_the_two_files_alone_is_no_tokenizer(tmp_path: Path) -> None:
     (folder(tmp_path) / "vocab.json").unlink()
     with pytest.raises(ModelFolderError, match=r"no tokenizer\.json"):
         HuggingFaceTokenizer(tmp_path)
+
+
+OTHER_TYPES: tuple[Any, ...] = (None, True, [], {}, "x", -1, 1.5, 10**400, [[]], [None], {"1": {}}, {"": []}, {"9": 9})
+OF_CONFIGURATIONS = {
+    "config": ("model_type", "bos_token_id", "eos_token_id"),
+    "generation_config": ("bos_token_id", "eos_token_id"),
+    "tokenizer_config": (
+        "add_prefix_space", "added_tokens_decoder", "tokenizer_class", "add_bos_token", "bos_token", "eos_token",
+        "unk_token", "additional_special_tokens", "extra_special_tokens", "chat_template",
+    ),
+    "special_tokens_map": ("bos_token", "eos_token", "additional_special_tokens"),
+    "added_tokens": ("<tool>",),
+    "vocab": ("a",),
+}  # fmt: skip
+"""Keys that are read where the tokenizer is vocab.json and merges.txt."""
+
+
+@pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in OF_CONFIGURATIONS.items() for key in keys])
+def test_values_of_other_types_are_no_traceback(name: str, key: str, tmp_path: Path) -> None:
+    path = folder(tmp_path, "qwen2") / f"{name}.json"
+    whole = json.loads(path.read_text()) if path.exists() else {}
+    for value in OTHER_TYPES:
+        path.write_text(json.dumps(whole | {key: value}))
+        problems = SafetensorsFiles(tmp_path).problems()
+        assert all(isinstance(problem, str) for problem in problems)
+        try:
+            HuggingFaceTokenizer(tmp_path).encode("abcab", add_special_tokens=True)
+        except ModelFolderError as problem:
+            assert str(problem).endswith((".", "again", "`")), problem
