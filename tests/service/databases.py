@@ -15,9 +15,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, create_engine, text
+from sqlalchemy import URL, Connection, create_engine, text
+
+from onward.service.store import DatabaseAway, Store
 
 STARTING_SECONDS = 30
+
+
+class BreakingStore(Store):
+    """A store whose database can be away, or go away when it has just committed: then nobody hears of it."""
+
+    is_away = False
+    forgets = False
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        if self.is_away:
+            raise DatabaseAway("it was unplugged.")
+        with super().begin() as connection:
+            yield connection
+        if self.forgets:
+            raise DatabaseAway("it was unplugged.")
 
 
 class PostgreSQL:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, func, select, update
 
 from onward.service import batch_runner, batch_validator, desk
 from onward.service.batch_records import (
@@ -37,6 +38,7 @@ from onward.service.writer import Writer
 from tests.examples import slow_but
 
 from .conftest import Clock
+from .databases import BreakingStore
 
 KEY = "key_a"
 
@@ -105,9 +107,12 @@ class Dialect:
 class Face:
     """One server: a writer, and a runner that can be ended like a process."""
 
-    def __init__(self, store: Store, name: str, dialect: Dialect, max_lines: int = 4) -> None:
+    def __init__(
+        self, store: Store, name: str, dialect: Dialect, max_lines: int = 4, written: Store | None = None
+    ) -> None:
+        """`written`: what it writes to, if not `store`."""
         self.store, self.dialect = store, dialect
-        self.writer = Writer(store)
+        self.writer = Writer(written or store)
         self.desk = Desk(store, self.writer, name)
         self.runner = BatchRunner(self.desk, dialect, max_lines)
         self.task: asyncio.Task[None] | None = None
@@ -130,6 +135,22 @@ class Face:
         """End as a process that was killed: nothing is given back, until others notice."""
         self.runner._give_back = lambda *_, **__: None  # type: ignore[method-assign]
         await self.stop()
+
+
+class LossyStore(BreakingStore):
+    """One whose database often goes away, just before or after it has committed."""
+
+    def __init__(self, store: Store, rng: random.Random) -> None:
+        super().__init__(store._engine, store.clock)
+        self._rng = rng
+        self.num_lost = 0
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        self.is_away, self.forgets = (self._rng.random() < chance for chance in (0.1, 0.2))
+        self.num_lost += self.forgets
+        with super().begin() as connection:
+            yield connection
 
 
 def submit(store: Store, clock: Clock, data: bytes, key: str = KEY, window: int = 10**9) -> str:
@@ -278,6 +299,29 @@ def test_no_death_loses_or_doubles_a_line(store: Store, clock: Clock, seed: int)
 
     batch, _ = asyncio.run(run())
     assert (batch.status, batch.num_completed, batch.num_failed) == ("completed", 59, 1)
+    for name in ("output_file_id", "error_file_id"):
+        assert contents(store, getattr(batch, name)) == contents(store, getattr(quiet, name))
+
+
+@pytest.mark.parametrize("seed", slow_but([1], range(6)))
+def test_no_lost_answer_of_the_database_loses_or_doubles_a_line(store: Store, clock: Clock, seed: int) -> None:
+    """A transaction whose answer is lost was committed, or was not: no line waits for ever that was taken by one."""
+    data = numbers(60)
+    undisturbed = submit(store, clock, data)
+    quiet = with_face(store, Dialect(), lambda _: ended(store, undisturbed))
+    batch_id, lossy = submit(store, clock, data), LossyStore(store, random.Random(seed))
+
+    async def run() -> StoredBatch:
+        face = Face(store, "face", Dialect(), written=lossy)
+        face.start()
+        try:
+            return await ended(store, batch_id)
+        finally:
+            await face.stop()
+
+    batch = asyncio.run(run())
+    assert lossy.num_lost > 10
+    assert (batch.status, batch.num_completed, batch.num_failed, batch.prompt_tokens) == ("completed", 59, 1, 60)
     for name in ("output_file_id", "error_file_id"):
         assert contents(store, getattr(batch, name)) == contents(store, getattr(quiet, name))
 

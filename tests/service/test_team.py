@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, Connection, func, select
+from sqlalchemy import URL, func, select
 
 from onward.errors import Overloaded, RateLimited, SetupError
 from onward.models.registry import ListedModel
@@ -20,26 +19,14 @@ from onward.service.limits import Limits
 from onward.service.prices import Price
 from onward.service.records import LedgerRow
 from onward.service.reservations import read_usage
-from onward.service.store import DatabaseAway, Store, open_store
+from onward.service.store import open_store
 from onward.service.tables import REQUESTS, RESERVATIONS
 from onward.service.team import Team
 from tests.server.fakes import in_loop
 
 from .conftest import Clock
+from .databases import BreakingStore
 from .test_ledger import EMPTY
-
-
-class BreakingStore(Store):
-    """A store whose database can be away, which tests say."""
-
-    is_away = False
-
-    @contextmanager
-    def begin(self) -> Iterator[Connection]:
-        if self.is_away:
-            raise DatabaseAway("it was unplugged.")
-        with super().begin() as connection:
-            yield connection
 
 
 @pytest.fixture
@@ -182,6 +169,36 @@ def test_while_the_database_is_away_known_keys_are_served_for_a_grace_by_what_wa
             usage = read_usage(connection, grant.id)
         assert (usage.day_tokens, usage.num_running) == (32, 0)
         assert await team.admit(grant, "m", 1, 1) is not None
+        team.close()
+
+    test()
+
+
+def test_a_reservation_whose_answer_is_lost_ends_with_its_request(breaking: BreakingStore, tmp_path: Path) -> None:
+    def num_reserved() -> int:
+        with breaking.read() as connection:
+            return int(connection.execute(select(func.count()).select_from(RESERVATIONS)).scalar_one())
+
+    @in_loop
+    async def test() -> None:
+        team = Team(breaking, tmp_path)
+        grant = team.keys[0].grant
+        breaking.forgets = True
+        served = await team.admit(grant, "m", 10, 30)
+        assert served is not None and not served.is_stored
+        team._is_back()
+        with pytest.raises(Overloaded):
+            await team.admit(grant, "m", 10, 30, is_batch=True)
+        breaking.forgets = False
+        await team._poll()
+        team.record(row_of(team, 10, 0, 5), grant, served)
+        await settled(team)
+        async with asyncio.timeout(30):
+            while num_reserved():
+                await team._poll()
+        with breaking.read() as connection:
+            usage = read_usage(connection, grant.id)
+        assert (usage.day_tokens, usage.num_running) == (15, 0)
         team.close()
 
     test()

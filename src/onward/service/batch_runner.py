@@ -29,6 +29,7 @@ from onward.service.lines import (
     end_unrun,
     finish_line,
     give_back,
+    give_back_all_but,
     give_back_of_dead,
     left_of,
     unrun,
@@ -88,6 +89,8 @@ class BatchRunner:
         self._paused: dict[str, float] = {}
         """Until when the lines of a key wait."""
         self._validating: asyncio.Task[None] | None = None
+        self._may_hold_more = False
+        """Whether lines may be noted as running here that do not."""
 
     @property
     def num_running(self) -> int:
@@ -127,14 +130,18 @@ class BatchRunner:
 
     async def _tend(self) -> None:
         """Look at all batches that have not ended: which are worked on, which end."""
-        now = self._desk.now_ms
+        now, face = self._desk.now_ms, self._desk.face
+        held = None if not self._may_hold_more else set(self._running)
 
         def look(connection: Connection) -> list[tuple[StoredBatch, Left]]:
             give_back_of_dead(connection)
+            if held is not None:
+                give_back_all_but(connection, face, held)
             purge_files(connection, now)
             return [(batch, left_of(connection, batch.id)) for batch in open_batches(connection)]
 
         found = await self._desk.transact(look)
+        self._may_hold_more = False
         endings = {batch.id: self._ending_of(batch, now) for batch, _ in found}
         self._active = [batch for batch, _ in found if batch.status == "in_progress" and endings[batch.id] is None]
         self._cancel_all_but({batch.id for batch in self._active})
@@ -214,9 +221,12 @@ class BatchRunner:
 
     async def _claim(self, wanted: Sequence[str]) -> list[BatchLine] | None:
         is_idle = not self._running
-        return await self._desk.transact(
+        self._may_hold_more = True  # where the database goes away, and had taken them
+        taken = await self._desk.transact(
             lambda connection: claim(connection, self._desk.face, wanted, may_run_alone=is_idle)
         )
+        self._may_hold_more = False
+        return taken
 
     def _choose(self, number: int) -> list[str]:
         """Return the batches of the next lines to take, as often as there are lines: keys that have fewer running come

@@ -8,7 +8,7 @@ results.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, TextClause, delete, func, insert, select, text, update
@@ -128,6 +128,16 @@ def give_back(
         )
         counts = {"losses": LINES.c.losses + int(is_lost), "strikes": LINES.c.strikes + int(is_strike)}
         connection.execute(update(LINES).where(*these).values(state=WAITING, face="", **counts))
+
+
+def give_back_all_but(connection: Connection, face: str, held: Collection[tuple[str, int]]) -> None:
+    """Let the lines wait again that are noted as running at a server and do not: it never heard that it has them.
+    `held` are the batches and numbers of those that it knows."""
+    query = select(LINES.c.batch_id, LINES.c.number).where(LINES.c.face == face, LINES.c.state == RUNNING)
+    for batch_id, number in connection.execute(query).all():
+        if (batch_id, number) not in held:
+            this = LINES.c.batch_id == batch_id, LINES.c.number == number
+            connection.execute(update(LINES).where(*this).values(state=WAITING, face=""))
 
 
 def give_back_of_dead(connection: Connection) -> int:

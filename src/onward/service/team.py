@@ -266,8 +266,12 @@ class Team:
         return Admitted(request_id, grant, model, outcome, False)
 
     def _release(self, request_id: str, grant: Grant, future: Future[tuple[KeyUsage, Reservation | Refusal]]) -> None:
-        """Free a reservation that was made after all, when nobody waited for it any more. Called on any thread."""
-        if not future.cancelled() and future.exception() is None and isinstance(future.result()[1], Reservation):
+        """Free a reservation that was made after all, when nobody waited for it any more; or that may have been made by
+        a database that went away. Called on any thread."""
+        if future.cancelled():
+            return
+        problem = future.exception()
+        if isinstance(problem, DatabaseAway) or (problem is None and isinstance(future.result()[1], Reservation)):
             now = self._store.clock()
             self._writer.ensure(lambda connection: settle_request(connection, request_id, grant, 0, 0, now), grant.id)
 

@@ -53,14 +53,15 @@ class Writer:
         self._thread.start()
 
     def submit(self, run: Callable[[Connection], T], key: str = "") -> Future[T]:
-        """Run an operation soon. The future has its result once it is committed, or DatabaseAway."""
+        """Run an operation soon. The future has its result once it is committed; or DatabaseAway, and then it may have
+        been committed nevertheless."""
         operation = _Operation(run, key)
         self._waiting.put(operation)
         return operation.future
 
     def ensure(self, run: Callable[[Connection], object], key: str = "") -> None:
-        """Run an operation soon; where the database is away, when it answers, so perhaps after later ones of its key.
-        It is lost only with this server, or where MAX_KEPT others wait."""
+        """Run an operation soon; where the database is away, when it answers, so perhaps a second time, and after later
+        ones of its key. It is lost only with this server, or where MAX_KEPT others wait."""
         self._waiting.put(_Operation(run, key, is_kept=True))
 
     def close(self, timeout: float | None = None) -> None:
