@@ -111,8 +111,7 @@ def run_until_ended(place: Place, batch_id: str, disturb: Disturb | None, seed: 
     interrupted = False
     rng, deadline = random.Random(seed), time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        with place.served() as server:
-            client = client_of(server)
+        with place.served() as server, client_of(server) as client:
             if disturb is not None:
                 interrupted = disturb(server, place, rng) or interrupted
             while server.popen.poll() is None and time.monotonic() < deadline:
@@ -147,8 +146,8 @@ def kill_engine(server: ServerProcess, place: Place, rng: random.Random) -> bool
 
 def accept_and_stop(place: Place) -> str:
     """Submit a batch to a server, and kill it. Some of it may be computed there: lines that are, have their bytes."""
-    with place.served() as server:
-        batch_id = submit(client_of(server))
+    with place.served() as server, client_of(server) as client:
+        batch_id = submit(client)
         os.kill(server.popen.pid, signal.SIGKILL)
         server.popen.wait()
     return batch_id

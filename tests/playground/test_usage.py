@@ -193,16 +193,16 @@ def test_one_key_or_model_can_be_looked_at_alone(page: Playground) -> None:
 
 def test_the_plot_has_a_bar_for_each_day_or_week(page: Playground) -> None:
     filled(page)
-    assert page.page.locator(".plot title").count() == NUM_DAYS
-    first = page.page.locator(".plot title").first.text_content()
-    assert first == f"{FIRST}: 2 requests, 2,600 billed tokens, 800 of them cached, cost 0.400002"
+    bars = page.page.locator(".plot title")  # drawn as soon as their width is known
+    expect(bars).to_have_count(NUM_DAYS)
+    expect(bars.first).to_have_text(f"{FIRST}: 2 requests, 2,600 billed tokens, 800 of them cached, cost 0.400002")
     expect(page.page.locator("figcaption")).to_contain_text("Each bar is a day.")
     for measure in ("Requests", "Cost", "Billed tokens"):
         page.page.get_by_text(measure, exact=True).first.click()
         expect(page.page.get_by_role("img", name=f"{measure} from {FIRST} to {LAST}")).to_be_visible()
     show(page, "2024-01-01", LAST)
     expect(page.page.locator("figcaption")).to_contain_text("Each bar is 7 days.")
-    assert page.page.locator(".plot title").count() == 46
+    expect(bars).to_have_count(46)
 
 
 def test_dates_that_cannot_be_asked_for_are_explained(page: Playground) -> None:
