@@ -25,6 +25,7 @@ LEVELS = {
     "offload": 0,
     "tracing": 0,
     "fair_pool": 0,
+    "file_locks": 0,
     "private_files": 0,
     "values": 0,
     "settings": 0,

@@ -1,11 +1,10 @@
-"""Where models are found, and under which names: folders of downloads, Ollama's manifests, adapters, locks.
+"""Where models are found, and under which names: folders of downloads, Ollama's manifests, adapters.
 
 Sources: peft's LoraConfig (0.21) and `LoraLayer`, huggingface_hub's constants, Ollama's manifests.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -288,16 +287,3 @@ def test_the_files_that_an_index_lists_are_downloaded_whatever_their_names(tmp_p
     found = hub.fetch(hub.HubName("org/name", None), allow_download=True, fetcher=download)
     assert shown(found)["format"] == "safetensors"
     assert len(asked[-1]) == 2
-
-
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_done_without(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fcntl = pytest.importorskip("fcntl")
-
-    def flock(file: object, operation: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    assert len(scores(gguf(tmp_path / "m.gguf"), PROMPT, tmp_path / "cache")) == len(PROMPT) - 1

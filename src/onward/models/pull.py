@@ -4,7 +4,6 @@ bounded, and resume where they stopped.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import lzma
@@ -14,11 +13,12 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from onward.errors import HubUnreachable, ModelNameError, SetupError
+from onward.file_locks import NoLocks, try_lock, wait_for_lock
 from onward.machine import bytes_in_words, room_wanted
 from onward.model_files.base import Progress
 from onward.models.catalogue import Entry, Wheels
@@ -44,8 +44,6 @@ _SPARE_BYTES = 64_000_000
 _CHUNK = 1 << 22
 _NO_WHEEL = (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, OverflowError, struct.error)
 """What zipfile raises for a file that is no archive, encrypted, or packed in a way that it does not know."""
-_UNSUPPORTED = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP})
-"""What file systems without locks answer: Lustre without `-o flock`, some of NFS."""
 
 
 def download(
@@ -253,16 +251,26 @@ def _require_space(folder: Path, wheels: Wheels) -> None:
 
 @contextmanager
 def _locked(folder: Path, progress: Progress) -> Iterator[None]:
-    """Hold the folder's lock: a second process waits until the first has fetched the model. Raises SetupError."""
-    with ExitStack() as held:
+    """Hold the folder's lock: a second process waits until the first has fetched the model. Where the file system has
+    no locks it is done without. Raises SetupError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / _LOCK).open("ab")
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    with file:
         try:
-            waiting = "Another process is downloading this model; waiting for it"
-            held.enter_context(locked(folder / _LOCK, lambda: progress(waiting)))
+            with suppress(NoLocks):
+                if not try_lock(file.fileno()):
+                    progress("Another process is downloading this model; waiting for it")
+                    wait_for_lock(file.fileno())
         except OSError as error:
-            raise SetupError(
-                f"{folder} cannot be written ({error.strerror}): set --cache-dir to another folder."
-            ) from None
+            raise _unwritable(folder, error) from None
         yield
+
+
+def _unwritable(folder: Path, error: OSError) -> SetupError:
+    return SetupError(f"{folder} cannot be written ({error.strerror}): set --cache-dir to another folder.")
 
 
 @contextmanager
@@ -285,46 +293,3 @@ def _http() -> httpx2.Client:
 
     transport = cast("httpx2.BaseTransport", Transport())
     return httpx2.Client(timeout=TIMEOUT_SECONDS, follow_redirects=True, transport=transport)
-
-
-@contextmanager
-def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a file, which is made; wait while another process holds it, after one call of `on_wait`.
-
-    Where the file system has no locks it is done without: two processes may then do the same work, each into a file of
-    its own. Blocks. Raises OSError.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        with _locked_by_library(path, on_wait):
-            yield
-        return
-    with path.open("ab") as file:
-        try:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                on_wait()
-                fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                raise
-        yield
-
-
-@contextmanager
-def _locked_by_library(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        on_wait()
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()

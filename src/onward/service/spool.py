@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import SetupError
+from onward.file_locks import try_lock
 from onward.machine import room_wanted
 from onward.service.records import LedgerRow
-from onward.service.spool_file import SUFFIX, SpoolEntry, SpoolFile, lines, put_line, read_entries, try_lock
+from onward.service.spool_file import SUFFIX, SpoolEntry, SpoolFile, lines, put_line, read_entries
 
 log = logging.getLogger("onward.service")
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from onward.file_locks import try_lock
 from onward.service.records import LedgerRow
 
 log = logging.getLogger("onward.service")
@@ -49,30 +49,6 @@ class SpoolEntry:
         assert self.progress is not None
         before, self.last = self.last, self.progress()
         return self.last[1:] != before[1:]
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def try_lock(file: int) -> bool:
-        """Lock an open file; return whether that succeeded. Raises OSError where the file system has no locks."""
-        os.lseek(file, 2**31 - 2, os.SEEK_SET)  # behind what the file has: locked bytes cannot be read
-        try:
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def try_lock(file: int) -> bool:
-        """Lock an open file; return whether that succeeded. Raises OSError where the file system has no locks."""
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
 
 class SpoolFile:

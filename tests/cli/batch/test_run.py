@@ -18,6 +18,7 @@ import pytest
 
 from onward.cli.source.base import Document
 from onward.errors import EngineStopped, HubUnreachable, Overloaded
+from onward.file_locks import NoLocks
 
 from ...processes import served, server_process
 from ..conftest import onward
@@ -552,6 +553,15 @@ def test_two_runs_do_not_share_a_file() -> None:
         process.stdin.close()
         process.stdout.close()
         process.wait(60)
+
+
+def test_a_file_system_without_locks_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(file: int) -> bool:
+        raise NoLocks
+
+    monkeypatch.setattr("onward.cli.batch.journal.try_lock", no_locks)
+    write_input(2)
+    assert run().exit_code == 0 and len(records()) == 2
 
 
 def test_a_queue_that_is_full_is_waited_for() -> None:

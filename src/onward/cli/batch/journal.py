@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import stat
@@ -15,6 +14,7 @@ from typing import Any, Self
 import msgspec
 
 from onward.errors import SetupError
+from onward.file_locks import NoLocks, try_lock
 from onward.machine import room_wanted
 
 _ID = "batch_req_"
@@ -129,16 +129,10 @@ class BatchJournal:
             raise SetupError(f"{self.path} is not a regular file; use one, so that a later run can continue from it.")
 
     def _lock(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # Windows has no flock
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
-            if problem.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
-                return  # a file system without locks
-            raise SetupError(f"Another run is writing {self.path}: wait for it, or use another file.") from None
+        """Keep other runs from writing the file, where its file system has locks."""
+        with suppress(NoLocks):
+            if not try_lock(self._file):
+                raise SetupError(f"Another run is writing {self.path}: wait for it, or use another file.")
 
     def _recover(self) -> dict[str | int, str]:
         digests: dict[str | int, str] = {}
