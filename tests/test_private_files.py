@@ -76,7 +76,7 @@ def test_what_is_not_a_file_of_the_users_own_is_not_read(tmp_path: Path) -> None
     os.mkfifo(folder / "pipe")
     (folder / "folder").mkdir()
     for name in ("a", "pipe", "folder"):
-        with pytest.raises(OSError):
+        with pytest.raises(PermissionError):
             read(folder, name)
     with pytest.raises(FileNotFoundError):
         read(folder, "none")

@@ -33,13 +33,13 @@ class PrivateFolder:
 
     def reader(self, name: str, max_bytes: int) -> FileIO:
         """Open a file to read. Raises PermissionError for what is not a file of the user's own, or larger."""
-        file = FileIO(self.open(name, os.O_RDONLY))
-        found = os.fstat(file.fileno())
+        descriptor = self.open(name, os.O_RDONLY)
+        found = os.fstat(descriptor)
         is_own = self.descriptor is None or (found.st_uid == os.geteuid() and not found.st_mode & 0o022)
         if not (is_own and stat.S_ISREG(found.st_mode) and found.st_size <= max_bytes):
-            file.close()
+            os.close(descriptor)
             raise PermissionError(f"{name} is not a file of the user's own")
-        return file
+        return FileIO(descriptor)
 
     @contextmanager
     def replacing(self, name: str, temporary: str) -> Iterator[BinaryIO]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.completions.text_deltas import ChoiceText
+from onward.engine.client import Stop, Submit
 from onward.engine.events import Decoded, EngineFinishReason, Event, Prefilled
 from onward.engine.job import Job
+from onward.engine.loop import EngineLoop
 from onward.engine.model import Hook, ModelRunner, Row, nothing
 from onward.engine.step import Engine
 from onward.model_files.toy import END, ToyTokenizer
@@ -338,3 +341,42 @@ def run_alone(job: Job, **engine_options: Unpack[EngineOptions]) -> JobResult:
     result = run(make_engine(**options), [job]).jobs[job.id]
     assert all_ended(result) and len(result.choices) == job.num_choices
     return result
+
+
+def serve(engine: Engine, jobs: Sequence[Job], *, one_by_one: bool = False, save: bool = True) -> list[JobResult]:
+    """Serve jobs as an engine's thread does, then stop; one by one, each begins when what the others had evicted is
+    written. Returns their results."""
+    loop, results, left = EngineLoop(engine), Results({job.id: job for job in jobs}), list(jobs)
+
+    def submit() -> None:
+        count = 1 if one_by_one else len(left)
+        loop.mailbox.put(Submit(left[:count]) if left else Stop())
+        del left[:count]
+
+    def publish() -> None:
+        results.take(loop.take_events())
+        begun = [job for job in jobs if job not in left]
+        if engine.idle and not loop.preparing and all(_has_ended(results, job) for job in begun):
+            engine.check()
+            if one_by_one:
+                wait_for_writer(engine)
+            submit()
+
+    submit()
+    loop.run(publish)
+    if save:
+        loop.save()
+        engine.check()
+    return [results.jobs[job.id] for job in jobs]
+
+
+def wait_for_writer(engine: Engine) -> None:
+    assert engine.disk is not None
+    written = threading.Event()
+    engine.disk._writer.put(written.set)
+    assert written.wait(60)
+
+
+def _has_ended(results: Results, job: Job) -> bool:
+    found = results.jobs.get(job.id)
+    return found is not None and len(found.choices) == job.num_choices and all_ended(found)

@@ -16,20 +16,25 @@ import pytest
 from numpy.typing import NDArray
 
 from onward.engine import block_files
-from onward.engine.block_files import BlockFiles, Forgotten, Missing, Unusable, file_bytes, forget, next_key, root_key
+from onward.engine.block_files import (
+    BlockFiles,
+    Forgotten,
+    Missing,
+    Unusable,
+    family_of,
+    file_bytes,
+    forget,
+    next_key,
+    root_key,
+)
 from onward.engine.block_files import usage as usage_of
 from onward.engine.prefix_tree import PackedScores, pack
+from onward.private_files import private_folder
 from onward.sampling.outputs import Sampled
 
 BLOCK = 1000
 FILE = file_bytes(BLOCK, None)
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
-
-
-@pytest.fixture(autouse=True)
-def small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk of the tests may be full."""
-    monkeypatch.setattr(block_files, "MIN_FREE_BYTES", 0)
 
 
 @pytest.fixture
@@ -324,11 +329,55 @@ def test_forgetting_a_folder_that_does_not_exist_makes_none(folder: Path) -> Non
 
 def test_nothing_is_written_while_others_forget(folder: Path) -> None:
     files = opened(folder)
-    from onward.private_files import private_folder
-
     with private_folder(folder) as where, block_files._locked(where, exclusive=True):
         assert put(files, 1) == 0
     assert put(files, 1) == FILE
+
+
+def test_forgetting_waits_for_a_while_for_one_who_writes_and_hangs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = opened(folder)
+    put(files, 1)
+    monkeypatch.setattr(block_files, "FORGET_SECONDS", 0.0)
+    with private_folder(folder) as where, block_files._locked(where), pytest.raises(OSError, match="another process"):
+        forget(folder)
+    assert forget(folder) == 1
+
+
+def test_a_server_that_could_not_see_the_word_drops_what_it_has_before_it_writes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was started while others forgot."""
+    opened(folder)
+    with private_folder(folder) as where, block_files._locked(where, exclusive=True):
+        files = opened(folder)
+    with pytest.raises(Forgotten) as caught:
+        put(files, 1)
+    files.word = caught.value.word
+    assert put(files, 1) == FILE
+
+
+def test_a_family_that_is_discarded_is_not_found_read_or_written_until_its_files_are_removed(folder: Path) -> None:
+    files = opened(folder)
+    after = next_key(key_of(1), [5])
+    assert family_of(after) == family_of(key_of(1)) != family_of(key_of(2))
+    for key in (key_of(1), after, key_of(2)):
+        files.write(key, content(1), None, 10**18, files.word)
+    files.discard([family_of(key_of(1))])
+    files.refresh(files.word)
+    for key in (key_of(1), after):
+        assert not files.size_of(key) and not files.write(key, content(1), None, 10**18, files.word)
+        with pytest.raises(Missing):
+            files.read(key, [np.zeros(BLOCK, np.uint8)])
+    assert len(list(folder.glob("*.kv"))) == 3
+    before = files.discarded
+    files.discard([family_of(key_of(1))])
+    files.remove_discarded(before)
+    assert not put(files, 1), "it was discarded once more since then"
+    files.remove_discarded(files.discarded)
+    assert only_file(folder).stem == key_of(2).hex() and files.size_of(key_of(2)) == FILE
+    assert put(files, 1) == FILE and has(files, 1)
 
 
 def test_a_disk_that_is_nearly_full_is_left_to_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.engine import block_files, disk_cache
-from onward.engine.block_files import BlockFiles, Parts, forget
+from onward.engine import block_files, block_writer, disk_cache
+from onward.engine.block_files import BlockFiles, Forgotten, Parts, forget
 from onward.engine.client import Cancel, Stop, Submit
 from onward.engine.disk_cache import DiskCache
-from onward.engine.job import Job
 from onward.engine.loop import EngineLoop
 from onward.engine.prefix_tree import PackedScores
-from tests.engine.harness import JobResult, Results, ToyEngine, all_ended, make_engine, make_job, run_alone
+from onward.file_locks import NoLocks
+from onward.private_files import PrivateFolder
+from tests.engine.harness import ToyEngine, make_engine, make_job, run_alone, serve, wait_for_writer
 from tests.examples import examples
 
 BLOCK_TOKENS, BLOCK_BYTES = 32, 256
@@ -26,9 +33,10 @@ OpenEngine = Callable[..., ToyEngine]
 
 
 @pytest.fixture(autouse=True)
-def small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk of the tests may be full."""
-    monkeypatch.setattr(block_files, "MIN_FREE_BYTES", 0)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine of the tests may be slow."""
+    monkeypatch.setattr(disk_cache, "READ_SECONDS", 600.0)
+    monkeypatch.setattr(disk_cache, "PREFIX_CACHE_SAVE_SECONDS", 600.0)
 
 
 @pytest.fixture
@@ -48,43 +56,8 @@ def open_engine(tmp_path: Path) -> Iterator[OpenEngine]:
         engine.close()
 
 
-def serve(engine: ToyEngine, jobs: Sequence[Job], *, one_by_one: bool = False, save: bool = True) -> list[JobResult]:
-    """Serve jobs as an engine's thread does, then stop; one by one, each begins when what the others had evicted is
-    written. Returns their results."""
-    loop, results, left = EngineLoop(engine), Results({job.id: job for job in jobs}), list(jobs)
-
-    def submit() -> None:
-        count = 1 if one_by_one else len(left)
-        loop.mailbox.put(Submit(left[:count]) if left else Stop())
-        del left[:count]
-
-    def publish() -> None:
-        results.take(loop.take_events())
-        begun = [job for job in jobs if job not in left]
-        if engine.idle and not loop.preparing and all(_ended(results, job) for job in begun):
-            engine.check()
-            if one_by_one:
-                wait_for_writer(engine)
-            submit()
-
-    submit()
-    loop.run(publish)
-    if save:
-        loop.save()
-        engine.check()
-    return [results.jobs[job.id] for job in jobs]
-
-
-def wait_for_writer(engine: ToyEngine) -> None:
-    assert engine.disk is not None
-    written = threading.Event()
-    engine.disk._writer.put(written.set)
-    assert written.wait(60)
-
-
-def _ended(results: Results, job: Job) -> bool:
-    found = results.jobs.get(job.id)
-    return found is not None and len(found.choices) == job.num_choices and all_ended(found)
+def wait_for(event: threading.Event) -> None:
+    assert event.wait(60)
 
 
 def prompt(length: int, seed: int = 0, common: int = 0) -> list[int]:
@@ -256,7 +229,7 @@ def test_what_is_read_while_it_is_discarded_is_not_added(
     assert engine.disk is not None
     finished = threading.Event()
     restore = engine.disk.begin(JOBS["plain"](), lambda restore: finished.set())
-    assert restore is not None and finished.wait(60) and len(restore.scores) == 6
+    assert restore is not None and finished.wait(60) and len(restore.blocks) == 6
     engine.check()
     engine.cache.discard(prompt(200), "")
     engine.disk.finish(restore)
@@ -293,7 +266,7 @@ def test_a_full_disk_is_one_line_in_the_log_and_loses_nothing(
     open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(block_files, "MIN_FREE_BYTES", 1 << 62)
-    monkeypatch.setattr(disk_cache, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(block_writer, "PAUSE_SECONDS", 0.0)
     engine = open_engine(blocks=24)
     jobs = [make_job(prompt(300, seed), max_tokens=2) for seed in range(5)]
     for job, result in zip(jobs, serve(engine, jobs, one_by_one=True), strict=True):
@@ -315,6 +288,19 @@ class SlowFiles:
         self.begun.set()
         assert self.go_on.wait(60)
         return self._read(key, parts)
+
+
+class Clock:
+    """Stands in for `time` in a module."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return int(self.now * 1e9)
 
 
 def test_a_disk_that_hangs_delays_a_job_for_a_while_and_no_other(
@@ -347,7 +333,7 @@ def test_a_job_that_is_cancelled_while_its_blocks_are_read_ends(
     def publish() -> None:
         assert not loop.take_events()
         if slow.go_on.is_set():
-            if engine.cache.restoring:
+            if engine.disk is not None and engine.disk._restores:
                 return
             engine.check()
             loop.mailbox.put(Stop())
@@ -367,5 +353,234 @@ def test_reading_leaves_memory_for_those_that_run(open_engine: OpenEngine) -> No
     assert engine.disk is not None
     engine.cache.pool.allocate(12)
     restore = engine.disk.begin(make_job(prompt(600)), lambda restore: None)
-    assert restore is not None and len(restore.blocks) == 6
+    assert restore is not None and len(restore.keys) == 6
     assert engine.disk.begin(make_job(prompt(500, seed=3)), lambda restore: None) is None
+
+
+def test_a_read_that_hangs_has_no_block_of_the_engine(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another job that needs nearly all memory runs meanwhile."""
+    serve(open_engine(), [make_job(prompt(600), max_tokens=1)])
+    monkeypatch.setattr(disk_cache, "READ_SECONDS", 0.05)
+    engine = open_engine(blocks=24)
+    assert engine.disk is not None
+    slow = SlowFiles(engine.disk._files, monkeypatch)
+    try:
+        assert engine.disk.begin(make_job(prompt(600)), lambda restore: None) is not None
+        assert slow.begun.wait(60)
+        engine.check()
+        assert engine.cache.pool.num_used == 0
+        large = make_job(prompt(650, seed=4), max_tokens=4)
+        (result,) = serve(engine, [large], save=False)
+        assert result.bits == run_alone(large).bits
+    finally:
+        slow.go_on.set()
+
+
+def test_what_is_read_has_a_bound_and_a_longer_prompt_comes_in_parts(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [prompt(200), prompt(300, seed=1), prompt(250, seed=2)]
+    serve(open_engine(), [make_job(each, max_tokens=1) for each in prompts])
+    monkeypatch.setattr(disk_cache, "MAX_READ_BYTES", 1000)
+    engine = open_engine()
+    assert engine.disk is not None
+    disk, read, buffered = engine.disk, engine.disk._files.read, list[int]()
+
+    def counted(key: bytes, parts: Parts) -> PackedScores | None:
+        buffered.append(disk._num_buffered_bytes)
+        return read(key, parts)
+
+    monkeypatch.setattr(disk._files, "read", counted)
+    jobs = [make_job(each, max_tokens=4, client=client) for client, each in enumerate(prompts)]
+    for job, result in zip(jobs, serve(engine, jobs), strict=True):
+        assert result.bits == run_alone(job).bits and result.num_reused_tokens >= 192
+    assert len(buffered) == 6 + 9 + 7 and 500 < max(buffered) <= 1000 and disk._num_buffered_bytes == 0
+
+
+def test_a_disk_that_hangs_at_the_end_is_waited_for_no_longer_than_one_that_does_not(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine, go_on = open_engine(), threading.Event()
+    assert engine.disk is not None
+    serve(engine, [JOBS["plain"]()], save=False)
+    monkeypatch.setattr(disk_cache, "PREFIX_CACHE_SAVE_SECONDS", 0.05)
+    monkeypatch.setattr(block_writer, "MAX_QUEUED_BYTES", 600)
+    monkeypatch.setattr(engine.disk._files, "write", lambda *_: go_on.wait(60) and 0)
+    try:
+        engine.disk.save()
+        assert not go_on.is_set() and not blocks_in(tmp_path)
+    finally:
+        go_on.set()
+
+
+def test_what_is_discarded_is_gone_before_its_files_are_removed(open_engine: OpenEngine, tmp_path: Path) -> None:
+    """Also blocks that continue it on the disk alone, and those that wait to be written. What is computed afterwards is
+    written again."""
+    longer = make_job([*prompt(200), *prompt(200, seed=6)], max_tokens=1)
+    serve(open_engine(), [longer, make_job(prompt(100, seed=5), max_tokens=1)])
+    assert blocks_in(tmp_path) == 12 + 3
+    engine, go_on = open_engine(), threading.Event()
+    assert engine.disk is not None
+    other = [*prompt(192), *prompt(100, seed=9)]
+    serve(engine, [JOBS["plain"](), make_job(other, max_tokens=1)], save=False)
+    disk = engine.disk
+    disk._writer.put(partial(wait_for, go_on))
+    disk._writer.look_around()
+    try:
+        for node in engine.cache.tree.match(other, 9):
+            disk.evicted(node)
+        assert disk._writer._num_queued_bytes
+        engine.cache.discard(prompt(200), "")
+        assert disk.begin(JOBS["plain"](), lambda restore: None) is None
+        assert disk.begin(make_job(longer.prompt), lambda restore: None) is None
+    finally:
+        go_on.set()
+    wait_for_writer(engine)
+    assert blocks_in(tmp_path) == 3, "those of the other prompt"
+    (result,) = serve(engine, [JOBS["plain"]()])
+    assert result.num_reused_tokens == 0 and blocks_in(tmp_path) == 6 + 3
+    (result,) = serve(open_engine(), [make_job(longer.prompt, max_tokens=1)])
+    assert result.num_reused_tokens == 192
+
+
+def test_a_request_that_bans_all_tokens_discards_no_blocks(open_engine: OpenEngine, tmp_path: Path) -> None:
+    engine = open_engine()
+    serve(engine, [JOBS["plain"]()], save=False)
+    bans = tuple((token, -np.inf) for token in range(engine.model.vocab_size))
+    engine.add(make_job(prompt(200), logit_bias=bans))
+    while not engine.idle:
+        engine.step()
+    assert engine.disk is not None and len(engine.cache.tree.match(prompt(200), 6)) == 6
+    engine.disk.save()
+    assert blocks_in(tmp_path) == 6
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_block_that_cannot_be_read_now_is_not_removed(
+    open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    serve(open_engine(), [JOBS["plain"]()])
+    engine = open_engine()
+
+    def fail(folder: PrivateFolder, name: str, max_bytes: int) -> FileIO:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PrivateFolder, "reader", fail)
+        (result,) = serve(engine, [JOBS["plain"]()], save=False)
+    assert result.bits == run_alone(JOBS["plain"]()).bits and result.num_reused_tokens == 0
+    assert blocks_in(tmp_path) == 6 and engine.load().num_damaged_files == 0
+    (result,) = serve(open_engine(), [JOBS["plain"]()])
+    assert result.num_reused_tokens == 192
+
+
+def test_what_waits_behind_others_is_no_sign_of_a_disk_that_hangs(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk reads, but slowly: a client's second job has waited for longer than a block may take."""
+    mine, other = [prompt(100, seed) for seed in (0, 1)], prompt(100, seed=2)
+    serve(open_engine(), [make_job(each, max_tokens=1) for each in (*mine, other)])
+    engine = open_engine()
+    assert engine.disk is not None
+    disk, clock, steps, begun = engine.disk, Clock(), threading.Semaphore(0), threading.Semaphore(0)
+    monkeypatch.setattr(disk_cache, "time", clock)
+    monkeypatch.setattr(disk_cache, "READ_SECONDS", 5.0)
+    read = disk._files.read
+
+    def slow(key: bytes, parts: Parts) -> PackedScores | None:
+        begun.release()
+        assert steps.acquire(timeout=60)
+        return read(key, parts)
+
+    monkeypatch.setattr(disk._files, "read", slow)
+    try:
+        for each in mine:
+            assert disk.begin(make_job(each, client=1), lambda restore: None) is not None
+        assert begun.acquire(timeout=60)
+        clock.now += 4
+        steps.release()
+        assert begun.acquire(timeout=60), "the next block of the first job"
+        clock.now += 4
+        assert len(disk.overdue()) == 2
+        assert disk.begin(make_job(other, client=2), lambda restore: None) is not None
+        clock.now += 4
+        assert disk.begin(make_job(prompt(100, seed=2), client=3), lambda restore: None) is None, "now it hangs"
+    finally:
+        steps.release(20)
+
+
+def test_a_job_that_waits_for_several_reads_waits_no_longer_in_all(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = [*prompt(192), *prompt(100, seed=6)]
+    serve(open_engine(), [make_job(longer, max_tokens=1)])
+    engine = open_engine()
+    assert engine.disk is not None
+    clock = Clock()
+    monkeypatch.setattr(disk_cache, "time", clock)
+    monkeypatch.setattr(disk_cache, "READ_SECONDS", 5.0)
+    loop, first, second = EngineLoop(engine), JOBS["plain"](), make_job(longer, max_tokens=1)
+    loop.mailbox.put(Submit([first, second]))
+    loop._empty_mailbox(wait=False)
+    (restore,) = engine.disk._restores
+    assert [each.job for each in restore.waiting] == [first, second]
+    restored = loop.mailbox.get(timeout=60)
+    clock.now += 3
+    slow = SlowFiles(engine.disk._files, monkeypatch)
+    try:
+        loop._execute(restored)
+        assert list(loop.preparing) == [second.id] and engine.disk.overdue() == []
+        clock.now += 3
+        assert engine.disk.overdue() == [second]
+    finally:
+        slow.go_on.set()
+
+
+def test_what_was_being_computed_when_blocks_were_forgotten_is_not_written(
+    open_engine: OpenEngine, tmp_path: Path
+) -> None:
+    engine = open_engine()
+    assert engine.disk is not None
+    serve(engine, [make_job(prompt(200, seed=3), max_tokens=1)], save=False)
+    engine.add(make_job(prompt(1500), max_tokens=1, choices=2))
+    engine.add(make_job(prompt(300, seed=2), max_tokens=1))
+    engine.step()
+    forget(tmp_path / "cache")
+    wait_for_writer(engine)
+    engine.disk._writer.look_around()
+    wait_for_writer(engine)
+    engine.disk._look_around()
+    while not engine.idle:
+        engine.step()
+        engine.check()
+    assert not engine.cache.tree.blocks
+    engine.undelivered = []
+    serve(engine, [make_job(prompt(100, seed=4), max_tokens=1)])
+    assert blocks_in(tmp_path) == 3, "that of the job that came later"
+
+
+def test_without_locks_the_cache_works_and_what_is_forgotten_meanwhile_is_not_written(
+    open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object, **__: object) -> bool:
+        raise NoLocks
+
+    for name in ("try_lock", "wait_for_lock"):
+        monkeypatch.setattr(block_files, name, no_locks)
+    serve(open_engine(), [JOBS["plain"]()])
+    engine = open_engine()
+    (result,) = serve(engine, [JOBS["plain"]()], save=False)
+    assert result.num_reused_tokens == 192
+    replacing = PrivateFolder.replacing
+
+    @contextmanager
+    def forgotten_meanwhile(folder: PrivateFolder, name: str, temporary: str) -> Iterator[BinaryIO]:
+        with replacing(folder, name, temporary) as file:
+            yield file
+            (tmp_path / "cache" / "lock").write_text("another")  # as `forget` before it removes what it finds
+
+    monkeypatch.setattr(PrivateFolder, "replacing", forgotten_meanwhile)
+    files = BlockFiles(tmp_path / "cache", 1 << 20, BLOCK_BYTES)
+    with pytest.raises(Forgotten):
+        files.write(bytes(40), [np.zeros(BLOCK_BYTES, np.uint8)], None, 0, files.word)
+    assert not (tmp_path / "cache" / f"{bytes(40).hex()}.kv").exists()

@@ -101,6 +101,18 @@ def test_what_it_computed_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None
     assert results.jobs[unrelated.id].num_reused_tokens >= 32
 
 
+def test_what_neighbours_compute_from_its_blocks_is_not_reused_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are prefilling when it fails, and keep the blocks that they share with it."""
+    engine = make_engine()
+    step_until_idle(engine, [make_job(LONG, max_tokens=2)])
+    neighbour, bad = make_job(LONG * 14, request=1, max_tokens=2), make_job(LONG, request=2, max_tokens=20)
+    spoiled = spoil(np.nan, lambda row: _is_of(engine, row, bad))
+    monkeypatch.setattr(engine.model, "evaluate", Faulty(engine, spoiled))
+    _, failures = step_until_idle(engine, [neighbour, bad])
+    assert [event.job for event in failures] == [bad.id]
+    assert engine.cache.tree.blocks == set()
+
+
 @pytest.mark.parametrize("prompt", ["short", LONG])
 def test_a_damaged_tail_is_not_reused_either(monkeypatch: pytest.MonkeyPatch, prompt: str) -> None:
     engine = make_engine()

@@ -6,6 +6,7 @@ values, so folder and files are the user's alone.
 
 The file `lock` contains a random word, which `forget` replaces when it removes all blocks. Whoever writes a block holds
 the lock, and has to have seen that word when the block was computed: so what was forgotten is not written afterwards.
+Where the file system has no locks, the word is read again after the block was written.
 """
 
 from __future__ import annotations
@@ -15,22 +16,20 @@ import hashlib
 import os
 import secrets
 import struct
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as ReadOnly
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onward.engine.prefix_tree import PackedScores
+from onward.file_locks import NoLocks, try_lock, wait_for_lock
 from onward.private_files import ABANDONED_SECONDS, TEMPORARY, PrivateFolder, private_folder
-
-if sys.platform != "win32":
-    import fcntl
 
 SUFFIX = ".kv"
 LOCK = "lock"
@@ -41,10 +40,12 @@ FULL_FRACTION = 7 / 8
 SCAN_FRACTION = 1 / 16
 """Of the maximum: how much is written before the sizes of all files are counted again."""
 MAX_SCORES_BYTES = 1 << 26
+FORGET_SECONDS = 10.0
+"""How long `forget` waits for those that write at this moment."""
 RANK_NS = 1000
 """By how much a block counts as older than the one before it in a list of uses, in nanoseconds."""
 _MAGIC = b"onward kv block 1\n"
-_DIGEST_BYTES = 32
+_DIGEST_BYTES, _FAMILY_BYTES = 32, 8
 _HEADER = struct.Struct("<QIII")
 """Bytes of keys and values, scored tokens, alternatives per token, whether there are ranks."""
 
@@ -61,7 +62,7 @@ class Forgotten(Exception):
 
 
 class Unusable(Exception):
-    """The file of a block is not what it should be."""
+    """What lies in the place of a block's file is not that block."""
 
 
 class Missing(Unusable):
@@ -75,8 +76,14 @@ def root_key(identity: str, salt: str) -> bytes:
 
 
 def next_key(key: bytes, tokens: ReadOnly[int]) -> bytes:
-    """Return the key of the block with `tokens`, after that of the block before it."""
-    return hashlib.blake2b(key + np.array(tokens, "<i4").tobytes(), digest_size=_DIGEST_BYTES).digest()
+    """Return the key of the block with `tokens`, after that of the block before it. It begins with the family."""
+    digest = hashlib.blake2b(key + np.array(tokens, "<i4").tobytes(), digest_size=_DIGEST_BYTES).digest()
+    return (family_of(key) or digest[:_FAMILY_BYTES]) + digest
+
+
+def family_of(key: bytes) -> bytes:
+    """Return what the keys of a prompt's first block and of all blocks that continue it have in common."""
+    return key[:-_DIGEST_BYTES]
 
 
 def file_bytes(block_bytes: int, scores: PackedScores | None) -> int:
@@ -86,10 +93,10 @@ def file_bytes(block_bytes: int, scores: PackedScores | None) -> int:
 
 def forget(folder: Path) -> int:
     """Remove all blocks, and keep servers that run from writing those they have. Returns how many there were. Raises
-    OSError. A folder that does not exist is left so."""
+    OSError, also where others write for more than FORGET_SECONDS. A folder that does not exist is left so."""
     if not folder.is_symlink() and not folder.exists():
         return 0
-    with private_folder(folder) as opened, _locked(opened, exclusive=True) as descriptor:
+    with private_folder(folder) as opened, _locked(opened, exclusive=True) as (descriptor, _):
         _write_word(descriptor)  # before: what is left of an interrupted removal is removed by the next one
         names = [name for name, _ in opened.files() if name.endswith((SUFFIX, TEMPORARY))]
         for name in names:
@@ -108,7 +115,7 @@ class BlockFiles:
     """The files of blocks of `block_bytes` each. `sizes` is what is known to be there: the files of other processes
     are found by `refresh`.
 
-    `size_of`, `read` and `drop` may be used on any thread; all others on one thread at a time.
+    `size_of`, `read`, `drop` and `discard` may be used on any thread; all others on one thread at a time.
     """
 
     def __init__(self, folder: Path, max_bytes: int, block_bytes: int) -> None:
@@ -118,7 +125,11 @@ class BlockFiles:
         self.block_bytes = block_bytes
         self._sizes: dict[bytes, int] = {}
         self._changing = threading.Lock()
-        """Held while `_sizes` is replaced or changed."""
+        """Held while `_sizes` or `discarded` is replaced or changed."""
+        self.discarded: dict[bytes, int] = {}
+        """Families whose files have not been removed yet, and when each was discarded last, as a running number.
+        Replaced, never modified."""
+        self._num_discards = 0
         self._all_bytes = self._written_bytes = 0
         """All files when they were counted last, and what was written since."""
         self._seen_ns = -1
@@ -128,58 +139,68 @@ class BlockFiles:
         self.word = b""
         """That of the folder, as far as this process knows. What was computed with another one is not written."""
         with private_folder(folder) as opened:
-            with suppress(OSError), _locked(opened) as descriptor:  # on a read-only disk blocks can be read
+            with suppress(OSError), _locked(opened) as (descriptor, _):  # on a read-only disk blocks can be read
                 self.word = _read_word(descriptor)
             self._scan(opened)
 
     def size_of(self, key: bytes) -> int:
-        """Return the size of a block's file, 0 if none is known."""
-        return self._sizes.get(key, 0)
+        """Return the size of a block's file, 0 if none is known, or if it was discarded."""
+        return 0 if family_of(key) in self.discarded else self._sizes.get(key, 0)
 
     def read(self, key: bytes, parts: Parts) -> PackedScores | None:
         """Read a block into `parts`, and return its scores. What `parts` contain is only valid if this returns. Raises
-        Unusable."""
-        limit = file_bytes(self.block_bytes, None) + MAX_SCORES_BYTES
-        try:
-            with private_folder(self.folder) as opened, opened.reader(_name(key), limit) as file:
-                found = os.fstat(file.fileno()).st_size
-                magic, digest = file.read(len(_MAGIC)), file.read(_DIGEST_BYTES)
-                header = file.read(_HEADER.size)
-                if magic != _MAGIC or len(header) != _HEADER.size:
-                    raise Unusable("its beginning is not that of a block")
-                num_bytes, *shape = _HEADER.unpack(header)
-                scores = _empty_scores(*shape, limit=found)
-                if num_bytes != self.block_bytes or found != file_bytes(num_bytes, scores):
-                    raise Unusable("its size is not that of a block")
-                arrays = [*parts, *_arrays(scores)]
-                if any(file.readinto(array.data) != array.nbytes for array in arrays):
-                    raise Unusable("it is incomplete")
-        except FileNotFoundError:
-            raise Missing("there is none") from None
-        except OSError as error:
-            raise Unusable(error.strerror or str(error)) from None
+        Unusable; OSError where it cannot be read now, which says nothing about the file."""
+        with private_folder(self.folder) as opened, self._open(opened, key) as file:
+            found = os.fstat(file.fileno()).st_size
+            magic, digest = file.read(len(_MAGIC)), file.read(_DIGEST_BYTES)
+            header = file.read(_HEADER.size)
+            if magic != _MAGIC or len(header) != _HEADER.size:
+                raise Unusable("its beginning is not that of a block")
+            num_bytes, *shape = _HEADER.unpack(header)
+            scores = _empty_scores(*shape, limit=found)
+            if num_bytes != self.block_bytes or found != file_bytes(num_bytes, scores):
+                raise Unusable("its size is not that of a block")
+            arrays = [*parts, *_arrays(scores)]
+            if any(file.readinto(array.data) != array.nbytes for array in arrays):
+                raise Unusable("it is incomplete")
         if digest != _digest(key, header, arrays):
             raise Unusable("it was altered")
         return scores
 
+    def _open(self, opened: PrivateFolder, key: bytes) -> FileIO:
+        if family_of(key) in self.discarded:
+            raise Missing("it was discarded")
+        try:
+            return opened.reader(_name(key), file_bytes(self.block_bytes, None) + MAX_SCORES_BYTES)
+        except FileNotFoundError:
+            raise Missing("there is none") from None
+        except OSError as error:
+            if error.errno in (None, errno.ELOOP):  # not the user's own file, or a link
+                raise Unusable(error.strerror or str(error)) from None
+            raise
+
     def write(self, key: bytes, parts: Parts, scores: PackedScores | None, ns: int, word: bytes) -> int:
         """Write a block that was used at time `ns`, in nanoseconds since the epoch, and return the size of its file; 0
-        while others forget, and for one that is too large. `word`: that of the folder when the block was computed, as
-        this process knew it. Raises OSError, and Forgotten."""
+        while others forget, and for one that was discarded or is too large. `word`: that of the folder when the block
+        was computed, as this process knew it. Raises OSError, and Forgotten."""
         arrays = [*parts, *_arrays(scores)]
         header = _HEADER.pack(self.block_bytes, *_shape(scores))
         size = file_bytes(self.block_bytes, scores)
-        if size > min(self.max_bytes * FULL_FRACTION, self.block_bytes + MAX_SCORES_BYTES):
+        is_too_large = size > min(self.max_bytes * FULL_FRACTION, self.block_bytes + MAX_SCORES_BYTES)
+        if is_too_large or family_of(key) in self.discarded:
             return 0
         with private_folder(self.folder) as opened:
             self._make_room(opened, size)
             try:
-                with _locked(opened) as descriptor:
+                with _locked(opened) as (descriptor, is_locked):
                     self._require_word(descriptor, word)
                     self._look_for_others(opened)
-                    with opened.replacing(_name(key), f"{key.hex()[:16]}{secrets.token_hex(4)}") as file:
+                    with opened.replacing(_name(key), f"{key.hex()[-16:]}{secrets.token_hex(4)}") as file:
                         file.writelines([_MAGIC, _digest(key, header, arrays), header])
                         file.writelines(array.data for array in arrays)
+                    if not is_locked and _read_word(descriptor) != word:
+                        opened.remove(_name(key))
+                        self._require_word(descriptor, word)
             except BlockingIOError:
                 return 0
             opened.set_time(_name(key), ns)
@@ -205,20 +226,35 @@ class BlockFiles:
             for key in keys:
                 opened.remove(_name(key))
 
+    def discard(self, families: Iterable[bytes]) -> None:
+        """Neither find, read nor write any block of these families until `remove_discarded` has removed their files."""
+        with self._changing:
+            self._num_discards += 1
+            self.discarded = self.discarded | dict.fromkeys(families, self._num_discards)
+
+    def remove_discarded(self, discarded: Mapping[bytes, int]) -> None:
+        """Remove the files of families that were discarded (what `discarded` was). They may be written again then,
+        except those that were discarded once more meanwhile. Raises OSError; then all stay discarded."""
+        if not discarded:
+            return
+        with private_folder(self.folder) as opened:
+            for name in [name for name, _ in opened.files() if family_of(_key(name)) in discarded]:
+                opened.remove(name)
+        with self._changing:
+            self._sizes = {key: size for key, size in self._sizes.items() if family_of(key) not in discarded}
+            self.discarded = dict(self.discarded.items() - discarded.items())
+
     def refresh(self, word: bytes) -> None:
         """Find the files of other processes, if there may be new ones. Raises Forgotten."""
         with suppress(OSError), private_folder(self.folder) as opened:
-            with _locked(opened) as descriptor:
+            with _locked(opened) as (descriptor, _):
                 self._require_word(descriptor, word)
             self._look_for_others(opened)
             if self._has_news:
                 self._scan(opened)
 
     def _require_word(self, lock: int, word: bytes) -> None:
-        found = _read_word(lock)
-        if not word:
-            self.word = found
-        elif found != word:
+        if (found := _read_word(lock)) != word:
             with self._changing:
                 self._sizes = {}
             raise Forgotten(found)
@@ -271,7 +307,7 @@ def _key(name: str) -> bytes:
         key = bytes.fromhex(name.removesuffix(SUFFIX))
     except ValueError:
         return b""
-    return key if len(key) == _DIGEST_BYTES else b""
+    return key if len(key) == _FAMILY_BYTES + _DIGEST_BYTES else b""
 
 
 def _digest(key: bytes, header: bytes, arrays: Parts) -> bytes:
@@ -308,16 +344,20 @@ def _empty_scores(count: int, top: int, has_ranks: int, *, limit: int) -> Packed
 
 
 @contextmanager
-def _locked(opened: PrivateFolder, *, exclusive: bool = False) -> Iterator[int]:
-    """Hold the lock, together with others unless `exclusive`; yield a descriptor of its file. Raises BlockingIOError
-    while somebody else has it alone."""
+def _locked(opened: PrivateFolder, *, exclusive: bool = False) -> Iterator[tuple[int, bool]]:
+    """Hold the lock, together with others unless `exclusive`; yield a descriptor of its file, and whether the file
+    system has locks. Raises BlockingIOError while somebody else has it, with `exclusive` after FORGET_SECONDS."""
     descriptor = opened.open(LOCK, os.O_RDWR | os.O_CREAT)
     try:
-        if sys.platform != "win32":
-            fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH | fcntl.LOCK_NB)
+        is_locked = True
+        try:
+            if not (wait_for_lock(descriptor, FORGET_SECONDS) if exclusive else try_lock(descriptor, shared=True)):
+                raise BlockingIOError(errno.EAGAIN, "another process is using it")
+        except NoLocks:
+            is_locked = False
         if not _read_word(descriptor):
             _write_word(descriptor)
-        yield descriptor
+        yield descriptor, is_locked
     finally:
         os.close(descriptor)
 

@@ -25,7 +25,7 @@ class NextTier(Protocol):
 
     def discarded(self, prompt: ReadOnly[int], salt: str, nodes: ReadOnly[Node]) -> None:
         """Nodes are about to be removed because they may be damaged: all that hold the beginning of `prompt`, or
-        continue it. None of them may come back."""
+        continue it. Neither they nor other blocks after the prompt's first one may come back, from this call on."""
         ...
 
 
@@ -150,8 +150,9 @@ class KVCache:
         self.pool = BlockPool(num_blocks, self._evict)
         self.share_prefixes = share_prefixes
         self.next_tier: NextTier | None = None
-        self.restoring: list[list[int]] = []
-        """Block tables of prefixes that are being read from the next tier."""
+        self.era = 0
+        """Raised whenever blocks are discarded. What sequences of an earlier one compute is not published: it may come
+        from such blocks, or has to be forgotten."""
 
     def find(self, sequence: Sequence) -> list[Node]:
         """Return the cached blocks of the longest reusable prefix of a sequence's prompt. Modifies nothing.
@@ -247,7 +248,7 @@ class KVCache:
         (both contain the same bits): so a sequence that uses a block uses all blocks before it. A tail stays the
         sequence's own block, to which decode appends.
         """
-        if not self.share_prefixes:
+        if not self.share_prefixes or sequence.era != self.era:
             return
         full = min(sequence.computed, sequence.prompt_length) // self.block_tokens
         nodes = self.tree.insert(sequence.job.prompt, sequence.blocks[:full], sequence.job.salt)
@@ -282,6 +283,7 @@ class KVCache:
     def discard(self, prompt: ReadOnly[int], salt: str) -> None:
         """Remove all blocks from the cache that hold the beginning of `prompt` or continue it, because they may be
         damaged. Sequences that use one keep it."""
+        self.era += 1
         nodes = self.tree.below(prompt, salt)
         if self.next_tier is not None:
             self.next_tier.discarded(prompt, salt, nodes)
@@ -289,12 +291,13 @@ class KVCache:
 
     def drop_all(self) -> None:
         """Remove all blocks from the cache. Sequences that use one keep it."""
+        self.era += 1
         self._remove(self.tree.everything())
 
     def check(self, sequences: list[Sequence]) -> None:
         """Raise AssertionError if a block is lost, miscounted or shared by mistake."""
         self.tree.check()
-        self.pool.check([*(sequence.blocks for sequence in sequences), *self.restoring], self.tree.blocks)
+        self.pool.check([sequence.blocks for sequence in sequences], self.tree.blocks)
 
     def _evict(self, block: int) -> None:
         """Remove a block from the tree whose memory is needed."""

@@ -4,37 +4,39 @@ them. They are read back when a prompt needs them, before it is queued.
 Only full blocks are written: all of their tokens are a prompt's. The block at a prompt's end may have generated tokens
 behind it, which nobody may be meant to see.
 
-A thread writes; others read, straight into blocks that the engine has allocated and does not use yet. No step waits for
-a disk.
+A thread writes; others read, into memory of their own, which is copied to blocks of the engine when it is complete. No
+step waits for a disk, and a read that hangs has no block.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ReadOnly
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from onward.engine.block_files import (
     RANK_NS,
     BlockFiles,
-    Forgotten,
     Missing,
     Parts,
     Unusable,
+    family_of,
     file_bytes,
     next_key,
     root_key,
 )
+from onward.engine.block_writer import BlockWriter
 from onward.engine.cache import KVCache
 from onward.engine.job import Job
 from onward.engine.prefix_tree import Node, PackedScores
@@ -46,37 +48,46 @@ from onward.settings import PREFIX_CACHE_SAVE_SECONDS
 log = logging.getLogger("onward.engine")
 
 READ_SECONDS = 5.0
-"""How long a job waits for its blocks; then it computes those that are missing."""
+"""How long a job waits for its blocks; then it computes those that are missing. A disk that takes as long for one block
+hangs: as long as it does, nobody waits for it."""
+MAX_READ_BYTES = 128 << 20
+"""Memory of what was read and is not in the cache yet, of all jobs together. A longer prompt is read in parts."""
 REFRESH_SECONDS = 10.0
 """How long it may take until blocks of other processes are found."""
-PAUSE_SECONDS = 60.0
-"""How long nothing is written after a write has failed."""
-MAX_QUEUED_BYTES = 64 << 20
-"""Memory of blocks that wait to be written. Where a disk is slower, blocks are lost, which costs computing them."""
 KEPT_FRACTION = 1 / 4
 """Of all blocks: how many reading leaves available."""
 
 
+class WaitingJob(NamedTuple):
+    """A job that waits for blocks, at most until `deadline` (by `time.monotonic`)."""
+
+    job: Job
+    deadline: float
+
+
 @dataclass(slots=True, eq=False)
 class Restore:
-    """Blocks that are being read for `job`. The cached blocks before them, `held`, are not evicted meanwhile.
+    """Blocks of `job` that are being read: those after its first `num_before`.
 
-    `scores` and `is_damaged` belong to the thread that reads, until it says that it has finished.
+    From `blocks` on, what follows belongs to the thread that reads, until it says that it has finished.
     """
 
     job: Job
+    num_before: int
     keys: list[bytes]
-    held: list[int]
-    blocks: list[int]
-    parts: list[Parts]
-    begun: float
     era: int
-    scores: list[PackedScores | None] = field(default_factory=list)
-    """Those of the blocks that were read."""
+    waiting: list[WaitingJob]
+    """The jobs that wait for it, its own first. Replaced, never modified, except by additions."""
+    blocks: list[tuple[NDArray[np.uint8], PackedScores | None]] = field(default_factory=list)
+    """Memory and scores of those that were read."""
+    num_bytes: int = 0
+    """Their share of MAX_READ_BYTES."""
+    is_cut: bool = False
+    """Whether there was no memory for more."""
     is_damaged: bool = False
     """Whether a file was found that is not a block."""
-    jobs: list[Job] = field(default_factory=list)
-    """Those that wait for it."""
+    reading_since: float = 0.0
+    """When the thread began to read a block; 0 while it does not."""
 
 
 class DiskCache:
@@ -91,66 +102,63 @@ class DiskCache:
         self._cache = cache
         self._memory = memory
         self._restores: list[Restore] = []
-        self._era = 0
-        """Raised when blocks are discarded: those that are being read are not added then."""
         self._readers = FairPool("onward-blocks", max_threads=2, max_per_owner=1)
-        self._writer = _Writer(files)
+        self._has_memory = threading.Condition()
+        self._num_buffered_bytes = 0
+        """Of MAX_READ_BYTES. Modified under the lock."""
+        self._is_closed = False
+        self._writer = BlockWriter(files)
         self._refresh_at = 0.0
         self._num_read = self._num_damaged = 0
         cache.next_tier = self
 
-    def begin(self, job: Job, finished: Callable[[Restore], None]) -> Restore | None:
-        """Begin to read blocks of a job's prompt. Returns what the job has to wait for, None if there is nothing to
-        read, or no room. `finished` is called on another thread: `finish` must follow."""
+    def begin(self, job: Job, finished: Callable[[Restore], None], deadline: float | None = None) -> Restore | None:
+        """Begin to read blocks of a job's prompt. Returns what the job waits for, None if there is nothing to read, no
+        room, or no time: `deadline` is the one that the job has if it has waited before. `finished` is called on
+        another thread: `finish` must follow."""
         self._look_around()
-        tokens, size = job.prompt, self._cache.block_tokens
-        limit = shareable_tokens(len(tokens)) // size
-        path = self._cache.tree.match(tokens, limit, job.salt)
-        if len(path) == limit or not all(_is_enough(node.scores, job, size) for node in path):
-            return None
-        key = self._key_of(path[-1]) if path else root_key(self._identity, job.salt)
-        least = file_bytes(self._files.block_bytes, None) + _wants_scores(job)
-        keys: list[bytes] = []
-        for begin in range(len(path) * size, limit * size, size):
-            key = next_key(key, tokens[begin : begin + size])
-            if self._files.size_of(key) < least:
-                break
-            keys.append(key)
         now = time.monotonic()
-        if not keys or any(now - restore.begun > READ_SECONDS for restore in self._restores):
-            return None  # there is nothing, or the disk hangs
-        under_way = (restore for restore in self._restores if keys[0] in restore.keys)
-        return next(under_way, None) or self._start(job, path, keys, finished)
+        waiting = WaitingJob(job, now + READ_SECONDS if deadline is None else deadline)
+        if now >= waiting.deadline or any(_hangs(restore, now) for restore in self._restores):
+            return None
+        path, keys = self._find(job)
+        if not keys:
+            return None
+        for restore in self._restores:
+            if keys[0] in restore.keys:
+                restore.waiting.append(waiting)
+                return restore
+        del keys[max(0, self._room(path)) :]
+        return self._start(Restore(job, len(path), keys, self._cache.era, [waiting]), finished) if keys else None
 
     def finish(self, restore: Restore) -> None:
         """Add the blocks that were read to the cache, unless some were discarded meanwhile."""
         self._look_around()
         self._restores.remove(restore)
-        table, count = [*restore.held, *restore.blocks], len(restore.scores)
-        self._cache.restoring.remove(table)
         self._num_damaged += restore.is_damaged
-        path = self._cache.tree.match(restore.job.prompt, len(restore.held), restore.job.salt)
-        if restore.era == self._era and [node.block for node in path] == restore.held:
-            nodes = self._cache.adopt(restore.job.prompt, table, len(restore.held) + count, restore.job.salt)
-            for index, node in enumerate(nodes[len(restore.held) :]):
-                node.disk_key = restore.keys[index]
-                node.scores = node.scores or restore.scores[index]
-            self._num_read += count
-        self._cache.pool.release(table)
+        if restore.blocks and restore.era == self._cache.era:
+            self._adopt(restore)
+            keys = restore.keys[: len(restore.blocks)]
+            self._writer.put(partial(self._files.touch, keys, time.time_ns()))
+        restore.blocks = []
+        with self._has_memory:
+            self._num_buffered_bytes -= restore.num_bytes
+            self._has_memory.notify_all()
 
     def overdue(self) -> list[Job]:
         """Return the jobs that have waited too long, each once. They need not wait any more."""
         now = time.monotonic()
-        late = [restore for restore in self._restores if now - restore.begun > READ_SECONDS]
-        jobs = [job for restore in late for job in restore.jobs]
-        for restore in late:
-            restore.jobs = []
-        return jobs
+        late: list[Job] = []
+        for restore in self._restores:
+            late += [each.job for each in restore.waiting if each.deadline <= now]
+            restore.waiting = [each for each in restore.waiting if each.deadline > now]
+        return late
 
     @property
     def poll_seconds(self) -> float | None:
         """How long to wait before `overdue` is asked again; None while nobody waits."""
-        return READ_SECONDS / 4 if any(restore.jobs for restore in self._restores) else None
+        deadlines = [each.deadline for restore in self._restores for each in restore.waiting]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def counted(self, load: EngineLoad) -> EngineLoad:
         """Return the load with what was read and written."""
@@ -170,85 +178,157 @@ class DiskCache:
         if self._files.size_of(key) >= size:
             self._writer.put(partial(self._files.touch, [key], time.time_ns()))
         elif self._writer.has_room(size):
-            with suppress(MemoryError):
-                self._writer.put_block(key, [np.concatenate(self._memory(node.block))], node.scores, size)
+            self._put_block(key, node, time.time_ns())
 
     def discarded(self, prompt: ReadOnly[int], salt: str, nodes: ReadOnly[Node]) -> None:
-        """See NextTier."""
-        self._era += 1
+        """See NextTier. Blocks that are only on the disk are of the same family as the prompt's first."""
+        families = {family_of(self._key_of(node)) for node in nodes if node.is_full}
         size = self._cache.block_tokens
-        keys = [self._key_of(node) for node in nodes if node.is_full]
-        key = root_key(self._identity, salt)
-        for begin in range(0, len(prompt) - size + 1, size):
-            key = next_key(key, prompt[begin : begin + size])
-            keys.append(key)
-        self._writer.put(partial(self._files.drop, keys))
+        if len(prompt) >= size:
+            families.add(family_of(next_key(root_key(self._identity, salt), prompt[:size])))
+        if families:
+            self._files.discard(families)
+            self._writer.look_around()
 
     def save(self) -> None:
-        """Write the blocks that are not on the disk, those used last first, and note when all were used. Blocks, at
-        most about PREFIX_CACHE_SAVE_SECONDS. No sequence may be left."""
+        """Write the blocks that are not on the disk, those used last first, and note when all were used: for at most
+        PREFIX_CACHE_SAVE_SECONDS, also where the disk hangs. No sequence may be left."""
         self._look_around()
         deadline = time.monotonic() + PREFIX_CACHE_SAVE_SECONDS
-        if not self._writer.end(PREFIX_CACHE_SAVE_SECONDS):
-            return
         now, total = time.time_ns(), 0
+        uses: list[tuple[bytes, int]] = []
+        new: list[tuple[bytes, Node, int]] = []
         nodes = [node for node in map(self._cache.tree.node, self._cache.pool.by_last_use()) if node.is_full]
         for rank, node in enumerate(nodes):
-            total += file_bytes(self._files.block_bytes, node.scores)
-            if total > self._files.max_bytes or not self._writer.may_write:
-                return
-            if time.monotonic() > deadline:
-                log.info("prefix cache: the %d blocks that were used longest ago were not kept", len(nodes) - rank)
-                return
-            ns = now - rank * RANK_NS
-            self._writer.write(self._key_of(node), [*self._memory(node.block)], node.scores, ns, self._files.word)
+            key, size = self._key_of(node), file_bytes(self._files.block_bytes, node.scores)
+            total += size
+            if total > self._files.max_bytes:
+                break
+            if self._files.size_of(key) >= size:
+                uses.append((key, now - rank * RANK_NS))
+            else:
+                new.append((key, node, now - rank * RANK_NS))
+        self._writer.put(partial(self._touch, uses))
+        for index, (key, node, ns) in enumerate(new):
+            size = file_bytes(self._files.block_bytes, node.scores)
+            if not self._writer.wait_for_room(size, deadline - time.monotonic()):
+                log.info("prefix cache: %d blocks were not kept, those that were used longest ago", len(new) - index)
+                break
+            if not self._writer.may_write or not self._put_block(key, node, ns):
+                break
+        if not self._writer.end(deadline - time.monotonic()):
+            log.info("prefix cache: the disk is too slow to keep everything")
 
     def close(self) -> None:
-        """End the threads. What was not written is lost."""
+        """Have the threads end, without waiting for them."""
+        with self._has_memory:
+            self._is_closed = True
+            self._has_memory.notify_all()
         self._readers.close()
         self._writer.end(0.0)
 
-    def _start(
-        self, job: Job, path: list[Node], keys: list[bytes], finished: Callable[[Restore], None]
-    ) -> Restore | None:
-        pool, held = self._cache.pool, [node.block for node in path]
-        room = pool.num_available - sum(map(pool.is_idle, held)) - int(pool.num_blocks * KEPT_FRACTION)
-        if room <= 0:
-            return None
-        del keys[room:]
-        pool.share(held)
-        blocks = pool.allocate(len(keys))
-        parts = [self._memory(block) for block in blocks]
-        restore = Restore(job, keys, held, blocks, parts, time.monotonic(), self._era)
-        self._restores.append(restore)
-        self._cache.restoring.append([*held, *blocks])
+    def _find(self, job: Job) -> tuple[list[Node], list[bytes]]:
+        """Return the cached blocks that a job can use, and the keys of those after them that are on the disk."""
+        tokens, size = job.prompt, self._cache.block_tokens
+        limit = shareable_tokens(len(tokens)) // size
+        path = self._cache.tree.match(tokens, limit, job.salt)
+        keys: list[bytes] = []
+        if len(path) == limit or not all(_is_enough(node.scores, job, size) for node in path):
+            return path, keys
+        key = self._key_of(path[-1]) if path else root_key(self._identity, job.salt)
+        least = file_bytes(self._files.block_bytes, None) + _wants_scores(job)
+        for begin in range(len(path) * size, limit * size, size):
+            key = next_key(key, tokens[begin : begin + size])
+            if self._files.size_of(key) < least:
+                break
+            keys.append(key)
+        return path, keys
+
+    def _room(self, path: ReadOnly[Node]) -> int:
+        """Return how many blocks may be added after those of `path`."""
+        pool = self._cache.pool
+        num_idle = sum(pool.is_idle(node.block) for node in path)
+        return pool.num_available - num_idle - int(pool.num_blocks * KEPT_FRACTION)
+
+    def _start(self, restore: Restore, finished: Callable[[Restore], None]) -> Restore | None:
         try:
-            self._readers.submit(str(job.client), partial(self._read, restore, finished))
+            self._readers.submit(str(restore.job.client), partial(self._read, restore, finished))
         except RuntimeError:  # the system has no more threads
-            self.finish(restore)
             return None
+        self._restores.append(restore)
         return restore
 
     def _read(self, restore: Restore, finished: Callable[[Restore], None]) -> None:
-        """Read blocks until one is missing, or the time is over. On another thread."""
+        """Read blocks until one is missing, there is no memory, or nobody waits any more. On another thread."""
         try:
-            for key, parts in zip(restore.keys, restore.parts, strict=True):
-                if time.monotonic() - restore.begun > READ_SECONDS:
+            for key in restore.keys:
+                if not self._take_memory(restore, max(self._files.block_bytes, self._files.size_of(key))):
+                    restore.is_cut = bool(restore.blocks)
                     break
+                block = np.empty(self._files.block_bytes, np.uint8)
+                restore.reading_since = time.monotonic()
                 try:
-                    scores = self._files.read(key, parts)
+                    scores = self._files.read(key, [block])
                 except Unusable as problem:
                     restore.is_damaged = not isinstance(problem, Missing)
                     log.debug("prefix cache: %s is not used: %s", key.hex(), problem)
                     self._files.drop([key])
                     break
+                except OSError as problem:
+                    log.debug("prefix cache: %s cannot be read now: %s", key.hex(), problem)
+                    break
                 if not _is_enough(scores, restore.job, self._cache.block_tokens):
                     break
-                restore.scores.append(scores)
-            num_read = len(restore.scores)
+                restore.blocks.append((block, scores))
         finally:
+            restore.reading_since = 0.0
             finished(restore)
-        self._files.touch(restore.keys[:num_read], time.time_ns())
+
+    def _take_memory(self, restore: Restore, size: int) -> bool:
+        """Take memory for a block. Where others have all of it, wait if the restore has none, as long as a job waits.
+        On another thread. Returns whether there is some."""
+        with self._has_memory:
+            while restore.waiting and not self._is_closed:
+                if not self._num_buffered_bytes or self._num_buffered_bytes + size <= MAX_READ_BYTES:
+                    self._num_buffered_bytes += size
+                    restore.num_bytes += size
+                    return True
+                if restore.blocks:
+                    return False
+                self._has_memory.wait(READ_SECONDS / 4)
+        return False
+
+    def _adopt(self, restore: Restore) -> None:
+        """Copy what was read to blocks of the cache, as many as there is room for."""
+        pool, job, start = self._cache.pool, restore.job, restore.num_before
+        path = self._cache.tree.match(job.prompt, start + len(restore.blocks), job.salt)
+        if len(path) < start:
+            return  # those before them were evicted
+        new = restore.blocks[len(path) - start :][: max(0, self._room(path))]
+        table = [node.block for node in path]
+        pool.share(table)
+        table += pool.allocate(len(new))
+        for target, (block, _) in zip(table[len(path) :], new, strict=True):
+            begin = 0
+            for part in self._memory(target):
+                part[:] = block[begin : begin + part.nbytes]
+                begin += part.nbytes
+        nodes = self._cache.adopt(job.prompt, table, len(table), job.salt)
+        for node, key, (_, scores) in zip(nodes[start:], restore.keys, restore.blocks, strict=False):
+            node.disk_key = key
+            node.scores = node.scores or scores
+        self._num_read += len(new)
+        pool.release(table)
+
+    def _put_block(self, key: bytes, node: Node, ns: int) -> bool:
+        """Have a copy of a block written. Returns whether it will be."""
+        with suppress(MemoryError):
+            return self._writer.put_block(key, np.concatenate(self._memory(node.block)), node.scores, ns)
+        return False
+
+    def _touch(self, uses: Iterable[tuple[bytes, int]]) -> None:
+        for key, ns in uses:
+            self._files.touch([key], ns)
 
     def _key_of(self, node: Node) -> bytes:
         """Return the key of a full block's file."""
@@ -265,111 +345,16 @@ class DiskCache:
         """Drop all cached blocks if another process wants them forgotten. Now and then, have the blocks found that
         others have written."""
         if self._writer.new_word:
-            self._era += 1
             self._cache.drop_all()
             self._writer.accept_word()
         if (now := time.monotonic()) >= self._refresh_at:
             self._refresh_at = now + REFRESH_SECONDS
-            self._writer.put(self._writer.look_around)
+            self._writer.look_around()
 
 
-class _Writer:
-    """Writes blocks on a thread, which starts when it is first needed. Engine thread, unless it says otherwise."""
-
-    def __init__(self, files: BlockFiles) -> None:
-        self._files = files
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-        self._num_queued_bytes = 0
-        """Of blocks in the queue. Modified under the lock."""
-        self.num_written_bytes = 0
-        self.new_word = b""
-        """That of the folder, if its blocks were forgotten since `accept_word` was called last."""
-        self._is_failing = self._has_ended = False
-        self._resumes_at = 0.0
-
-    @property
-    def may_write(self) -> bool:
-        """Whether it is worth trying."""
-        return not self.new_word and time.monotonic() >= self._resumes_at
-
-    def has_room(self, size: int) -> bool:
-        """Whether a block of this size may be queued."""
-        return not self._num_queued_bytes or self._num_queued_bytes + size <= MAX_QUEUED_BYTES
-
-    def put(self, work: Callable[[], None]) -> None:
-        """Have something done on the thread, if the system has one."""
-        if self._has_ended:
-            return
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="onward-block-writer", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                return
-            self._thread = thread
-        self._queue.put(work)
-
-    def put_block(self, key: bytes, parts: Parts, scores: PackedScores | None, size: int) -> None:
-        """Have a block written, whose memory belongs to the thread now."""
-        with self._lock:
-            self._num_queued_bytes += size
-        self.put(partial(self._write_queued, key, parts, scores, size, time.time_ns(), self._files.word))
-
-    def write(self, key: bytes, parts: Parts, scores: PackedScores | None, ns: int, word: bytes) -> None:
-        """Write a block that was used at `ns`, unless it is there. On the thread, or when that has ended."""
-        try:
-            if self._files.size_of(key) >= file_bytes(self._files.block_bytes, scores):
-                self._files.touch([key], ns)
-                return
-            self.num_written_bytes += self._files.write(key, parts, scores, ns, word)
-            self._is_failing = False
-        except Forgotten as forgotten:
-            self.new_word = forgotten.word
-        except OSError as error:
-            self._resumes_at = time.monotonic() + PAUSE_SECONDS
-            if not self._is_failing:
-                log.warning(
-                    "the prefix cache cannot be written to %s (%s): prompts stay in memory only",
-                    self._files.folder,
-                    error.strerror or error,
-                )
-            self._is_failing = True
-
-    def look_around(self) -> None:
-        """Find what other processes have written, or have made this one forget. On the thread."""
-        try:
-            self._files.refresh(self._files.word)
-        except Forgotten as forgotten:
-            self.new_word = forgotten.word
-
-    def accept_word(self) -> None:
-        """Note that no block is left in memory from before the folder's blocks were forgotten."""
-        self._files.word, self.new_word = self.new_word, b""
-
-    def end(self, seconds: float) -> bool:
-        """End the thread when it has done everything. Returns whether it has, after at most so many seconds."""
-        self._has_ended = True
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join(seconds)
-        return self._thread is None or not self._thread.is_alive()
-
-    def _run(self) -> None:
-        while (work := self._queue.get()) is not None:
-            try:
-                work()
-            except Exception:
-                log.exception("the prefix cache on disk failed")
-
-    def _write_queued(
-        self, key: bytes, parts: Parts, scores: PackedScores | None, size: int, ns: int, word: bytes
-    ) -> None:
-        if self.may_write:
-            self.write(key, parts, scores, ns, word)
-        with self._lock:
-            self._num_queued_bytes -= size
+def _hangs(restore: Restore, now: float) -> bool:
+    since = restore.reading_since
+    return bool(since) and now - since > READ_SECONDS
 
 
 def _wants_scores(job: Job) -> bool:

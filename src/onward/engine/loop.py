@@ -149,27 +149,25 @@ class EngineLoop:
         finally:
             self.mailbox.put(Prepared(job))
 
-    def _restore_or_add(self, job: Job) -> None:
-        """Queue a job, after what a disk has of its prompt was read."""
+    def _restore_or_add(self, job: Job, deadline: float | None = None) -> None:
+        """Queue a job, after what a disk has of its prompt was read. `deadline`: see `DiskCache.begin`."""
         disk = self.engine.disk
-        restore = None if disk is None else disk.begin(job, lambda restore: self.mailbox.put(Restored(restore)))
-        if restore is None:
+        if disk is None or not disk.begin(job, lambda restore: self.mailbox.put(Restored(restore)), deadline):
             self._add(job)
-            return
-        restore.jobs.append(job)
-        self.preparing[job.id] = job
+        else:
+            self.preparing[job.id] = job
 
     def _finish_restore(self, restore: Restore) -> None:
-        """Queue the job whose blocks were read. The others that waited for some of them may need more."""
+        """Queue the job whose blocks were read; one of which only a part was, and others that waited, may need more."""
         assert self.engine.disk is not None
         self.engine.disk.finish(restore)
-        for job in restore.jobs:
+        for job, deadline in restore.waiting:
             if self.preparing.pop(job.id, None) is None:
                 continue
-            if job is restore.job:
+            if job is restore.job and not restore.is_cut:
                 self._add(job)
             else:
-                self._restore_or_add(job)
+                self._restore_or_add(job, deadline)
 
     def _add_overdue(self) -> None:
         """Queue the jobs that have waited too long for a disk."""

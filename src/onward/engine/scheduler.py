@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from itertools import count, zip_longest
 
 from onward.constraints.choice import Compiled
-from onward.engine.admission import Admission, AdmittedSequence, PrefillingBlocks
+from onward.engine.admission import SHORT_PROMPT_TOKENS, Admission, AdmittedSequence, PrefillingBlocks
 from onward.engine.cache import Copy, KVCache
 from onward.engine.drafter import Draft
 from onward.engine.job import Job
 from onward.engine.model import Row, StepShape
+from onward.engine.pacing import PrefillPacer
 from onward.engine.rows import Reclaim, ReturningSequences, RowLedger
 from onward.engine.sequence import Sequence, hash_blocks
 from onward.engine.waiting import WaitingQueue
@@ -119,6 +120,7 @@ class Scheduler:
         leader = Sequence(job, first, next(self._ids), hashes)
         leader.forks_pending = others
         leader.grammar = grammar
+        leader.era = self.cache.era
         self.admission.enqueue(leader)
 
     def cancel(self, request: int) -> None:
@@ -154,7 +156,7 @@ class Scheduler:
         # Drafts are evaluated only in decode-only steps, so this comes after admission.
         is_decode_only = len(decoding) == len(self.running)
         decoding = [each for each in decoding if not each.is_held]
-        if is_urgent(self):
+        if _is_urgent(self):
             interactive = [each for each in decoding if not each.job.is_background]
             if interactive or prefills.scheduled:
                 decoding = interactive
@@ -185,6 +187,7 @@ class Scheduler:
             sequence = Sequence(job, choice, next(self._ids), leader.block_hashes)
             sequence.prefill_reported = True
             sequence.grammar = leader.grammar
+            sequence.era = leader.era
             if self.rows.is_full or not self.rows.has_room(job.request) or not self.cache.can_fork(leader, sequence):
                 self.admission.enqueue(sequence)
                 continue
@@ -215,7 +218,7 @@ class Scheduler:
         self.running += self.admission.readmit(beside_others=True)
         self.reclaim.busy.clear()
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
-        admitted, queues = self.admission.admit_beside(prefilling, only_interactive=is_urgent(self))
+        admitted, queues = self.admission.admit_beside(prefilling, only_interactive=_is_urgent(self))
         for each in admitted:
             _start(each, self.running, output)
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]  # some may have given way
@@ -240,7 +243,22 @@ class Scheduler:
         return output
 
 
-def is_urgent(scheduler: Scheduler) -> bool:
+def prefill_budget(scheduler: Scheduler, pacer: PrefillPacer) -> int:
+    """Return how many prompt tokens the next step may compute. Where others run or wait, background jobs are not
+    computed beside their prompts, and the number of those that wait makes no step longer."""
+    running = scheduler.running
+    num_waiting = len(scheduler.admission) - len(scheduler.returning.suspended)
+    urgent = _is_urgent(scheduler)
+    if urgent:
+        running = [each for each in running if not each.job.is_background]
+    if urgent or not all(each.job.is_background for each in running):
+        num_waiting = sum(not each.job.is_background for each in scheduler.admission)
+    left = [each.prompt_length - (each.num_cached_tokens or 0) for each in running if each.is_prefilling]
+    num_decoding, num_prefilling = len(running) - len(left), len(left) + num_waiting
+    return pacer.budget(num_decoding, num_prefilling, is_short=min(left, default=0) <= SHORT_PROMPT_TOKENS)
+
+
+def _is_urgent(scheduler: Scheduler) -> bool:
     """Whether somebody waits for the first token of a job that is not a background job's: background jobs wait."""
     return _prefills_interactive(scheduler) or scheduler.admission.has_interactive
 

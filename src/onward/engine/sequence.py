@@ -28,6 +28,7 @@ class Sequence:
         "constraint",
         "drafter",
         "end",
+        "era",
         "forks_pending",
         "grammar",
         "id",
@@ -56,6 +57,8 @@ class Sequence:
         """When the step began that computed the first of its prompt, by `time.perf_counter`; 0 before it."""
         self.blocks: list[int] = []
         self.sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
+        self.era = 0
+        """That of the cache (`KVCache.era`) when the job was queued."""
         self.end: ChoiceEnd | None = None
         """None before the end of prefill."""
         self.grammar: Compiled | None = None

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.constraints.errors import GrammarError
-from onward.engine.admission import SHORT_PROMPT_TOKENS
 from onward.engine.cache import Copy, KVCache
 from onward.engine.choice_end import ChoiceEnd
 from onward.engine.constraints import Constraints, LoadTokenizer
@@ -20,13 +19,13 @@ from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Fai
 from onward.engine.job import Job
 from onward.engine.model import Hook, ModelRunner, Row, Vocabulary, copy_block, nothing
 from onward.engine.pacing import PrefillPacer, StepCost
-from onward.engine.scheduler import ScheduledSequence, Scheduler, is_urgent
+from onward.engine.scheduler import ScheduledSequence, Scheduler, prefill_budget
 from onward.engine.sequence import Sequence
 from onward.engine.speculation import Speculation
 from onward.engine_load import Counters, EngineLoad
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.masks import Mask
-from onward.sampling.outputs import FAILURES, Sampled
+from onward.sampling.outputs import FAILURES, NOT_FINITE, Sampled
 from onward.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -83,6 +82,8 @@ class Engine:
         """Keeps prefixes on a disk. Closed with the engine."""
         self._failures: dict[int, tuple[FailureKind, str]] = {}
         """Why requests fail in this step, by request."""
+        self._not_finite: dict[int, Job] = {}
+        """The jobs for which this step computed what is not finite, by id."""
 
     @property
     def idle(self) -> bool:
@@ -115,7 +116,7 @@ class Engine:
         started, self._step_began = self._clock(), time.perf_counter()
         settled: list[Event] = []
         self._settle(settled)
-        output = self.scheduler.schedule(self._prefill_budget())
+        output = self.scheduler.schedule(prefill_budget(self.scheduler, self._pacer))
         if not output.scheduled:
             return self._idle_step(settled, before_compute)
         self._copy_blocks(output.copies)
@@ -200,36 +201,21 @@ class Engine:
             return None
 
     def _end_failed(self, events: list[Event]) -> None:
-        """End the requests that failed in this step: replace the step's events of their jobs. What they computed is not
-        kept for reuse, because their logits may come from keys and values that are not finite."""
+        """End the requests that failed in this step: replace the step's events of their jobs. Where logits were not
+        finite, nothing of the prompt is kept for reuse, because they may come from its keys and values."""
         failing = [each for each in self.scheduler.sequences() if each.job.request in self._failures]
         reasons = {each.job.id: self._failures[each.job.request] for each in failing}
         events[:] = [event for event in events if event.job not in reasons]
         for request in self._failures:
             self.scheduler.cancel(request)
-        for sequence in failing:
-            self.cache.discard(sequence.job.prompt, sequence.job.salt)
-        events += [Failed(job, *reason) for job, reason in reasons.items()]
-        self._failures = {}
+        for job in self._not_finite.values():
+            self.cache.discard(job.prompt, job.salt)
+        events += [Failed(job_id, *reason) for job_id, reason in reasons.items()]
+        self._failures, self._not_finite = {}, {}
 
     def _copy_blocks(self, copies: list[Copy]) -> None:
         for source, target in copies:
             copy_block(self.model, source, target)
-
-    def _prefill_budget(self) -> int:
-        """Return how many prompt tokens the next step may compute. Where others run or wait, background jobs are not
-        computed beside their prompts, and the number of those that wait makes no step longer."""
-        scheduler = self.scheduler
-        running = scheduler.running
-        num_waiting = len(scheduler.admission) - len(scheduler.returning.suspended)
-        urgent = is_urgent(scheduler)
-        if urgent:
-            running = [each for each in running if not each.job.is_background]
-        if urgent or not all(each.job.is_background for each in running):
-            num_waiting = sum(not each.job.is_background for each in scheduler.admission)
-        left = [each.prompt_length - (each.num_cached_tokens or 0) for each in running if each.is_prefilling]
-        num_decoding, num_prefilling = len(running) - len(left), len(left) + num_waiting
-        return self._pacer.budget(num_decoding, num_prefilling, is_short=min(left, default=0) <= SHORT_PROMPT_TOKENS)
 
     def _accept(self, step: list[ScheduledSequence], logits: NDArray[np.float32], events: list[Event]) -> None:
         """Count computed tokens, score prompts, sample tokens, and append the events.
@@ -345,6 +331,8 @@ class Engine:
     def _note_failures(self, sequence: Sequence, sampled: ReadOnly[Sampled | None]) -> bool:
         """Return whether no token could be sampled for one of them. Its request then fails at the end of the step."""
         failed = [one.token for one in sampled if one is not None and one.token < 0]
+        if NOT_FINITE in failed:
+            self._not_finite[sequence.job.id] = sequence.job
         if sequence.constraint is not None and (error := sequence.constraint.error):
             self._failures[sequence.job.request] = "constraint", error
             return True
