@@ -2,7 +2,7 @@
 import { render } from "preact";
 import "./theme.css";
 import "./style.css";
-import { loadModels } from "./state/access";
+import { followModels, loadModels } from "./state/access";
 import { openPermalink } from "./state/sharing";
 import { keepStories } from "./state/stories";
 import { start } from "./state/start";
@@ -13,6 +13,7 @@ async function main(): Promise<void> {
   const listed = loadModels();
   await keepStories(); // a few milliseconds; the editor begins with what was kept
   followKeyboard();
+  followModels();
   const root = document.getElementById("app");
   if (root) render(<App />, root);
   if (!(await listed) && start.requiresKey) dialog.value = "key";

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Locator, Page, expect
 
 from tests.playground.browser import PATIENCE_MS, SOURCES
 
@@ -18,8 +19,15 @@ IN_MENU = frozenset(
 )
 """What the toolbar's menu has."""
 MAX_TABS = 120
+DOCUMENT = "document.querySelector('.editor .cm-content').cmTile.view.state.doc.toString()"
 AXE = SOURCES / "node_modules/axe-core/axe.min.js"
 PHONE = {"viewport": {"width": 400, "height": 800}, "has_touch": True, "is_mobile": True}
+SAME_SEEDS = """if (location.protocol !== "about:") {
+    let state = Number(sessionStorage.getItem("loads")) + 1; // a page that is loaded again draws other ones
+    sessionStorage.setItem("loads", state);
+    Math.random = () => (state = (state * 16807) % 2147483647) / 2147483647;
+}"""
+"""The page draws the same seeds in each run, and so the same texts: what is to happen does not depend on luck."""
 
 expect.set_options(timeout=PATIENCE_MS)
 
@@ -51,9 +59,7 @@ class Playground:
     @property
     def text(self) -> str:
         """The document, exactly."""
-        lines: str = self.page.locator(".editor .cm-content").evaluate(
-            "element => element.cmTile.view.state.doc.toString()"
-        )
+        lines: str = self.page.evaluate(DOCUMENT)
         return lines
 
     @property
@@ -86,6 +92,7 @@ class Playground:
         close = self.page.get_by_role("button", name="Close the panels")
         if close.is_visible():
             close.click()
+            expect(close).not_to_be_visible()
         return self
 
     def colour(self, by: str) -> Playground:
@@ -110,6 +117,22 @@ class Playground:
         self.page.locator(f"#write-{name}").fill(value)
         self.page.get_by_role("searchbox", name="Find a setting").fill("")
         return self.close_panels()
+
+    def shows(self, text: str) -> Playground:
+        """Wait until the document is this text."""
+        with contextlib.suppress(Error):
+            self.page.wait_for_function(f"text => {DOCUMENT} === text", arg=text)
+        assert self.text == text
+        return self
+
+    def kept(self) -> Playground:
+        """Wait until the browser's database has everything."""
+        expect(self.page.locator("html[data-kept=true]")).to_be_attached()
+        return self
+
+    def new_story(self) -> Playground:
+        self.button("New story").click()
+        return self.shows("")
 
     def stories(self) -> Locator:
         """Open the library; return its rows."""
@@ -182,7 +205,8 @@ def violations(page: Page) -> list[tuple[str, list[str]]]:
 
 
 def open_context(browser: Browser, **options: Any) -> BrowserContext:
-    """Return a new profile: nothing is stored in it."""
+    """Return a new profile: nothing is stored in it, and it draws the seeds that every other one draws."""
     context = browser.new_context(**({"viewport": {"width": 1280, "height": 800}} | options))
+    context.add_init_script(SAME_SEEDS)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     return context

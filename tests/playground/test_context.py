@@ -27,7 +27,7 @@ def test_a_text_that_is_longer_than_the_context_goes_on(playground: Playground) 
     playground.set("max_tokens", "40").write(LONG)
     body = playground.request_of(playground.generate)
     assert len(playground.text) > len(LONG)
-    assert playground.page.get_by_role("alert").count() == 0
+    expect(playground.page.get_by_role("alert")).to_have_count(0)
     assert LONG.endswith(body["prompt"]) and body["prompt"].startswith("Day ")
     assert tokens_of(playground, body["prompt"]) <= 1024 - 40
     again = playground.request_of(lambda: playground.click("Continue"))
@@ -61,13 +61,12 @@ def test_memory_note_and_lore_are_sent_and_shown_with_their_tokens(playground: P
         page.get_by_label("Text", exact=True).last.fill(text)
     parts = page.get_by_role("list", name="Parts of the prompt").get_by_role("listitem")
     expect(parts).to_have_count(5)
-    sent = "Lily is seven.\nThe door is blue.\nShe sat.\n[ It rains. ]\nShe opened the door"
-    assert "".join(part.inner_text() for part in parts.locator("p").all()).replace("\n", "") == sent.replace("\n", "")
-    counts = [int(part.inner_text().split()[0]) for part in parts.locator("span").all()]
     lines = ["Lily is seven.\n", "The door is blue.\n", "She sat.\n", "[ It rains. ]\n", "She opened the door"]
-    assert counts == [tokens_of(playground, line) for line in lines]
+    counts = [tokens_of(playground, line) for line in lines]
+    expect(parts.locator("p")).to_have_text(lines)
+    expect(parts.locator("span")).to_have_text(list(map(str, counts)))
     expect(page.get_by_text(f"{sum(counts)} of 1,016 tokens")).to_be_visible()
-    assert playground.request_of(playground.generate)["prompt"] == sent
+    assert playground.request_of(playground.generate)["prompt"] == "".join(lines)
     assert playground.text.startswith("She sat.\nShe opened the door"), "none of it is part of the text"
 
 
@@ -77,8 +76,7 @@ def test_same_again_sends_the_same_although_the_memory_changed_since(playground:
     first = playground.request_of(playground.generate)
     text = playground.text
     playground.page.get_by_label("Memory").fill("Lily is eight.")
-    playground.page.wait_for_timeout(500)
-    playground.open()
+    playground.kept().open()
     again = playground.request_of(lambda: playground.click("Same again"))
     assert again["prompt"] == first["prompt"] and playground.text == text
     assert "eight" in playground.request_of(lambda: playground.click("Another"))["prompt"]

@@ -61,7 +61,7 @@ def test_hostile_text_is_shown_as_text(playground: Playground, name: str) -> Non
     playground.show("Compare")
     playground.page.locator(".compare .primary").click()
     expect(playground.page.locator(".result").first).to_contain_text(text[:3].strip() or "lone")
-    assert playground.page.locator("main img:not(.cm-widgetBuffer), main script, b:text('bold')").count() == 0
+    expect(playground.page.locator("main img:not(.cm-widgetBuffer), main script, b:text('bold')")).to_have_count(0)
     assert playground.page.evaluate("window.hacked") is None
 
 
@@ -69,7 +69,7 @@ def test_invisible_characters_are_made_visible(playground: Playground) -> None:
     playground.page.route("**/v1/completions", lambda route: route.fulfill(body=stream_of(HOSTILE["bidi"])))
     playground.write("Say: ")
     playground.generate()
-    assert playground.page.locator(".editor .cm-specialChar").count() >= 4
+    expect(playground.page.locator(".editor .cm-specialChar").nth(3)).to_be_attached()
 
 
 def test_a_hostile_prompt_cannot_break_out_of_the_link(playground: Playground) -> None:
@@ -112,8 +112,7 @@ def test_a_tree_of_strange_nodes_is_shown_and_kept_without_an_error(
     playground.page.locator(".node").last.click()
     for panel in ("Candidates", "Context", "Tree"):
         playground.tab(panel)
-    playground.page.wait_for_timeout(1000)  # it is stored a moment later
-    playground.page.reload()
+    playground.kept().page.reload()
     expect(playground.page.locator(".editor .cm-content").first).to_contain_text(str(node["text"])[:4])
     assert not errors
     assert playground.page.evaluate("window.hacked") is None
@@ -156,7 +155,7 @@ PUT = """values => new Promise((resolve, reject) => {
 @pytest.mark.parametrize("name", DATABASES)
 def test_a_damaged_database_costs_no_story_that_can_be_read(playground: Playground, name: str) -> None:
     page = playground.page
-    page.wait_for_timeout(600)  # the page has made its database
+    playground.kept()  # the page has made its database
     page.goto(f"{playground.url}/health")
     page.evaluate(PUT, DATABASES[name])
     playground.open()
@@ -169,7 +168,6 @@ def test_a_damaged_database_costs_no_story_that_can_be_read(playground: Playgrou
     playground.editor.focus()
     page.keyboard.press("Control+End")
     page.keyboard.insert_text(" More.")
-    page.wait_for_timeout(600)
-    playground.open()
+    playground.kept().open()
     expect(page.locator(".editor .cm-content").first).to_contain_text("More.")
     assert page.evaluate("window.hacked") is None

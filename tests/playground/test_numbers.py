@@ -68,7 +68,7 @@ def test_a_template_is_inserted_as_plain_text(playground: Playground) -> None:
     playground.page.get_by_role("button", name="Insert at the end").click()
     expect(playground.page.get_by_role("dialog")).to_have_count(0)
     text = "<|im_start|>user\nTell a <b>story</b>.<|im_end|>\n<|im_start|>assistant\n"
-    assert playground.text == text
+    playground.shows(text)
     assert playground.request_of(playground.generate)["prompt"] == text
 
 
@@ -85,6 +85,6 @@ def test_the_models_own_template_is_rendered_by_the_server_and_shown_as_text(bro
     dialog.get_by_label("Request", exact=True).fill("Tell a <b>story</b>.")
     expect(dialog.get_by_label("What is inserted")).to_have_text("[user] Tell a <b>story</b>. [answer]")
     dialog.get_by_role("button", name="Insert at the end").click()
-    assert page.text == "[user] Tell a <b>story</b>.\n[answer]"
+    page.shows("[user] Tell a <b>story</b>.\n[answer]")
     context.close()
     assert not page.problems

@@ -33,7 +33,7 @@ def test_tokens_are_coloured_by_probability_with_a_legend(playground: Playground
     expect(playground.page.locator(SHADED)).to_have_count(0)
     playground.colour("Probability")
     expect(playground.page.get_by_role("list", name="Legend")).to_contain_text("≥ 80%")
-    assert playground.page.locator(SHADED).count() > 0
+    expect(playground.page.locator(SHADED)).not_to_have_count(0)
     playground.open().generate()
     expect(playground.page.locator(SHADED)).not_to_have_count(0)  # what was chosen is kept
     playground.colour("Plain")
@@ -45,7 +45,7 @@ def test_a_pointer_on_a_token_shows_alternatives_with_percentages(playground: Pl
     playground.generate()
     open_alternatives(playground)
     shown = playground.page.locator(".alternatives li")
-    assert shown.count() >= 5
+    expect(shown.nth(4)).to_be_visible()
     texts = playground.page.locator(".alternatives .choice span").all_inner_texts()
     shares = [float(re.sub("[<%]", "", text)) for text in texts]
     assert shares == sorted(shares, reverse=True) and sum(shares) <= 101
@@ -63,7 +63,7 @@ def test_choosing_an_alternative_branches_there_and_goes_on(playground: Playgrou
     assert playground.text.startswith(prompt + first + chosen)
     assert playground.text != before
     playground.tab("Tree")
-    assert playground.page.locator(".node").count() >= 4, "what was there before the branch is still in the tree"
+    expect(playground.page.locator(".node").nth(3)).to_be_attached()  # with what was there before the branch
 
 
 def test_alternatives_are_chosen_by_keyboard_alone(playground: Playground) -> None:
@@ -104,7 +104,7 @@ def test_a_pasted_text_gets_a_heat_map_with_bits_per_byte_and_perplexity(playgro
     expect(figures).to_contain_text(f"{bits / num_bytes:.3f}")
     expect(figures).to_contain_text(f"{math.exp(-sum(values) / len(values)):.3g}")
     expect(figures).to_contain_text(f"{len(values)} tokens")
-    assert playground.page.locator(".editor .s5").count() > 0, "the refrigerator is a surprise"
+    expect(playground.page.locator(".editor .s5")).not_to_have_count(0)  # the refrigerator
     assert playground.text == text
 
 
@@ -121,13 +121,13 @@ def test_prompt_tokens_have_alternatives_too_once_scored(playground: Playground)
 def test_probabilities_behind_an_edit_are_not_shown(playground: Playground) -> None:
     playground.colour("Probability").write("The fox")
     playground.generate()
-    assert playground.page.locator(SHADED).count() > 0
+    expect(playground.page.locator(SHADED)).not_to_have_count(0)
     playground.page.keyboard.press("Control+Home")
     playground.page.keyboard.type("See: ")
     expect(playground.page.locator(SHADED)).to_have_count(0)
-    assert playground.page.locator(".editor .generated").count() > 0
+    expect(playground.page.locator(".editor .generated")).not_to_have_count(0)
     playground.page.keyboard.press("Control+z")
-    assert playground.page.locator(SHADED).count() > 0
+    expect(playground.page.locator(SHADED)).not_to_have_count(0)
 
 
 def test_a_token_is_banned_and_favoured_and_the_biases_are_listed_and_removed(playground: Playground) -> None:

@@ -81,14 +81,13 @@ def test_a_damaged_link_says_so(playground: Playground) -> None:
 def test_the_document_that_was_open_is_kept_when_a_link_is_opened(playground: Playground) -> None:
     playground.generate()
     link = share(playground)
-    playground.write("Something of my own")
-    playground.page.wait_for_timeout(500)
+    playground.write("Something of my own").kept()
     playground.page.goto("about:blank")
     playground.open(link)
     playground.page.get_by_role("button", name="Stories:").click()
     expect(playground.page.locator(".stories li")).to_have_count(2)
     playground.page.locator(".stories button.story", has_text="Something of my own").click()
-    assert playground.text == "Something of my own"
+    playground.shows("Something of my own")
 
 
 def run_program(language: str, source: str, folder: Path) -> str:

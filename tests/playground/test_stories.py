@@ -33,12 +33,24 @@ def file_of(name: str, content: object) -> dict[str, Any]:
     return {"name": name, "mimeType": "application/octet-stream", "buffer": text.encode()}
 
 
+IS_KEPT = """text => new Promise(resolve => {
+    const opened = indexedDB.open("onward");
+    opened.onsuccess = () => {
+        const found = opened.result.transaction("values").objectStore("values").getAll();
+        found.onsuccess = () => {
+            opened.result.close();
+            resolve(found.result.some(each => each?.text?.startsWith?.(text)));
+        };
+    };
+})"""
+"""Whether the browser's database has a document that begins with a text."""
+
+
 def test_stories_are_opened_named_found_and_removed(playground: Playground) -> None:
     page = playground.page
     playground.write("The fox sleeps").generate()
     fox = playground.text
-    playground.button("New story").click()
-    assert playground.text == ""
+    playground.new_story()
     page.keyboard.press("Control+z")
     assert playground.text == "", "undo does not lead into another story"
     playground.write("A hen walks")
@@ -52,7 +64,7 @@ def test_stories_are_opened_named_found_and_removed(playground: Playground) -> N
     expect(rows).to_have_count(1)
     rows.nth(0).locator(".story").click()
     expect(playground.button("Another")).to_be_enabled()
-    assert playground.text == fox
+    playground.shows(fox)
     playground.tab("Tree")
     expect(page.locator(".node")).to_have_count(2)
     rows = playground.stories()
@@ -68,8 +80,7 @@ def test_the_open_story_its_name_and_notes_survive_a_reload(playground: Playgrou
     change(playground.stories().first, "Rename")
     playground.page.get_by_label("Title").fill("Fox")
     playground.page.keyboard.press("Enter")
-    playground.page.wait_for_timeout(500)
-    playground.open()
+    playground.kept().open()
     assert playground.text == "The fox sleeps"
     expect(playground.page.get_by_role("button", name="Stories:")).to_contain_text("Fox")
     playground.tab("Context")
@@ -82,25 +93,19 @@ def test_a_page_that_is_left_while_text_is_generated_keeps_what_came(playground:
     playground.page.keyboard.press("Control+Enter")
     expect(playground.page.locator(".editor .cm-content")).to_contain_text(re.compile("The fox sleeps.+"))
     came = playground.text
-    playground.page.wait_for_timeout(700)  # text is written every 300 ms
+    playground.page.wait_for_function(IS_KEPT, arg=came)
     playground.open()
     assert playground.text.startswith(came)
 
 
 def test_two_tabs_lose_no_story_of_each_other(playground: Playground) -> None:
-    playground.write("Of the first tab")
-    playground.page.wait_for_timeout(500)
+    playground.write("Of the first tab").kept()
     other = Playground(playground.page.context.new_page(), playground.url).open()
-    other.button("New story").click()
-    other.write("Of the second tab")
-    other.page.wait_for_timeout(500)
+    other.new_story().write("Of the second tab").kept()
     playground.open()
     playground.page.keyboard.type("!")
-    playground.button("New story").click()
-    playground.write("Of the first tab again")
-    playground.page.wait_for_timeout(500)
-    other.write("Of the second tab still")
-    other.page.wait_for_timeout(500)
+    playground.new_story().write("Of the first tab again").kept()
+    other.write("Of the second tab still").kept()
     playground.open()
     expect(playground.stories()).to_have_count(3)
 
@@ -121,7 +126,7 @@ def test_a_story_is_exported_as_text_markdown_and_json_and_read_again(playground
     playground.import_file(tmp_path / "fox.json")
     expect(playground.notice).to_contain_text("was imported")
     assert playground.text == text
-    assert playground.page.locator(".editor .generated").count() > 0, "with its tokens"
+    expect(playground.page.locator(".editor .generated")).not_to_have_count(0)  # with its tokens
     playground.tab("Tree")
     expect(playground.page.locator(".node")).to_have_count(2)
 

@@ -37,10 +37,10 @@ def test_trying_again_loses_nothing(playground: Playground) -> None:
     rows = tree(playground)
     expect(rows).to_have_count(3)
     rows.nth(1).locator(".node-text").click()
-    assert playground.text == first
+    playground.shows(first)
     rows.nth(2).locator(".node-text").click()
-    assert playground.text == second
-    assert playground.page.locator(".editor .generated").count() > 0, "its colours come back with it"
+    playground.shows(second)
+    expect(playground.page.locator(".editor .generated")).not_to_have_count(0)  # its colours come back with it
 
 
 def test_several_candidates_are_shown_side_by_side_and_chosen_from(playground: Playground) -> None:
@@ -50,7 +50,7 @@ def test_several_candidates_are_shown_side_by_side_and_chosen_from(playground: P
     expect(cards).to_have_count(3)
     text = cards.nth(2).locator("p").inner_text()
     cards.nth(2).get_by_role("button").click()
-    assert playground.text == prompt + text
+    playground.shows(prompt + text)
     expect(cards.nth(2)).to_have_class("on-path")
     playground.button("Side by side").click()
     wide = playground.page.get_by_role("dialog", name="Versions side by side").locator("li")
@@ -64,12 +64,13 @@ def test_several_candidates_are_shown_side_by_side_and_chosen_from(playground: P
 
 def test_what_versions_share_is_quiet_and_the_rest_is_not(playground: Playground) -> None:
     playground.set("temperature", "0").set("max_tokens", "12").set("n", "2").generate()
-    first = playground.page.locator(".candidates li").first
-    assert first.locator(".shared").inner_text() == "", "equal texts part nowhere"
+    cards = playground.page.locator(".candidates li")
+    expect(cards.first.locator(".shared")).to_have_text("")  # equal texts part nowhere
     playground.set("temperature", "1.3").click("Another")
     playground.tab("Candidates")
-    texts = [card.inner_text() for card in playground.page.locator(".candidates li p").all()]
-    shared = [part.inner_text() for part in playground.page.locator(".candidates .shared").all()]
+    expect(cards).to_have_count(4)
+    texts = cards.locator("p").all_inner_texts()
+    shared = cards.locator(".shared").all_inner_texts()
     assert all(text.startswith(beginning) for text, beginning in zip(texts, shared, strict=True))
 
 
@@ -77,7 +78,7 @@ def test_branches_are_drawn(playground: Playground) -> None:
     playground.set("max_tokens", "8").generate()
     playground.click("Another")
     playground.click("Continue")
-    tree(playground)
+    expect(tree(playground)).to_have_count(4)
     places = playground.page.locator(".graph .dot").evaluate_all("dots => dots.map(dot => dot.getAttribute('cx'))")
     assert places[0] == places[2] == places[3] != places[1], "the first version branches off, the last one goes on"
     expect(playground.page.locator(".graph .dot.on-path")).to_have_count(3)
@@ -91,18 +92,28 @@ def test_versions_are_turned_over_by_keys_and_buttons_and_another_is_behind_the_
     second = playground.text
     assert second != first
     playground.page.keyboard.press("Alt+ArrowLeft")
-    assert playground.text == first
-    playground.announced("Version 1 of 2.")
+    playground.shows(first).announced("Version 1 of 2.")
     playground.button("Version after").click()
-    assert playground.text == second
+    playground.shows(second)
     expect(playground.page.get_by_role("group", name="Versions")).to_contain_text("2/2")
+
+
+def test_any_node_is_continued_with_other_settings(playground: Playground) -> None:
+    prompt = playground.text
+    playground.set("max_tokens", "8").generate().click("Continue")
+    rows = tree(playground)
+    expect(rows).to_have_count(3)
+    rows.first.locator(".node-text").click()
+    playground.shows(prompt).set("temperature", "0").set("max_tokens", "4")
+    body = playground.request_of(playground.generate)
+    assert (body["prompt"], body["temperature"], body["max_tokens"]) == (prompt, 0, 4)
+    expect(tree(playground)).to_have_count(4)
 
 
 def test_same_again_and_another_work_after_a_reload(playground: Playground) -> None:
     playground.set("max_tokens", "12").generate()
     text, seed = playground.text, playground.meter("seed")
-    playground.page.wait_for_timeout(500)  # it is kept after 300 ms without a change
-    playground.open()
+    playground.kept().open()
     expect(playground.button("Another")).to_be_enabled()
     playground.click("Same again")
     assert (playground.text, playground.meter("seed")) == (text, seed)
@@ -135,7 +146,7 @@ def test_a_branch_is_pruned(playground: Playground) -> None:
     rows = tree(playground)
     change(rows.nth(1), "Remove")
     expect(rows).to_have_count(1)
-    assert playground.text == prompt
+    playground.shows(prompt)
 
 
 def test_the_tree_and_the_document_survive_a_reload(playground: Playground) -> None:
@@ -143,7 +154,6 @@ def test_the_tree_and_the_document_survive_a_reload(playground: Playground) -> N
     playground.page.keyboard.press("Control+End")
     playground.page.keyboard.type(" And so on.")
     text = playground.text
-    playground.page.wait_for_timeout(500)  # it is kept after 300 ms without a change
-    playground.open()
+    playground.kept().open()
     assert playground.text == text
-    assert tree(playground).count() == 2
+    expect(tree(playground)).to_have_count(2)

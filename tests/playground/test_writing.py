@@ -65,9 +65,8 @@ def test_undo_takes_a_generation_back_as_a_whole_and_redo_restores_it(playground
     marked = playground.page.locator(".editor .generated").count()
     playground.editor.focus()
     playground.page.keyboard.press("Control+z")
-    assert playground.text == "The fox"
-    playground.page.keyboard.press("Control+y")
-    assert playground.text == whole
+    playground.shows("The fox").page.keyboard.press("Control+y")
+    playground.shows(whole)
     expect(playground.page.locator(".editor .generated")).to_have_count(marked)
 
 
@@ -194,7 +193,7 @@ def test_a_text_goes_on_until_a_sentence_or_a_paragraph_ends(playground: Playgro
     playground.generate()
     text = playground.text.removeprefix("Once upon a time")
     assert text.strip() and re.fullmatch(cut, text)
-    assert playground.page.locator(".editor .generated").count() > 0
+    expect(playground.page.locator(".editor .generated")).not_to_have_count(0)
     playground.click("Same again")
     assert playground.text == "Once upon a time" + text
 
@@ -208,11 +207,10 @@ def test_a_text_that_the_model_ends_at_once_is_explained(playground: Playground)
 
 def test_a_second_tab_takes_over_the_tree(playground: Playground) -> None:
     playground.generate()
-    playground.page.wait_for_timeout(500)  # it is kept after 300 ms without a change
+    playground.kept()
     other = Playground(playground.page.context.new_page(), playground.url).open()
     assert other.text == playground.text
     expect(playground.notice).to_contain_text("opened in another tab")
-    other.write("Of the second tab")
-    other.page.wait_for_timeout(500)
+    other.write("Of the second tab").kept()
     playground.open()
     assert playground.text == "Of the second tab"

@@ -17,6 +17,13 @@ export class ApiError extends Error {
   }
 }
 
+let onUnknownModel = (): void => undefined;
+
+/** From now on, `act` is called with each answer that says that the server has no model of the name that was sent. */
+export function whenModelIsUnknown(act: () => void): void {
+  onUnknownModel = act;
+}
+
 export class ConnectionLost extends Error {}
 
 export interface StreamOptions {
@@ -127,6 +134,7 @@ async function apiError(response: Response): Promise<ApiError> {
   const retryAfter = response.headers.get("retry-after");
   try {
     const { error } = JSON.parse(text) as ErrorBody;
+    if (error.code === "model_not_found") onUnknownModel();
     return new ApiError(response.status, error.message, error.param, retryAfter);
   } catch {
     return new ApiError(response.status, `The server answered with status ${response.status}.`, null, retryAfter);

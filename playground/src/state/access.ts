@@ -1,8 +1,8 @@
 /** The key, the models that it opens, and the tokenizer of the one that is selected. */
-import { batch, signal } from "@preact/signals";
-import { listModels, tokenizerInfo } from "../api/client";
+import { signal } from "@preact/signals";
+import { listModels, tokenizerInfo, whenModelIsUnknown } from "../api/client";
 import type { TokenizerInfo } from "../api/types";
-import { problem, showError } from "./page";
+import { notify, problem, showError } from "./page";
 import { start } from "./start";
 
 const SESSION_NAME = "onward-key";
@@ -32,21 +32,60 @@ export async function useKey(value: string, remembers: boolean): Promise<void> {
   await loadModels();
 }
 
-/** Lists the models. Without a key where one is required, asks for it instead. */
+/** Lists the models, and returns whether that worked; an error is shown. Without a key where one is required, asks nothing. */
 export async function loadModels(): Promise<boolean> {
   if (start.requiresKey && !key.value) return false;
+  problem.value = null;
   try {
-    const listed = (await listModels(key.value)).data.map((each) => each.id);
-    batch(() => {
-      models.value = listed;
-      problem.value = null;
-    });
-    await selectModel(listed.includes(model.value) ? model.value : (listed[0] ?? ""));
+    await list();
     return true;
   } catch (error) {
     showError(error);
     return false;
   }
+}
+
+let refreshing: Promise<void> | null = null;
+
+/** Lists the models again, which change while the server runs. Where that fails, the old list stays: the next request says why. */
+export function refreshModels(): Promise<void> {
+  if (start.requiresKey && !key.value) return Promise.resolve();
+  refreshing ??= list()
+    .catch(() => undefined)
+    .finally(() => (refreshing = null));
+  return refreshing;
+}
+
+/** Lists the models again whenever the person comes back to the page, and when the server does not know a model. */
+export function followModels(): void {
+  addEventListener("focus", () => void refreshModels());
+  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && void refreshModels());
+  whenModelIsUnknown(() => void refreshModels());
+}
+
+/** By name, when the file of a model was made: another file of that name is another model. */
+let made = new Map<string, number>();
+
+/** Where the selected model is gone, says so and selects the first. */
+async function list(): Promise<void> {
+  const { data } = await listModels(key.value);
+  const listed = data.map((each) => each.id);
+  if (JSON.stringify(listed) !== JSON.stringify(models.value)) models.value = listed;
+  const before = model.value;
+  const madeBefore = made.get(before);
+  made = new Map(data.map((each) => [each.id, each.created]));
+  if (made.has(before)) {
+    if (made.get(before) !== madeBefore) await selectModel(before);
+    return;
+  }
+  const [first = ""] = listed;
+  if (before) notify(`This server has no model “${before}” any more${first && `: “${first}” is selected`}.`);
+  await selectModel(first);
+}
+
+/** Returns a model that can be asked: the one of this name, or the selected one where the server has it no more. */
+export function served(name: string): string {
+  return models.value.includes(name) ? name : model.value;
 }
 
 export async function selectModel(name: string): Promise<void> {

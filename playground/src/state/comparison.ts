@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 import type { Meter } from "../core/meter";
 import type { Settings } from "../core/settings";
-import { key, model } from "./access";
+import { key, model, served } from "./access";
 import { nextSeed } from "./actions";
 import { frameFor } from "./context";
 import { text } from "./document";
@@ -56,7 +56,7 @@ export async function compare(): Promise<void> {
 
 async function runSide(index: 0 | 1, side: Side, prompt: string): Promise<void> {
   changeSide(index, { choice: null, meter: null });
-  const draft = { model: side.model || model.value, prompt, ...(await frameFor(prompt)), settings: side.settings, seed: comparisonSeed.value };
+  const draft = { model: served(side.model), prompt, ...(await frameFor(prompt)), settings: side.settings, seed: comparisonSeed.value };
   await run(draft, { key: key.value, signal: abort.signal }, ({ choices, meter }) => {
     const [first] = choices;
     if (first) changeSide(index, { choice: { ...first }, meter });

@@ -1,5 +1,5 @@
 /** Memory, author's note and lorebook of the story, and how much of its text is sent. */
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import { tokenize } from "../api/client";
 import { frameOf, NO_NOTES, type Frame, type Framing, type Notes } from "../core/context";
 import { key, model, tokenizer } from "./access";
@@ -15,6 +15,10 @@ export const notes = signal<Notes>(NO_NOTES);
 export const cut = signal(0);
 
 const counts = new Map<string, number>();
+effect(() => {
+  void tokenizer.value;
+  counts.clear(); // the same name may be another model now
+});
 
 /** Returns how many tokens a text has, by the server's tokenizer. The last few hundred answers are kept. */
 export async function countTokens(text: string): Promise<number> {

@@ -3,7 +3,7 @@ import { batch, effect, signal } from "@preact/signals";
 import { digest, fromHash, toHash, type Shared } from "../core/permalink";
 import type { Draft } from "../core/request";
 import { knownSettings } from "../core/settings";
-import { models, selectModel } from "./access";
+import { models, refreshModels, selectModel } from "./access";
 import { done, drafted, isReady, isRunning, restart, wasStopped, type Done } from "./actions";
 import { text, write } from "./document";
 import { notify, problem, showError } from "./page";
@@ -56,6 +56,7 @@ export async function openPermalink(): Promise<void> {
 export async function reproduce(): Promise<void> {
   const found = shared.value;
   if (!found || !(await isReady())) return;
+  if (!models.value.includes(found.model)) await refreshModels();
   if (!models.value.includes(found.model)) {
     problem.value = { message: `This server has no model '${found.model}'. Choose one and press Continue; the text will differ.`, param: "model" };
     return;

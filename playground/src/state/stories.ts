@@ -133,7 +133,9 @@ export async function keepStories(): Promise<void> {
 
 /** Writes soon, at the latest SAVE_DELAY_MS after the first change: a long text that is being generated is kept, too. */
 function later(): void {
-  if (!isPaused) timer ??= setTimeout(() => void keep(), SAVE_DELAY_MS);
+  if (isPaused) return;
+  timer ??= setTimeout(() => void keep(), SAVE_DELAY_MS);
+  document.documentElement.dataset.kept = "false";
 }
 
 /** Writes what has changed. The tree, which is large, is written only where it did, and when no text is being generated. */
@@ -150,7 +152,12 @@ async function keep(): Promise<void> {
     isTreeChanged = false;
   }
   const isListed = relist((listed) => [info, ...listed.filter((each) => each.id !== id)]);
-  await Promise.all([isListed, setMany(values, database)]).catch(() => notify("This browser has no room for the story: export it before you leave."));
+  try {
+    await Promise.all([isListed, setMany(values, database)]);
+    if (timer === null) document.documentElement.dataset.kept = "true"; // what drives the page can wait for this
+  } catch {
+    notify("This browser has no room for the story: export it before you leave.");
+  }
 }
 
 /** Changes the list of stories here and in the database, where other tabs change it too. */

@@ -1,12 +1,13 @@
 /** The bar at the top: views, model, and a menu of what is seldom changed. */
 import { computed } from "@preact/signals";
-import { model, models, selectModel } from "../state/access";
+import { model, selectModel } from "../state/access";
 import { text } from "../state/document";
 import { dialog, problem, theme, view, type View } from "../state/page";
 import { start } from "../state/start";
 import type { Theme } from "../state/storage";
 import { shownTitle, startOf, title } from "../state/stories";
 import { Menu } from "./Menu";
+import { ModelSelect } from "./ModelSelect";
 
 const VIEWS: [View, string][] = [
   ["write", "Write"],
@@ -40,14 +41,7 @@ export function Bar() {
       <span class="spacer" />
       <label class="model">
         <span class="visually-hidden">Model</span>
-        <select value={model.value} disabled={models.value.length === 0} onChange={(event) => void selectModel(event.currentTarget.value)}>
-          {models.value.length === 0 && <option value="">No model yet</option>}
-          {models.value.map((name) => (
-            <option key={name} value={name}>
-              {name}
-            </option>
-          ))}
-        </select>
+        <ModelSelect selected={model.value} onSelect={(name) => void selectModel(name)} />
       </label>
       <Menu label="Page" face="☰" class="quiet">
         {VIEWS.map(([name, label]) => (

@@ -4,12 +4,13 @@ import { useEffect } from "preact/hooks";
 import { firstDifference } from "../core/difference";
 import { percent } from "../core/surprise";
 import { visible, type Token } from "../core/tokens";
-import { model, models } from "../state/access";
+import { model, served } from "../state/access";
 import { changeSide, compare, comparisonSeed, isComparing, openComparison, sides, stopComparing, type Side } from "../state/comparison";
 import { text } from "../state/document";
 import { isScoringTexts, scoreTexts, texts, textScores } from "../state/numbers";
 import { problem } from "../state/page";
 import { threeDigits } from "./format";
+import { ModelSelect } from "./ModelSelect";
 import { SettingsControls } from "./SettingsPanel";
 
 export function CompareView() {
@@ -107,13 +108,7 @@ function SideView({ index, side, difference }: { index: 0 | 1; side: Side; diffe
     <article aria-label={name}>
       <label>
         {name}{" "}
-        <select value={side.model || model.value} onChange={(event) => changeSide(index, { model: event.currentTarget.value })}>
-          {models.value.map((each) => (
-            <option key={each} value={each}>
-              {each}
-            </option>
-          ))}
-        </select>
+        <ModelSelect selected={served(side.model)} onSelect={(chosen) => changeSide(index, { model: chosen })} />
       </label>
       <p class="result">
         {side.choice?.text ? <Marked text={side.choice.text} token={marked} /> : <span class="hint">{side.choice ? "The model ended at once." : "Nothing yet."}</span>}
