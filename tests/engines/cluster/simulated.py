@@ -55,7 +55,7 @@ class SimulatedCluster:
     def _read(self) -> Any:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith(""):
+            if line.startswith("@@"):
                 result = json.loads(line[2:])
                 if "error" in result:
                     raise AssertionError(result["error"])
@@ -192,14 +192,14 @@ def _children_of(parents: set[int]) -> dict[int, bytes]:
 
 def main() -> None:
     orders = _Orders(int(sys.argv[1]), int(sys.argv[2]))
-    print("" + json.dumps({"result": orders.address}), flush=True)
+    print("@@" + json.dumps({"result": orders.address}), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
         try:
             result: Any = {"result": getattr(orders, order.pop("do"))(**order)}
         except Exception as error:
             result = {"error": repr(error)}
-        print("" + json.dumps(result), flush=True)
+        print("@@" + json.dumps(result), flush=True)
     orders.end()
 
 
