@@ -110,6 +110,12 @@ class _Orders:
 
         deploy(parse_config({"model": [table]}, "the test"), lambda words: None, 120.0)
 
+    def remove(self) -> None:
+        """Remove all models, as `onward cluster down` does."""
+        from onward.engines.cluster.control import remove_all
+
+        remove_all(lambda words: None)
+
     def add_node(self) -> None:
         """Add a node."""
         self._workers.append(self._add())

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -220,6 +221,20 @@ def test_replicas_come_and_go_with_the_load() -> None:
             assert refused(server.url) > 0
             simulated.order("kill_gcs")
             assert complete(server.url, "toy", fields) == streams[0]
+
+
+def test_a_replica_leaves_its_prefixes_to_the_next_one_on_a_disk(tmp_path: Path) -> None:
+    fields = {"prompt": "once upon a time there was a fox " * 20, "max_tokens": 8, "seed": 1, "logprobs": 2}
+    answers: list[Folded] = []
+    with SimulatedCluster(nodes=1) as simulated:
+        for _ in range(2):
+            simulated.order("serve", model="toy", prefix_cache_dir=str(tmp_path / "cache"))
+            with server_process("--cluster", simulated.address, model=None) as server:
+                answers.append(complete(server.url, "toy", fields))
+                if len(answers) == 2:
+                    wait_for("its report", lambda: metric(server.url, "onward_prefix_cache_disk_tokens_total") > 300)
+            simulated.order("remove")
+    assert answers[0] == answers[1]
 
 
 def refused(url: str) -> int:

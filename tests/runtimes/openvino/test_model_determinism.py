@@ -16,14 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from onward.engine import block_files, disk_cache
+from onward.engine.block_files import BlockFiles
+from onward.engine.disk_cache import DiskCache
 from onward.engine.model import Row, copy_block
+from onward.engine.step import Engine
 from onward.runtimes.openvino.invariance import is_invariant
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 from onward.runtimes.options import RuntimeOptions
+from onward.sampling.sampler import Sampler
 from onward.values import Precision
+from tests.engine.harness import TOKENIZER, make_job, serve
 from tests.examples import examples, slow_but
+from tests.runtimes.openvino.conftest import KV_MEMORY
 from tests.runtimes.openvino.tiny_ir import Shape, write_folder
 
 TABLE = 8
@@ -295,3 +302,25 @@ def test_a_model_is_invariant_on_any_number_of_threads(tiny_folder: Path, precis
     run = Run(model, prompt, list(range(60, 68)), Others(model, 9))
     run.prefill([80])
     assert drafted(run, tokens, [3, 3, 3], 0).tobytes() == expected[1:].tobytes()
+
+
+def test_law_3_blocks_from_a_disk_have_the_same_bits_as_computed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a restart, also with scores of the prompt."""
+    monkeypatch.setattr(block_files, "MIN_FREE_BYTES", 0)
+    monkeypatch.setattr(disk_cache, "READ_SECONDS", 600.0)
+    folder, found = write_folder(tmp_path / "model", Shape(vocab=TOKENIZER.size)), []
+    prompt = [int(token) for token in np.random.default_rng(5).integers(0, 256, 150)]
+    for _ in range(2):
+        model = load_model(folder, RuntimeOptions(kv_memory=KV_MEMORY))
+        engine = Engine(model, TOKENIZER, Sampler(model.vocab_size))
+        files = BlockFiles(tmp_path / "cache", 1 << 24, sum(part.nbytes for part in model.block_memory(0)))
+        engine.disk = DiskCache(files, model.fingerprint, engine.cache, model.block_memory)
+        try:
+            jobs = [make_job(prompt, score_top=2), make_job(prompt[:100], choices=2, max_tokens=4)]
+            found.append([result.bits for result in serve(engine, jobs, one_by_one=True)])
+            assert engine.load().num_disk_tokens == (128 if len(found) == 2 else 0)
+        finally:
+            engine.close()
+    assert found[0] == found[1]
