@@ -1,9 +1,11 @@
 """For all tests."""
 
 import gc
+import logging
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr == "not slow" and collection_path.match("test_*.py"):
         return bool(SLOW_FILE.search(collection_path.read_text(encoding="utf-8"))) or None
     return None
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A server that a test runs in this process sets up the process's logging, which is not for the tests after it:
+    they would write to the terminal."""
+    loggers = [logging.getLogger(name) for name in ("onward", "uvicorn")]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        if (logger.handlers, logger.level, logger.propagate) != (handlers, level, propagate):
+            logger.handlers[:], logger.propagate = handlers, propagate
+            logger.setLevel(level)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unclosed_files() -> Iterator[None]:
+    """What the tests of a file have left open in cycles, such as clients with their sockets, is an error of that file,
+    not of whichever test runs when it is collected."""
+    yield
+    gc.collect()
 
 
 def pytest_collection() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import socket
 import subprocess
 import sys
 import threading
@@ -10,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
+
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,6 +32,18 @@ class ServerProcess(NamedTuple):
     def grammar_processes(self) -> list[int]:
         """Its disposable processes. Linux only."""
         return sorted(pid for pid in _children(self.popen.pid) if _computes_grammars(pid))
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 on which nobody listens. It is below those that systems choose for clients and for port 0, so
+    that nobody takes it before a test's program does, or between two of them."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return port
 
 
 def _children(pid: int) -> list[int]:
@@ -74,7 +90,7 @@ def server_process(*flags: str, model: str | None = "toy", module: str = "onward
             raise AssertionError("the server did not start:\n" + "".join(said))
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE_SECONDS)
 
 
 def _collect(lines: IO[str], found: list[str]) -> None:

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,8 @@ import pytest
 
 from onward.settings import cache_folder
 
-from .processes import served
+from .processes import free_port, served
+from .waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("docs", "benchmarks", "training", "src")
@@ -73,9 +73,7 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     start last runs until the end. What a page shows of their output is in it."""
     shown = [line for block in blocks(ROOT / f"docs/how-to/{page}.md", "console") for line in block.splitlines()]
     commands = [line.removeprefix("$ ") for line in shown if line.startswith("$ ")]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     script = "set -eu\n" + "\n".join(
         f"rm -f ready\n{command.removesuffix(' &')} --port {port} > ready & trap 'kill $!' EXIT\n"
         "until grep -qs ready ready; do sleep 0.1; done"
@@ -90,7 +88,7 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
         text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        said, _ = shell.communicate(timeout=180)
+        said, _ = shell.communicate(timeout=3 * PATIENCE_SECONDS)
     finally:
         with contextlib.suppress(ProcessLookupError):  # it has left nothing behind
             os.killpg(shell.pid, signal.SIGKILL)
@@ -153,7 +151,7 @@ def made(command: str, environment: dict[str, str]) -> Iterator[str]:
         yield found[0]
     finally:
         os.killpg(server.pid, signal.SIGINT)
-        _, written = server.communicate(timeout=60)
+        _, written = server.communicate(timeout=PATIENCE_SECONDS)
         assert "Error" not in written and "Traceback" not in written, written
 
 

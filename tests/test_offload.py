@@ -10,8 +10,7 @@ import pytest
 
 from onward.fair_pool import FairPool
 from onward.offload import MAX_INLINE_SIZE, MIN_QUEUED_SIZE, Abandoned, breathe, inline_or_on_thread, owner
-
-PATIENCE_SECONDS = 60
+from tests.waiting import PATIENCE_SECONDS
 
 
 def endless(started: threading.Event, ended: threading.Event) -> Callable[[], None]:

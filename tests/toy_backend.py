@@ -23,6 +23,7 @@ from onward.model_files.toy import ToyTokenizer
 from onward.models.registry import ListedModel
 from onward.runtimes.toy.model import ToyModel
 from onward.sampling.sampler import Sampler
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -94,11 +95,7 @@ async def settle(backend: EmbeddedBackend) -> None:
     """Wait until the engines are idle, then check that they hold no block and no answer is running."""
     for model in backend.served.values():
         thread = engine_thread(model)
-        for _ in range(2000):
-            if thread.engine.idle and not thread.num_waiting:
-                break
-            await asyncio.sleep(0.005)
-        assert thread.engine.idle, "the engine is not idle after ten seconds"
+        await until(lambda thread=thread: thread.engine.idle and not thread.num_waiting, "an idle engine")  # type: ignore[misc]
         thread.engine.check()
         assert thread.engine.cache.pool.num_used == 0
         assert not model.answers

@@ -61,7 +61,6 @@ class WholeFiles:
 def _collect(item: _WholeFile) -> list[pytest.Item]:
     session, file = item.session, item.parent
     assert file is not None and file.parent is not None
-    gc.collect()  # what the tests before have left in cycles says so now, and is not kept by `freeze`
     gc.disable()
     try:
         tests = list(session.genitems(pytest.Module.from_parent(file.parent, path=item.path)))

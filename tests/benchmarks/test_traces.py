@@ -7,12 +7,14 @@ import pytest
 from benchmarks.ledger import arguments
 from benchmarks.traces import collector, run
 
+from tests.waiting import PATIENCE_SECONDS
+
 pytest.importorskip("opentelemetry.sdk")
 
 
 def test_spans_are_taken() -> None:
     with collector() as url:
-        assert httpx2.post(f"{url}/v1/traces", content=b"x").status_code == 200
+        assert httpx2.post(f"{url}/v1/traces", content=b"x", timeout=PATIENCE_SECONDS).status_code == 200
 
 
 @pytest.mark.slow

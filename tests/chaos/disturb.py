@@ -15,14 +15,15 @@ from pathlib import Path
 import httpx2
 
 from tests.chaos.faulty_engine import NAME, ORDERS
-from tests.chaos.injector import Injector, read_metric, schedule, wait_for
+from tests.chaos.injector import Injector, read_metric, schedule
 from tests.chaos.workload import NUM_REQUESTS, Clients, complete, make_request
 from tests.folded import Folded
 from tests.processes import ServerProcess, server_process
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 MODEL = "toy"
-ENGINE_TIMEOUT = "1"
-MAX_NEW_THREADS = 8
+ENGINE_TIMEOUT = "2"
+MAX_NEW_THREADS = 8 + min(32, (os.cpu_count() or 1) + 4)
 """Threads that a server may have after faults and did not have before: those of asyncio's pool come with load."""
 
 
@@ -121,7 +122,7 @@ def wait_until_quiet(server: ServerProcess, before: Resources) -> Resources:
     after = Resources.of(server)
     assert after.num_threads <= before.num_threads + MAX_NEW_THREADS, f"{before} became {after}"
     wait_for(lambda: len(server.engines()) == 1, "the end of all processes but one")
-    assert httpx2.get(f"{server.url}/health").json()["status"] == "ready"
+    assert httpx2.get(f"{server.url}/health", timeout=PATIENCE_SECONDS).json()["status"] == "ready"
     return after
 
 

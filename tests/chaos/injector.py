@@ -8,7 +8,6 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ import httpx2
 from benchmarks.hostile_constraints import HOSTILE_CONSTRAINTS
 
 from tests.chaos.faulty_engine import FATAL, FAULTS, NO_MEMORY, NOT_FINITE, ORDER_FILE
-from tests.chaos.workload import GUARD_SECONDS, Clients, complete
+from tests.chaos.workload import Clients, complete
 from tests.processes import ServerProcess
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 SIGNALS = {"kill": signal.SIGKILL, "abort": signal.SIGABRT, "stop": signal.SIGSTOP}
 HARMFUL = ("not finite", "no memory", "fatal")
@@ -34,13 +34,6 @@ def schedule(count: int, seed: int) -> list[str]:
     kinds = [KINDS[index % len(KINDS)] for index in range(count)]
     random.Random(seed).shuffle(kinds)
     return kinds
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + GUARD_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.02)
 
 
 class Injector:
@@ -127,7 +120,7 @@ class Injector:
 
 def read_metric(server: ServerProcess, model: str, name: str, labels: str = "") -> float:
     """Return the value of a metric of a model; `labels` are those after the model's."""
-    text = httpx2.get(f"{server.url}/metrics", timeout=GUARD_SECONDS).text
+    text = httpx2.get(f"{server.url}/metrics", timeout=PATIENCE_SECONDS).text
     found = re.search(rf'^{name}{{model="{model}"{labels}}} (\S+)$', text, re.MULTILINE)
     assert found, f"{name} is not in the metrics"
     return float(found[1])

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.chaos.disturb import MODEL
-from tests.chaos.injector import wait_for
 from tests.chaos.workload import Connection, make_request
-from tests.processes import ServerProcess, server_process
+from tests.processes import ServerProcess, free_port, server_process
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 NUM_STREAMS = 6
 MOMENTS = ("streaming", "streaming", "its engine is stopped", "starting")
@@ -26,7 +26,7 @@ MOMENTS = ("streaming", "streaming", "its engine is stopped", "starting")
 def kill_servers(count: int, seed: int, say: Callable[[str], None] = lambda line: None) -> None:
     """Start servers on one port, one after the other, and kill each. Raises AssertionError if anything is left."""
     rng = random.Random(seed)
-    port = _free_port()
+    port = free_port()
     for number in range(count):
         moment = MOMENTS[number % len(MOMENTS)]
         say(f"{number + 1:4} server killed: {moment}")
@@ -55,7 +55,7 @@ def _kill_streaming(port: int, rng: random.Random, *, stops_engine: bool) -> lis
         for thread in threads:
             thread.start()
         for _ in threads:
-            assert has_begun.acquire(timeout=60)
+            assert has_begun.acquire(timeout=PATIENCE_SECONDS)
         time.sleep(rng.random() * 0.2)
         engines = server.engines()
         if stops_engine:
@@ -92,12 +92,6 @@ def _kill_starting(port: int, rng: random.Random) -> list[int]:
     finally:
         popen.kill()
         popen.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-    return port
 
 
 def _bind(port: int) -> None:

@@ -12,9 +12,9 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from tests.folded import Folded
+from tests.waiting import PATIENCE_SECONDS
 
 NUM_REQUESTS = 40
-GUARD_SECONDS = 120.0
 PROMPT = "once upon a time there was a fox who"
 KINDS: tuple[dict[str, Any], ...] = (
     {},
@@ -66,7 +66,7 @@ class Connection:
     def __init__(self, url: str, model: str, fields: dict[str, Any]) -> None:
         host = urlsplit(url).netloc
         wants_stream = bool(fields.get("stream"))
-        self._connection = http.client.HTTPConnection(host, timeout=GUARD_SECONDS)
+        self._connection = http.client.HTTPConnection(host, timeout=PATIENCE_SECONDS)
         extra = {"stream_options": {"include_usage": True}} if wants_stream else {}
         body = json.dumps({"model": model, **extra, **fields})
         try:
@@ -140,7 +140,7 @@ class Clients:
         """Wait until every client has the end of its last answer."""
         self._is_stopping.set()
         for thread in self._threads:
-            thread.join(GUARD_SECONDS)
+            thread.join(PATIENCE_SECONDS)
             if thread.is_alive():
                 self.problems.append("a stream did not end")
 

@@ -30,6 +30,7 @@ from tests.models.tokenizer_files import (
     model_with,
     sentence_piece,
 )
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -245,7 +246,7 @@ def test_llama_server_makes_the_same_tokens(name: str, tmp_path: Path) -> None:
         for text in texts:
             for special in (False, True):
                 asked = {"content": text, "add_special": special, "parse_special": True}
-                answer = httpx2.post(f"{url}/tokenize", json=asked).json()
+                answer = httpx2.post(f"{url}/tokenize", json=asked, timeout=PATIENCE_SECONDS).json()
                 assert token_ids(path, text, special=special) == answer["tokens"], text
 
 

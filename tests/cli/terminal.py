@@ -15,6 +15,8 @@ from typing import Self
 
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
+
 if sys.platform == "win32":
     pytest.skip("needs a POSIX terminal", allow_module_level=True)
 
@@ -54,7 +56,7 @@ class Terminal:
         self.process.wait()
         os.close(self._master)
 
-    def wait_for(self, text: str, seconds: float = 60) -> None:
+    def wait_for(self, text: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Read until the text was written."""
         until = time.monotonic() + seconds
         while text.encode() not in self.raw:
@@ -71,7 +73,7 @@ class Terminal:
         while (left := until - time.monotonic()) > 0 and self.process.poll() is None:
             self._read(left)
 
-    def end(self, seconds: float = 120) -> int:
+    def end(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Read to the end; return the exit code."""
         until = time.monotonic() + seconds
         while self._read(0.1) or self.process.poll() is None:

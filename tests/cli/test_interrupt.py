@@ -10,10 +10,11 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 from .terminal import Terminal
 
@@ -29,13 +30,12 @@ NATIVE_CALL = "__import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 1 << 30)"
 
 def wait_for_handler(pid: int) -> None:
     """Return when the command handles Ctrl-C: before that the interpreter itself starts, and prints a traceback."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
+
+    def num_threads() -> int:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        if int(next(line for line in lines if line.startswith("Threads:")).split()[1]) > 1:
-            return
-        time.sleep(0.001)
-    raise AssertionError("the command does not handle Ctrl-C")
+        return int(next(line for line in lines if line.startswith("Threads:")).split()[1])
+
+    wait_for(lambda: num_threads() > 1, "the command to handle Ctrl-C")
 
 
 def interrupted(command: tuple[str, ...], delay: float) -> tuple[int, str]:
@@ -44,7 +44,7 @@ def interrupted(command: tuple[str, ...], delay: float) -> tuple[int, str]:
         wait_for_handler(terminal.process.pid)
         terminal.read_for(delay)
         terminal.press(b"\x03")
-        return terminal.end(seconds=30), terminal.screen
+        return terminal.end(), terminal.screen
 
 
 def check_interrupted(command: tuple[str, ...], delay: float) -> None:
@@ -103,8 +103,8 @@ def line_of(started: subprocess.Popen[str]) -> str:
 
 
 def rest_of(started: subprocess.Popen[str]) -> str:
-    """What else the program prints; it ends within 10 seconds."""
-    started.wait(60)
+    """What else the program prints until its end."""
+    started.wait(PATIENCE_SECONDS)
     assert started.stdout is not None
     return started.stdout.read()
 

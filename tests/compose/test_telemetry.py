@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +22,7 @@ from onward.errors import SetupError
 from onward.settings import Settings
 from onward.tracing import RequestTrace, Span, SpanContext
 from tests.test_tracing import PARENT
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 trace_service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
@@ -40,7 +40,7 @@ class Collector:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                collector.answers.wait(60)
+                collector.answers.wait(PATIENCE_SECONDS)
                 if collector.status == 200:
                     message = trace_service.ExportTraceServiceRequest.FromString(body)
                     headers = {name.lower(): value for name, value in self.headers.items()}
@@ -82,18 +82,11 @@ def collecting() -> Iterator[Collector]:
         collector.close()
 
 
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def tracer_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Opens tracers for a collector, which soon send and soon give up."""
+    """Opens tracers for a collector, which soon send, and give up only what is refused."""
     monkeypatch.setattr(telemetry, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(telemetry, "EXPORT_SECONDS", 1.0)
+    monkeypatch.setattr(telemetry, "EXPORT_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(telemetry, "CLOSE_SECONDS", 0.2)
     opened: list[ExportingTracer] = []
 
@@ -161,12 +154,9 @@ def test_nothing_waits_for_a_slow_collector_and_what_is_lost_is_counted(
         wait_for(lambda: not tracer._waiting)  # the thread waits for the collector
         for _ in range(1000):
             tracer.add(span())
-        assert tracer.counts()["dropped"] == 900
+        assert tracer.counts() == {"exported": 0, "dropped": 900, "failed": 0}
         collector.answers.set()
-        wait_for(lambda: not tracer._waiting)
-        counts = tracer.counts()
-        wait_for(lambda: sum(tracer.counts().values()) == 1001)
-        assert counts["dropped"] == 900
+        wait_for(lambda: tracer.counts() == {"exported": 101, "dropped": 900, "failed": 0})
 
 
 def test_a_collector_that_is_away_is_said_once_and_found_again(
@@ -177,7 +167,7 @@ def test_a_collector_that_is_away_is_said_once_and_found_again(
         tracer = tracer_of(collector.url)
         for number in range(1, 4):
             tracer.add(span())
-            wait_for(lambda number=number: tracer.counts()["failed"] == number)
+            wait_for(lambda: tracer.counts()["failed"] == number)  # noqa: B023
         collector.status = 200
         tracer.add(span())
         wait_for(lambda: tracer.counts()["exported"] == 1)
@@ -196,6 +186,7 @@ def test_why_a_collector_takes_none_is_said_without_what_may_be_secret(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=sk-secret")
     with collecting() as collector:
         url = collector.url
+    monkeypatch.setattr(telemetry, "EXPORT_SECONDS", 1.0)  # a connection that is refused is tried again until then
     tracer_of(f"{url}/x?key=sk-secret").add(span())
     wait_for(lambda: "takes no traces" in caplog.text)
     refused = os.strerror(errno.ECONNREFUSED)
@@ -250,10 +241,10 @@ def test_long_texts_are_bounded_in_bytes_where_they_wait_and_in_a_request(
 
 
 def test_the_end_sends_what_waits_and_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "PAUSE_SECONDS", 60.0)
-    monkeypatch.setattr(telemetry, "CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr(telemetry, "PAUSE_SECONDS", 2 * PATIENCE_SECONDS)
     with collecting() as collector:
-        for answers in (True, False):
+        for answers, seconds in ((True, PATIENCE_SECONDS), (False, 0.2)):
+            monkeypatch.setattr(telemetry, "CLOSE_SECONDS", seconds)
             tracer = open_tracer(Settings(otlp_endpoint=collector.url))
             assert tracer is not None
             tracer.add(span())

@@ -31,6 +31,7 @@ from onward.engine.block_files import usage as usage_of
 from onward.engine.prefix_tree import PackedScores, pack
 from onward.private_files import private_folder
 from onward.sampling.outputs import Sampled
+from tests.waiting import wait_for
 
 BLOCK = 1000
 FILE = file_bytes(BLOCK, None)
@@ -294,9 +295,7 @@ def test_whatever_a_killed_process_leaves_is_whole_or_a_miss(folder: Path) -> No
     for _ in range(3):
         process = subprocess.Popen([sys.executable, "-c", KILLED, str(folder)], stdout=subprocess.PIPE)
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-        deadline = time.monotonic() + 30
-        while not list(folder.glob("*.kv")) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_for(lambda: list(folder.glob("*.kv")))
         process.kill()
         process.wait()
         process.stdout.close()

@@ -26,6 +26,7 @@ from onward.engine.loop import EngineLoop
 from onward.model_files.toy import END
 from onward.text.assembler import TextRules
 from tests.examples import examples
+from tests.waiting import PATIENCE_SECONDS
 
 from .harness import TOKENIZER, JobOptions, events_of, make_engine, make_job, run, run_alone
 
@@ -205,7 +206,7 @@ class Loop:
         def delayed(trie: TokenTrie, grammar: str, limits: dict[str, Any]) -> Matcher:
             assert threading.current_thread().name.startswith("onward-grammars")
             self.compiling.set()
-            assert self.may_compile.wait(60)
+            assert self.may_compile.wait(PATIENCE_SECONDS)
             return compile_grammar(trie, grammar, limits)
 
         monkeypatch.setattr(TokenTrie, "compile", delayed)
@@ -221,12 +222,12 @@ class Loop:
     def end(self) -> None:
         self.may_compile.set()
         self.loop.mailbox.put(Stop())
-        self._thread.join(60)
+        self._thread.join(PATIENCE_SECONDS)
 
     def until_finished(self, job: Job) -> list[Event]:
         found: list[Event] = []
         while True:
-            event = self.events.get(timeout=60)
+            event = self.events.get(timeout=PATIENCE_SECONDS)
             found.append(event)
             if isinstance(event, Failed) or (
                 isinstance(event, Decoded) and event.finish_reason and event.job == job.id
@@ -245,7 +246,7 @@ def test_other_jobs_run_while_a_grammar_is_compiled(monkeypatch: pytest.MonkeyPa
         loop.compiling.clear()
         waiting, other = make_job(grammar=choice_grammar(["first"])), make_job(max_tokens=5, ignore_end=True)
         loop.loop.mailbox.put(Submit([waiting]))
-        assert loop.compiling.wait(60)
+        assert loop.compiling.wait(PATIENCE_SECONDS)
         for job in (other, also_known):
             loop.loop.mailbox.put(Submit([job]))
             assert {event.job for event in loop.until_finished(job)} == {job.id}
@@ -261,7 +262,7 @@ def test_a_job_that_waits_for_its_grammar_can_be_cancelled(monkeypatch: pytest.M
     try:
         waiting, other = make_job(grammar=choice_grammar(["second"])), make_job(grammar=choice_grammar(["third"]))
         loop.loop.mailbox.put(Submit([waiting]))
-        assert loop.compiling.wait(60)
+        assert loop.compiling.wait(PATIENCE_SECONDS)
         loop.loop.mailbox.put(Cancel(waiting.request))
         loop.loop.mailbox.put(Submit([other]))
         loop.may_compile.set()
@@ -290,7 +291,7 @@ def test_grammars_of_one_client_do_not_hold_those_of_another(monkeypatch: pytest
     def held(trie: TokenTrie, grammar: str, limits: dict[str, Any]) -> Matcher:
         if grammar.endswith("held/"):
             begun.set()
-            assert release.wait(30)
+            assert release.wait(PATIENCE_SECONDS)
         return compile_grammar(trie, grammar, limits)
 
     monkeypatch.setattr(TokenTrie, "compile", held)
@@ -309,11 +310,11 @@ def test_grammars_of_one_client_do_not_hold_those_of_another(monkeypatch: pytest
     try:
         for job in greedy:
             loop.mailbox.put(Submit([job]))
-        assert begun.wait(30)
+        assert begun.wait(PATIENCE_SECONDS)
         loop.mailbox.put(Submit([modest]))
-        assert ended.get(timeout=30) == modest.id
+        assert ended.get(timeout=PATIENCE_SECONDS) == modest.id
         release.set()
-        assert {ended.get(timeout=30) for _ in greedy} == {job.id for job in greedy}
+        assert {ended.get(timeout=PATIENCE_SECONDS) for _ in greedy} == {job.id for job in greedy}
     finally:
         release.set()
         loop.mailbox.put(Stop())

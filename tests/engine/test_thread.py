@@ -16,6 +16,7 @@ from onward.engine.model import Hook, Row, nothing
 from onward.engine.thread import EngineThread
 from onward.errors import EngineStopped
 from onward.sampling import sampler
+from tests.waiting import PATIENCE_SECONDS
 
 from .. import threads
 from .harness import make_engine, make_job, run_alone, slow_down
@@ -35,7 +36,7 @@ class Inbox:
 
     def wait_for(self, predicate: Callable[[Event], object]) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: any(map(predicate, self.events)), timeout=30)
+            assert self._changed.wait_for(lambda: any(map(predicate, self.events)), timeout=PATIENCE_SECONDS)
 
 
 def started(*, rows: int = 64) -> tuple[EngineThread, Inbox]:
@@ -216,14 +217,14 @@ def test_the_load_is_published_before_a_step_computes_and_counts_the_mailbox() -
     def held(rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         before_compute()
         seen.set()
-        gate.wait(30)
+        gate.wait(PATIENCE_SECONDS)
         return evaluate(rows)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(thread.engine.model, "evaluate", held)
         first = make_job(max_tokens=1)
         thread.submit([first])
-        assert seen.wait(30)
+        assert seen.wait(PATIENCE_SECONDS)
         others = [make_job(max_tokens=1) for _ in range(5)]
         thread.submit(others)
         load = thread.load

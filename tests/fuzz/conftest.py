@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.parity.servers import Server
-
-PATIENCE_SECONDS = 60.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ CHECKS = (
 )
 PHASES = {"server": "examples,coverage", "lenient": "examples,coverage,fuzzing"}
 """Random requests go to the lenient server: those to the other name a model that it does not have, and end there."""
-SECONDS = 300
+SECONDS = 1200
 
 
 @pytest.fixture

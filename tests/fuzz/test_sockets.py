@@ -12,14 +12,14 @@ import pytest
 
 from tests.parity.servers import BASE, COMPLETIONS, Server
 from tests.server.wire import receive_all
+from tests.waiting import PATIENCE_SECONDS
 
-SECONDS = 10.0
 GOOD = json.dumps(BASE | {"max_tokens": 3}).encode()
 
 
 @contextmanager
 def connected(server: Server) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as connection:
         yield connection
 
 
@@ -66,7 +66,7 @@ def test_slow_headers_and_slow_bodies_delay_no_other_request(server: Server) -> 
 
 
 def test_a_hundred_idle_connections_delay_no_other_request(server: Server) -> None:
-    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) for _ in range(100)]
+    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) for _ in range(100)]
     assert server.ask(max_tokens=1).status == 200
     for connection in idle:
         connection.close()

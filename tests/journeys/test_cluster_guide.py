@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import free_port
+
 if not sys.platform.startswith("linux"):
     pytest.skip("starts Ray on this machine", allow_module_level=True)
 pytest.importorskip("ray", reason="needs Ray: pip install 'onward[cluster]'")
@@ -43,9 +45,7 @@ class Machine:
         self.environment = {name: value for name, value in os.environ.items() if name not in hidden}
         self.environment |= {"HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
         self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
 
     def run(self, *command: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, which must be 0 unless it `fails`."""

@@ -16,7 +16,7 @@ import pytest
 from tests.cli.conftest import onward
 from tests.journeys.test_handover import Clients
 from tests.processes import ServerProcess, server_process
-from tests.server.fakes import wait_for
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")]
 
@@ -37,14 +37,14 @@ class Operator:
 
     def call(self, method: str, path: str = "", body: object = None) -> httpx2.Response:
         url = f"{self.server.url}/v1/admin/models{path}"
-        return httpx2.request(method, url, json=body, headers=self._admin, timeout=60)
+        return httpx2.request(method, url, json=body, headers=self._admin, timeout=PATIENCE_SECONDS)
 
     def models(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.call("GET").json()["data"]
         return found
 
     def get(self, path: str) -> httpx2.Response:
-        return httpx2.get(self.server.url + path, headers=self._user, timeout=60)
+        return httpx2.get(self.server.url + path, headers=self._user, timeout=PATIENCE_SECONDS)
 
     def context_length(self, model: str) -> int:
         found: int = self.get(f"/tokenizer_info?model={model}").json()["model_max_length"]
@@ -95,10 +95,11 @@ def test_models_change_under_load_and_not_one_request_fails(
         assert operator.call("DELETE", "/one").json()["deleted"]
         for path in ("broken", "../data", "/etc/passwd"):
             assert operator.call("POST", "", {"model": path, "id": "toy"}).status_code == 400
-    assert not clients.problems and clients.num_answers > 8
+        wait_for(lambda: clients.problems or clients.num_answers > 8)
+    assert not clients.problems
     wait_for(lambda: len(operator.server.engines()) == 1)
     assert not {*engines} & {*operator.server.engines()}
-    assert [(model["id"], model["status"]) for model in operator.models()] == [("toy", "ready")]
+    wait_for(lambda: [(model["id"], model["status"]) for model in operator.models()] == [("toy", "ready")])
     health = operator.get("/health").json()
     assert (health["status"], list(health["models"])) == ("ready", ["toy"])
     metrics = operator.get("/metrics").text
@@ -107,8 +108,11 @@ def test_models_change_under_load_and_not_one_request_fails(
     entries = [entry for entry in json.loads(said)["data"] if entry["action"] == "models"]
     assert len(entries) == 6 and {entry["actor"] for entry in entries} == {"the key chief"}
     assert entries[0]["detail"] == f"replaced toy ({folder / 'one'})" and entries[-1]["detail"] == "removed one"
-    used = json.loads(onward("usage", "--data-dir", str(tmp_path / "data"), "--format", "json").stdout)
-    assert str(clients.num_answers) in json.dumps(used), "each request is in the ledger"
+
+    def used() -> str:
+        return onward("usage", "--data-dir", str(tmp_path / "data"), "--format", "json").stdout
+
+    wait_for(lambda: str(clients.num_answers) in used(), "each request in the ledger")
     assert not any("sk-" in line for line in operator.server.output)
 
 
@@ -135,4 +139,5 @@ def test_sighup_applies_the_models_of_the_settings_file(
         hang_up("model = [", "the models stay as they were: The settings file")
         hang_up('model = ["toy"]\nopenai_names = false\n', "read again: removed one")
         assert operator.served() == ["toy"]
-    assert not clients.problems and clients.num_answers > 8
+        wait_for(lambda: clients.problems or clients.num_answers > 8)
+    assert not clients.problems

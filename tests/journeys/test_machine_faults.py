@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 
 from onward.models.resolve import built_in_folder
 from tests.processes import served, server_process
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 JUMPING_CLOCK = """
 import time
@@ -34,7 +34,7 @@ BODY = {"model": "toy", "prompt": "Once upon a time", "max_tokens": 24, "tempera
 
 def post(url: str, key: str = "", **fields: object) -> httpx2.Response:
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    return httpx2.post(f"{url}/v1/completions", json=BODY | fields, headers=headers, timeout=60)
+    return httpx2.post(f"{url}/v1/completions", json=BODY | fields, headers=headers, timeout=PATIENCE_SECONDS)
 
 
 def text_of(answer: httpx2.Response) -> str:
@@ -59,13 +59,10 @@ def test_clocks_that_jump_change_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         assert stream.count("data: ") > 2 and stream.rstrip().endswith("data: [DONE]")
         assert len(text_of(post(server.url, first, regex="[a-z]{3}"))) == 3
         keys.write_text(second + "\n")
-        deadline = time.monotonic() + 60
-        while (answer := post(server.url, second)).status_code != 200:
-            assert answer.status_code == 401 and time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_for(lambda: post(server.url, second).status_code == 200)
         assert post(server.url, first).status_code == 401
         server.popen.send_signal(signal.SIGTERM)
-        assert server.popen.wait(60) == 0
+        assert server.popen.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.slow
@@ -85,7 +82,7 @@ def test_a_full_log_disk_stops_nobody() -> None:
         server.terminate()
         assert server.stdout is not None
         server.stdout.close()
-        assert server.wait(60) == 0
+        assert server.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.slow
@@ -116,6 +113,6 @@ def test_a_file_that_is_cut_short_while_it_is_mapped_is_a_sentence(tmp_path: Pat
         os.truncate(model, 4096)
         answer = post(server.url, model="story", prompt="Another dragon flew over the hills")
         assert answer.status_code == 500 and "error" in answer.json()
-        assert server.popen.wait(60) == 70
+        assert server.popen.wait(PATIENCE_SECONDS) == 70
         said = "".join(server.output)
     assert f"the files of its model have changed since they were loaded: {model} is broken" in said

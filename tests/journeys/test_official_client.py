@@ -16,7 +16,8 @@ from onward.errors import Overloaded
 from onward.server.app import make_app
 from onward.server.connection import server_config
 from onward.server.process import bind
-from tests.server.fakes import STORY, FakeBackend, Step, delta, settings, wait_for
+from tests.server.fakes import STORY, FakeBackend, Step, delta, settings
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 
 @contextmanager
@@ -83,7 +84,7 @@ def test_a_client_that_does_not_read_delays_no_other_and_its_disconnect_is_notic
     tick.set()
     flood: list[Step] = [delta("x" * 100_000), tick] * 200
     backend = FakeBackend(script_of=lambda request: list(flood) if request.stream else list(STORY))
-    with served(backend) as url, httpx2.Client(base_url=url) as client:
+    with served(backend) as url, httpx2.Client(base_url=url, timeout=PATIENCE_SECONDS) as client:
         fields = {"model": "m", "prompt": "x", "stream": True}
         with client.stream("POST", "/completions", json=fields) as unread:
             assert unread.status_code == 200

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ import pytest
 import ruamel.yaml
 
 from tests.cli.conftest import onward
-from tests.processes import served
+from tests.processes import free_port, served
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +25,6 @@ PANELS: list[dict[str, Any]] = json.loads((STACK / "grafana/onward.json").read_t
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 NEVER_HERE = {"onward_completions_refused_total"}
 """Metrics that have no samples before something happens that does not happen here."""
-PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +38,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     with served("--data-dir", folder) as url:
         for _ in range(3):
             body = {"model": "toy", "prompt": "Once upon a time " * 20, "max_tokens": 8, "stream": True}
-            answer = httpx2.post(f"{url}/v1/completions", json=body, headers={"authorization": f"Bearer {keys[1]}"})
+            answer = httpx2.post(
+                f"{url}/v1/completions",
+                json=body,
+                headers={"authorization": f"Bearer {keys[1]}"},
+                timeout=PATIENCE_SECONDS,
+            )
             assert answer.status_code == 200
         yield url, keys[0]
 
 
 def sampled_names(url: str, key: str) -> set[str]:
-    text = httpx2.get(f"{url}/metrics", headers={"authorization": f"Bearer {key}"}).text
+    text = httpx2.get(f"{url}/metrics", headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE_SECONDS).text
     return {re.split(r"[{ ]", line)[0] for line in text.splitlines() if not line.startswith("#")}
 
 
@@ -71,8 +74,7 @@ def prometheus(server: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
     job["authorization"]["credentials_file"] = str(folder / "key")
     job["static_configs"][0]["targets"] = [url.removeprefix("http://")]
     (folder / "settings.yaml").write_text(json.dumps(settings))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     flags = {
         "config.file": folder / "settings.yaml",
         "storage.tsdb.path": folder / "data",
@@ -81,10 +83,9 @@ def prometheus(server: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
     command = [program, *(f"--{name}={value}" for name, value in flags.items())]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while not _samples(f"http://{address}", "count_over_time(onward_build_info[1m]) >= 3"):
-                assert process.poll() is None and time.monotonic() < deadline, "Prometheus has not scraped the server"
-                time.sleep(0.1)
+            query = "count_over_time(onward_build_info[1m]) >= 3"
+            wait_for(lambda: process.poll() is not None or _samples(f"http://{address}", query), "three scrapes")
+            assert process.poll() is None, "Prometheus has ended"
             yield f"http://{address}"
         finally:
             process.terminate()
@@ -92,7 +93,7 @@ def prometheus(server: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
 
 def _samples(url: str, query: str) -> list[Any]:
     try:
-        answer = httpx2.get(f"{url}/api/v1/query", params={"query": query}).json()
+        answer = httpx2.get(f"{url}/api/v1/query", params={"query": query}, timeout=PATIENCE_SECONDS).json()
     except (httpx2.TransportError, ValueError):
         return []
     assert answer["status"] == "success", answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import httpx2
@@ -12,6 +11,7 @@ from tests.compose.test_telemetry import Collector, collecting
 from tests.journeys.test_handover import Clients
 from tests.processes import served
 from tests.test_tracing import PARENT
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,9 @@ def test_a_request_is_traced_from_its_client_to_its_last_token(collector: Collec
     with served("--otlp-endpoint", collector.url, "--trace-ratio", "0") as url:
         body = {"model": "toy", "prompt": "a very private prompt " * 50, "max_tokens": 8, "ignore_eos": True}
         for headers in ({"traceparent": PARENT}, {}):
-            assert httpx2.post(f"{url}/v1/completions", json=body, headers=headers).status_code == 200
+            answer = httpx2.post(f"{url}/v1/completions", json=body, headers=headers, timeout=PATIENCE_SECONDS)
+            assert answer.status_code == 200
+        wait_for(lambda: len(collector.spans) == 6)  # the end of a server waits for some seconds only
     spans = {span.name: span for span in collector.spans}
     assert sorted(spans) == [
         "POST /v1/completions", "decode", "engine", "prefill", "queue", "text_completion toy"
@@ -40,14 +42,10 @@ def test_a_request_is_traced_from_its_client_to_its_last_token(collector: Collec
 def test_no_request_waits_for_a_collector_or_is_lost_with_it(collector: Collector) -> None:
     collector.answers.clear()
     with served("--otlp-endpoint", collector.url) as url, Clients(url) as clients:
-        while clients.num_answers < 400:
-            assert not clients.problems
-            time.sleep(0.01)
+        wait_for(lambda: clients.problems or clients.num_answers >= 400)
         collector.close()
         seen = clients.num_answers
-        while clients.num_answers < seen + 200:
-            assert not clients.problems
-            time.sleep(0.01)
-        metrics = httpx2.get(f"{url}/metrics").text
+        wait_for(lambda: clients.problems or clients.num_answers >= seen + 200)
+        metrics = httpx2.get(f"{url}/metrics", timeout=PATIENCE_SECONDS).text
         assert "onward_trace_spans_total" in metrics
     assert not clients.problems

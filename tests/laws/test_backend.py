@@ -19,6 +19,7 @@ from tests.engine.harness import slow_down
 from tests.examples import slow_but
 from tests.narrowing import logprobs_of, usage_of
 from tests.toy_backend import ask, ask_stream, complete, make_backend, on_toy, running, stream, toy_engine
+from tests.waiting import until
 
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {"prompt": "once upon a time"},
@@ -188,8 +189,7 @@ def test_law_4_closing_fails_running_requests() -> None:
         backend = make_backend()
         slow_down(toy_engine(backend))
         task = asyncio.create_task(complete(backend, prompt="x", max_tokens=2000, ignore_eos=True))
-        while not toy_engine(backend).counters.num_steps:
-            await asyncio.sleep(0.001)
+        await until(lambda: toy_engine(backend).counters.num_steps)
         await backend.aclose()
         with pytest.raises(EngineStopped):
             await task

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.waiting import PATIENCE_SECONDS
+
 from .servers import COMPLETIONS, Answer, Server
 from .table import Area, assert_error, error_of
 
 FILES = Area("Files", "§18")
 BATCHES = Area("Batches", "§18")
-PATIENCE_SECONDS = 60
 BOUNDARY = "parity-b0undary"
 KEY = "batches"
 FINAL = ("completed", "failed", "expired", "cancelled")

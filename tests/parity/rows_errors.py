@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import socket
-import time
+
+from tests.waiting import wait_for
 
 from .servers import COMPLETIONS, KEY, Server
 from .table import Area, Expect, base, error_of, get, header, post, says
@@ -395,11 +396,7 @@ def others_go_on(server: Server) -> None:
     """A request that fails does not affect others, and frees its KV blocks."""
     assert server.ask(**FORCED).status == 500
     assert server.ask(logit_bias={"97": 100}).text == "a" * 16
-    for _ in range(1000):  # replicas of a cluster report them with a delay
-        if not (num_used := server.metric("onward_kv_blocks_used")):
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"{num_used} KV blocks are still used")
+    wait_for(lambda: not server.metric("onward_kv_blocks_used"), "free KV blocks")  # replicas report with a delay
 
 
 @AREA.law("not_http", "bytes that are not HTTP", source="behaviour W6", weak="Not recorded.", needs_socket=True)

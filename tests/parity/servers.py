@@ -23,6 +23,7 @@ from sqlalchemy import URL
 from onward.service.keys import create_key
 from onward.service.limits import Limits
 from onward.service.store import open_store
+from tests.waiting import PATIENCE_SECONDS
 
 from .ledger import fill
 
@@ -135,7 +136,7 @@ class Answer:
 class Server:
     """One `onward serve` process. `model` None: the flags say what is served."""
 
-    answer_seconds = 30.0
+    answer_seconds = PATIENCE_SECONDS
     """How long an answer may take."""
 
     def __init__(self, *flags: str, model: str | None = "toy") -> None:
@@ -165,7 +166,7 @@ class Server:
         self.http.close()
         self._process.terminate()
         try:
-            return self._process.communicate(timeout=60)[1]
+            return self._process.communicate(timeout=PATIENCE_SECONDS)[1]
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.communicate()[1]
@@ -204,7 +205,8 @@ class Server:
 
     def expire(self, batch_id: str) -> None:
         """Let the completion window of a batch be over, in the server's database."""
-        with contextlib.closing(sqlite3.connect(self.data_dir / "onward.db", timeout=60)) as database, database:
+        path = self.data_dir / "onward.db"
+        with contextlib.closing(sqlite3.connect(path, timeout=PATIENCE_SECONDS)) as database, database:
             database.execute("UPDATE batches SET expires_ms = created_ms WHERE id = ?", [batch_id])
 
     def tokens(self, text: str) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -17,10 +16,9 @@ from onward.engine_load import DraftCounts, EngineLoad, ProcessUsage, RecoveryCo
 from onward.errors import EngineStopped
 from onward.models.registry import ListedModel
 from onward.settings import Settings
+from tests.waiting import PATIENCE_SECONDS
 
 Step = list[Delta] | Exception | asyncio.Event
-PATIENCE_SECONDS = 60
-"""How long a test may take before it counts as hanging: much longer than on the slowest machine."""
 
 
 def delta(text: str, index: int = 0, finish: Any = None, stop: str | int | None = None) -> list[Delta]:
@@ -202,20 +200,6 @@ async def skip(seconds: float) -> None:
     loop.skipped_seconds += seconds
     for _ in range(3):  # a timer, what it wakes, and what that wakes
         await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait in an event loop for a condition."""
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, from a thread without an event loop."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.01)
 
 
 class Call:

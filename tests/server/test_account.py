@@ -26,6 +26,7 @@ from tests.backends.scripted_engine import Script, ScriptedEngine, decoding, rep
 from tests.server.fakes import Call, completion, in_loop, settings
 from tests.server.streams.resumable import id_of, resumable, resume
 from tests.server.test_running_team import store_with
+from tests.waiting import PATIENCE_SECONDS, until
 
 PROMPT_TOKENS = 2
 AUTHORIZATION = {"authorization": "Bearer sk-alice"}
@@ -51,9 +52,8 @@ class Served:
 
     async def row(self) -> Any:
         """The only row, once it is written."""
-        while not (rows := self._rows()) or self.team._spool.num_waiting:
-            await asyncio.sleep(0.002)
-        (row,) = rows
+        await until(lambda: self._rows() and not self.team._spool.num_waiting)
+        (row,) = self._rows()
         return row
 
     async def counts(self) -> Counts:
@@ -198,7 +198,7 @@ class Gate:
         yield [Prefilled(job.id, 0)]
         for letter in self._before:
             yield [Decoded(job.id, 0, tokens(letter))]
-        self._opened.wait(60)
+        self._opened.wait(PATIENCE_SECONDS)
         for number, letter in enumerate(self._after, 1):
             yield [Decoded(job.id, 0, tokens(letter), "length" if number == len(self._after) else None)]
 
@@ -222,8 +222,7 @@ def test_a_whole_answer_whose_client_leaves_is_billed_as_far_as_it_was_generated
 
     async def test(served: Served) -> None:
         call = served.ask(max_tokens=7)
-        while served.app._backend.load() and not _generated(served, 3):
-            await asyncio.sleep(0.002)
+        await until(lambda: _generated(served, 3))
         call.leave()
         await call.done()
         assert await served.counts() == Counts(499, 3, 0, 3, "")
@@ -243,8 +242,7 @@ def test_a_resumed_stream_delivers_each_token_once_also_after_its_end(tmp_path: 
     async def test(served: Served) -> None:
         fields = {"model": "toy", "prompt": "ab", "max_tokens": 7, "ignore_eos": False}
         first = resumable(served.app, headers=AUTHORIZATION, **fields)
-        while b'"c"' not in first.body:
-            await asyncio.sleep(0.002)
+        await until(lambda: b'"c"' in first.body)
         first.leave()
         await first.done()
         gate.open()

@@ -24,6 +24,7 @@ from onward.service.team import Team
 from onward.settings import Settings
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
 from tests.server.test_running_team import store_with
+from tests.waiting import until
 
 ADDED = LiveModel(id="tiny", status="ready", source="/models/tiny", is_added=True)
 
@@ -257,11 +258,6 @@ def reloading(
         run()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
 def test_settings_are_applied_when_they_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "onward.server")
 
@@ -280,8 +276,8 @@ def test_settings_are_applied_when_they_are_read_again(tmp_path: Path, caplog: p
         assert list(team.prices) == ["org/tiny"]
         given.append(Settings())
         reload.request()
-        await until(lambda: len(models.asked) == 3)
-        assert team.prices == {}
+        await until(lambda: not team.prices)
+        assert len(models.asked) == 3
 
     reloading(tmp_path, test, started=Settings(model=("a",)))
 

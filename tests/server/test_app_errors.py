@@ -13,8 +13,9 @@ from onward.errors import EngineStopped, Overloaded, ServerError
 from onward.model_files.toy import ToyTokenizer
 from onward.server import exchange
 from onward.server.app import make_app
-from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings, skip, until
+from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings, skip
 from tests.toy_backend import make_backend, running
+from tests.waiting import until
 
 
 class Panic(BaseException):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -11,13 +12,16 @@ import openai
 import pytest
 
 from tests.server.conftest import Process
-from tests.server.fakes import events, wait_for
+from tests.server.fakes import events
 from tests.server.wire import completion_request, talk, talk_in_parts
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 
 @pytest.fixture(scope="module")
-def client(server: Process) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=60)
+def client(server: Process) -> Iterator[openai.OpenAI]:
+    base_url = f"{server.url}/v1"
+    with openai.OpenAI(base_url=base_url, api_key="any", max_retries=0, timeout=PATIENCE_SECONDS) as client:
+        yield client
 
 
 def post(**fields: Any) -> bytes:
@@ -25,14 +29,14 @@ def post(**fields: Any) -> bytes:
 
 
 def gauge(server: Process, name: str) -> float:
-    text = httpx2.get(f"{server.url}/metrics").text
+    text = httpx2.get(f"{server.url}/metrics", timeout=PATIENCE_SECONDS).text
     return float(next(line for line in text.splitlines() if line.startswith(f"{name} ")).split()[1])
 
 
 def test_the_ready_line_names_address_and_models(server: Process) -> None:
     named = f"Onward is ready at {server.url}/v1 (model: storyteller)."
     assert server.ready_line == f"{named}\n"
-    assert httpx2.get(f"{server.url}/health").json()["status"] == "ready"
+    assert httpx2.get(f"{server.url}/health", timeout=PATIENCE_SECONDS).json()["status"] == "ready"
 
 
 def test_a_stream_is_chunked_and_ends_with_the_last_chunk(server: Process) -> None:
@@ -79,14 +83,17 @@ def test_the_client_raises_an_error_from_inside_a_stream(client: openai.OpenAI) 
 
 def test_an_idle_stream_gets_keep_alive_comments_on_the_wire(server: Process) -> None:
     with httpx2.stream(
-        "POST", f"{server.url}/v1/completions", json={"model": "m", "prompt": "slow", "stream": True}
+        "POST",
+        f"{server.url}/v1/completions",
+        json={"model": "m", "prompt": "slow", "stream": True},
+        timeout=PATIENCE_SECONDS,
     ) as answer:
         received = b""
         for chunk in answer.iter_raw():
             received += chunk
-            if received.count(b"\n\n") == 2:
+            if received.count(b"\n\n") >= 2:
                 break
-    assert events(received) == [None, None]
+    assert set(events(received)) == {None}
 
 
 @pytest.mark.parametrize(
@@ -114,6 +121,7 @@ def test_a_body_over_the_limit_is_answered_while_it_is_sent(server: Process, chu
         f"{server.url}/v1/completions",
         content=iter([body]) if chunked else body,
         headers={"content-type": "application/json"},
+        timeout=PATIENCE_SECONDS,
     )
     assert answer.status_code == 413
     assert answer.json()["error"]["type"] == "invalid_request_error"
@@ -136,7 +144,7 @@ def test_malformed_http_is_a_400_in_the_envelope(server: Process) -> None:
 
 
 def test_one_connection_serves_many_requests(server: Process) -> None:
-    with httpx2.Client(base_url=server.url) as connection:
+    with httpx2.Client(base_url=server.url, timeout=PATIENCE_SECONDS) as connection:
         for _ in range(3):
             stream = connection.post("/v1/completions", json={"model": "m", "prompt": "x", "stream": True})
             assert events(stream.content)[-1] == "[DONE]"

@@ -17,7 +17,8 @@ from onward.server.app import make_app
 from onward.server.connection import server_config
 from onward.server.process import bind
 from onward.server.run import _Server
-from tests.server.fakes import FakeBackend, Step, delta, in_loop, settings, skip, until
+from tests.server.fakes import FakeBackend, Step, delta, in_loop, settings, skip
+from tests.waiting import until
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LONG = "x" * 1_000_000

@@ -18,7 +18,8 @@ from onward.service.limits import Limits
 from onward.service.store import DatabaseAway, Store, open_store
 from onward.service.tables import CONTENTS, FILES
 from onward.service.team import Team
-from tests.server.fakes import Call, FakeBackend, in_loop, settings, until
+from tests.server.fakes import Call, FakeBackend, in_loop, settings
+from tests.waiting import until
 
 LINE = b'{"custom_id": "a"}\n'
 HEAD = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'

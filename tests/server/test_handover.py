@@ -17,8 +17,9 @@ import pytest
 
 from onward.errors import SetupError
 from onward.server.handover import IS_SUPPORTED, Handover, Predecessor, check_private, control_path
+from tests.processes import free_port
 from tests.server.conftest import ROOT, Process, start_process
-from tests.server.fakes import wait_for
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.skipif(not IS_SUPPORTED, reason="needs Unix sockets")
 
@@ -76,7 +77,7 @@ def loading(old: Process, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 def complete(server: Process, client: httpx2.Client | None = None, **fields: Any) -> httpx2.Response:
     post = httpx2.post if client is None else client.post
-    return post(f"{server.url}/v1/completions", json=STORY | fields, timeout=60)
+    return post(f"{server.url}/v1/completions", json=STORY | fields, timeout=PATIENCE_SECONDS)
 
 
 def first_event(stream: httpx2.Response) -> Any:
@@ -86,14 +87,13 @@ def first_event(stream: httpx2.Response) -> Any:
 def test_a_new_server_answers_at_the_same_port_and_the_old_one_ends(old: Process, start: Any) -> None:
     assert complete(old).status_code == 200
     new: Process = start("take_over=true", port=old.port)
-    assert old.popen.wait(60) == 0 and "has taken over" in old.end()
+    assert old.popen.wait(PATIENCE_SECONDS) == 0 and "has taken over" in old.end()
     assert complete(new).status_code == 200
 
 
 @pytest.mark.slow
 def test_where_no_server_is_it_starts_as_any_other(start: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server: Process = start("take_over=true", port=port)
     assert server.port == port and complete(server).status_code == 200
 
@@ -102,8 +102,13 @@ def test_where_no_server_is_it_starts_as_any_other(start: Any) -> None:
 def test_what_the_old_one_began_is_finished(old: Process, start: Any) -> None:
     """A stream that hangs continues on its connection; the next answer on another one closes it."""
     with (
-        httpx2.Client() as client,
-        httpx2.stream("POST", f"{old.url}/v1/completions", json=STORY | {"prompt": "hang", "stream": True}) as stream,
+        httpx2.Client(limits=httpx2.Limits(keepalive_expiry=None), timeout=PATIENCE_SECONDS) as client,
+        httpx2.stream(
+            "POST",
+            f"{old.url}/v1/completions",
+            json=STORY | {"prompt": "hang", "stream": True},
+            timeout=PATIENCE_SECONDS,
+        ) as stream,
     ):
         chunks = stream.iter_text()
         assert "a" in next(chunks)
@@ -113,46 +118,48 @@ def test_what_the_old_one_began_is_finished(old: Process, start: Any) -> None:
         assert last.status_code == 200 and last.headers["connection"] == "close"
         assert complete(new, client).headers.get("connection") is None
         assert old.popen.poll() is None
-    assert old.popen.wait(60) == 0
+    assert old.popen.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_kept_stream_is_read_on_through_the_new_one(old: Process, start: Any) -> None:
     fields = STORY | {"prompt": "hang", "stream": True, "stream_options": {"resumable": True}}
-    with httpx2.stream("POST", f"{old.url}/v1/completions", json=fields) as stream:
+    with httpx2.stream("POST", f"{old.url}/v1/completions", json=fields, timeout=PATIENCE_SECONDS) as stream:
         first = first_event(stream)
     new: Process = start("take_over=true", port=old.port)
     url = f"{new.url}/v1/completions/{first['id']}"
-    assert httpx2.head(url).status_code == 200
-    with httpx2.stream("GET", url) as stream:
+    assert httpx2.head(url, timeout=PATIENCE_SECONDS).status_code == 200
+    with httpx2.stream("GET", url, timeout=PATIENCE_SECONDS) as stream:
         assert first_event(stream) == first
-    assert httpx2.get(f"{new.url}/v1/completions/cmpl-unknown").status_code == 404
-    assert httpx2.get(f"{new.url}/v1/completions/x%0d%0ay").status_code == 404
-    assert httpx2.delete(url).json()["deleted"] is True
-    assert old.popen.wait(60) == 0
-    assert httpx2.get(url).status_code == 404
+    assert httpx2.get(f"{new.url}/v1/completions/cmpl-unknown", timeout=PATIENCE_SECONDS).status_code == 404
+    assert httpx2.get(f"{new.url}/v1/completions/x%0d%0ay", timeout=PATIENCE_SECONDS).status_code == 404
+    assert httpx2.delete(url, timeout=PATIENCE_SECONDS).json()["deleted"] is True
+    assert old.popen.wait(PATIENCE_SECONDS) == 0
+    assert httpx2.get(url, timeout=PATIENCE_SECONDS).status_code == 404
 
 
 @pytest.mark.slow
 def test_a_signal_ends_what_is_left_of_the_old_one(folder: Path, start: Any) -> None:
     old = started(start, folder, drain=0.1)
-    with httpx2.stream("POST", f"{old.url}/v1/completions", json=STORY | {"prompt": "hang", "stream": True}) as stream:
+    with httpx2.stream(
+        "POST", f"{old.url}/v1/completions", json=STORY | {"prompt": "hang", "stream": True}, timeout=PATIENCE_SECONDS
+    ) as stream:
         received = stream.iter_text()
         next(received)
         start("take_over=true", port=old.port)
         old.popen.terminate()
         assert "error" in "".join(received)
-    assert old.popen.wait(60) == 0
+    assert old.popen.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.slow
 def test_a_new_one_that_cannot_start_changes_nothing(old: Process, loading: Loading, start: Any) -> None:
     assert complete(old).status_code == 200
     loading.finish("The model is broken.")
-    assert loading.popen.wait(60) == 1 and loading.end().endswith("The model is broken.\n")
+    assert loading.popen.wait(PATIENCE_SECONDS) == 1 and loading.end().endswith("The model is broken.\n")
     for _ in range(3):
         assert complete(old).headers.get("connection") is None
     start("take_over=true", port=old.port)
-    assert old.popen.wait(60) == 0
+    assert old.popen.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.slow
@@ -160,30 +167,30 @@ def test_a_new_one_that_is_killed_changes_nothing(old: Process, loading: Loading
     loading.end()
     assert complete(old).status_code == 200
     start("take_over=true", port=old.port)
-    assert old.popen.wait(60) == 0
+    assert old.popen.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.slow
 def test_one_takes_over_at_a_time(old: Process, loading: Loading) -> None:
     second = start_process(str(old.port), "take_over=true")
-    assert second.wait(60) == 1
+    assert second.wait(PATIENCE_SECONDS) == 1
     assert f"Process {loading.popen.pid} is taking it over already." in second.communicate()[1]
     loading.finish()
-    assert old.popen.wait(60) == 0
+    assert old.popen.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.slow
 def test_the_next_one_takes_over_from_the_new_one(old: Process, start: Any) -> None:
     new: Process = start("take_over=true", port=old.port)
     newest: Process = start("take_over=true", port=old.port)
-    assert new.popen.wait(60) == 0 and complete(newest).status_code == 200
+    assert new.popen.wait(PATIENCE_SECONDS) == 0 and complete(newest).status_code == 200
 
 
 @pytest.mark.slow
 def test_another_users_folder_is_not_trusted(old: Process, folder: Path) -> None:
     folder.chmod(0o777)
     refused = start_process(str(old.port), "take_over=true")
-    assert refused.wait(60) == 1 and "not a folder of this user alone" in refused.communicate()[1]
+    assert refused.wait(PATIENCE_SECONDS) == 1 and "not a folder of this user alone" in refused.communicate()[1]
     assert complete(old).status_code == 200
 
 
@@ -205,7 +212,7 @@ def test_who_speaks_otherwise_gets_no_port(said: bytes, old: Process, folder: Pa
         data, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
     assert not descriptors and (b"not-granted" in data) == (b"99" in said)
     start("take_over=true", port=old.port)
-    assert old.popen.wait(60) == 0
+    assert old.popen.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_server_that_says_nothing_is_not_taken_over(folder: Path) -> None:
@@ -257,7 +264,7 @@ def test_the_service_managers_socket_is_listened_on() -> None:
     """Whatever --port says; a connection that came before the server did waits for it."""
     process, address = activated()
     try:
-        answer = httpx2.post(f"http://127.0.0.1:{address[1]}/v1/completions", json=STORY, timeout=60)
+        answer = httpx2.post(f"http://127.0.0.1:{address[1]}/v1/completions", json=STORY, timeout=PATIENCE_SECONDS)
         assert answer.status_code == 200 and f":{address[1]}/v1" in process.stdout.readline()
     finally:
         process.terminate()

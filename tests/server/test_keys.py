@@ -21,7 +21,8 @@ from onward.server import keys as keys_module
 from onward.server.app import make_app
 from onward.server.keys import KeyReload, Keys, collect_keys, file_version
 from tests.server.conftest import Process
-from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings, wait_for
+from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
+from tests.waiting import PATIENCE_SECONDS, until, wait_for
 
 
 def key_file(folder: Path, text: str | bytes) -> Path:
@@ -163,8 +164,7 @@ async def test_a_changed_file_is_read_and_a_broken_one_changes_nothing(
     monkeypatch.setattr(keys_module, "POLL_SECONDS", 0.01)
     watched = Reloading(key_file(tmp_path, "sk-a"))
     key_file(tmp_path, "two broken words")
-    while "the keys stay as they were" not in caplog.text:
-        await asyncio.sleep(0.01)
+    await until(lambda: "the keys stay as they were" in caplog.text)
     await asyncio.sleep(0.05)
     assert caplog.text.count("the keys stay as they were") == 1, "one line for each change, not for each look"
     key_file(tmp_path, "sk-b\nsk-c\nsk-d")
@@ -202,20 +202,19 @@ def test_a_removed_key_is_refused_while_other_work_holds_every_thread(tmp_path: 
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        held = [loop.run_in_executor(None, release.wait, 30.0) for _ in range(64)]
-        held += [asyncio.ensure_future(on_thread(partial(release.wait, 30.0))) for _ in range(64)]
+        held = [loop.run_in_executor(None, release.wait, PATIENCE_SECONDS) for _ in range(64)]
+        held += [asyncio.ensure_future(on_thread(partial(release.wait, PATIENCE_SECONDS))) for _ in range(64)]
         given = settings(api_key_file=path)
         reload = KeyReload(given, collect_keys(given), file_version(path), accepted.append)
         task = asyncio.create_task(reload.run())
         path.write_text("a = sk-first\n")
         reload.request()
-        while not accepted:
-            await asyncio.sleep(0.01)
+        await until(lambda: accepted)
         release.set()
         task.cancel()
         await asyncio.gather(*held)
 
-    asyncio.run(asyncio.wait_for(run(), 20.0))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
     assert len(accepted[0]) == 1
 
 
@@ -224,7 +223,9 @@ if sys.platform == "win32":
 
 
 def status(server: Process, key: str) -> int:
-    return httpx2.get(f"{server.url}/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
+    return httpx2.get(
+        f"{server.url}/v1/models", headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE_SECONDS
+    ).status_code
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import os
 import select
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 
@@ -21,6 +20,7 @@ from onward.server import logs
 from onward.server.app import make_app
 from onward.server.logs import FIELDS, JsonFormatter, LogWriter, TextFormatter, one_line
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 @in_loop
@@ -49,9 +49,10 @@ async def test_a_request_is_one_line_of_the_access_log(caplog: pytest.LogCapture
 @in_loop
 async def test_the_log_marks_cancelled_and_failed_streams(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "onward.access")
-    app = make_app(FakeBackend(asyncio.Event()), settings())
+    backend = FakeBackend(asyncio.Event())
+    app = make_app(backend, settings())
     call = completion(app)
-    await asyncio.sleep(0.001)
+    await until(lambda: backend.answers)
     call.leave()
     await call.done()
     await completion(make_app(FakeBackend(delta("a"), RuntimeError()), settings()), stream=True).done()
@@ -229,14 +230,10 @@ def test_a_server_whose_log_nobody_reads_goes_on() -> None:
         body = json.dumps({"model": "toy", "prompt": "a", "max_tokens": 1}).encode()
         for _ in range(40):
             request = urllib.request.Request(f"{url}/completions", body, {"content-type": "application/json"})
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
                 assert answer.status == 200
         server.terminate()
-        deadline = time.monotonic() + 30
-        while server.poll() is None:
-            assert time.monotonic() < deadline, "the server does not end"
-            time.sleep(0.01)
-        assert server.returncode == 0
+        assert server.wait(PATIENCE_SECONDS) == 0
         lines = server.stderr.read().splitlines()
         accessed = [json.loads(line) for line in lines[:-1]]
         (request,) = [each for each in accessed if each["logger"] == "onward.access" and each.get("status") == 200][:1]

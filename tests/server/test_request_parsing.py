@@ -17,6 +17,7 @@ from onward.server.process import bind
 from onward.server.run import _Server
 from tests.server.fakes import FakeBackend, in_loop, settings
 from tests.server.wire import split_response
+from tests.waiting import until
 
 HEAD = (
     b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
@@ -58,8 +59,7 @@ async def connected(*keys: str) -> AsyncIterator[Connection]:
     server: uvicorn.Server = _Server(server_config(make_app(backend, settings(api_key=keys))))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     reader, writer = await asyncio.open_connection(*listener.getsockname())
-    while not server.server_state.connections:
-        await asyncio.sleep(0.001)
+    await until(lambda: server.server_state.connections)
     (protocol,) = server.server_state.connections
     assert isinstance(protocol, Protocol)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
 import signal
@@ -11,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,22 +25,12 @@ from onward.server.process import DEAD_ENGINE_EXIT_CODE, bind
 from onward.server.run import ready_line, serve
 from onward.settings import Settings
 from tests.server.conftest import Process, start_process
-from tests.server.fakes import FakeBackend, events, settings, wait_for
+from tests.server.fakes import FakeBackend, events, settings
 from tests.server.test_admin import FakeModels
+from tests.waiting import PATIENCE_SECONDS, until, wait_for
 
 if sys.platform == "win32":
     pytest.skip("needs POSIX signals", allow_module_level=True)
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """`serve` sets up the process's logging."""
-    loggers = [logging.getLogger(name) for name in ("onward", "uvicorn")]
-    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
-    yield
-    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
-        logger.handlers[:], logger.propagate = handlers, propagate
-        logger.setLevel(level)
 
 
 class Streaming:
@@ -52,17 +41,17 @@ class Streaming:
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(server.url, prompt), daemon=True)
         self._thread.start()
-        assert self._started.wait(60)
+        assert self._started.wait(PATIENCE_SECONDS)
 
     def _run(self, url: str, prompt: str) -> None:
         fields = {"model": "m", "prompt": prompt, "stream": True}
-        with httpx2.stream("POST", f"{url}/v1/completions", json=fields, timeout=60) as answer:
+        with httpx2.stream("POST", f"{url}/v1/completions", json=fields, timeout=PATIENCE_SECONDS) as answer:
             for chunk in answer.iter_raw():
                 self.body += chunk
                 self._started.set()
 
     def wait(self) -> list[Any]:
-        self._thread.join(60)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
         return events(self.body)
 
@@ -72,7 +61,7 @@ Start = Callable[..., Process]
 
 def wait_for_drain(server: Process) -> None:
     """Wait until `/health` reports that the server is draining."""
-    wait_for(lambda: httpx2.get(f"{server.url}/health").json()["status"] == "draining")
+    wait_for(lambda: httpx2.get(f"{server.url}/health", timeout=PATIENCE_SECONDS).json()["status"] == "draining")
 
 
 @pytest.mark.parametrize(
@@ -84,9 +73,9 @@ def wait_for_drain(server: Process) -> None:
 )
 def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, number: signal.Signals) -> None:
     server = start()
-    httpx2.get(f"{server.url}/health")
+    httpx2.get(f"{server.url}/health", timeout=PATIENCE_SECONDS)
     server.popen.send_signal(number)
-    assert server.popen.wait(60) == 0
+    assert server.popen.wait(PATIENCE_SECONDS) == 0
     bind("127.0.0.1", server.port).close()
     assert re.fullmatch(r"[-\d]+ [:,\d]+ INFO onward\.server: stopped\n", server.end())
 
@@ -99,7 +88,7 @@ def test_the_end_of_a_drain_ends_running_requests_with_an_error_event(start: Sta
         first, last = streaming.wait()
         assert first["choices"][0]["text"] == "a"
         assert last["error"]["type"] == "server_error"
-    assert server.popen.wait(60) == 0
+    assert server.popen.wait(PATIENCE_SECONDS) == 0
     said = server.end()
     assert "draining: 4 requests may run for up to 0.1 s; send the signal again to stop now" in said
     assert "cancelling 4 requests that did not finish in time" in said
@@ -111,9 +100,14 @@ def test_a_server_whose_engine_is_dead_drains_and_ends_with_a_code_of_its_own(st
     """Not zero: systemd's `Restart=on-failure` and the like start it again."""
     server = start("drain=0.5")
     streaming = Streaming(server)
-    assert httpx2.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "die"}).status_code == 200
+    assert (
+        httpx2.post(
+            f"{server.url}/v1/completions", json={"model": "m", "prompt": "die"}, timeout=PATIENCE_SECONDS
+        ).status_code
+        == 200
+    )
     assert streaming.wait()[-1]["error"]["type"] == "server_error"
-    assert server.popen.wait(60) == DEAD_ENGINE_EXIT_CODE == 70
+    assert server.popen.wait(PATIENCE_SECONDS) == DEAD_ENGINE_EXIT_CODE == 70
     said = server.end()
     assert "CRITICAL onward.server: the engine of fake-model:1 is dead: the server ends with exit code 70" in said
     assert "draining: 1 request may run for up to 0.5 s" in said and said.endswith("stopped\n")
@@ -133,12 +127,12 @@ def test_a_drain_refuses_new_requests_and_a_second_signal_ends_it(
     streaming = Streaming(server)
     server.popen.send_signal(number)
     wait_for_drain(server)
-    refused = httpx2.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "x"})
+    refused = httpx2.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "x"}, timeout=PATIENCE_SECONDS)
     assert refused.status_code == 503
     assert refused.headers["retry-after"] == "1"
     assert refused.headers["connection"] == "close"
     server.popen.send_signal(number)
-    assert server.popen.wait(60) == code
+    assert server.popen.wait(PATIENCE_SECONDS) == code
     assert "error" in streaming.wait()[-1]
     said = server.end()
     assert f"draining: 1 request may run for up to 300 s; {again} to stop now" in said
@@ -238,9 +232,14 @@ def test_without_a_terminal_sighup_never_ends_a_server(start: Start) -> None:
     server = start()
     for _ in range(2):
         server.popen.send_signal(signal.SIGHUP)
-    assert httpx2.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "x"}).status_code == 200
+    assert (
+        httpx2.post(
+            f"{server.url}/v1/completions", json={"model": "m", "prompt": "x"}, timeout=PATIENCE_SECONDS
+        ).status_code
+        == 200
+    )
     server.popen.send_signal(signal.SIGTERM)
-    assert server.popen.wait(60) == 0
+    assert server.popen.wait(PATIENCE_SECONDS) == 0
     said = server.end()
     assert "SIGHUP: there is nothing to read again" in said and said.endswith("stopped\n")
 
@@ -255,7 +254,7 @@ def test_without_a_terminal_sighup_does_not_end_a_server_that_starts(
         process.send_signal(signal.SIGHUP)
     assert process.stdout is not None and "Onward is ready" in process.stdout.readline()
     process.terminate()
-    assert "SIGHUP while the server starts: send it again later" in process.communicate(timeout=60)[1]
+    assert "SIGHUP while the server starts: send it again later" in process.communicate(timeout=PATIENCE_SECONDS)[1]
     assert process.returncode == 0
 
 
@@ -269,7 +268,7 @@ def test_a_closing_terminal_ends_a_server_and_may_send_sighup_twice(start: Start
     wait_for_drain(server)
     server.popen.send_signal(signal.SIGHUP)
     assert "error" in streaming.wait()[-1]
-    assert server.popen.wait(60) == 0
+    assert server.popen.wait(PATIENCE_SECONDS) == 0
     assert "cancelling 1 request that did not finish in time" in server.end()
 
 
@@ -287,8 +286,7 @@ def test_the_address_of_a_socket_that_was_passed_is_not_a_changed_setting(
         async def run(self) -> int:
             self.reload.request()
             running = asyncio.create_task(self.reload.run())
-            while not models.asked:
-                await asyncio.sleep(0.01)
+            await until(lambda: models.asked)
             await asyncio.sleep(0)  # what follows waits for nothing
             running.cancel()
             return 0

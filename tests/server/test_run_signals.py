@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
+
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
 
@@ -61,15 +64,8 @@ def children(pid: int) -> list[int]:
     ]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.01)
-
-
 def wait_until_gone(pids: list[int]) -> None:
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 def request(url: str, *, max_tokens: int) -> subprocess.Popen[bytes]:
@@ -99,11 +95,11 @@ def test_any_sequence_of_signals_is_a_clean_end(seed: int) -> None:
             client = request(url, max_tokens=1500)
             time.sleep(rng.random() * 0.3)
         send_at_random(process, rng)
-        _, log = process.communicate(timeout=30)
+        _, log = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode in (0, 128 + signal.SIGINT, 128 + signal.SIGTERM), log
         assert "Traceback" not in log, log
         if client is not None:
-            client.wait(30)
+            client.wait(PATIENCE_SECONDS)
     wait_until_gone(engines)
 
 
@@ -115,14 +111,17 @@ def test_a_second_signal_ends_a_server_whose_engine_hangs(process: str, tmp_path
     with server("--engine-process", process, program=(str(program),)) as (running, url):
         engines = children(running.pid) if sys.platform.startswith("linux") else []
         client = request(url, max_tokens=9)
-        wait_until(program.with_name("hanging.py.hangs").exists)
+        wait_for(program.with_name("hanging.py.hangs").exists)
         running.send_signal(signal.SIGINT)
-        time.sleep(0.2)
-        assert running.poll() is None, "it waits for the request"
+        wait_for(
+            lambda: (
+                httpx2.get(url.removesuffix("/v1") + "/health", timeout=PATIENCE_SECONDS).json()["status"] == "draining"
+            )
+        )
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=60)
+        running.communicate(timeout=PATIENCE_SECONDS)
         assert running.returncode == 128 + signal.SIGINT
-        client.wait(30)
+        client.wait(PATIENCE_SECONDS)
     wait_until_gone(engines)
 
 
@@ -132,10 +131,10 @@ def test_a_signal_while_the_model_loads_ends_the_server_at_once(number: signal.S
     program.write_text(HANGING.replace("ToyModel.evaluate = hang", "ToyModel.__init__ = lambda *_, **__: hang(0, 0)"))
     command = [sys.executable, str(program), "serve", "--port", "0", "--model", "toy"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until(program.with_name("slow.py.hangs").exists)
+    wait_for(program.with_name("slow.py.hangs").exists)
     engines = children(process.pid)
     process.send_signal(number)
-    _, log = process.communicate(timeout=60)
+    _, log = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode in (-number, 128 + number) and "Traceback" not in log, log
     wait_until_gone(engines)
 
@@ -149,5 +148,5 @@ def test_the_signals_that_reopen_logs_elsewhere_do_nothing(number: signal.Signal
         time.sleep(0.1)
         assert process.poll() is None
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0

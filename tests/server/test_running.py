@@ -8,6 +8,7 @@ import pytest
 
 from onward.server.app import make_app
 from tests.server.fakes import STORY, Call, FakeBackend, completion, delta, in_loop, settings
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -16,8 +17,7 @@ async def test_disconnecting_during_prefill_closes_the_answer(stream: bool) -> N
     backend = FakeBackend(asyncio.Event(), *STORY)
     app = make_app(backend, settings())
     call = completion(app, stream=stream)
-    while not backend.answers:
-        await asyncio.sleep(0)
+    await until(lambda: backend.answers)
     assert app.num_running == 1
     call.leave()
     await call.done()
@@ -31,8 +31,7 @@ async def test_disconnecting_during_prefill_closes_the_answer(stream: bool) -> N
 async def test_disconnecting_while_decoding_closes_the_answer(stream: bool) -> None:
     backend = FakeBackend(delta("a"), asyncio.Event())
     call = completion(make_app(backend, settings()), stream=stream)
-    while not (backend.answers and backend.answers[0].num_yielded):
-        await asyncio.sleep(0)
+    await until(lambda: backend.answers and backend.answers[0].num_yielded)
     call.leave()
     await call.done()
     assert backend.answers[0].closed.is_set()
@@ -44,8 +43,7 @@ async def test_disconnecting_before_the_request_is_accepted_cancels_it() -> None
     backend = FakeBackend()
     backend.admission = asyncio.Event()
     call = completion(make_app(backend, settings()))
-    while not backend.requests:
-        await asyncio.sleep(0)
+    await until(lambda: backend.requests)
     call.leave()
     await call.done()
     assert backend.admission_cancelled.is_set()

@@ -28,6 +28,7 @@ from onward.service.tables import RESERVATIONS
 from onward.service.team import Team
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
 from tests.server.streams.resumable import id_of
+from tests.waiting import until
 
 Test = Callable[["Served"], Coroutine[Any, Any, None]]
 
@@ -48,8 +49,7 @@ class Served:
         return Call(self.app, "GET", path, authorization=f"Bearer sk-{key}")
 
     async def settled(self) -> None:
-        while self.team._spool.num_waiting:
-            await asyncio.sleep(0.001)
+        await until(lambda: not self.team._spool.num_waiting)
 
     def used(self, name: str) -> tuple[int, int]:
         """Return a key's tokens today and its running requests, as the database has them."""
@@ -273,8 +273,7 @@ def test_a_server_that_drains_says_that_it_lives(tmp_path: Path) -> None:
             call = completion(app, headers={"authorization": "Bearer sk-a"}, stream=True)
             await call.until(2)
             service.signal(signal.SIGTERM)
-            while "draining" not in asked:
-                await asyncio.sleep(0.005)
+            await until(lambda: "draining" in asked)
             call.leave()
             await call.done()
             assert await running == 0

@@ -36,6 +36,7 @@ from onward.service.store import Store
 from onward.service.tables import BATCHES, LINES
 from onward.service.writer import Writer
 from tests.examples import slow_but
+from tests.waiting import until
 
 from .conftest import Clock
 from .databases import BreakingStore
@@ -182,12 +183,6 @@ def look(store: Store, batch_id: str, key: str = KEY) -> StoredBatch:
         found = find_batch(connection, key, batch_id)
     assert found is not None
     return found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def ended(store: Store, batch_id: str, key: str = KEY) -> StoredBatch:
@@ -390,9 +385,12 @@ def test_a_key_without_budget_waits_and_others_go_on(store: Store, clock: Clock)
 
 def test_keys_share_the_lines_that_run(store: Store, clock: Clock) -> None:
     started: list[str] = []
+    is_submitted = asyncio.Event()
 
     async def note(line: BatchLine) -> None:
         started.append(line.key_id)
+        if line.key_id == KEY and line.number > 12:
+            await is_submitted.wait()
         await asyncio.sleep(0.002)
 
     async def test(face: Face) -> None:
@@ -400,6 +398,7 @@ def test_keys_share_the_lines_that_run(store: Store, clock: Clock) -> None:
         await until(lambda: look(store, first).num_completed > 8)
         second = submit(store, clock, numbers(20), key="key_b")
         before = len(started)
+        is_submitted.set()
         await ended(store, second, "key_b")
         assert look(store, first).status == "in_progress", "the smaller one has not waited for the larger one"
         shared = started[before:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from onward.service.store import DatabaseAway, Store
 from onward.service.tables import REQUESTS
 from onward.service.writer import Writer
 from tests.server.fakes import in_loop
+from tests.waiting import until
 
 from .test_ledger import EMPTY, count
 from .test_reservations import begin, new_grant, reserved, usage_of
@@ -65,8 +65,7 @@ class Bench:
         return entry
 
     async def settled(self) -> None:
-        while self.spool.num_waiting:
-            await asyncio.sleep(0.001)
+        await until(lambda: not self.spool.num_waiting)
 
     def rows(self) -> dict[str, LedgerRow]:
         with self.store.read() as connection:
@@ -110,8 +109,7 @@ def test_what_a_key_waits_for_is_written_at_once(store: Store, tmp_path: Path, m
         with bench_of(store, tmp_path) as bench:
             bench.end("gathered")
             bench.end("r", grant, "reserved", completion_tokens=5)
-            while reserved(store):
-                await asyncio.sleep(0)
+            await until(lambda: not reserved(store))
             assert bench.writer.num_operations == 1 and bench.spool.num_waiting
 
     test()
@@ -125,8 +123,7 @@ def test_a_row_that_cannot_be_written_holds_up_no_other(store: Store, tmp_path: 
             for i in range(3):
                 bench.end(f"r{i}")
             bench.end("wrong", status=None)  # the column takes no null
-            while bench.spool.num_waiting > 1:
-                await asyncio.sleep(0.001)
+            await until(lambda: bench.spool.num_waiting <= 1)
             assert bench.rows().keys() == {"r0", "r1", "r2"}
             assert [entry.row.id for entry in bench.spool.ended()] == ["wrong"]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import signal
 import subprocess
 import sys
-import time
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +18,7 @@ from onward.service import spool as spool_module
 from onward.service.spool import Spool
 from onward.service.spool_file import Progress, SpoolEntry, SpoolFile, read_entries
 from tests.server.fakes import in_loop
+from tests.waiting import until, wait_for
 
 from .test_ledger import EMPTY
 
@@ -96,9 +95,7 @@ def test_a_server_that_lives_adopts_too_and_says_so(tmp_path: Path, monkeypatch:
     left = Spool(tmp_path, "b")
     left.end(entry("x"))
     left.close()
-    deadline = time.monotonic() + 10
-    while not adopted and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_for(lambda: adopted)
     assert adopted == [1]
     spool.close()
 
@@ -137,8 +134,7 @@ def test_a_full_disk_loses_nothing_once_there_is_room(tmp_path: Path, monkeypatc
         await spool.flushed()
         assert "No space left" in spool.problem
         is_full = False
-        while spool.problem:
-            await asyncio.sleep(0.005)
+        await until(lambda: not spool.problem)
         (path,) = tmp_path.iterdir()
         assert sorted(each.row.id for each in read_entries(path)) == ["0", "1", "2", "3", "4"]
         spool.close()

@@ -23,6 +23,7 @@ from onward.service.store import open_store
 from onward.service.tables import REQUESTS, RESERVATIONS
 from onward.service.team import Team
 from tests.server.fakes import in_loop
+from tests.waiting import until
 
 from .conftest import Clock
 from .databases import BreakingStore
@@ -56,8 +57,7 @@ def row_of(team: Team, prompt: int, cached: int, completion: int) -> LedgerRow:
 
 
 async def settled(team: Team) -> None:
-    while team._spool.num_waiting:
-        await asyncio.sleep(0.001)
+    await until(lambda: not team._spool.num_waiting)
 
 
 def test_what_is_billed_replaces_what_was_reserved_and_is_priced(breaking: BreakingStore, tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +18,9 @@ import pytest
 from onward.cli.source.base import Document
 from onward.errors import EngineStopped, HubUnreachable, Overloaded
 from onward.file_locks import NoLocks
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
-from ...processes import served, server_process
+from ...processes import free_port, served, server_process
 from ..conftest import onward
 from ..scripted import answer, completion, error, scripted
 from ..terminal import COMMAND, Terminal
@@ -113,9 +113,7 @@ def test_a_kill_loses_and_repeats_nothing() -> None:
     command = [*COMMAND, "batch", "run", "in.jsonl", "-o", "out.jsonl", "--concurrency", "4"]
     for wanted in (100, 500):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        until = time.monotonic() + 30
-        while _lines() < wanted and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.002)
+        wait_for(lambda: _lines() >= wanted or process.poll() is not None)  # noqa: B023
         os.kill(process.pid, signal.SIGKILL)
         assert process.stderr is not None
         process.stderr.close()
@@ -131,13 +129,13 @@ def _lines() -> int:
 
 
 def test_ctrl_c_can_be_resumed() -> None:
-    with scripted(answer(200, completion("x")), lambda server, connection: server.go_on.wait(60)) as server:
+    with scripted(
+        answer(200, completion("x")), lambda server, connection: server.go_on.wait(PATIENCE_SECONDS)
+    ) as server:
         write_input(3)
         flags = ("--base-url", server.url, "--concurrency", "1")
         with Terminal("batch", "run", "in.jsonl", "-o", "out.jsonl", *flags) as terminal:
-            until = time.monotonic() + 20
-            while _lines() < 1 and time.monotonic() < until:
-                time.sleep(0.01)
+            wait_for(lambda: _lines() == 1)
             terminal.process.send_signal(signal.SIGINT)
             assert terminal.end() == 130
             assert "Traceback" not in terminal.screen
@@ -351,20 +349,18 @@ def test_a_server_that_is_lost_for_a_while_is_waited_for(monkeypatch: pytest.Mon
 def test_a_server_that_is_started_again_completes_the_run(end: signal.Signals) -> None:
     write_input(40, max_tokens=400, ignore_eos=True)
     results = Path("out.jsonl")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = str(listener.getsockname()[1])
+    port = str(free_port())
     url = f"http://127.0.0.1:{port}/v1"
     with server_process("--port", port, "--max-rows", "2") as server:
         command = [*COMMAND, "batch", "run", "in.jsonl", "-o", "out.jsonl", "--base-url", url, "--concurrency", "4"]
         batch = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
-            while not results.exists() or results.read_bytes().count(b"\n") < 5:
-                time.sleep(0.01)
+            wait_for(lambda: _lines() >= 5)
             server.popen.send_signal(end)
-            server.popen.wait(30)
+            server.popen.wait(PATIENCE_SECONDS)
             assert batch.poll() is None and len(records()) < 40
             with served("--port", port):
-                assert batch.wait(60) == 0, batch.communicate()[1]
+                assert batch.wait(PATIENCE_SECONDS) == 0, batch.communicate()[1]
         finally:
             batch.kill()
             batch.communicate()
@@ -418,9 +414,11 @@ def test_a_full_onward_server_completes_every_line() -> None:
 def test_a_server_that_stays_busy_ends_the_run_and_loses_no_line(
     status: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.cli.batch.patience.MAX_SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr("onward.cli.batch.patience.MAX_SILENCE_SECONDS", 6.0)
     write_input(3)
     with scripted(answer(200, completion("x")), error(status, "Busy.", retry_after_ms="10")) as server:
+        clock = SimpleNamespace(monotonic=lambda: float(len(server.requests)))  # a second per request
+        monkeypatch.setattr("onward.cli.batch.patience.time", clock)
         result = run("--base-url", server.url, "--concurrency", "1")
     assert result.exit_code == code
     assert "Busy." in result.stderr
@@ -552,7 +550,7 @@ def test_two_runs_do_not_share_a_file() -> None:
     finally:
         process.stdin.close()
         process.stdout.close()
-        process.wait(60)
+        process.wait(PATIENCE_SECONDS)
 
 
 def test_a_file_system_without_locks_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
+
 from ..conftest import onward
 
 TEXTS = ["Once upon a time", " trailing space ", "naïve 🙂", "=1+1", "x" * 700]
@@ -31,19 +33,23 @@ def harness(server: str, context: list[int], continuation: list[int], max_length
         "seed": 1,
         "echo": True,
     }
-    logprobs = httpx2.post(f"{server}/completions", json=body).json()["choices"][0]["logprobs"]
+    logprobs = httpx2.post(f"{server}/completions", json=body, timeout=PATIENCE_SECONDS).json()["choices"][0][
+        "logprobs"
+    ]
     numbers, tops = logprobs["token_logprobs"][first:-1], logprobs["top_logprobs"][first:-1]
     return sum(numbers), all(one == max(top.values()) for one, top in zip(numbers, tops, strict=True))
 
 
 def tokens_of(server: str, text: str) -> list[int]:
     fields = {"model": "toy", "prompt": text, "add_special_tokens": False}
-    found: list[int] = httpx2.post(f"{server.removesuffix('/v1')}/tokenize", json=fields).json()["tokens"]
+    found: list[int] = httpx2.post(
+        f"{server.removesuffix('/v1')}/tokenize", json=fields, timeout=PATIENCE_SECONDS
+    ).json()["tokens"]
     return found
 
 
 def prefix_of(server: str) -> int:
-    info = httpx2.get(f"{server.removesuffix('/v1')}/tokenizer_info").json()
+    info = httpx2.get(f"{server.removesuffix('/v1')}/tokenizer_info", timeout=PATIENCE_SECONDS).json()
     return int(info["eos_token_id"] if info["bos_token_id"] is None else info["bos_token_id"])
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 from ...processes import served
 from ..conftest import onward
@@ -174,7 +176,7 @@ def test_the_log_of_requests_is_the_same_in_every_api(kind: str, tmp_path: Path)
         ids = list(found)
         assert onward("requests", "replay", ids[0], *where).exit_code == 0
     else:
-        with sqlite3.connect(tmp_path / "data/onward.db") as database:
+        with closing(sqlite3.connect(tmp_path / "data/onward.db")) as database, database:
             database.execute("UPDATE request_log SET document = replace(document, 'Once', 'Twice')")
         assert verdicts(*where)[0] == 1
 
@@ -233,15 +235,13 @@ def test_a_pair_is_verified_and_nothing_is_an_error() -> None:
 def test_ctrl_c_shows_what_is_known_so_far() -> None:
     files = batch()
     first = json.loads(Path("out.jsonl").read_text().splitlines()[0])
-    replies = (answer(200, first["response"]["body"]), lambda server, connection: server.go_on.wait(20))
+    replies = (answer(200, first["response"]["body"]), lambda server, connection: server.go_on.wait(PATIENCE_SECONDS))
     for name in SHAPES:  # so that no header is needed
         change(lambda line: line["response"].pop("seed", None), name)
     with scripted(*replies) as slow:
         flags = ("--base-url", slow.url, "--concurrency", "1", "--format", "text")
         with Terminal("verify", *files, *flags) as terminal:
-            until = time.monotonic() + 20
-            while len(slow.requests) < 2 and time.monotonic() < until:
-                terminal.read_for(0.05)
+            wait_for(lambda: len(slow.requests) == 2)
             terminal.process.send_signal(signal.SIGINT)
             assert terminal.end() == 130
             assert "Traceback" not in terminal.screen and "were not computed." in terminal.screen

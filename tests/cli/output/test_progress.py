@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import time
 from types import SimpleNamespace
 
 import pytest
 
 from onward.cli.output import progress
 from onward.cli.output.progress import loading, time_left, with_bar
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -24,15 +24,14 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return terminal
 
 
-def wait_for(terminal: io.StringIO, words: str) -> None:
-    while words not in terminal.getvalue():
-        time.sleep(0.001)
+def wait_for_words(terminal: io.StringIO, words: str) -> None:
+    wait_for(lambda: words in terminal.getvalue(), words)
 
 
 def test_stages_are_a_line_that_is_removed_from_the_terminal(terminal: io.StringIO) -> None:
     with loading() as show:
         show("Loading storyteller")
-        wait_for(terminal, "Loading storyteller …")
+        wait_for_words(terminal, "Loading storyteller …")
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
@@ -51,7 +50,7 @@ def test_a_remark_is_written_above_the_line_of_a_terminal(terminal: io.StringIO)
     with loading(write) as show:
         show("Loading storyteller")
         show("Context lowered from 4096 to 512 tokens.")
-        wait_for(terminal, "Context lowered from 4096 to 512 tokens.\n\r\x1b[KLoading storyteller …")
+        wait_for_words(terminal, "Context lowered from 4096 to 512 tokens.\n\r\x1b[KLoading storyteller …")
     assert "\r\x1b[KContext lowered" in terminal.getvalue()
 
 
@@ -59,10 +58,10 @@ def test_percentages_have_a_bar_and_the_time_left(terminal: io.StringIO) -> None
     with loading() as show:
         show("Downloading m, 10 MB of 100 MB: 10 %")
         show("Downloading m, 40 MB of 100 MB: 40 %")
-        wait_for(terminal, "Downloading m, 40 MB of 100 MB ━")
-        wait_for(terminal, " left")
+        wait_for_words(terminal, "Downloading m, 40 MB of 100 MB ━")
+        wait_for_words(terminal, " left")
         show("Checking m")
-        wait_for(terminal, "Checking m …")
+        wait_for_words(terminal, "Checking m …")
     assert "━" not in terminal.getvalue().rpartition("Checking m")[2]
 
 

@@ -20,7 +20,8 @@ from onward.cli.source.base import ConnectionFailed, Document
 from onward.cli.source.http import HttpSource
 from onward.cli.source.stream import resume_window
 from tests.server.conftest import Process
-from tests.server.fakes import in_loop, until, wait_for
+from tests.server.fakes import in_loop
+from tests.waiting import until, wait_for
 
 from .cutting import cutting
 

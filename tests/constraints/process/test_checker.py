@@ -12,12 +12,12 @@ from onward.constraints.errors import GrammarError
 from onward.constraints.process import checker as room
 from onward.constraints.process.checker import GrammarChecker, QueueFull, Ticket
 from onward.constraints.process.messages import Check
+from tests.waiting import PATIENCE_SECONDS
 
 if sys.platform == "win32":
     pytest.skip("the fake process sends itself signals", allow_module_level=True)
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
-SECONDS = 30.0
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def submit(checker: GrammarChecker, text: str, client: str = "a") -> Ticket:
 
 
 def answer(checker: GrammarChecker, text: str, client: str = "a") -> str:
-    return submit(checker, text, client).future.result(SECONDS)
+    return submit(checker, text, client).future.result(PATIENCE_SECONDS)
 
 
 def pid(text: str) -> int:
@@ -58,7 +58,7 @@ def test_a_constraint_that_ends_its_process_is_refused_and_not_tried_again(check
 def test_the_message_says_whether_it_took_too_long() -> None:
     checker = GrammarChecker(COMMAND)
     with pytest.raises(GrammarError, match="too long"):
-        checker.submit("a", ["x"], lambda: Check("take too long")).future.result(SECONDS)
+        checker.submit("a", ["x"], lambda: Check("take too long")).future.result(PATIENCE_SECONDS)
     checker.close()
 
 
@@ -68,7 +68,7 @@ def test_clients_do_not_wait_for_each_other(checker: GrammarChecker, tmp_path: P
     assert answer(checker, "quick", client="b").endswith("quick")
     assert not any(ticket.future.done() for ticket in held)
     release.touch()
-    assert all(ticket.future.result(SECONDS) for ticket in held)
+    assert all(ticket.future.result(PATIENCE_SECONDS) for ticket in held)
 
 
 def test_equal_constraints_are_checked_once_and_what_nobody_waits_for_is_not(
@@ -81,8 +81,8 @@ def test_equal_constraints_are_checked_once_and_what_nobody_waits_for_is_not(
     twice[0].abandon()
     dropped.abandon()
     release.touch()
-    assert twice[1].future.result(SECONDS).endswith(str(log))
-    assert [ticket.future.result(SECONDS) for ticket in held]
+    assert twice[1].future.result(PATIENCE_SECONDS).endswith(str(log))
+    assert [ticket.future.result(PATIENCE_SECONDS) for ticket in held]
     assert answer(checker, "last")
     assert log.read_text() == "x"
     assert checker.submit("b", ["same"], lambda: Check(f"write {log}")).future.result(0)
@@ -120,7 +120,7 @@ def test_an_error_of_the_conversion_is_that_of_the_request(checker: GrammarCheck
         raise GrammarError("it has no start")
 
     with pytest.raises(GrammarError, match="it has no start"):
-        checker.submit("a", ["x"], wrong).future.result(SECONDS)
+        checker.submit("a", ["x"], wrong).future.result(PATIENCE_SECONDS)
 
 
 def test_what_waits_fails_when_the_checker_is_closed(tmp_path: Path) -> None:
@@ -130,6 +130,6 @@ def test_what_waits_fails_when_the_checker_is_closed(tmp_path: Path) -> None:
     checker.close()
     for ticket in held:
         with pytest.raises(GrammarError):
-            ticket.future.result(SECONDS)
+            ticket.future.result(PATIENCE_SECONDS)
     with pytest.raises(GrammarError, match="shutting down"):
         answer(checker, "late")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ from onward.model_files.vocabulary import PackedVocabulary
 from onward.models.resolve import resolve
 from onward.settings import Settings
 from tests.engine.harness import Results, make_job, run_alone
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
 
@@ -63,7 +63,7 @@ class Reports:
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         with self._changed:
-            assert self._changed.wait_for(condition, timeout=30)
+            assert self._changed.wait_for(condition, timeout=PATIENCE_SECONDS)
 
     def decoded(self) -> list[Decoded]:
         return [event for report in self.reports for event in report.events if isinstance(event, Decoded)]
@@ -88,10 +88,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 30
-    while is_running(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still running"
-        time.sleep(0.01)
+    wait_for(lambda: not is_running(pid), f"the end of process {pid}")
 
 
 def test_it_computes_what_a_thread_computes_and_reports_each_step_once() -> None:

@@ -24,8 +24,9 @@ from onward.sampling.outputs import Sampled
 from onward.text.assembler import TextRules
 from tests.engine.harness import events_of, make_engine, make_job
 from tests.examples import examples
+from tests.waiting import wait_for
 
-from .toy_link import Supervised, ToyLaunch, supervised, wait_for
+from .toy_link import Supervised, ToyLaunch, supervised
 
 MAX_LOSSES = 3
 """Losses per example: one more in a row could condemn a job that makes no progress between them."""

@@ -13,8 +13,7 @@ from onward.engines.child import messages
 from onward.engines.child.link import StepReport
 from onward.engines.child.worker import ReportSender
 from onward.sampling.outputs import Sampled
-
-PATIENCE_SECONDS = 60
+from tests.waiting import PATIENCE_SECONDS
 
 
 def scored(job: int) -> Prefilled:

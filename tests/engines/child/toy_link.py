@@ -6,7 +6,6 @@ Reports come on the test's thread. Launches happen on the supervisor's, as in a 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -18,19 +17,9 @@ from onward.engines.child.recovery import RestartPolicy
 from onward.engines.child.supervised import SupervisedEngine
 from onward.errors import SetupError
 from tests.engine.harness import ToyEngine, make_engine
-
-GUARD_SECONDS = 60.0
-"""After that, something that a test waits for is not going to happen."""
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 MakeEngine = Callable[[], ToyEngine]
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait until a condition holds that another thread is about to fulfil."""
-    deadline = time.monotonic() + GUARD_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.0005)
 
 
 class Killed(BaseException):
@@ -162,7 +151,7 @@ class ToyLaunch:
 
     def __call__(self, on_report: OnReport, on_lost: OnLost) -> ToyLink:
         self.threads.add(threading.current_thread())
-        assert self.gate.wait(GUARD_SECONDS)
+        assert self.gate.wait(PATIENCE_SECONDS)
         if self.failures:
             self.failures -= 1
             self.num_failed += 1

@@ -10,6 +10,7 @@ from onward.engines.cluster import channels
 from onward.engines.cluster.channels import Batches
 from onward.engines.cluster.messages import Calls, ReplicaRoute
 from onward.engines.cluster.transport import ReplicaLost
+from tests.waiting import until
 
 
 class Replica:
@@ -46,20 +47,14 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> tuple[Replica, Batches, list[tuple
     )
 
 
-async def until(replica: Replica, num_batches: int) -> None:
-    async with asyncio.timeout(60):
-        while len(replica.begun) < num_batches:
-            await asyncio.sleep(0.001)
-
-
 def test_the_first_call_goes_at_once_and_what_begins_meanwhile_goes_together(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         replica, calls, _ = begin(monkeypatch)
         calls.begin(1, b"")
-        await until(replica, 1)
+        await until(lambda: len(replica.begun) == 1)
         for call in range(2, 6):
             calls.begin(call, b"")
-        await until(replica, 2)
+        await until(lambda: len(replica.begun) == 2)
         assert replica.begun == [[1], [2, 3, 4, 5]]
         calls.close()
 
@@ -72,12 +67,10 @@ def test_a_cancelled_call_that_was_not_sent_never_is(monkeypatch: pytest.MonkeyP
         for call in (1, 2, 3):
             calls.begin(call, b"")
         calls.cancel(2)
-        await until(replica, 1)
+        await until(lambda: len(replica.begun) == 1)
         calls.cancel(1)
         calls.cancel(3)
-        async with asyncio.timeout(60):
-            while not replica.cancelled:
-                await asyncio.sleep(0.001)
+        await until(lambda: replica.cancelled)
         assert (replica.begun, replica.cancelled) == ([[1, 3]], [[1, 3]])
         calls.close()
 
@@ -91,9 +84,7 @@ def test_a_loss_reaches_all_calls_of_its_batch(monkeypatch: pytest.MonkeyPatch) 
         calls.begin(1, b"")
         calls.begin(2, b"")
         replica.ended.set()
-        async with asyncio.timeout(60):
-            while len(failures) < 2:
-                await asyncio.sleep(0.001)
+        await until(lambda: len(failures) == 2)
         assert failures == [(1, "it died"), (2, "it died")]
 
     asyncio.run(run())
@@ -106,9 +97,7 @@ def test_a_call_whose_end_does_not_arrive_is_lost(monkeypatch: pytest.MonkeyPatc
         replica, calls, failures = begin(monkeypatch)
         replica.ended.set()
         calls.begin(1, b"")
-        async with asyncio.timeout(60):
-            while not failures:
-                await asyncio.sleep(0.001)
+        await until(lambda: failures)
         assert failures == [(1, "its last events did not arrive")]
 
     asyncio.run(run())
@@ -118,7 +107,7 @@ def test_closing_cancels_what_runs_and_sends_nothing_more(monkeypatch: pytest.Mo
     async def run() -> None:
         replica, calls, failures = begin(monkeypatch)
         calls.begin(1, b"")
-        await until(replica, 1)
+        await until(lambda: len(replica.begun) == 1)
         calls.begin(2, b"")
         calls.close()
         await asyncio.sleep(0.05)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -29,6 +29,7 @@ from onward.model_files.toy import ToyTokenizer
 from onward.models.registry import ListedModel
 from tests.engines.cluster.local_transport import VOCABULARY, LocalReplica, LocalTransport
 from tests.toy_backend import ask
+from tests.waiting import PATIENCE_SECONDS, until
 
 REQUESTS: list[dict[str, Any]] = [
     {"prompt": "once", "max_tokens": 60, "seed": 1},
@@ -40,12 +41,6 @@ REQUESTS: list[dict[str, Any]] = [
     {"prompt": [1, 2, 3, 4] * 30, "max_tokens": 40, "seed": 7, "min_p": 0.05},
     {"prompt": "score", "max_tokens": 0, "echo": True, "logprobs": 3},
 ]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)
@@ -163,8 +158,7 @@ def test_a_replica_that_falls_silent_loses_its_requests_and_gets_no_new_ones(
     async def run() -> None:
         async with cluster(LocalReplica("a", is_slow=True), LocalReplica("b", is_slow=True)) as (backend, transport, _):
             running = asyncio.create_task(complete(backend, **REQUESTS[0]))
-            while not transport.calls:
-                await asyncio.sleep(0.001)
+            await until(lambda: transport.calls)
             silent = transport.calls[0]
             transport.replicas[silent].is_connected.clear()
             assert bytes_of(await running) == expected[0]
@@ -174,9 +168,7 @@ def test_a_replica_that_falls_silent_loses_its_requests_and_gets_no_new_ones(
                 await complete(backend, prompt=f"number {number}", max_tokens=3)
             assert silent not in transport.calls[first:]
             transport.replicas[silent].is_connected.set()
-            async with asyncio.timeout(60):
-                while transport.channels.silent:
-                    await asyncio.sleep(0.01)
+            await until(lambda: not transport.channels.silent)
 
     asyncio.run(run())
 
@@ -188,8 +180,7 @@ def test_a_replica_that_died_gets_no_new_requests_before_the_cluster_has_noticed
         replicas = [LocalReplica(name, is_slow=True) for name in "abc"]
         async with cluster(*replicas) as (backend, transport, _):
             running = asyncio.create_task(complete(backend, **REQUESTS[0]))
-            while not transport.calls:
-                await asyncio.sleep(0.001)
+            await until(lambda: transport.calls)
             dead = transport.calls[0]
             transport.kill(dead, reports=False)
             assert bytes_of(await running) == expected[0]
@@ -214,10 +205,9 @@ def test_a_request_that_no_replica_answers_is_ended(monkeypatch: pytest.MonkeyPa
                 await complete(backend, prompt="x", max_tokens=3)
             assert transport.calls == ["a"] * 3
             assert client.load.recoveries.num_crashes == 0  # it may only be cut off
+            monkeypatch.setattr(channels, "TICK_SECONDS", PATIENCE_SECONDS)  # a slow machine is not silent
             transport.replicas["a"].is_connected.set()
-            async with asyncio.timeout(60):
-                while transport.channels.silent:
-                    await asyncio.sleep(0.01)
+            await until(lambda: not transport.channels.silent)
             assert (await complete(backend, prompt="x", max_tokens=3)).choices
 
     asyncio.run(run())
@@ -244,8 +234,7 @@ def test_jobs_wait_for_a_replica_with_their_fingerprint() -> None:
         old = LocalReplica("old", dies_after=3, is_slow=True)
         async with cluster(old, wait_seconds=0.3) as (backend, transport, client):
             running = asyncio.create_task(complete(backend, prompt="x", max_tokens=1500, seed=1, ignore_eos=True))
-            while not transport.calls:
-                await asyncio.sleep(0.001)
+            await until(lambda: transport.calls)
             transport.add(LocalReplica("new", fingerprint="fp_new", started=1.0))
             with pytest.raises(ApiError):
                 await running
@@ -352,4 +341,4 @@ def test_a_filter_that_ends_a_choice_ends_it_at_the_replica() -> None:
             assert transport.replicas["a"].thread.load.num_decode_tokens < 560
             await answer.aclose()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))

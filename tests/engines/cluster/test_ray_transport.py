@@ -22,6 +22,7 @@ from tests.chaos.workload import NUM_REQUESTS, Clients, Connection, complete, di
 from tests.engines.cluster.simulated import SimulatedCluster
 from tests.folded import Folded
 from tests.processes import server_process
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 if not sys.platform.startswith("linux"):
     pytest.skip("finds processes in /proc", allow_module_level=True)
@@ -30,7 +31,6 @@ pytest.importorskip("ray", reason="needs Ray: pip install 'onward[cluster]'")
 pytestmark = [pytest.mark.slow, pytest.mark.companion]
 STEP_SECONDS = 0.004
 """Of the replicas' engines: streams of 250 tokens take a second, so that there is time to kill."""
-GUARD_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +63,7 @@ def undisturbed() -> Iterator[dict[int, Folded]]:
 
 
 def get(url: str, path: str) -> Any:
-    with urllib.request.urlopen(url + path, timeout=GUARD_SECONDS) as answer:
+    with urllib.request.urlopen(url + path, timeout=PATIENCE_SECONDS) as answer:
         text = answer.read().decode()
     return json.loads(text) if text.startswith("{") else text
 
@@ -72,13 +72,6 @@ def metric(url: str, name: str) -> float:
     """The sum of a metric over its labels."""
     lines = [line for line in get(url, "/metrics").splitlines() if line.startswith((name + "{", name + " "))]
     return sum(float(line.rpartition(" ")[2]) for line in lines)
-
-
-def wait_for(what: str, is_so: Any) -> None:
-    until = time.monotonic() + GUARD_SECONDS
-    while not is_so():
-        assert time.monotonic() < until, f"waited too long for {what}"
-        time.sleep(0.2)
 
 
 def same_bytes(url: str, undisturbed: dict[int, Folded], *, stream: bool = True) -> list[str]:
@@ -94,14 +87,14 @@ def test_a_cluster_answers_as_one_process_does(face: str, undisturbed: dict[int,
     assert same_bytes(face, undisturbed, stream=False) == []
     assert get(face, "/v1/models")["data"][0]["id"] == "toy"
     assert get(face, "/health")["status"] == "ready"
-    wait_for("the replicas' reports", lambda: metric(face, "onward_engine_decode_tokens_total") > 5_000)
+    wait_for(lambda: metric(face, "onward_engine_decode_tokens_total") > 5_000, "the replicas' reports")
 
 
 def test_a_server_with_another_token_says_what_to_do(cluster: SimulatedCluster) -> None:
     """Ray itself drops what the replicas send, and says nothing."""
     environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
     command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--cluster", cluster.address]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=GUARD_SECONDS)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert ran.returncode == 1
     assert "set RAY_AUTH_MODE=disabled" in ran.stderr
 
@@ -113,38 +106,38 @@ def test_random_deaths_of_replicas_and_nodes_change_no_byte(
     draw = random.Random(3)
     clients = Clients(face, "toy", undisturbed, count=16, seed=3)
     for number in range(4):
-        wait_for("replicas", lambda: cluster.order("count_replicas") >= 2)
+        wait_for(lambda: cluster.order("count_replicas") >= 2, "replicas")
         before = clients.num_events
-        wait_for("streams", lambda before=before: clients.num_events > before + 2_000)
+        wait_for(lambda: clients.num_events > before + 2_000, "streams")  # noqa: B023
         if number % 4 == 3:
             cluster.order("add_node")
             cluster.order("kill_node", seed=draw.randrange(1000))
         else:
             cluster.order("kill_replica", seed=draw.randrange(1000))
-    wait_for("200 streams", lambda: clients.num_compared >= 200)
+    wait_for(lambda: clients.num_compared >= 200, "200 streams")
     clients.stop()
     assert clients.problems == []
     assert clients.num_cancelled and clients.num_unseeded
     assert metric(face, "onward_engine_resumed_requests_total") > 0
     assert metric(face, "onward_engine_poisoned_requests_total") == 0
-    wait_for("the end of cancelled requests", lambda: metric(face, "onward_engine_running") == 0)
+    wait_for(lambda: metric(face, "onward_engine_running") == 0, "the end of cancelled requests")
 
 
 def test_a_node_that_is_cut_off_without_a_word_changes_no_byte(
     cluster: SimulatedCluster, face: str, undisturbed: dict[int, Folded]
 ) -> None:
-    wait_for("replicas", lambda: cluster.order("count_replicas") == 3)
+    wait_for(lambda: cluster.order("count_replicas") == 3, "replicas")
     clients = Clients(face, "toy", undisturbed, count=16, seed=4)
-    wait_for("streams", lambda: clients.num_events > 1_000)
+    wait_for(lambda: clients.num_events > 1_000, "streams")
     cluster.order("add_node")
     cluster.order("freeze_node", seed=1)
     before = clients.num_compared
-    wait_for("streams that end", lambda: clients.num_compared >= before + 60)
+    wait_for(lambda: clients.num_compared >= before + 60, "streams that end")
     clients.stop()
     cluster.order("kill_frozen")
     assert clients.problems == []
     assert metric(face, "onward_engine_poisoned_requests_total") == 0
-    wait_for("replicas", lambda: cluster.order("count_replicas") == 3)
+    wait_for(lambda: cluster.order("count_replicas") == 3, "replicas")
 
 
 def test_a_client_that_leaves_ends_its_work_at_the_replica(face: str) -> None:
@@ -159,20 +152,20 @@ def test_a_client_that_leaves_ends_its_work_at_the_replica(face: str) -> None:
         time.sleep(2.2)
         return before < counted == metric(face, "onward_engine_decode_tokens_total")
 
-    wait_for("the end of the work", has_ended)
+    wait_for(has_ended, "the end of the work")
     assert metric(face, "onward_engine_decode_tokens_total") < before + 1_800
 
 
 def test_prefixes_meet_their_cache(face: str) -> None:
     """At least 95 % of the prompt tokens that one process takes from its cache."""
     prefixes = [[number + 1] * 320 for number in range(6)]
-    wait_for("three replicas", lambda: get(face, "/health")["status"] == "ready")
+    wait_for(lambda: get(face, "/health")["status"] == "ready", "three replicas")
     before = metric(face, "onward_engine_cached_tokens_total")
     for turn in range(10):
         for prefix in prefixes:
             complete(face, "toy", {"prompt": [*prefix, turn + 1, turn + 2], "max_tokens": 2})
     one_process = 9 * len(prefixes) * 320
-    wait_for("reports", lambda: metric(face, "onward_engine_cached_tokens_total") - before >= 0.95 * one_process)
+    wait_for(lambda: metric(face, "onward_engine_cached_tokens_total") - before >= 0.95 * one_process, "reports")
 
 
 def test_streams_end_well_in_a_rolling_update(cluster: SimulatedCluster, face: str) -> None:
@@ -185,17 +178,17 @@ def test_streams_end_well_in_a_rolling_update(cluster: SimulatedCluster, face: s
         thread.start()
     cluster.order("deploy", seconds=STEP_SECONDS, fingerprint="fp_two", replicas=2)
     for thread in threads:
-        thread.join(GUARD_SECONDS)
+        thread.join(PATIENCE_SECONDS)
     assert [difference(stream, expected) for stream in streams if stream != expected] == []
     assert len(streams) == 6
 
     def fingerprint() -> str:
         body = json.dumps({"model": "toy", "prompt": "x", "max_tokens": 1}).encode()
         request = urllib.request.Request(face + "/v1/completions", body, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=GUARD_SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
             return str(json.loads(answer.read())["system_fingerprint"])
 
-    wait_for("the update", lambda: fingerprint() == "fp_two")
+    wait_for(lambda: fingerprint() == "fp_two", "the update")
     complete(face, "toy", fields)
 
 
@@ -213,11 +206,11 @@ def test_replicas_come_and_go_with_the_load() -> None:
             ]
             for thread in threads:
                 thread.start()
-            wait_for("more replicas", lambda: simulated.order("count_replicas") > 1)
+            wait_for(lambda: simulated.order("count_replicas") > 1, "more replicas")
             for thread in threads:
-                thread.join(GUARD_SECONDS)
+                thread.join(PATIENCE_SECONDS)
             assert len(streams) == 6 and all(stream == streams[0] for stream in streams)
-            wait_for("fewer replicas", lambda: simulated.order("count_replicas") == 1)
+            wait_for(lambda: simulated.order("count_replicas") == 1, "fewer replicas")
             assert refused(server.url) > 0
             simulated.order("kill_gcs")
             assert complete(server.url, "toy", fields) == streams[0]
@@ -232,7 +225,7 @@ def test_a_replica_leaves_its_prefixes_to_the_next_one_on_a_disk(tmp_path: Path)
             with server_process("--cluster", simulated.address, model=None) as server:
                 answers.append(complete(server.url, "toy", fields))
                 if len(answers) == 2:
-                    wait_for("its report", lambda: metric(server.url, "onward_prefix_cache_disk_tokens_total") > 300)
+                    wait_for(lambda: metric(server.url, "onward_prefix_cache_disk_tokens_total") > 300, "its report")
             simulated.order("remove")
     assert answers[0] == answers[1]
 
@@ -245,7 +238,7 @@ def refused(url: str) -> int:
         body = json.dumps({"model": "toy", "prompt": f"{number}", "max_tokens": 200, "ignore_eos": True}).encode()
         request = urllib.request.Request(url + "/v1/completions", body, {"content-type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=GUARD_SECONDS) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
                 assert json.loads(answer.read())["usage"]["completion_tokens"] == 200
                 counts[200] += 1
         except urllib.error.HTTPError as error:

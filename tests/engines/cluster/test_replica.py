@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -13,18 +12,13 @@ from onward.engines.cluster.messages import LoadReport, ReplicaRoute, encode_job
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
 from tests.engines.cluster.local_transport import LocalReplica
+from tests.waiting import PATIENCE_SECONDS, until
 
 ROUTE = ReplicaRoute("a", "face")
 
 
 def call_of(tokens: int) -> bytes:
     return encode_jobs([Job(1, 1, (1, 2, 3), 1, tokens, SamplingParams(seed=1), TextRules(), frozenset())])
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():
-            await asyncio.sleep(0.002)
 
 
 def test_a_batch_lasts_as_long_as_its_longest_call() -> None:
@@ -52,7 +46,7 @@ def test_a_call_that_was_cancelled_before_it_came_is_not_begun() -> None:
     async def run() -> None:
         replica = LocalReplica("a").replica
         await replica.cancel([1], ROUTE)
-        await asyncio.wait_for(replica.run([(1, call_of(1500))], ROUTE), 10)
+        await asyncio.wait_for(replica.run([(1, call_of(1500))], ROUTE), PATIENCE_SECONDS)
         assert replica.record_autoscaling_stats() == {CALLS: 0}
         replica.stop()
 

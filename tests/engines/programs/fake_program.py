@@ -1,8 +1,8 @@
 """A program that is started in place of llama-server: its flags, and the stand-in's answers on its Unix socket.
 
 `--ends=TEXT`: prints TEXT and ends at once. `--lives=FILE`: ends when FILE has lost its last character, one per start.
-`--slow`: takes ten milliseconds per token. `--space`: its tokenizer puts a space first. `--garbage`: prints a megabyte
-without a line break first.
+`--slow`: takes ten milliseconds per token. `--gate=FILE`: waits until FILE exists before each token after the first 20.
+`--space`: its tokenizer puts a space first. `--garbage`: prints a megabyte without a line break first.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def main() -> int:
     parser.add_argument("--ends")
     parser.add_argument("--lives", type=Path)
     parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--gate", type=Path)
     parser.add_argument("--garbage", action="store_true")
     parser.add_argument("--space", action="store_true")
     options, _ = parser.parse_known_args()
@@ -75,14 +76,15 @@ def main() -> int:
     print("loading model tensors: 42%", flush=True)
     stand_in = StandIn("llama")
     stand_in.adds_space = options.space
-    if options.slow:
-        quick = stand_in.script
+    quick = stand_in.script
 
-        def slow(tokens: Sequence[int]) -> int:
+    def script(tokens: Sequence[int]) -> int:
+        while options.gate is not None and len(tokens) > 20 and not options.gate.exists():
             time.sleep(0.01)
-            return quick(tokens)
+        time.sleep(0.01 if options.slow else 0)
+        return quick(tokens)
 
-        stand_in.script = slow
+    stand_in.script = script
     parts = urlsplit(stand_in.url)
     _serve(options.host, (parts.hostname or "", parts.port or 0))
     return 0

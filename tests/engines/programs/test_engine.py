@@ -30,6 +30,7 @@ from tests.engines.programs.fake_program import executable
 from tests.engines.programs.test_process import has_ended
 from tests.engines.upstreams.byte_model import find_llama_server, write_byte_model
 from tests.engines.upstreams.harness import complete
+from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are not started on Windows")
 Test = Callable[[EmbeddedBackend, ProgramEngine], Coroutine[Any, Any, Any]]
@@ -53,17 +54,12 @@ def on(settings: Settings, test: Test, progress: Callable[[str], None] = lambda 
         program = backend.served["m"].engine
         assert isinstance(program, ProgramEngine)
         try:
-            return await asyncio.wait_for(test(backend, program), 60)
+            return await asyncio.wait_for(test(backend, program), PATIENCE_SECONDS)
         finally:
             await backend.aclose()
             assert program.pid is not None and has_ended(program.pid)
 
     return asyncio.run(run())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 def test_a_program_loads_and_computes_a_model(tmp_path: Path) -> None:
@@ -120,8 +116,10 @@ def test_a_program_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.Mo
         first = program.pid
         assert first is not None
         os.killpg(first, signal.SIGSTOP)
-        answer = await complete(backend, model="m", prompt="x", max_tokens=3)
-        assert answer.choices[0].text == "bcd"
+        answering = asyncio.create_task(complete(backend, model="m", prompt="x", max_tokens=3))
+        await until(lambda: program.load.recoveries.num_hangs)
+        monkeypatch.setattr(engine, "HANG_SECONDS", PATIENCE_SECONDS)  # the next one may be slow
+        assert (await answering).choices[0].text == "bcd"
         assert program.pid != first
         assert program.load.recoveries.num_hangs == 1
 
@@ -198,7 +196,8 @@ def test_the_folder_of_its_socket_is_private_and_goes_with_it(tmp_path: Path) ->
 
 def test_replicas_of_a_cluster_may_be_programs(tmp_path: Path) -> None:
     """Two replicas of one cluster.toml; one is lost with its program, and the text goes on at the other."""
-    program, model = executable(tmp_path, "--slow"), write_byte_model(tmp_path / "m.gguf")
+    gate = tmp_path / "gate"
+    program, model = executable(tmp_path, f"--gate={gate}"), write_byte_model(tmp_path / "m.gguf")
     table = {"model": str(model), "engine": "llama.cpp", "engine_path": [f"llama.cpp={program}"], "max_rows": 2}
     [config] = parse_config({"model": [table]}, "cluster.toml")
 
@@ -214,13 +213,15 @@ def test_replicas_of_a_cluster_may_be_programs(tmp_path: Path) -> None:
             client = ClusterEngine("m", transport, info, Members("toy", info.context_length))
             plan_model = ServedModel.create("m", served.tokenizer, info.vocab_size, info.context_length, info.lacks)
             backend = EmbeddedBackend({"m": EmbeddedModel(plan_model, client)}, [], {})
+            gate.touch()
             undisturbed = await complete(backend, model="m", prompt="x", max_tokens=60)
+            gate.unlink()
+            before = {replica.name: replica.thread.load.num_decode_tokens for replica in replicas}
             running = asyncio.create_task(complete(backend, model="m", prompt="x", max_tokens=60))
-            while len(transport.calls) < 2:
-                await asyncio.sleep(0.01)
+            await until(lambda: any(each.thread.load.num_decode_tokens > before[each.name] for each in replicas))
             lost = transport.calls[-1]
-            await asyncio.sleep(0.1)
             transport.kill(lost)
+            gate.touch()
             disturbed = await running
             assert transport.calls[-1] != lost
             await backend.aclose()

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from onward.engines.programs.process import MAX_LINE_CHARACTERS, ProgramProcess, lines_of
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are not started on Windows")
 
@@ -29,7 +29,7 @@ def run() -> Iterator[Callable[..., ProgramProcess]]:
     yield start
     for each in started:
         each.kill()
-        assert each.wait(60)
+        assert each.wait(PATIENCE_SECONDS)
 
 
 def has_ended(group: int) -> bool:
@@ -40,11 +40,6 @@ def has_ended(group: int) -> bool:
             if int(owner) == group and state != "Z":
                 return False
     return True
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    while not condition():  # the suite's own limit ends what never comes
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +87,7 @@ def test_how_a_program_ended_is_said_in_words(
     run: Callable[..., ProgramProcess], command: list[str], reason: str
 ) -> None:
     process = run(*command)
-    assert process.wait(60)
+    assert process.wait(PATIENCE_SECONDS)
     assert process.reason.startswith(reason)
 
 
@@ -101,7 +96,7 @@ def test_a_file_for_another_system_cannot_be_run(run: Callable[..., ProgramProce
     program.write_bytes(b"\x7fELF but not really")
     program.chmod(0o755)
     process = run(str(program))
-    assert process.wait(60)
+    assert process.wait(PATIENCE_SECONDS)
     assert process.reason.startswith("it is not a program that can run here")
 
 
@@ -115,14 +110,14 @@ def test_stopping_ends_what_the_program_started_too(run: Callable[..., ProgramPr
 
 def test_a_program_that_ended_leaves_no_process_of_its_own(run: Callable[..., ProgramProcess]) -> None:
     process = run("sh", "-c", "sleep 600 & exit 0")
-    assert process.wait(60)
+    assert process.wait(PATIENCE_SECONDS)
     wait_for(lambda: has_ended(process.pid))
 
 
 def test_when_the_keeper_is_killed_the_program_ends(run: Callable[..., ProgramProcess]) -> None:
     process = run("sleep", "600")
     os.kill(process.pid, signal.SIGKILL)
-    assert process.wait(60)
+    assert process.wait(PATIENCE_SECONDS)
     wait_for(lambda: has_ended(process.pid))
 
 

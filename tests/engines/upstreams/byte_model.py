@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +17,8 @@ import pytest
 
 from onward.model_files.toy import END, SPECIALS, WORDS
 from tests.checkpoints.making import floats, write_gguf
+from tests.processes import free_port
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 HIDDEN, HEADS, FEED_FORWARD, LAYERS, CONTEXT = 64, 4, 96, 2, 2048
 BUILT = Path(__file__).parents[3] / ".peers"
@@ -89,21 +89,20 @@ def find_llama_server() -> str:
 @contextmanager
 def llama_server(model: Path, *flags: str) -> Iterator[str]:
     """Run llama-server; yield its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [find_llama_server(), "-m", str(model), "--host", "127.0.0.1", "--port", str(port), "-t", "1", *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ})
     url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert process.poll() is None, "llama-server has ended"
+        try:
+            return httpx2.get(url + "/health", timeout=PATIENCE_SECONDS).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
     try:
-        for _ in range(600):
-            assert process.poll() is None, "llama-server has ended"
-            try:
-                if httpx2.get(url + "/health", timeout=2).status_code == 200:
-                    break
-            except httpx2.HTTPError:
-                pass
-            time.sleep(0.1)
+        wait_for(answers, "llama-server")
         yield url
     finally:
         process.send_signal(signal.SIGINT)

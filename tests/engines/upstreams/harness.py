@@ -14,6 +14,7 @@ from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
 from onward.settings import Settings
 from tests.engines.upstreams.standin import TOKENIZER, StandIn, spelling
+from tests.waiting import PATIENCE_SECONDS
 
 PROMPT = "Say:"
 Test = Callable[[EmbeddedBackend], Coroutine[Any, Any, Any]]
@@ -32,7 +33,7 @@ def on(server: StandIn | list[StandIn], test: Test, **more: Any) -> Any:
     async def run() -> Any:
         backend = await asyncio.to_thread(compose, settings(*servers, **more))
         try:
-            return await asyncio.wait_for(test(backend), 60)
+            return await asyncio.wait_for(test(backend), PATIENCE_SECONDS)
         finally:
             await backend.aclose()
 

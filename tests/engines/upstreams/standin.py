@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from onward.model_files.toy import END, ToyTokenizer
+from tests.waiting import PATIENCE_SECONDS
 
 TOKENIZER = ToyTokenizer()
 CONTEXT = 512
@@ -174,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
         if body.get("logprobs") == -1:
             refusal = {"error": {"message": "greater than max allowed: 20", "type": "BadRequestError", "code": 400}}
             state.num_asked_for_all += 1
-            state.idle.wait(30)
+            state.idle.wait(PATIENCE_SECONDS)
             reported = {f"token_id:{token}": -1.0 - token * 1.0000001e-6 for token in range(state.vocab_size)}
             logprobs = {"tokens": ["token_id:0"], "token_logprobs": [-1.0], "top_logprobs": [reported]}
             answer = {"choices": [{"token_ids": [0], "logprobs": logprobs}]}
@@ -192,7 +193,7 @@ class Handler(BaseHTTPRequestHandler):
         elif fault in ("down", "busy"):
             self.send_error(503)
         elif fault == "hang":
-            state.release.wait(30)
+            state.release.wait(PATIENCE_SECONDS)
             self.close_connection = True
         elif self.path == "/v1/completions":
             self._vllm(body, fault)

@@ -19,6 +19,7 @@ from onward.engines.upstreams import http
 from onward.errors import EngineStopped, ServerError, SetupError
 from tests.engines.upstreams.harness import ask, complete, on, settings, spell
 from tests.engines.upstreams.standin import CONTEXT, Fault, Handler, StandIn, stand_in
+from tests.waiting import PATIENCE_SECONDS
 
 KINDS = ("llama", "vllm", "sglang")
 MAX_SENT = 48 << 20
@@ -298,14 +299,14 @@ def test_what_does_not_end_is_given_up(server: StandIn, name: str, caplog: pytes
     server.faults = [fault]
     with pytest.raises(ServerError):
         on(server, lambda backend: complete(backend, max_tokens=3), engine_timeout=0)
-    assert words in caplog.text and server.was_left.wait(30) and server.num_sent < MAX_SENT
+    assert words in caplog.text and server.was_left.wait(PATIENCE_SECONDS) and server.num_sent < MAX_SENT
 
 
 def test_an_endless_reason_is_not_read(server: StandIn) -> None:
     spell(server, "goes on")
     server.faults = [endless(head("500 Internal Server Error", content_length="1500000000"), b'{"error": "' * 9_000)]
     [choice] = ask(server, max_tokens=20).choices
-    assert choice.text == "goes on" and server.was_left.wait(30) and server.num_sent < MAX_SENT
+    assert choice.text == "goes on" and server.was_left.wait(PATIENCE_SECONDS) and server.num_sent < MAX_SENT
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -314,7 +315,7 @@ def test_an_answer_in_one_piece_has_a_limit(kind: str, caplog: pytest.LogCapture
         server.faults = [endless(head("200 OK", content_length="1500000000"), b'{"tokens":[' + b"97," * 30_000)]
         with pytest.raises(ServerError):  # llama-server scores prompts by such answers too
             ask(server, max_tokens=0, echo=True, logprobs=1)
-        assert TOO_MUCH in caplog.text and server.was_left.wait(30) and server.num_sent < MAX_SENT
+        assert TOO_MUCH in caplog.text and server.was_left.wait(PATIENCE_SECONDS) and server.num_sent < MAX_SENT
 
 
 def drip(begin: bytes, content: bytes) -> Fault:
@@ -338,7 +339,7 @@ def test_silence_is_whatever_brings_no_token(content: bytes, server: StandIn, ca
     server.faults = [drip(EVENTS, content)]
     answer = on(server, lambda backend: complete(backend, max_tokens=9), engine_timeout=0.4)
     assert answer.choices[0].text == "late" and "sent no token for too long" in caplog.text
-    assert server.was_left.wait(30)
+    assert server.was_left.wait(PATIENCE_SECONDS)
 
 
 def test_an_answer_that_comes_byte_by_byte_is_lost(

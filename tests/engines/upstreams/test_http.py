@@ -19,6 +19,7 @@ from onward.engines.upstreams.base import UpstreamError
 from onward.engines.upstreams.connection import Connection
 from onward.engines.upstreams.http import HTTPClient
 from onward.loop_thread import fast_event_loop
+from tests.waiting import PATIENCE_SECONDS, until
 
 MAX_BYTES = 1000
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -105,7 +106,7 @@ async def ask(client: HTTPClient, content: bytes = b"{}", *, keep_alive: bool = 
 
 def run(test: Awaitable[None], new_loop: Callable[[], asyncio.AbstractEventLoop] = fast_event_loop) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(test, 30)
+        await asyncio.wait_for(test, PATIENCE_SECONDS)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(bounded())
@@ -205,8 +206,7 @@ def test_an_answer_that_is_left_closes_its_connection() -> None:
                 assert await response.chunk()
             await server.was_left.wait()
             waiting = asyncio.create_task(ask(client))  # the server says nothing
-            while len(server.requests) < 2:
-                await asyncio.sleep(0.001)
+            await until(lambda: len(server.requests) == 2)
             server.was_left.clear()
             waiting.cancel()
             await server.was_left.wait()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from onward.settings import Settings
 from tests.engine.harness import make_job
 from tests.engines.upstreams.harness import PROMPT, ask, complete, on, settings, spell
 from tests.engines.upstreams.standin import TOKENIZER, StandIn, stand_in
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 @pytest.fixture
@@ -259,13 +259,6 @@ def test_an_upstream_that_hangs_is_asked_again(server: StandIn) -> None:
     assert on(server, lambda backend: complete(backend, max_tokens=9), engine_timeout=0.3).choices[0].text == "late"
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
-
-
 def test_an_upstream_that_stays_away_is_reported_and_comes_back(server: StandIn) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         server.faults = ["down"] * 40
@@ -329,7 +322,7 @@ def on_loop(engine: UpstreamEngine) -> None:
     """Return after the engine's event loop has executed what was posted to it before."""
     executed = threading.Event()
     engine._loop.call_soon_threadsafe(executed.set)
-    assert executed.wait(30)
+    assert executed.wait(PATIENCE_SECONDS)
 
 
 def test_a_choice_that_is_cancelled_before_it_begins_is_forgotten(server: StandIn) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from onward.settings import Settings
 from tests.engines.upstreams.harness import PROMPT, complete, on, settings, spell
 from tests.engines.upstreams.standin import StandIn, stand_in
 from tests.engines.upstreams.test_http import needs_openssl, self_signed
+from tests.waiting import PATIENCE_SECONDS, until, wait_for
 
 TEXT = "nothing is lost or doubled"
 
@@ -33,13 +34,6 @@ def servers() -> Iterator[list[StandIn]]:
         for server in running:
             spell(server, TEXT)
         yield running
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 async def home(backend: EmbeddedBackend, servers: list[StandIn]) -> StandIn:
@@ -70,7 +64,7 @@ def test_streams_of_a_server_that_dies_go_on_at_others(servers: list[StandIn]) -
         def pausing(tokens: Sequence[int]) -> int:
             if len(tokens) == len(PROMPT) + 5:
                 begun.set()
-                first.release.wait(30)
+                first.release.wait(PATIENCE_SECONDS)
             return content[len(tokens) - len(PROMPT)]
 
         first.script = pausing
@@ -147,7 +141,7 @@ def test_what_waits_for_a_slot_takes_one_elsewhere(servers: list[StandIn], is_lo
     for server, event in ((stuck, stuck.release), (other, released)):
 
         def script(tokens: Sequence[int], event: threading.Event = event) -> int:
-            event.wait(30)
+            event.wait(PATIENCE_SECONDS)
             return content[len(tokens) - len(PROMPT)]
 
         server.script = script
@@ -285,7 +279,7 @@ def test_an_address_that_only_fails_rests_and_is_tried_with_one_job(
         is_tried, content = threading.Event(), TEXT.encode()
 
         def pausing(tokens: Sequence[int]) -> int:
-            is_tried.wait(30)
+            is_tried.wait(PATIENCE_SECONDS)
             return content[len(tokens) - len(PROMPT)]
 
         first.script = pausing
@@ -379,9 +373,7 @@ def test_certificates_are_in_the_metrics(tmp_path: Path, monkeypatch: pytest.Mon
         engine = backend.served["there"].engine
         assert isinstance(engine, UpstreamEngine) and engine._pool is not None
         engine._thread.call(engine._pool.lost, "it was closed")
-        deadline = time.monotonic() + 30
-        while not (problem := backend.load()["there"].certificates[0].problem):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(lambda: backend.load()["there"].certificates[0].problem)
+        problem = backend.load()["there"].certificates[0].problem
         assert metrics.get_sample_value(refused, place | {"reason": problem}) == 1
         assert metrics.get_sample_value(expiry, place) == expires, "it was seen last"

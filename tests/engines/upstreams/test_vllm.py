@@ -22,6 +22,7 @@ from onward.text.assembler import TextRules
 from tests.engine.harness import make_job
 from tests.engines.upstreams.harness import PROMPT, ask, complete, on, spell
 from tests.engines.upstreams.standin import TOKENIZER, Handler, StandIn, stand_in
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -88,8 +89,7 @@ def test_a_job_that_another_engine_began_goes_on_behind_its_tokens(server: Stand
         engine = backend.served["there"].engine
         engine.start(found.extend)
         engine.submit([job])
-        while not (found and isinstance(found[-1], Decoded) and found[-1].finish_reason):
-            await asyncio.sleep(0.01)
+        await until(lambda: found and isinstance(found[-1], Decoded) and found[-1].finish_reason)
 
     on(server, test)
     tokens = [one.token for event in found if isinstance(event, Decoded) for one in event.tokens]
@@ -233,8 +233,7 @@ def test_max_rows_is_how_many_choices_are_sent(server: StandIn) -> None:
         assert engine.info.max_rows == 2
         server.faults = ["hang"] * 2
         running = asyncio.create_task(complete(backend, n=5, max_tokens=2))
-        while len(server.requests) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(server.requests) == 2)
         assert engine.load.num_running == 2 and engine.load.num_waiting == 3
         server.release.set()
         assert len((await running).choices) == 5

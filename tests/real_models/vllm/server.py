@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx2
 
 from onward.engines.programs.kinds import KINDS
+from tests.processes import free_port
 from tests.real_models.vllm.install import ENVIRONMENT, FLAGS
 
 START_SECONDS = 900
@@ -23,9 +23,7 @@ START_SECONDS = 900
 @contextmanager
 def vllm_server(program: Path, model: Path, name: str = "toy") -> Iterator[str]:
     """Run it with a model; yield its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [str(program), "serve", str(model), "--served-model-name", name, "--host", "127.0.0.1"]
     command += ["--port", str(port), "--max-logprobs", "-1", "--enable-prompt-tokens-details", *FLAGS]
     environment = KINDS["vllm"].variables() | ENVIRONMENT

@@ -12,6 +12,7 @@ from onward.server.app import App, make_app
 from onward.server.keys import collect_keys
 from tests.server.fakes import STORY, Call, FakeBackend, Step, completion, delta, events, in_loop, settings, skip
 from tests.server.streams.resumable import id_of, numbered, resumable, resume
+from tests.waiting import until
 
 
 def paused(*script: Step) -> tuple[App, FakeBackend, asyncio.Event]:
@@ -204,8 +205,7 @@ async def test_a_client_that_leaves_before_it_knows_the_id_ends_the_work() -> No
     backend = FakeBackend(asyncio.Event(), *STORY)
     app = make_app(backend, settings())
     call = resumable(app)
-    while not backend.answers:
-        await asyncio.sleep(0)
+    await until(lambda: backend.answers)
     call.leave()
     await call.done()
     await backend.answers[0].closed.wait()
