@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import difflib
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, aclosing
@@ -17,7 +15,7 @@ from onward.cli.output.live import LiveText, Stats
 from onward.cli.output.progress import loading
 from onward.cli.output.terminal import Style, style_of, warn
 from onward.cli.session import Output, Session
-from onward.cli.source.base import Document, RemoteError, Source
+from onward.cli.source.base import Document, Source
 from onward.cli.source.open import open_source
 
 
@@ -71,9 +69,6 @@ async def _send(source: Source, call: Call) -> None:
                     if not (added_usage and _is_usage(document.value)):
                         printer.add(document)
         printer.finish()
-    except RemoteError as problem:
-        await _suggest_model(source, problem, fields)
-        raise
     finally:
         await source.aclose()
     if call.show_stats:
@@ -183,21 +178,3 @@ def _write(text: str) -> None:
     keep_line()
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-async def _suggest_model(source: Source, problem: RemoteError, fields: dict[str, Any]) -> None:
-    """Add "Did you mean …?" to the error for a model that the server does not serve, if its list is available."""
-    from onward.cli.source.http import ListedModels
-
-    request = getattr(source, "request", None)
-    model = fields.get("model")
-    if problem.status != 404 or request is None or not isinstance(model, str):
-        return
-    try:
-        listed = await asyncio.wait_for(request("GET", "/models", ListedModels), timeout=5)
-        known = [str(each["id"]) for each in listed["data"]]
-    except Exception:  # a failed suggestion must not replace the error itself
-        return
-    near = difflib.get_close_matches(model, known, n=1)
-    served = f"{source.name} serves: {', '.join(known[:8])}. "
-    problem.suggestion = f"Did you mean {near[0]!r}? " if near else served

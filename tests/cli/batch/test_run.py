@@ -77,6 +77,29 @@ def test_rejected_lines_go_to_the_errors_file() -> None:
     assert rejected["hot"]["response"]["body"]["error"]["code"] == "decimal_above_max_value"
 
 
+def test_a_model_that_the_server_does_not_have_ends_a_run_of_it() -> None:
+    """Else every line would be rejected, and stay so until the errors file is deleted."""
+    write_input(3)
+    with served(model="toy") as url:
+        result = run("--base-url", f"{url}/v1", "--model", "tpy")
+        assert result.exit_code == 4 and "Did you mean 'toy'?" in result.stderr
+        assert not Path("out.errors.jsonl").exists() and not Path("out.jsonl").exists()
+        assert run("--base-url", f"{url}/v1", "--model", "toy").exit_code == 0
+    assert len(records()) == 3
+
+
+def test_lines_for_models_that_the_server_does_not_have_are_reported_once() -> None:
+    write_input(20)
+    lines = Path("in.jsonl").read_text().replace('"toy"', '"tpy"', 5)
+    Path("in.jsonl").write_text(lines)
+    with served(model="toy") as url:
+        result = run("--base-url", f"{url}/v1", "--concurrency", "1")
+    assert result.exit_code == 1
+    said, summary = result.stderr.splitlines()
+    assert said.startswith("Line 1: The model `tpy` does not exist") and said.endswith("Did you mean 'toy'?")
+    assert summary.startswith("15 lines completed · ") and summary.endswith("5 rejected, see out.errors.jsonl")
+
+
 def test_a_line_that_is_not_sent_is_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a wrong address would be waited for."""
     Path("in.jsonl").write_text('{"custom_id": "live", "body": {"model": "toy", "prompt": "a", "stream": true}}\n')

@@ -14,6 +14,7 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from ..conftest import onward
+from ..scripted import error, scripted
 
 TEXTS = ["Once upon a time", " trailing space ", "naïve 🙂", "=1+1", "x" * 700]
 PAIRS = [("A fox", " ran"), ("A fox ", "ran"), ("", "ran"), ("ends with space   ", "z"), ("y" * 400, "z" * 200)]
@@ -162,3 +163,13 @@ def test_a_server_needs_a_model(server: str, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("text")
     done = onward("score", "in.txt", "--base-url", server)
     assert done.exit_code == 2 and "name one of the models of the server" in done.stderr
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_server_that_cannot_score_is_a_sentence(tmp_path: Path, status: int) -> None:
+    """It is not the URL that is wrong."""
+    (tmp_path / "in.txt").write_text("text")
+    with scripted(error(status, "Not Found")) as other:
+        done = onward("score", "in.txt", "--base-url", other.url, "-m", "any")
+    assert done.exit_code == 1 and f"{other.url} does not answer /tokenizer_info ({status})." in done.stderr
+    assert "as Onward does" in done.stderr and "base URL" not in done.stderr

@@ -217,6 +217,23 @@ def test_an_unknown_model_of_a_server_has_a_suggestion() -> None:
     assert server.requests[1].line == "GET /v1/models HTTP/1.1"
 
 
+def test_the_names_of_a_servers_models_cannot_control_the_terminal() -> None:
+    listed = answer(200, {"object": "list", "data": [{"id": "\x1b]0;title\x07other"}]})
+    with scripted(error(404, "No such model", "model_not_found"), listed) as server:
+        result = create("-m", "gpt-old", "Once", "--base-url", server.url)
+    assert f"{server.url} serves: \\x1b]0;title\\x07other. " in result.stderr and "\x1b" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "reply", [error(500, "Broken.", retry_after_ms="1"), answer(200, {"data": [{}]}), answer(200, {})]
+)
+def test_a_server_that_does_not_list_its_models_keeps_its_error(reply: bytes) -> None:
+    with scripted(error(404, "No such model", "model_not_found"), reply) as server:
+        result = create("-m", "gpt-old", "Once", "--base-url", server.url)
+    assert result.exit_code == 4
+    assert result.stderr.startswith("onward: No such model (code model_not_found, HTTP 404)\n`onward models list")
+
+
 def test_a_busy_server_is_retried() -> None:
     busy = (error(429, "Busy.", retry_after_ms="1"), error(503, "Busy.", retry_after="0"))
     with scripted(*busy, answer(200, completion("x"))) as server:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +57,22 @@ def test_a_model_that_is_not_served(server: str) -> None:
     assert "Did you mean 'toy'?" in result.stderr
     assert f"`onward models list --base-url {server}` shows" in result.stderr
     assert f"{server} serves: toy, gpt-3.5-" in create("-m", "curie", "Once", "--base-url", server).stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("score", "in.txt", "-m"), ("batch", "run", "in.jsonl", "-o", "out.jsonl", "-m"), ("tokenize", "Once", "-m"),
+     ("completions", "create", "Once", "--stream", "-m"), ("models", "show")],
+    ids=lambda command: command[0],
+)  # fmt: skip
+def test_every_command_says_which_models_a_server_has(server: str, command: tuple[str, ...]) -> None:
+    Path("in.txt").write_text("A fox.")
+    Path("in.jsonl").write_text('{"custom_id": "a", "body": {"model": "toy", "prompt": "A"}}\n')
+    near = onward(*command, "tpy", "--base-url", server)
+    assert near.exit_code == 4 and "Did you mean 'toy'?" in near.stderr, near.stderr
+    assert f"`onward models list --base-url {server}` shows" in near.stderr
+    far = onward(*command, "curie", "--base-url", server)
+    assert far.exit_code == 4 and f"{server} serves: toy, gpt-3.5-" in far.stderr, far.stderr
 
 
 def test_the_models_of_a_server(server: str) -> None:

@@ -21,6 +21,7 @@ from onward.cli.batch.patience import BUSY_STATUSES, Patience, RequestLost
 from onward.cli.batch.progress import Counts, Progress, print_summary
 from onward.cli.interrupt import run
 from onward.cli.output.errors import error_object
+from onward.cli.output.terminal import warn
 from onward.cli.session import Session
 from onward.cli.source.base import Document, RemoteError, Source
 from onward.cli.source.open import open_source, unknown_models
@@ -153,6 +154,7 @@ class _Run:
         self._counts = counts
         self._patience = Patience(source)
         self._last_failure: RemoteError | None = None
+        self._has_reported_model = False
 
     async def all(self, requests: Iterator[Line]) -> None:
         """Run all requests. Raises the first error that ends the run, after cancelling the others; at the end, the last
@@ -189,12 +191,22 @@ class _Run:
                 return
             if problem.status in (401, 403):
                 raise
+            if isinstance(problem, RemoteError) and problem.is_unknown_model:
+                self._report_unknown_model(line, problem)
             self._reject(line, _rejected(line, problem))
         else:
             self._results.write(_completed(line, document), line.custom_id, line.digest)
             self._counts.tokens += (document.value.get("usage") or {}).get("completion_tokens") or 0
             self._counts.answered += 1
         self._patience.finished()
+
+    def _report_unknown_model(self, line: Line, problem: RemoteError) -> None:
+        """Say, once, which models the server has. Raises the problem where no line would fare better."""
+        if self._batch.model is not None:
+            raise problem
+        if not self._has_reported_model:
+            self._has_reported_model = True
+            warn(f"Line {line.number}: {problem.message} {problem.suggestion}".rstrip())
 
     def _reject(self, line: Line, record: bytes) -> None:
         self._rejections.write(record, line.custom_id, line.digest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def list_models(session: Session) -> None:
     if session.connection.base_url is not None:
-        listed = _remote(session, "/models")
+        listed = _remote(session)
         rows = [[str(each.get("id")), str(each.get("owned_by", ""))] for each in listed["data"]]
         emit(session.output, listed, lambda: table(["MODEL", "OWNER"], rows))
         return
@@ -46,7 +47,7 @@ def show_model(session: Session, name: str, compare_tokenizer: str | None = None
     if session.connection.base_url is None:
         shown = _local(name, compare_tokenizer)
     elif compare_tokenizer is None:
-        shown = _remote(session, f"/models/{name}")
+        shown = _remote(session, name)
     else:
         raise click.UsageError("--compare-tokenizer is for models on this machine, not for those of a server.")
     emit(session.output, shown, lambda: _described(shown))
@@ -112,13 +113,16 @@ def _described(shown: dict[str, Any]) -> str:
     return "\n".join(f"{key:<{width}}  {value}" for key, value in pairs.items())
 
 
-def _remote(session: Session, path: str) -> dict[str, Any]:
+def _remote(session: Session, name: str | None = None) -> dict[str, Any]:
+    """Return what the server says of one of its models, or the list of all."""
     from onward.cli.source.http import HttpSource, ListedModels, ShownModel
 
     async def fetch() -> dict[str, Any]:
         source = HttpSource(session.connection)
         try:
-            return await source.request("GET", path, ListedModels if path == "/models" else ShownModel)
+            if name is None:
+                return await source.request("GET", "/models", ListedModels)
+            return await source.request("GET", f"/models/{quote(name)}", ShownModel, model=name)
         finally:
             await source.aclose()
 

@@ -156,7 +156,7 @@ def _print_error(words: str, advice: str = "") -> None:
     style = style_of(sys.stderr)
     print(f"{style.red('onward:')} {visible(words)}", file=sys.stderr)
     if advice:
-        print(style.dim(advice), file=sys.stderr)
+        print(style.dim(visible(advice)), file=sys.stderr)
     sys.stderr.flush()
 
 
@@ -178,7 +178,7 @@ def _advice(problem: ApiError | RemoteError, session: Session) -> str:
         case 401 | 403:
             return "Set the API key with --api-key or OPENAI_API_KEY."
         case 404 if problem.code == "model_not_found" or problem.param == "model":
-            return f"{near}`{list_models_command(session)}` shows the available models.".strip()
+            return f"{near} `{list_models_command(session)}` shows the available models.".strip()
         case 404:
             return "Check the end of the base URL: most servers expect /v1."
         case 429:

@@ -77,7 +77,7 @@ def style_of(stream: IO[Any]) -> Style:
 def warn(text: str) -> None:
     """Print a remark on stderr; on a terminal it replaces the progress line."""
     start = "\r\x1b[K" if can_rewrite(sys.stderr) else ""
-    print(start + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)
+    print(start + style_of(sys.stderr).dim(visible(text)), file=sys.stderr, flush=True)
 
 
 def note(text: str, *, keeps_line: bool = False) -> None:
@@ -85,7 +85,7 @@ def note(text: str, *, keeps_line: bool = False) -> None:
     current line, which has output."""
     if sys.stderr.isatty():
         start = "\n" if keeps_line else "\r\x1b[K" if can_rewrite(sys.stderr) else ""
-        print(start + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)
+        print(start + style_of(sys.stderr).dim(visible(text)), file=sys.stderr, flush=True)
 
 
 def dotted(parts: Iterable[str], stream: IO[Any]) -> str:

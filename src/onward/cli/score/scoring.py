@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onward.cli.score.texts import InputText
-from onward.cli.source.base import Source, TokenizerFacts
+from onward.cli.source.base import RemoteError, Source, TokenizerFacts
 from onward.errors import SetupError
 from onward.text.rendering import render_token
 
@@ -169,10 +169,24 @@ def _records(document: dict[str, Any], expected: int) -> list[Any]:
 
 
 def _no_scores() -> SetupError:
+    return _cannot_score("The server did not return the log-probabilities of the prompt.")
+
+
+def _cannot_score(why: str) -> SetupError:
     return SetupError(
-        "The server did not return the log-probabilities of the prompt. Scoring needs a server that implements "
-        "`prompt_logprobs`, as Onward and vLLM do, or a model in this process (without --base-url)."
+        f"{why} Scoring needs a server that implements `prompt_logprobs`, /tokenize and /tokenizer_info, as Onward "
+        "does, or a model in this process (without --base-url)."
     )
+
+
+async def _facts(source: Source, model: str | None) -> TokenizerFacts:
+    """Return the facts of a model's tokenizer. Raises as the source does, and SetupError for a server without them."""
+    try:
+        return await source.tokenizer_facts(model)
+    except RemoteError as problem:
+        if problem.status not in (404, 405, 501) or problem.is_unknown_model:
+            raise
+        raise _cannot_score(f"{source.name} does not answer /tokenizer_info ({problem.status}).") from None
 
 
 def _window_size(options: Options, facts: TokenizerFacts) -> int:
@@ -262,7 +276,7 @@ async def score_texts(
     """Score texts, pass each record to `write`, in order, and close the source. Raises what fails first."""
     running: deque[asyncio.Task[dict[str, Any]]] = deque()
     try:
-        scorer = Scorer(source, await source.tokenizer_facts(options.model), options)
+        scorer = Scorer(source, await _facts(source, options.model), options)
 
         async def record(text: InputText) -> dict[str, Any]:
             return record_of(text, await scorer.score(text))

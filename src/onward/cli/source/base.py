@@ -99,6 +99,11 @@ class RemoteError(OnwardError):
         """A suggestion for people, such as a similar model name."""
         super().__init__(self.message)
 
+    @property
+    def is_unknown_model(self) -> bool:
+        """Whether the server does not have the model that a request names."""
+        return self.status == 404 and (self.code == "model_not_found" or self.param == "model")
+
 
 def remote_error(
     status: int, content: bytes, *, url: str, request_id: str | None, retry_in_seconds: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -43,9 +44,12 @@ from onward.cli.source.transport import (
     next_delay,
     retry_delay,
 )
+from onward.errors import OnwardError
 from onward.network import AsyncTransport, without_secrets
 
 PROBE_SECONDS = 10.0
+MAX_SUGGESTED = 8
+"""How many models of a server are listed for a name that it does not have."""
 CANCEL_SECONDS = 2.0
 """How long a command that ends waits for the server to learn of it."""
 MAX_SEED_DIGITS = 20
@@ -109,6 +113,8 @@ class HttpSource:
         self._debug = connection.debug
         self._sleep = sleep
         self._quiet = quiet
+        self._served: list[str] | None = None
+        """The models of the server, once they were asked for."""
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         try:
             httpx2.URL(connection.base_url)
@@ -191,17 +197,21 @@ class HttpSource:
                 await self._client.delete(stream.own_url, timeout=CANCEL_SECONDS)
 
     async def request(
-        self, method: str, path: str, form: type[msgspec.Struct], fields: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        form: type[msgspec.Struct],
+        fields: dict[str, Any] | None = None,
+        *,
+        model: str | None = None,
     ) -> dict[str, Any]:
-        """Return the object of a successful response, which has the fields of `form`; `path` begins with a slash.
-        Raises as `complete` does."""
-        url = self._base + path
-        async with self._response(method, url, fields) as response:
-            return parse_object(await _read(response), url, form)
+        """Return the object of a successful response, which has the fields of `form`. `path` begins with a slash, and
+        may name a `model`. Raises as `complete` does."""
+        return await self._object(self._base + path, method, form, fields, model)
 
     async def tokenizer_facts(self, model: str | None) -> TokenizerFacts:
         query = f"?model={quote(model, safe='')}" if model else ""
-        info = await self.at_root("GET", f"/tokenizer_info{query}", ReportedTokenizer)
+        info = await self.at_root("GET", f"/tokenizer_info{query}", ReportedTokenizer, model=model)
         prefix = info.get("eos_token_id") if info.get("bos_token_id") is None else info["bos_token_id"]
         return TokenizerFacts(info["model_max_length"], prefix, bool(info.get("add_bos_token")))
 
@@ -215,11 +225,26 @@ class HttpSource:
             raise RemoteError(502, {"message": f"{self.name}'s /tokenize sent other bytes ({problem})."}) from None
 
     async def at_root(
-        self, method: str, path: str, form: type[msgspec.Struct], fields: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        form: type[msgspec.Struct],
+        fields: dict[str, Any] | None = None,
+        *,
+        model: str | None = None,
     ) -> dict[str, Any]:
         """As `request`, for a route that is next to /v1, not below it."""
-        url = self._base.removesuffix("/v1") + path
-        async with self._response(method, url, fields) as response:
+        return await self._object(self._base.removesuffix("/v1") + path, method, form, fields, model)
+
+    async def _object(
+        self,
+        url: str,
+        method: str,
+        form: type[msgspec.Struct],
+        fields: dict[str, Any] | None,
+        model: str | None,
+    ) -> dict[str, Any]:
+        async with self._response(method, url, fields, model=model) as response:
             return parse_object(await _read(response), url, form)
 
     async def answers(self) -> bool:
@@ -234,9 +259,16 @@ class HttpSource:
 
     @asynccontextmanager
     async def _response(
-        self, method: str, url: str, fields: dict[str, Any] | None, headers: Mapping[str, str] = NO_HEADERS
+        self,
+        method: str,
+        url: str,
+        fields: dict[str, Any] | None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        *,
+        model: str | None = None,
     ) -> AsyncIterator[httpx2.Response]:
-        """Yield a successful response whose body has not been read. Retries as OpenAI's clients do."""
+        """Yield a successful response whose body has not been read. Retries as OpenAI's clients do. `model`: the one
+        that the URL names, where `fields` do not."""
         attempt = 0
         while True:
             request = self._request(method, url, fields, attempt, headers)
@@ -254,6 +286,7 @@ class HttpSource:
                     retry_delay(attempt, response.status_code, response.headers),
                 )
             if delay is None:
+                await self._suggest_model(failure, model or (fields or {}).get("model"))
                 raise failure
             if not self._quiet:
                 note(f"{failure} Retrying in {delay:.1f} s.")
@@ -263,6 +296,26 @@ class HttpSource:
             yield response
         finally:
             await response.aclose()
+
+    async def _suggest_model(self, failure: Exception, model: Any) -> None:
+        """Add to the error for a model that the server does not have which one was meant, or which ones there are."""
+        if not isinstance(failure, RemoteError) or not failure.is_unknown_model or not isinstance(model, str):
+            return
+        if self._served is None:
+            self._served = await self._listed()
+        if near := difflib.get_close_matches(model, self._served, n=1):
+            failure.suggestion = f"Did you mean {near[0]!r}?"
+        elif self._served:
+            more = ", …" if len(self._served) > MAX_SUGGESTED else ""
+            failure.suggestion = f"{self.name} serves: {', '.join(self._served[:MAX_SUGGESTED])}{more}."
+
+    async def _listed(self) -> list[str]:
+        """Return the names of the server's models; none where it does not list them: another error is reported."""
+        try:
+            listed = await asyncio.wait_for(self.request("GET", "/models", ListedModels), timeout=PROBE_SECONDS)
+            return [str(each["id"]) for each in listed["data"]]
+        except (OnwardError, TimeoutError, KeyError):
+            return []
 
     def _request(
         self, method: str, url: str, fields: dict[str, Any] | None, attempt: int, given: Mapping[str, str]
