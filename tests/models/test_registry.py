@@ -39,5 +39,7 @@ def test_the_hint_names_the_program_as_it_was_started(
     assert real_model_hint().endswith(
         ": onward serve smollm2" if on_path == "this one" else ": venv/onward serve smollm2"
     )
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "venv/onward"), "serve"])
+    assert str(tmp_path) not in real_model_hint(), "clients see it"
     monkeypatch.setattr(sys, "argv", ["pytest"])
     assert real_model_hint().endswith(": onward serve smollm2")

@@ -7,6 +7,8 @@ export interface Start {
   requiresKey: boolean;
   /** Whether there is usage to see. */
   hasLedger: boolean;
+  /** What serves a real small model in place of the built-in one, as this server was started. */
+  realModelCommand: string;
   nonce: string;
   parameters: Parameter[];
 }

@@ -69,7 +69,7 @@ export function Bar() {
         <a href="docs">API reference</a>
         {model.value === "storyteller" && (
           <p class="hint">
-            storyteller is a toy that is built in. A real small model: <code>onward serve smollm2</code>
+            storyteller is a toy that is built in. A real small model (98 MB, downloaded once): <code>{start.realModelCommand}</code>
           </p>
         )}
       </Menu>

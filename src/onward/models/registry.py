@@ -19,19 +19,19 @@ OWNER = "onward"
 
 
 def real_model_hint() -> str:
-    """Return what to say to people who meet the built-in model, whose texts are those of a toy: a command, of this
-    program as it was started."""
-    return f"A real small model (98 MB, downloaded once): {_command()} serve smollm2"
+    """Return what to say to people who meet the built-in model, whose texts are those of a toy."""
+    return f"A real small model (98 MB, downloaded once): {real_model_command()}"
 
 
-def _command() -> str:
+def real_model_command() -> str:
+    """Return the command that serves a real small model: of this program as it was started, by its name where that
+    finds it. Clients see it, so it never has a path from the root of this machine."""
     started, found = sys.argv[0], shutil.which("onward")
-    if Path(started).stem != "onward":  # python -m onward, or a program that imports it
-        return "onward"
+    program = started if Path(started).stem == "onward" and not Path(started).is_absolute() else "onward"
     with suppress(OSError):
         if found is not None and Path(found).samefile(started):
-            return "onward"
-    return started
+            program = "onward"
+    return f"{program} serve smollm2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

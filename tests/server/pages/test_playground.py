@@ -11,6 +11,7 @@ import pytest
 
 from onward.api.openai.parameters import BY_NAME
 from onward.api.parameter import Profile
+from onward.models.registry import real_model_hint
 from onward.server.app import make_app
 from onward.server.pages.assets import KINDS, version
 from onward.server.pages.playground import controls, playground_page
@@ -61,6 +62,13 @@ def test_what_the_page_starts_with_cannot_end_its_script_element() -> None:
     page = playground_page("", profile="default", requires_key=False, has_ledger=False, nonce="</script><b>")
     assert "</script><b>" not in page
     assert start_of(page)["nonce"] == "</script><b>"
+
+
+@in_loop
+async def test_the_page_names_the_command_that_the_log_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["venv/onward", "serve"])
+    command = start_of((await get("/")).body.decode())["realModelCommand"]
+    assert command == "venv/onward serve smollm2" and real_model_hint().endswith(f": {command}")
 
 
 @in_loop

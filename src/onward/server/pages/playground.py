@@ -11,6 +11,7 @@ from typing import Any
 import onward
 from onward.api.openai.parameters import TABLES
 from onward.api.parameter import Parameter, Profile
+from onward.models.registry import real_model_command
 from onward.server.pages.assets import asset_url
 from onward.server.pages.layout import COMMON_HEADERS, policy, sample
 
@@ -76,6 +77,7 @@ def playground_page(without_scripts: str, *, profile: Profile, requires_key: boo
         "profile": profile,
         "requiresKey": requires_key,
         "hasLedger": has_ledger,
+        "realModelCommand": real_model_command(),
         "nonce": nonce,
         "parameters": controls(profile),
     }
