@@ -8,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -22,13 +24,9 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def commands(page: str) -> list[tuple[str, str]]:
-    """(command, what it shows) of every console block that is not marked as not run."""
+    """(command, what it shows) of every console block."""
     found = []
-    for skipped, block in re.findall(
-        r"(<!-- not run[^\n]*-->\n)?```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL
-    ):
-        if skipped:
-            continue
+    for block in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             lines = part.splitlines()
             more = next((index for index, line in enumerate(lines[1:], 1) if not line.startswith("> ")), len(lines))
@@ -45,6 +43,7 @@ def storyteller() -> Iterator[str]:
 
 @pytest.mark.real
 @pytest.mark.slow
+@pytest.mark.skipif(not (Path(sys.prefix) / "bin/activate").exists(), reason="needs an environment, as make makes it")
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_shows_what_the_page_shows(
     page: str, storyteller: str, tmp_path_factory: pytest.TempPathFactory
@@ -59,17 +58,48 @@ def test_every_command_of_a_page_shows_what_the_page_shows(
 
 
 def first_difference(server: str, section: list[tuple[str, str]], folder: Path) -> str | None:
-    """What the first command that fails or shows something else said, None when all is as shown."""
+    """What the first command that fails or shows something else said, None when all is as shown. What a section
+    starts is the server of its other commands. The folder is a clone's: it has the environment that the tests run in.
+    """
+    (folder / ".venv").symlink_to(sys.prefix)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    for command, shown in section:
-        done = subprocess.run(
-            ["bash", "-c", command.replace(DEFAULT_URL, server)],
-            cwd=folder, env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode != 0 or not matches(shown, done.stdout):
-            return f"{command}\nshould show\n{shown}\nand shows\n{done.stdout}"
+    environment = {**os.environ, "PATH": path}
+    with ExitStack() as servers:
+        for command, shown in section:
+            if command.startswith("onward serve"):
+                server, said = servers.enter_context(started(command, folder, environment, len(shown.splitlines())))
+                status = 0
+            else:
+                done = subprocess.run(
+                    ["bash", "-c", command.replace(DEFAULT_URL, server)],
+                    cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                )  # fmt: skip
+                status, said = done.returncode, done.stdout
+            if status != 0 or not matches(shown, said):
+                return f"{command}\nshould show\n{shown}\nand shows\n{said}"
     return None
+
+
+@contextmanager
+def started(command: str, folder: Path, environment: dict[str, str], num_lines: int) -> Iterator[tuple[str, str]]:
+    """Run a server on a free port; yield its URL, and the lines that it prints first, as they are on its usual port.
+    Its log, which a terminal does not show, is a file of the folder."""
+    log = folder / "server.log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"], cwd=folder, env={**environment, "ONWARD_PORT": "0"},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        said = "".join(islice(process.stdout, num_lines))
+        url = re.search(r"http://127\.0\.0\.1:\d+", said)
+        assert url is not None, said + log.read_text()
+        yield url[0], said.replace(url[0], DEFAULT_URL)
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 def matches(shown: str, said: str) -> bool:
@@ -84,5 +114,5 @@ def test_only_wildcards_match_other_characters() -> None:
 
 
 def test_commands_are_found_with_their_continuations_and_output() -> None:
-    page = "```console\n$ a\n> b\nout\n$ c\n```\n<!-- not run: x -->\n```console\n$ d\n```\n"
+    page = "```console\n$ a\n> b\nout\n$ c\n```\n"
     assert commands(page) == [("a\nb", "out"), ("c", "")]
