@@ -17,9 +17,12 @@ from pathlib import Path
 import click
 import pytest
 
+from onward.errors import HubUnreachable
 from onward.settings import cache_folder
 
 from .processes import free_port, served
+from .real_models.fetch import cache_folder as model_cache
+from .real_models.fetch import fetch
 from .waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parent.parent
@@ -108,6 +111,7 @@ def test_the_readme_shows_what_its_programs_print() -> None:
     assert programs and all(shown for _, shown in programs)
 
 
+CODER = "qwen-coder"
 MADE_BY_MAKE = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS"}
 """Variables by which `make test-all ARGS=…` would hand its arguments to the `make serve` of a test."""
 
@@ -117,8 +121,8 @@ MADE_BY_MAKE = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS"}
 @pytest.mark.skipif(sys.platform == "win32", reason="needs bash and make")
 def test_the_commands_of_the_readme_run_as_they_stand() -> None:
     """In order, in this checkout: a server answers until the next one starts, and Ctrl-C ends it without an error. The
-    coder model is left out: it has 1.1 GB."""
-    commands = [command for command in blocks(ROOT / "README.md", "bash") if "qwen-coder" not in command]
+    coder model, which has 1.1 GB, is left to the next test."""
+    commands = [command for command in blocks(ROOT / "README.md", "bash") if CODER not in command]
     assert len(commands) >= 4 and not any(re.search(r"^\$ |<[a-z ]+>", command, re.MULTILINE) for command in commands)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     inherited = {name: value for name, value in os.environ.items() if name not in MADE_BY_MAKE}
@@ -135,6 +139,21 @@ def test_the_commands_of_the_readme_run_as_they_stand() -> None:
                 ["bash", "-c", given], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
             )
             assert ran.returncode == 0 and ran.stdout, f"{command}\n{ran.stderr}"
+
+
+@pytest.mark.companion
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
+def test_the_coder_model_of_the_readme_writes_what_the_readme_shows() -> None:
+    try:
+        fetch(CODER)
+    except HubUnreachable as problem:
+        pytest.skip(str(problem))
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    [(command, text)] = re.findall(rf"^```bash\n([^`]*{CODER}[^`]*)```\n\n```text\n([^`]*)```$", page, re.MULTILINE)
+    environment = {**os.environ, "ONWARD_CACHE_DIR": str(model_cache())}
+    ran = subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True)
+    assert json.loads(ran.stdout)["choices"][0]["text"] == text
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
 """lm-eval's local-completions and gguf, offline: scores bit for bit those of the engine, is_greedy equal.
+On storyteller, the server has a second model.
 
 ONWARD_CLIENT_EXPECTED names a file of [context, continuation, sum of log-probabilities, is_greedy].
 ONWARD_CLIENT_MODEL names the model.
@@ -8,6 +9,8 @@ import contextlib
 import io
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -22,6 +25,7 @@ EXPECTED = json.loads(Path(os.environ["ONWARD_CLIENT_EXPECTED"]).read_text())
 MODEL = os.environ["ONWARD_CLIENT_MODEL"]
 TASKS = Path(os.environ["ONWARD_CLIENT_TASKS"])
 OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+PAGE = Path(__file__).parents[3] / "docs/how-to/evaluate.md"
 PAIRS = [(context, continuation) for context, continuation, _, _ in EXPECTED]
 
 
@@ -37,7 +41,7 @@ def compare(scores):
 
 
 def local(**options):
-    url = URLS["default"] + "/v1/completions"
+    url = f"{URLS['default']}/m/{MODEL}/v1/completions"
     return LocalCompletionsAPI(model=MODEL, base_url=url, max_retries=1, **options)
 
 
@@ -91,17 +95,20 @@ def gguf():
         assert " " not in text
 
 
-@check("the command line runs local task files, offline")
+def pasted():
+    """The words of the page's first command, for this server and model, on tasks that need no network."""
+    command = re.search(r"^\$ lm_eval ((?:.*\\\n)*.*)$", PAGE.read_text(), re.MULTILINE)[1]
+    command = command.replace("http://127.0.0.1:8000", URLS["default"]).replace("storyteller", MODEL)
+    words = shlex.split(command.replace("\\\n", " "))
+    words[words.index("--tasks") + 1] = "toy_mc,toy_gen"
+    return words
+
+
+@check("the first command of docs/how-to/evaluate.md runs local task files, offline")
 def command_line():
     with tempfile.TemporaryDirectory() as folder:
-        url = f"{URLS['default']}/m/{MODEL}/v1/completions"
-        arguments = f"model={MODEL},base_url={url},num_concurrent=2,max_retries=2,tokenizer_backend=remote"
         ran = subprocess.run(
-            [
-                *(sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", arguments),
-                *("--tasks", "toy_mc,toy_gen", "--include_path", str(TASKS), "--batch_size", "2"),
-                *("--output_path", folder),
-            ],
+            [sys.executable, "-m", "lm_eval", *pasted(), "--include_path", str(TASKS), "--output_path", folder],
             cwd=TASKS,
             capture_output=True,
             text=True,
