@@ -77,25 +77,27 @@ def network(raw: str) -> str:
 
 def alias(raw: str) -> tuple[str, str]:
     """Return NAME=MODEL as a pair. Raises ValueError."""
-    left, separator, right = (part.strip() for part in raw.partition("="))
-    if not (left and separator and right):
-        raise ValueError("must have the form NAME=MODEL")
-    return left, right
+    return _named(raw, "NAME=MODEL")
 
 
 def lora(raw: str) -> tuple[str, str]:
     """Return NAME=PATH[@BASE] as a name and the rest. Raises ValueError."""
-    left, separator, right = (part.strip() for part in raw.partition("="))
-    if not (left and separator and right):
-        raise ValueError("must have the form NAME=PATH or NAME=PATH@BASE")
-    return left, right
+    return _named(raw, "NAME=PATH or NAME=PATH@BASE")
 
 
 def tokenizer(raw: str) -> tuple[str, str]:
     """Return NAME=MODEL as a pair. Raises ValueError."""
+    return _named(raw, "NAME=MODEL")
+
+
+def _named(raw: str, form: str) -> tuple[str, str]:
+    """Return a model's name and what follows it. Raises ValueError, also for a name that is not UTF-8 or would be
+    invisible in answers, logs and metrics."""
     left, separator, right = (part.strip() for part in raw.partition("="))
     if not (left and separator and right):
-        raise ValueError("must have the form NAME=MODEL")
+        raise ValueError(f"must have the form {form}")
+    if not left.isprintable():
+        raise ValueError("must have a NAME of printable characters")
     return left, right
 
 

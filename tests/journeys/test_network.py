@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import onward
 from tests.cli.scripted import error, scripted
+from tests.cli.terminal import COMMAND
 
 INDEX = "http://127.0.0.1:1/simple"
 """Nobody listens there."""
@@ -106,6 +108,26 @@ def test_a_proxy_that_cannot_be_used_is_one_sentence_that_names_the_variable(
         assert code == 1
         assert line.startswith(f"onward: The proxy in {variable} ") and words in line
         assert "s3cret" not in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("ALL_PROXY", "http://user:s3cret@[", "onward: The proxy in ALL_PROXY is not a URL such as"),
+        ("SSL_CERT_FILE", "/nonexistent/s.pem", "onward: SSL_CERT_FILE is set to '/nonexistent/s.pem', which"),
+    ],
+)
+@pytest.mark.parametrize("model", ["smollm2", "org/name"])
+def test_a_server_that_would_download_says_the_same(
+    model: str, variable: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "https://127.0.0.1:1/simple")
+    monkeypatch.setenv("HF_ENDPOINT", "https://127.0.0.1:1")
+    monkeypatch.setenv(variable, value)
+    done = subprocess.run([*COMMAND, "serve", model, "--port", "0"], capture_output=True, check=False, text=True)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(words), done.stderr
+    assert "s3cret" not in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_proxy_that_is_not_needed_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

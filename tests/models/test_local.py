@@ -197,6 +197,11 @@ def test_a_name_that_is_not_utf_8_is_a_sentence(tmp_path: Path) -> None:
     except OSError:
         pytest.skip("the file system takes UTF-8 only")
     assert "has a name that is not UTF-8: rename it" in refusal(os.fsdecode(os.fsencode(path)))
+    adapter, manifest = gguf_adapter(path.with_suffix(".adapter.gguf")), tmp_path / "manifests" / path.name
+    manifest.parent.mkdir()
+    manifest.touch()
+    for other in (f"{gguf(tmp_path / 'm.gguf')}+{adapter}", str(manifest)):
+        assert "has a name that is not UTF-8: rename it" in refusal(other), ascii(other)
 
 
 NAMES = (

@@ -12,8 +12,12 @@ pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install
 
 from playwright.sync_api import expect
 
+from tests.journeys.test_served_names import ALIASES, FOLDERS, NAMES
+from tests.processes import served
+from tests.test_compose import toy_folder
+
 if TYPE_CHECKING:
-    from playwright.sync_api import Route
+    from playwright.sync_api import Browser, Route
 
     from tests.playground.pages import Playground
 
@@ -82,6 +86,23 @@ def test_a_hostile_prompt_cannot_break_out_of_the_link(playground: Playground) -
     playground.open(link.removeprefix(playground.url))
     assert playground.text == HOSTILE["markup"]
     assert playground.page.evaluate("window.hacked") is None
+
+
+def test_names_of_models_are_text_and_sent_as_they_are(browser: Browser, tmp_path: Path) -> None:
+    from tests.playground.pages import Playground, open_context
+
+    models = [toy_folder(tmp_path / name) for name in FOLDERS]
+    flags = [word for model in models[1:] for word in ("--model", model)]
+    flags += [word for alias in ALIASES for word in ("--alias", f"{alias}={models[0]}")]
+    with served(*flags, "--engine-process", "off", model=models[0]) as url, open_context(browser) as context:
+        playground = Playground(context.new_page(), url).open()
+        chooser = playground.page.get_by_role("banner").get_by_label("Model")
+        assert set(NAMES) <= set(chooser.locator("option").evaluate_all("all => all.map(each => each.value)"))
+        for name in NAMES:
+            chooser.select_option(value=name)
+            playground.write("a")
+            assert playground.request_of(playground.generate)["model"] == name
+        assert not playground.problems and playground.page.locator("main img:not(.cm-widgetBuffer)").count() == 0
 
 
 TOKEN = {"from": 0, "to": 3, "text": "abc", "ids": [1], "alternatives": [], "logprob": -1.0}

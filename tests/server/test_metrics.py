@@ -137,8 +137,10 @@ async def test_recoveries_are_counted_by_reason_from_the_start() -> None:
 class WarningBackend(FakeBackend):
     async def complete(self, request: CompletionRequest, *, client: str = "", admit: Admit | None = None) -> FakeAnswer:
         answer = await super().complete(request, client=client, admit=admit)
-        answer.warning = "" if request.prompts == ["fine"] else "Begin with 2."
+        answer.warning = "" if request.prompts == ["fine"] else self.warning
         return answer
+
+    warning = "Begin with 2."
 
 
 @in_loop
@@ -152,6 +154,16 @@ async def test_a_warning_is_a_header_and_one_line_in_the_log(caplog: pytest.LogC
     assert "onward-warning" not in fine.headers
     (record,) = [each for each in caplog.records if each.name == "onward.server" and each.levelno == logging.WARNING]
     assert record.getMessage().startswith("fake-model:1: Begin with 2.")
+
+
+@in_loop
+async def test_a_warning_stays_one_header_whatever_it_quotes() -> None:
+    backend = WarningBackend()
+    backend.warning = "Begin with '<\uff5cbegin\u2581of\uff5c>'.\r\nset-cookie: é=1"
+    call = await Call(make_app(backend, settings()), "POST", "/v1/completions", b'{"model": "m", "prompt": [5]}').done()
+    assert call.status == 200 and "set-cookie" not in call.headers
+    (value,) = [value for name, value in call.sent[0]["headers"] if name == b"onward-warning"]
+    assert value == rb"Begin with '<\uff5cbegin\u2581of\uff5c>'.\r\nset-cookie: \xe9=1"
 
 
 class SeveralModels(FakeBackend):

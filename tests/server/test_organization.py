@@ -214,3 +214,21 @@ def test_the_sums_are_the_usage_that_clients_saw(tmp_path: Path) -> None:
         assert sum(row["num_model_requests"] for row in rows) == 3
 
     serving(tmp_path, test, keys=keys())
+
+
+def test_names_of_models_are_as_they_are(tmp_path: Path) -> None:
+    names = ["q\"uote 'n", "new\nline", "modèle 世界 😀", "100% a%2Fb&c=d", "org/name", "{id}", "a,b", "</script>"]
+
+    async def test(served: Served) -> None:
+        with served.store.begin() as connection:
+            for number, name in enumerate(names):
+                write_row(connection, replace(EMPTY, id=str(number), ended_ms=MIDNIGHT * 1000, model=name), None, None)
+        query: dict[str, Any] = {"start_time": MIDNIGHT, "end_time": MIDNIGHT + DAY}
+        (day,) = (await ask(served, "usage/completions", **query, group_by="model")).json["data"]
+        assert {row["model"]: row["num_model_requests"] for row in day["results"]} == dict.fromkeys(names, 1)
+        for name in names:
+            call = await ask(served, "usage/completions", **query, **{"models[]": name}, group_by="model")
+            (day,) = call.json["data"]
+            assert [row["model"] for row in day["results"]] == [name]
+
+    serving(tmp_path, test, keys=keys())

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -229,7 +230,7 @@ def _model(services: Services, exchange: Exchange, given: str | None) -> str | N
         return name
     raise InvalidRequest(
         f"This server has several models ({', '.join(served)}), each with its own tokenizer: name one in 'model', "
-        f"or in the path (/m/{next(iter(served))}{exchange.path}).",
+        f"or in the path (/m/{quote(next(iter(served)))}{exchange.path}).",
         param="model",
     )
 

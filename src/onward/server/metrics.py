@@ -22,6 +22,7 @@ from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected
 from onward.server.account import Account
 from onward.server.collectors import LoadCollector
 from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange, RequestRecord
+from onward.server.logs import one_line
 from onward.server.request_trace import CompletionTrace
 from onward.server.transcript import Transcript
 from onward.service.grant import Grant
@@ -73,7 +74,7 @@ class KeyMetrics:
 
 def warn(exchange: HttpExchange, answer: Answer, warned: set[str]) -> None:
     """Add an answer's warning to the response, which has not begun. `warned` are the models that the log names."""
-    exchange.headers.append((WARNING_HEADER, answer.warning.encode("latin-1", "replace")))
+    exchange.headers.append((WARNING_HEADER, one_line(answer.warning).encode("ascii", "backslashreplace")))
     if answer.model not in warned:
         warned.add(answer.model)
         named = "" if answer.warning.startswith(answer.model) else f"{answer.model}: "

@@ -118,9 +118,10 @@ def _page(pairs: Pairs, now: int, groups: tuple[str, ...], widths: dict[str, tup
 
 
 def _list(pairs: Pairs, name: str) -> list[str]:
-    """Return the values of a parameter in any encoding that clients use: `a=x&a=y`, `a[]=x`, `a[0]=x`, `a=x,y`."""
-    values = [value for key, value in pairs if key.partition("[")[0] == name]
-    return [part for value in values for part in value.split(",") if part]
+    """Return the values of a parameter in any encoding that clients use: `a=x&a=y`, `a[]=x`, `a[0]=x`, `a=x,y`. With
+    brackets, a comma is a part of a value."""
+    given = [(key, value) for key, value in pairs if key.partition("[")[0] == name]
+    return [part for key, value in given for part in (value.split(",") if key == name else [value]) if part]
 
 
 def _integer(given: dict[str, str], name: str, default: int, least: int, most: int) -> int:

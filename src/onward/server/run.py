@@ -26,7 +26,7 @@ from onward.server.auth import check_exposure
 from onward.server.connection import check_uvicorn, server_config
 from onward.server.handover import Handover, Predecessor, activated_listener
 from onward.server.keys import KeyReload, collect_keys, file_version
-from onward.server.logs import configure_logging
+from onward.server.logs import configure_logging, one_line
 from onward.server.process import (
     DEAD_ENGINE_EXIT_CODE,
     READY,
@@ -390,5 +390,6 @@ def ready_line(names: Sequence[str], settings: Settings, listener: socket.socket
         named, elsewhere = _ANY_ADDRESS[named], " and at the other addresses of this machine"
     host = f"[{named.replace('%', '%25')}]" if ":" in named else named
     noun, place = "model" if len(names) == 1 else "models", f"http://{host}:{port}"
-    line = f"Onward is ready at {place}/v1{elsewhere} ({noun}: {', '.join(names)}).\nWrite at {place}; Ctrl-C stops it."
+    listed = one_line(", ".join(names))
+    line = f"Onward is ready at {place}/v1{elsewhere} ({noun}: {listed}).\nWrite at {place}; Ctrl-C stops it."
     return f"{line}\n{real_model_hint()}" if list(names) == list(BUILT_IN) else line

@@ -42,6 +42,8 @@ def upstream_of(model: str) -> UpstreamName | None:
     if not match["name"]:
         address = f"{match['kind']}+{without_secrets(match['url'])}"
         raise SetupError(f"{address} needs a name: pass --model NAME={address}.")
+    if not match["name"].isprintable():
+        raise SetupError(f"{match['name']!a} is not a name for a model: it must consist of printable characters.")
     if match["kind"] not in UPSTREAM_KINDS:
         known = ", ".join(f"{kind}+ ({server})" for kind, server in UPSTREAM_KINDS.items())
         raise SetupError(f"{match['kind']}+ is not a kind of server that can be an engine; these are: {known}.")

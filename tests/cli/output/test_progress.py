@@ -35,6 +35,13 @@ def test_stages_are_a_line_that_is_removed_from_the_terminal(terminal: io.String
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
+def test_a_name_cannot_command_the_terminal(terminal: io.StringIO) -> None:
+    with loading() as show:
+        show("Loading a\x1b[31m\rb")
+        wait_for_words(terminal, "Loading a\\x1b[31m\\x0db …")
+    assert "\x1b[31m" not in terminal.getvalue()
+
+
 def test_a_dumb_terminal_has_no_line_that_is_rewritten(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     said: list[str] = []
