@@ -19,6 +19,7 @@ from onward.errors import ModelFolderError
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, FEED_FORWARD, HEADS, HIDDEN, KV_HEADS, tiny
 from tests.models.doors import refusal, scores, shown
+from tests.models.tokenizer_files import byte_level, model_with
 
 COMMON = (
     "context_length", "embedding_length", "embedding_length_out", "attention.causal", "pooling_type",
@@ -94,6 +95,22 @@ def test_each_key_that_llama_cpp_reads_has_a_role_and_only_one(architecture: str
         assert used or sum(other) == 1 or key == metadata_keys.WINDOW, f"{architecture}.{key}"
     assert metadata_keys.USED_BY[architecture] <= {*COMMON, *READ[architecture]}
     assert metadata_keys.USED_BY.keys() == READ.keys()
+
+
+TOKENIZER = (
+    "model", "pre", "tokens", "token_type", "token_type_count", "scores", "merges", "bos_token_id", "eos_token_id",
+    "eot_token_id", "eom_token_id", "unknown_token_id", "seperator_token_id", "padding_token_id", "cls_token_id",
+    "mask_token_id", "add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", "remove_extra_whitespaces",
+    "precompiled_charsmap", "normalizer.lowercase", "normalizer.strip_accents", "fim_pre_token_id", "fim_suf_token_id",
+    "fim_mid_token_id", "fim_pad_token_id", "fim_rep_token_id", "fim_sep_token_id", "suppress_tokens",
+    "prefix_token_id", "suffix_token_id", "middle_token_id",
+)  # fmt: skip
+"""What llama.cpp reads of a tokenizer (`LLM_KV_TOKENIZER_…` of src/llama-arch.cpp that begin with tokenizer.ggml)."""
+
+
+def test_each_key_of_a_tokenizer_has_a_role_and_only_one() -> None:
+    used, others = metadata_keys.TOKENIZER_USED, metadata_keys.TOKENIZER_CANNOT_MATTER.keys()
+    assert used | others == {*TOKENIZER} and not used & others
 
 
 OTHERS: dict[str, Any] = {
@@ -258,6 +275,9 @@ def test_what_is_left_out_is_noted(tmp_path: Path) -> None:
     assert (
         "states 'qwen2.rope.scaling.yarn_beta_fast', which is not used for this architecture, as in llama.cpp" in note
     )
+    made = byte_level(lowercase=True, padding_token_id=3)
+    [note] = shown(model_with(tmp_path, made))["notes"]
+    assert "states 'tokenizer.ggml.lowercase', which is not used" in note
     assert shown(model(tmp_path))["notes"] == []
 
 

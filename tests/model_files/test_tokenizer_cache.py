@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from onward.checkpoints.parameters import Parameters
@@ -38,6 +40,17 @@ def test_a_tokenizer_is_built_once_per_metadata(tmp_path: Path, built: list[Toke
     assert len(built) == 1
     other = cached_tokenizer_files(parameters(**{"tokenizer.ggml.bos_token_id": 0}), tmp_path)
     assert other == built[1] != first
+
+
+def test_arrays_of_any_size_are_not_copied(tmp_path: Path, built: list[TokenizerFiles]) -> None:
+    numbers = np.zeros(20_000_000, "<f4")
+    tracemalloc.start()
+    for value in (0.0, 1.0):
+        numbers[-1] = value
+        cached_tokenizer_files(parameters(**{"tokenizer.ggml.scores": numbers}), tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(built) == 2 and peak < numbers.nbytes / 10
 
 
 @pytest.mark.parametrize("content", [b"", b"short", bytes(1000)])

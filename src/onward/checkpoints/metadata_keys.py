@@ -104,14 +104,35 @@ CANNOT_MATTER: dict[str, str] = {
     "rope.scaling.finetuned": "only Granite's graph uses it; elsewhere it is written and never read again",
 }
 """Keys that llama.cpp reads, and why they cannot change a completion's numbers."""
+TOKENIZER = "tokenizer.ggml."
+"""Begins the names of keys that say how a text becomes tokens."""
+TOKENIZER_USED = frozenset({
+    "model", "pre", "tokens", "token_type", "scores", "merges", "bos_token_id", "eos_token_id", "eot_token_id",
+    "eom_token_id", "unknown_token_id", "add_bos_token", "add_eos_token", "add_space_prefix", "suppress_tokens",
+    "fim_pre_token_id", "fim_suf_token_id", "fim_mid_token_id", "fim_pad_token_id", "fim_rep_token_id",
+    "fim_sep_token_id", "prefix_token_id", "suffix_token_id", "middle_token_id",
+})  # fmt: skip
+TOKENIZER_CANNOT_MATTER: dict[str, str] = {
+    "token_type_count": "for embeddings of BERT's types of tokens",
+    "cls_token_id": "for classifiers; llama.cpp has a name for it and never reads it",
+    "mask_token_id": "for models that fill masks, of which none is in the table of architectures",
+    "seperator_token_id": "separates two texts of classifiers and embeddings",
+    "add_sep_token": "separates two texts of classifiers and embeddings",
+    "padding_token_id": "fills batches of equal lengths, which neither Onward nor llama.cpp computes",
+    "remove_extra_whitespaces": "only Unigram tokenizers do it, which are refused by their model",
+    "precompiled_charsmap": "only Unigram tokenizers do it, which are refused by their model",
+    "normalizer.lowercase": "only tokenizers do it that are refused by their model or their rule",
+    "normalizer.strip_accents": "only tokenizers do it that are refused by their model or their rule",
+}
+"""The same two lists for tokenizers, of which llama.cpp reads in `llama_vocab::impl::load` of src/llama-vocab.cpp."""
 
 
 def understood(metadata: Mapping[str, Value], where: str) -> tuple[dict[str, Value], tuple[str, ...]]:
     """Return the metadata of a GGUF file without what llama.cpp does not read either, and a note about that, if there
     is something. `where` names the file."""
     prefix = f"{metadata.get('general.architecture')}."
-    unread = [name for name in metadata if name.startswith(prefix) and not _is_read(name, prefix)]
-    kept = {name: value for name, value in metadata.items() if not name.startswith(prefix) or _is_read(name, prefix)}
+    unread = [name for name in metadata if not _is_read(name, prefix)]
+    kept = {name: value for name, value in metadata.items() if _is_read(name, prefix)}
     if not unread:
         return kept, ()
     names = ", ".join(repr(name[:80]) for name in unread[:8])
@@ -120,6 +141,12 @@ def understood(metadata: Mapping[str, Value], where: str) -> tuple[dict[str, Val
 
 
 def _is_read(name: str, prefix: str) -> bool:
+    """Return whether llama.cpp reads a key, or it says nothing of architecture or tokenizer."""
+    if name.startswith(TOKENIZER):
+        key = name.removeprefix(TOKENIZER)
+        return key in TOKENIZER_USED or key in TOKENIZER_CANNOT_MATTER
+    if not name.startswith(prefix):
+        return True
     key = name.removeprefix(prefix)
     used = USED | USED_BY.get(prefix.removesuffix("."), frozenset())
     return key in used or key in REFUSED or key in SAME_AS or key == WINDOW or key in CANNOT_MATTER

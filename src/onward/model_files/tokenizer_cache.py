@@ -43,19 +43,17 @@ def cached_tokenizer_files(parameters: Parameters, cache_dir: Path | None) -> To
 
 
 def _key(parameters: Parameters) -> str:
-    """Return a digest of everything that the tokenizer is built from."""
-    names = sorted(name for name in parameters.metadata if name.startswith(_PREFIX))
-    stated = [(name, parameters.metadata[name]) for name in names]
-    return hashlib.sha256(
-        msgspec.msgpack.encode([REVISION, stated, strips_space(parameters)], enc_hook=_encoded)
-    ).hexdigest()
-
-
-def _encoded(value: object) -> object:
-    """Return what stands for an array of numbers. Raises NotImplementedError for anything else."""
-    if isinstance(value, np.ndarray):
-        return [value.dtype.str, value.tobytes()]
-    raise NotImplementedError
+    """Return a digest of everything that the tokenizer is built from. Arrays, which a file may have of any size, are
+    not copied."""
+    digest = hashlib.sha256(msgspec.msgpack.encode([REVISION, strips_space(parameters)]))
+    for name in sorted(name for name in parameters.metadata if name.startswith(_PREFIX)):
+        value = parameters.metadata[name]
+        if isinstance(value, np.ndarray):
+            digest.update(msgspec.msgpack.encode([name, value.dtype.str, len(value)]))
+            digest.update(value.view(np.uint8).data)
+        else:
+            digest.update(msgspec.msgpack.encode([name, value]))
+    return digest.hexdigest()
 
 
 def _read(path: Path) -> TokenizerFiles | None:
