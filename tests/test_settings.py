@@ -86,6 +86,7 @@ EXAMPLES = {
     "model": "tiny",
     "alias": "davinci-002=tiny",
     "lora": "tuned=/adapter@tiny",
+    "draft": "tiny=smaller",
     "engine": "toy=vllm",
     "engine_path": "vllm=/opt/vllm",
     "engine_arg": "--dtype=float16",

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-DraftSource = Literal["prediction", "lookup", "grammar"]
+DraftSource = Literal["prediction", "lookup", "grammar", "model"]
 
 
 class EngineCounts(msgspec.Struct, frozen=True, array_like=True):
@@ -27,6 +27,8 @@ class DraftCounts(msgspec.Struct, frozen=True, array_like=True):
     lookup_rejected: int = 0
     grammar_accepted: int = 0
     grammar_rejected: int = 0
+    model_accepted: int = 0
+    model_rejected: int = 0
 
     @property
     def total(self) -> int:
@@ -74,7 +76,8 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tree, in use or not. `recoveries` and `process` are those of an engine outside this process; `process` is None for
     one inside it, and before the first step. `engines` is as in EngineState; `num_moved`: jobs that were resumed at
     another one of them; `certificates`: of those that are reached by TLS. `num_disk_tokens` are tokens of prompts whose
-    blocks were read from a disk, and `num_damaged_files` those that were not what was written.
+    blocks were read from a disk, and `num_damaged_files` those that were not what was written. `draft_seconds`: how
+    long a draft model has computed.
     """
 
     num_running: int = 0
@@ -97,11 +100,12 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_disk_read_bytes: int = 0
     num_disk_written_bytes: int = 0
     num_damaged_files: int = 0
+    draft_seconds: float = 0.0
 
 
 TOTALS = (
     "num_preemptions", "num_steps", "num_prefill_tokens", "num_decode_tokens", "num_cached_tokens", "num_disk_tokens",
-    "num_disk_read_bytes", "num_disk_written_bytes", "num_damaged_files",
+    "num_disk_read_bytes", "num_disk_written_bytes", "num_damaged_files", "draft_seconds",
 )  # fmt: skip
 """The fields of EngineLoad that are totals since the start, besides `drafts`."""
 
@@ -120,12 +124,6 @@ class Counters:
         """Count an evaluated draft. Its accepted tokens count as decoded, too."""
         self.num_decode_tokens += num_accepted
         old = self.drafts
-        if source == "prediction":
-            new = (old.prediction_accepted + num_accepted, old.prediction_rejected + num_rejected)
-            self.drafts = msgspec.structs.replace(old, prediction_accepted=new[0], prediction_rejected=new[1])
-        elif source == "grammar":
-            new = (old.grammar_accepted + num_accepted, old.grammar_rejected + num_rejected)
-            self.drafts = msgspec.structs.replace(old, grammar_accepted=new[0], grammar_rejected=new[1])
-        else:
-            new = (old.lookup_accepted + num_accepted, old.lookup_rejected + num_rejected)
-            self.drafts = msgspec.structs.replace(old, lookup_accepted=new[0], lookup_rejected=new[1])
+        counts = {f"{source}_accepted": num_accepted, f"{source}_rejected": num_rejected}
+        new = {name: getattr(old, name) + count for name, count in counts.items()}
+        self.drafts = msgspec.structs.replace(old, **new)

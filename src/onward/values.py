@@ -101,6 +101,16 @@ def _named(raw: str, form: str) -> tuple[str, str]:
     return left, right
 
 
+def draft(raw: str) -> tuple[str, str]:
+    """Return [MODEL=]NAME_OR_PATH as a model, "" for the first one, and the one that drafts for it. Raises
+    ValueError."""
+    name, separator, model = (part.strip() for part in raw.partition("="))
+    name, model = (name, model) if separator else ("", name)
+    if not model or (separator and not name):
+        raise ValueError("must be the name or path of a model, or MODEL= and one of these")
+    return name, model
+
+
 ENGINES = ("onward", "auto", "llama.cpp", "vllm", "sglang")
 """What can compute a model that this server loads or starts a program for."""
 PROGRAMS = ENGINES[2:]

@@ -452,3 +452,22 @@ def test_two_changes_are_made_one_after_the_other(folder: Path) -> None:
         assert live.listed == ["toy", "one", "two"]
 
     live(test, model=("toy",), model_folder=(folder,))
+
+
+def test_a_draft_model_of_the_settings_is_loaded_with_its_model_and_when_its_file_changes(tmp_path: Path) -> None:
+    a, small = (str(toy(tmp_path / name)) for name in ("a", "small"))
+
+    async def changes(live: Live) -> None:
+        plain = (await live.complete("a", max_tokens=40, temperature=0)).choices
+        assert (await live.apply(model=(a,))) == ModelChange()
+        assert (await live.apply(model=(a,), draft=(("", small),))).replaced == (f"a ({a})",)
+        found = live.backend.served["a"].found
+        assert found is not None and found.draft is not None and found.draft.id == "small"
+        assert (await live.complete("a", max_tokens=40, temperature=0)).choices == plain
+        assert (await live.apply(model=(a,), draft=(("", small),))) == ModelChange()
+        toy(tmp_path / "small", 96)
+        assert (await live.apply(model=(a,), draft=(("", small),))).replaced == (f"a ({a})",)
+        with pytest.raises(SetupError, match="--draft b=… names a model that is not served"):
+            await live.apply(model=(a,), draft=(("b", small),))
+
+    live(changes, model=(a,))

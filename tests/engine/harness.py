@@ -92,9 +92,11 @@ class ToyEngine(Engine):
         share: bool,
         speculate: bool,
         in_disposable_process: bool = False,
+        draft_model: ModelRunner | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        """The clock ticks once per call, so every step takes as long as any other: drafts always pay, and there are
-        many."""
+        """By default the clock ticks once per call, so every step takes as long as any other: drafts always pay, and
+        there are many."""
         ticks = itertools.count()
         super().__init__(
             model,
@@ -103,7 +105,8 @@ class ToyEngine(Engine):
             max_rows=max_rows,
             share_prefixes=share,
             speculate=speculate,
-            clock=lambda: float(next(ticks)),
+            draft_model=draft_model,
+            clock=clock or (lambda: float(next(ticks))),
             load_tokenizer=lambda: TOKENIZER,
             in_disposable_process=in_disposable_process,
         )
@@ -123,6 +126,8 @@ def make_engine(
     speculate: bool = True,
     threads: int | None = None,
     in_disposable_process: bool = False,
+    draft_model: ModelRunner | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> ToyEngine:
     model = ToyModel(blocks=blocks, context_length=context)
     sampler = Sampler(model.vocab_size, threads)
@@ -133,6 +138,8 @@ def make_engine(
         share=share,
         speculate=speculate,
         in_disposable_process=in_disposable_process,
+        draft_model=draft_model,
+        clock=clock,
     )
 
 

@@ -10,7 +10,7 @@ from onward.engine.model import Tokenizer
 from onward.model_files.gguf import GGUFFiles
 from onward.model_files.tokenizer import HuggingFaceTokenizer
 from onward.model_files.toy import ToyTokenizer
-from onward.model_files.vocabulary import PackedVocabulary
+from onward.model_files.vocabulary import MAX_PADDING_TOKENS, PackedVocabulary, difference
 from onward.models.resolve import built_in_folder
 
 from .tiny_tokenizers import byte_level, save, sentencepiece
@@ -36,3 +36,23 @@ def test_every_token_has_the_bytes_and_the_kind_that_it_has_in_the_tokenizer(tok
     assert [packed.is_special(token) for token in ids] == [tokenizer.is_special(token) for token in ids]
     assert [packed.token_bytes(token) for token in ids[1:-2]] == [tokenizer.token_bytes(token) for token in ids[1:-2]]
     assert packed.token_bytes(tokenizer.size) == packed.token_bytes(-1) == b""
+
+
+class Words(ToyTokenizer):
+    """A vocabulary with these tokens."""
+
+    def __init__(self, *words: bytes) -> None:
+        super().__init__()
+        self._words = words
+        self.size = len(words)
+
+    def token_bytes(self, token: int) -> bytes:
+        return self._words[token]
+
+
+def test_vocabularies_with_the_same_bytes_do_not_differ_also_where_one_is_padded() -> None:
+    own, padding = [bytes([token]) for token in range(256)], [b""] * MAX_PADDING_TOKENS
+    assert difference(Words(*own), Words(*own)) == ""
+    assert difference(Words(*own), Words(*own, *padding)) == difference(Words(*own, *padding), Words(*own)) == ""
+    assert difference(Words(*own), Words(*own, b"", *padding)) == "it has 1281 tokens instead of 256"
+    assert difference(Words(*own), Words(*own[:7], b"x", *own[8:])) == "token 7 is b'x' instead of b'\\x07'"

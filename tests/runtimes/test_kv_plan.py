@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from onward.errors import MemoryTooSmall
 from onward.runtimes.kv_plan import MAX_DEFAULT_SEQUENCES, MIN_CONTEXT_TOKENS, KVPlan, plan_kv_cache
+from onward.runtimes.options import RuntimeOptions
 
 BLOCK = 3328
 """Bytes."""
@@ -21,6 +22,15 @@ def plan(context: int, available: int, wanted: int | None) -> KVPlan:
 def test_the_default_share_is_limited_to_what_many_full_sequences_need() -> None:
     made = plan(512, PLENTY, None)
     assert (made.blocks, made.context_length, made.notes) == (MAX_DEFAULT_SEQUENCES * 16, 512, ())
+
+
+def test_a_model_that_drafts_has_room_for_one_sequence() -> None:
+    options = RuntimeOptions(draft_context=512)
+    context = options.context_within(2048, "small")
+    made = plan_kv_cache(BLOCK, BLOCK_TOKENS, context, PLENTY, None, max_sequences=options.max_sequences)
+    assert (made.blocks, made.context_length) == (16, 512)
+    assert options.context_within(300, "small") == 300
+    assert RuntimeOptions().max_sequences == MAX_DEFAULT_SEQUENCES
 
 
 def test_the_default_share_is_a_quarter_of_what_is_free() -> None:

@@ -99,6 +99,8 @@ async def test_draft_tokens_are_counted_by_source_and_outcome_from_the_start() -
             ("lookup", "rejected", "2.0"),
             ("grammar", "accepted", "0.0"),
             ("grammar", "rejected", "0.0"),
+            ("model", "accepted", "0.0"),
+            ("model", "rejected", "0.0"),
         )
     ]
 

@@ -116,6 +116,7 @@ class ModelOptions(TypedDict, total=False):
     """Settings of the engine. Those left out come from `ONWARD_*` variables, `onward.toml` and the defaults."""
 
     context_length: int
+    draft: str | Sequence[str]
     kv_memory: int | str | None
     lora: Sequence[str]
     max_answer_logprobs: int

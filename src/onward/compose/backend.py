@@ -12,7 +12,15 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
+from onward.compose.drafts import refuse_drafts, require_same_tokens, with_drafts
+from onward.compose.engine import (
+    EngineConfig,
+    LoadedModels,
+    drop_loading_pages,
+    kernels_loading,
+    load_models,
+    make_engine,
+)
 from onward.compose.programs import AUTO, kind_of, resolve_for_program, start_program, wanted_engines
 from onward.compose.served import Served, make_backend, make_filters, names_of
 from onward.compose.upstreams import connect, resolve_tokenizer
@@ -22,7 +30,6 @@ from onward.model_files.base import Progress
 from onward.model_files.vocabulary import PackedVocabulary
 from onward.models.resolve import ResolvedModel, resolve
 from onward.residency import trim_heap
-from onward.runtimes.base import LoadedModel
 from onward.settings import (
     Settings,
     UpstreamName,
@@ -118,6 +125,7 @@ def start_engines(
     """
     asked = {name: word for name, word in wanted.items() if name in models}
     kinds = {name: kind for name, word in asked.items() if (kind := kind_of(word, models[name], progress))}
+    refuse_drafts(models, kinds)
     tokenizers = {name: models[name].files.load_tokenizer(settings.cache_dir) for name in kinds}
     local = {name: found for name, found in models.items() if name not in upstreams and name not in kinds}
     served: list[Served] = []
@@ -228,7 +236,7 @@ def resolve_models(
             raise SetupError(f"--lora {name}=… has the name of a model: choose another one.")
         if only is None or name in only:
             models[name] = replace(_resolve(target, settings, progress), id=name)
-    return models
+    return with_drafts(models, settings, lambda word: _resolve(word, settings, progress))
 
 
 def named_upstreams(settings: Settings) -> dict[str, UpstreamName]:
@@ -308,7 +316,7 @@ def _launch(launchers: Iterator[Launch], on_report: OnReport, on_lost: OnLost) -
 def _describe(found: ResolvedModel, settings: Settings, described: Future[bytes]) -> Tokenizer:
     """Load the tokenizer of a model, and set `described` to its vocabulary for the engine's process."""
     try:
-        tokenizer = found.files.load_tokenizer(settings.cache_dir)
+        tokenizer = _load_tokenizer(found, settings)
         described.set_result(PackedVocabulary.create(tokenizer).encode())
     except BaseException as error:
         described.set_exception(error)
@@ -328,25 +336,32 @@ def _start_threads(
     """Load the models into this process; `on_failure` closes them. Raises SetupError."""
     from onward.engine.thread import EngineThread
 
-    loaded: list[tuple[ResolvedModel, EngineConfig, LoadedModel, Tokenizer]] = []
+    loaded: list[tuple[ResolvedModel, EngineConfig, LoadedModels, Tokenizer]] = []
     with kernels_loading(progress) as kernels_loaded, ThreadPoolExecutor(1, "onward-tokenizers") as executor:
         for name, found in models.items():
             progress(f"Loading {name}")
             config = EngineConfig.create(found, settings, must_fit=must_fit)
-            loading = executor.submit(found.files.load_tokenizer, settings.cache_dir)
-            model = load_model(config, progress)
-            on_failure.callback(model.model.close)
-            loaded.append((found, config, model, loading.result()))
+            loading = executor.submit(_load_tokenizer, found, settings)
+            both = load_models(config, progress)
+            on_failure.callback(both.close)
+            loaded.append((found, config, both, loading.result()))
         kernels_loaded()
     trim_heap()
     if drop_pages:
-        drop_loading_pages([found.files for found in models.values()])
+        drop_loading_pages(files for _, config, _, _ in loaded for files in config.all_files())
     served: list[Served] = []
-    for found, config, model, tokenizer in loaded:
-        engine, info = make_engine(config, model, tokenizer, partial(_kept, tokenizer))
+    for found, config, both, tokenizer in loaded:
+        engine, info = make_engine(config, both, tokenizer, partial(_kept, tokenizer))
         client = EngineThread(engine, name=found.id, fingerprint=info.fingerprint)
         served.append(Served(found, tokenizer, client))
     return served
+
+
+def _load_tokenizer(found: ResolvedModel, settings: Settings) -> Tokenizer:
+    """Load the tokenizer of a model, whose draft model must have the same. Raises SetupError."""
+    tokenizer = found.files.load_tokenizer(settings.cache_dir)
+    require_same_tokens(found, tokenizer, settings.cache_dir)
+    return tokenizer
 
 
 def _kept(tokenizer: Tokenizer) -> Tokenizer:

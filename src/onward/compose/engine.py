@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -48,6 +48,26 @@ compiled the kernels. Pages that are needed again are read again."""
 COMPILING = "Compiling the sampling kernels (once; about a second)"
 
 
+class DraftModelConfig(msgspec.Struct, frozen=True):
+    """The model that drafts for an engine's."""
+
+    model_id: str
+    format: str
+    path: str
+    adapter: Path | None
+
+    @classmethod
+    def create(cls, found: ResolvedModel | None) -> DraftModelConfig | None:
+        if found is None:
+            return None
+        adapter = None if found.adapter is None else found.adapter.absolute()
+        return cls(found.id, found.files.format, str(found.path.absolute()), adapter)
+
+    def files(self) -> ModelFiles:
+        """Return the files of the model."""
+        return formats.format_named(self.format)(Path(self.path))
+
+
 class EngineConfig(msgspec.Struct, frozen=True):
     """Which model to load and how to run its engine: all that an engine's process has to know."""
 
@@ -60,6 +80,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
     speculate: bool
     prefix_cache_dir: Path | None = None
     prefix_cache_disk: int = 0
+    draft: DraftModelConfig | None = None
 
     @classmethod
     def create(cls, found: ResolvedModel, settings: Settings, *, must_fit: bool = False) -> EngineConfig:
@@ -86,11 +107,16 @@ class EngineConfig(msgspec.Struct, frozen=True):
             speculate=settings.speculation == "auto",
             prefix_cache_dir=_usable_folder(settings.prefix_cache_dir),
             prefix_cache_disk=settings.prefix_cache_disk,
+            draft=DraftModelConfig.create(found.draft),
         )
 
     def files(self) -> ModelFiles:
         """Return the files of the model."""
         return formats.format_named(self.format)(Path(self.path))
+
+    def all_files(self) -> list[ModelFiles]:
+        """Return the files of the model, and of the one that drafts for it."""
+        return [self.files()] if self.draft is None else [self.files(), self.draft.files()]
 
     def encode(self) -> bytes:
         """Return this configuration for another process."""
@@ -110,19 +136,54 @@ def kernels_loading(progress: Progress) -> Iterator[Callable[[], None]]:
         yield kernels.result
 
 
-def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
-    """Load the model of a configuration; the caller owns it. Raises SetupError."""
-    files = config.files()
-    loaded = table.load_model(files, config.options, progress)
+class LoadedModels(NamedTuple):
+    """A model in memory, and the one that drafts for it. Whoever owns them closes them."""
+
+    model: LoadedModel
+    draft: LoadedModel | None
+
+    def close(self) -> None:
+        for each in (self.model, self.draft):
+            if each is not None:
+                each.model.close()
+
+
+def load_models(config: EngineConfig, progress: Progress) -> LoadedModels:
+    """Load the model of a configuration, and the one that drafts for it. Raises SetupError."""
+    model = _load(config.files(), config.options, progress)
+    try:
+        return LoadedModels(model, _load_draft(config, model, progress))
+    except BaseException:
+        model.model.close()
+        raise
+
+
+def _load(files: ModelFiles, options: RuntimeOptions, progress: Progress) -> LoadedModel:
+    loaded = table.load_model(files, options, progress)
     for note in (*files.notes(), *loaded.notes):
         progress(note)
     return loaded
 
 
+def _load_draft(config: EngineConfig, model: LoadedModel, progress: Progress) -> LoadedModel | None:
+    draft = config.draft
+    if draft is None:
+        return None
+    progress(f"Loading {draft.model_id}, which drafts for {config.model_id}")
+    options = RuntimeOptions(
+        threads=config.options.threads,
+        adapter=draft.adapter,
+        cache_dir=config.options.cache_dir,
+        must_fit=config.options.must_fit,
+        draft_context=model.model.context_length,
+    )
+    return _load(draft.files(), options, progress)
+
+
 def make_engine(
-    config: EngineConfig, model: LoadedModel, vocabulary: Vocabulary, load_tokenizer: LoadTokenizer | None = None
+    config: EngineConfig, models: LoadedModels, vocabulary: Vocabulary, load_tokenizer: LoadTokenizer | None = None
 ) -> tuple[Engine, EngineInfo]:
-    """Return an engine, which owns the model from now on, and what it serves. `vocabulary`: the model's.
+    """Return an engine, which owns the models from now on, and what it serves. `vocabulary`: the model's.
 
     `load_tokenizer` is called for the first grammar; by default it reads the model's files again, in a process of the
     engine's own, where grammars may be used. With one, they are used in a disposable process.
@@ -131,6 +192,7 @@ def make_engine(
     from onward.engine.step import Engine
     from onward.sampling.sampler import Sampler
 
+    model, draft = models
     fingerprint = _fingerprint(model.fingerprint)
     engine = Engine(
         model.model,
@@ -139,6 +201,7 @@ def make_engine(
         max_rows=config.max_rows,
         share_prefixes=config.share_prefixes,
         speculate=config.speculate,
+        draft_model=None if draft is None else draft.model,
         load_tokenizer=load_tokenizer or partial(_load_tokenizer, config),
         in_disposable_process=load_tokenizer is not None,
     )

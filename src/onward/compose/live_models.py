@@ -14,6 +14,7 @@ from typing import TypeVar
 from onward.backends.base import Backend, LiveModel, ModelChange, Permit
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.compose.backend import model_folders, named_upstreams, resolve_models, start_engines
+from onward.compose.drafts import draft_words
 from onward.compose.programs import ONWARD, resolve_for_program, wanted_engines
 from onward.compose.served import ModelNames, embedded_models, model_names
 from onward.errors import ModelNameError, SetupError
@@ -284,9 +285,9 @@ def _words(settings: Settings) -> list[str]:
 def _statements(settings: Settings) -> dict[str, object]:
     """Return what the settings say of each model: when that changes, it is loaded again."""
     upstreams, engines, adapted = upstreams_of(settings), wanted_engines(settings), adapted_models(settings)
-    tokenizers = dict(settings.tokenizer)
+    tokenizers, drafts = dict(settings.tokenizer), draft_words(settings)
     return {
-        word: (upstreams.get(word), engines.get(word), adapted.get(word), tokenizers.get(word))
+        word: (upstreams.get(word), engines.get(word), adapted.get(word), tokenizers.get(word), drafts.get(word))
         for word in _words(settings)
     }
 
@@ -334,10 +335,11 @@ def _ending(model: EmbeddedModel) -> LiveModel:
 
 def _files(found: ResolvedModel) -> list[Path]:
     """Return the files that a model is read from."""
-    adapter = found.adapter
-    if adapter is None:
-        return list(found.files.paths())
-    return [*found.files.paths(), *(sorted(adapter.iterdir()) if adapter.is_dir() else [adapter])]
+    adapter, draft = found.adapter, found.draft
+    own = list(found.files.paths())
+    if adapter is not None:
+        own += sorted(adapter.iterdir()) if adapter.is_dir() else [adapter]
+    return own if draft is None else own + _files(draft)
 
 
 def _version(found: ResolvedModel) -> Version | None:

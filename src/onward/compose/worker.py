@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
+from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_models, make_engine
 from onward.engines.child.worker import Description, run_worker
 from onward.model_files.base import Progress
 from onward.model_files.vocabulary import PackedVocabulary
@@ -24,13 +24,13 @@ def load(description: Description, progress: Progress) -> tuple[Engine, EngineIn
     with kernels_loading(progress) as kernels_loaded:
         import_usual_runtime()  # while the server finds out which model it is
         config = EngineConfig.decode(description.configuration())
-        model = load_model(config, progress)
+        models = load_models(config, progress)
         kernels_loaded()
     # The server has the tokenizer. Nothing of it is loaded here: for 262,000 tokens that takes seconds and 300 MB.
-    engine, info = make_engine(config, model, PackedVocabulary.decode(description.vocabulary()))
-    del model
+    engine, info = make_engine(config, models, PackedVocabulary.decode(description.vocabulary()))
+    del models
     trim_heap()
-    drop_loading_pages([config.files()])
+    drop_loading_pages(config.all_files())
     gc.freeze()  # objects of libraries live as long as the process: no collection needs to traverse them
     return engine, info
 

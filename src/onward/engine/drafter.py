@@ -49,6 +49,8 @@ class Draft:
 
     tokens: list[int]
     source: DraftSource
+    expected: float = 0.0
+    """How many of them are expected to be accepted, where that was estimated."""
 
 
 class Track:

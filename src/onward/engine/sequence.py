@@ -146,14 +146,22 @@ class Sequence:
             return True
         return any(not (resumed := self.job.resumed(choice)) or not resumed.tokens for choice in self.forks_pending)
 
+    @property
+    def draft_room(self) -> int:
+        """How many tokens may be drafted after the newest one: fewer than the choice may still have, and none while it
+        replays."""
+        if self.computed < len(self.tokens) - 1:
+            return 0
+        if self.job.sampling.mirostat is not None:
+            return 0  # what a token may be depends on how likely the one before it was
+        return max(0, len(self.job.prompt) + self.job.max_tokens - len(self.tokens) - 1)
+
     def propose_draft(self, min_probability: float) -> Proposal | None:
         """Return drafted tokens, fewer than the choice may still have; None if there are none. The drafter must have
         processed the newest token (`Drafter.follow`)."""
-        room = len(self.job.prompt) + self.job.max_tokens - len(self.tokens) - 1
-        if self.drafter is None or room <= 0 or self.computed < len(self.tokens) - 1:
+        room = self.draft_room
+        if self.drafter is None or not room:
             return None
-        if self.job.sampling.mirostat is not None:
-            return None  # what a token may be depends on how likely the one before it was
         if self.constraint is not None:
             return self._constrained_draft(self.constraint, self.drafter, room, min_probability)
         return self.drafter.propose(room, min_probability)

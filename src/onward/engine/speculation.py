@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as ReadOnly
 from itertools import accumulate
 
+from onward.engine.draft_model import DraftModel
 from onward.engine.drafter import Draft, Proposal
+from onward.engine.model import Hook, nothing
 from onward.engine.pacing import StepCost
 from onward.engine.sequence import Sequence
 
@@ -29,11 +31,42 @@ MAX_SKIPPED_STEPS = 8
 
 class Speculation:
     """Chooses the drafts of each step, and searches less often while there are none, because the search takes time.
-    Engine thread only."""
+    Owns the draft model, if there is one. Engine thread only."""
 
-    def __init__(self, cost: StepCost) -> None:
+    def __init__(self, cost: StepCost, draft_model: DraftModel | None = None) -> None:
         self._cost = cost
+        self._draft_model = draft_model
         self._num_fruitless = self._num_to_skip = 0
+        self._before_compute: Hook = nothing
+        self._seconds_before = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long the draft model has computed since the start."""
+        return 0.0 if self._draft_model is None else self._draft_model.seconds
+
+    def begin_step(self, before_compute: Hook) -> None:
+        """A step begins; `before_compute` is for a draft that a model computes."""
+        self._before_compute = before_compute
+        self._seconds_before = self.seconds
+
+    def end_step(self, seconds: float, num_rows: int) -> float:
+        """A step of so many decode rows, 0 if it had prompt tokens, has ended. Returns how many of its seconds were not
+        for drafting."""
+        seconds -= self.seconds - self._seconds_before
+        if self._draft_model is not None:
+            self._draft_model.observe(seconds, num_rows)
+        return seconds
+
+    def accepted(self, draft: Draft, num_accepted: int, num_rejected: int) -> None:
+        """So many of a draft's tokens were accepted, and so many rejected."""
+        if self._draft_model is not None and draft.source == "model":
+            self._draft_model.accepted(num_accepted, num_rejected)
+
+    def close(self) -> None:
+        """Free the draft model's memory. No call follows."""
+        if self._draft_model is not None:
+            self._draft_model.close()
 
     def wake(self) -> None:
         """Search in every step again: a sequence with a prediction has been prefilled."""
@@ -43,10 +76,23 @@ class Speculation:
         """Return the drafts worth evaluating, by sequence id. `decoding` are all sequences of the next step, at least
         one.
 
-        After a step with prompt tokens there are none: more prompts may be waiting, which drafts would delay.
+        After a step with prompt tokens there are none: more prompts may be waiting, which drafts would delay. A draft
+        model is used for one sequence alone, where it is expected to save more than what text repeats.
         """
         if not self._cost.rows_before:
             return {}
+        drafts = self._search(decoding)
+        model = self._draft_model
+        if model is None or len(decoding) > 1:
+            return drafts
+        [sequence] = decoding
+        if drafts and drafts[sequence.id].expected >= model.balance.saved:
+            return drafts
+        own = model.draft(sequence, self._before_compute)
+        return drafts if own is None else {sequence.id: own}
+
+    def _search(self, decoding: ReadOnly[Sequence]) -> dict[int, Draft]:
+        """Return the drafts from predictions, repeated text and grammars."""
         if self._num_to_skip and not any(sequence.constraint for sequence in decoding):
             self._num_to_skip -= 1
             return {}
@@ -69,9 +115,13 @@ def choose_drafts(decoding: ReadOnly[Sequence], cost: StepCost) -> dict[int, Dra
     if not _may_pay(proposals.values(), len(decoding), cost):
         return {}
     return {
-        sequence: Draft(proposals[sequence].tokens[:count], proposals[sequence].source)
+        sequence: _first_of(proposals[sequence], count)
         for sequence, count in _worth_evaluating(proposals, len(decoding), cost).items()
     }
+
+
+def _first_of(proposal: Proposal, count: int) -> Draft:
+    return Draft(proposal.tokens[:count], proposal.source, sum(proposal.probabilities[:count]))
 
 
 def _follow(decoding: ReadOnly[Sequence]) -> list[Sequence]:

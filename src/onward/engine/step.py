@@ -14,6 +14,7 @@ from onward.constraints.errors import GrammarError
 from onward.engine.cache import Copy, KVCache
 from onward.engine.choice_end import ChoiceEnd
 from onward.engine.constraints import Constraints, LoadTokenizer
+from onward.engine.draft_model import DraftModel
 from onward.engine.drafter import Draft, Drafter
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
@@ -44,8 +45,8 @@ class PendingDraw(NamedTuple):
 class Engine:
     """Runs jobs step by step, and returns their events. Used on one thread, usually that of `thread.EngineThread`.
 
-    Owns `model` and `sampler`: `close` closes both. `load_tokenizer` is for grammars; None: no job has one;
-    `in_disposable_process`: grammars are used there, because this process must not die. `clock` returns seconds.
+    Owns `model`, `draft_model` and `sampler`: `close` closes them. `load_tokenizer` is for grammars; None: no job has
+    one; `in_disposable_process`: grammars are used there, because this process must not die. `clock` returns seconds.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Engine:
         max_rows: int = 64,
         share_prefixes: bool = True,
         speculate: bool = True,
+        draft_model: ModelRunner | None = None,
         clock: Callable[[], float] = time.perf_counter,
         in_disposable_process: bool = False,
     ) -> None:
@@ -65,7 +67,8 @@ class Engine:
         self.vocabulary = vocabulary
         self.cache = KVCache(model.blocks, model.shape, share_prefixes=share_prefixes)
         self._cost = StepCost()
-        self._speculation = Speculation(self._cost) if speculate else None
+        drafting = None if draft_model is None else DraftModel(draft_model, model.vocab_size, sampler, clock)
+        self._speculation = Speculation(self._cost, drafting) if speculate else None
         self.scheduler = Scheduler(self.cache, max_rows, self._speculation.choose if self._speculation else None)
         self.constraints = Constraints(
             model.vocab_size, vocabulary, load_tokenizer, in_disposable_process=in_disposable_process
@@ -114,6 +117,8 @@ class Engine:
         then.
         """
         started, self._step_began = self._clock(), time.perf_counter()
+        if self._speculation is not None:
+            self._speculation.begin_step(before_compute)
         settled: list[Event] = []
         self._settle(settled)
         output = self.scheduler.schedule(prefill_budget(self.scheduler, self._pacer))
@@ -171,6 +176,7 @@ class Engine:
             num_decode_tokens=counters.num_decode_tokens,
             num_cached_tokens=counters.num_cached_tokens,
             drafts=counters.drafts,
+            draft_seconds=0.0 if self._speculation is None else self._speculation.seconds,
         )
         return load if self.disk is None else self.disk.counted(load)
 
@@ -182,6 +188,8 @@ class Engine:
             if self.disk is not None:
                 self.disk.close()
         finally:
+            if self._speculation is not None:
+                self._speculation.close()
             self.model.close()
 
     def check(self) -> None:
@@ -353,6 +361,8 @@ class Engine:
                 break
             sequence.computed += 1
         num_rejected = len(draft.tokens) - num_accepted
+        assert self._speculation is not None
+        self._speculation.accepted(draft, num_accepted, num_rejected)
         if draft.source == "prediction":
             sequence.num_accepted += num_accepted
             sequence.num_rejected += num_rejected
@@ -378,9 +388,11 @@ class Engine:
 
     def _count(self, step: list[ScheduledSequence], num_rows: int, seconds: float) -> None:
         """Update the counters and the cost model. The step had `num_rows` rows: one per prefill chunk, and one per
-        token that was decoded, replayed or drafted."""
+        token that was decoded, replayed or drafted. `seconds` include those of a draft model."""
         chunks = [scheduled.num_tokens for scheduled in step if scheduled.is_prefill]
         num_prefill_tokens = sum(chunks)
+        if self._speculation is not None:
+            seconds = self._speculation.end_step(seconds, 0 if num_prefill_tokens else num_rows)
         self.counters.num_steps += 1
         self.counters.num_prefill_tokens += num_prefill_tokens
         self.counters.num_decode_tokens += sum(each.num_tokens for each in step if not each.is_prefill)

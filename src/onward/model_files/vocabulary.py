@@ -62,6 +62,21 @@ class PackedVocabulary:
         return token in self._special
 
 
+MAX_PADDING_TOKENS = 1024
+"""By how many tokens two vocabularies may differ at their ends: models pad theirs to different lengths."""
+
+
+def difference(own: Vocabulary, other: Vocabulary) -> str:
+    """Return in what another vocabulary differs from a model's, in words, "" if their tokens have the same bytes."""
+    for token in range(min(own.size, other.size)):
+        here, there = own.token_bytes(token), other.token_bytes(token)
+        if here != there:
+            return f"token {token} is {there[:40]!r} instead of {here[:40]!r}"
+    if abs(own.size - other.size) > MAX_PADDING_TOKENS:
+        return f"it has {other.size} tokens instead of {own.size}"
+    return ""
+
+
 def vocabulary_digest(vocabulary: Vocabulary) -> str:
     """Return a digest of the bytes of all tokens, of what is special, and of what ends a text."""
     return blake2b(PackedVocabulary.create(vocabulary).encode(), digest_size=16).hexdigest()

@@ -70,6 +70,8 @@ class ResolvedModel:
     source: Source
     adapter: Path | None = None
     """A LoRA adapter that changes it."""
+    draft: ResolvedModel | None = None
+    """A smaller model that drafts tokens for it."""
 
     @property
     def path(self) -> Path:

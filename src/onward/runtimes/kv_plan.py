@@ -29,16 +29,18 @@ def plan_kv_cache(
     wanted_bytes: int | None,
     *,
     scratch_blocks: int = 0,
+    max_sequences: int = MAX_DEFAULT_SEQUENCES,
 ) -> KVPlan:
     """Plan the KV cache in `available_bytes` of memory; `wanted_bytes` None: the default share of it.
 
-    `block_bytes`: of a block of all layers; `scratch_blocks`: blocks that the runtime needs for itself. Lowers the
-    context length, down to MIN_CONTEXT_TOKENS, until one sequence fits; raises MemoryTooSmall if none does.
+    `block_bytes`: of a block of all layers; `scratch_blocks`: blocks that the runtime needs for itself;
+    `max_sequences`: see MAX_DEFAULT_SEQUENCES. Lowers the context length, down to MIN_CONTEXT_TOKENS, until one
+    sequence fits; raises MemoryTooSmall if none does.
     """
     notes = []
     full = -(-context_length // block_tokens)
     if wanted_bytes is None:
-        budget = min(available_bytes // 4, (MAX_DEFAULT_SEQUENCES * full + scratch_blocks) * block_bytes)
+        budget = min(available_bytes // 4, (max_sequences * full + scratch_blocks) * block_bytes)
     else:
         budget = min(wanted_bytes, available_bytes)
         if budget < wanted_bytes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onward.errors import SetupError
+from onward.runtimes.kv_plan import MAX_DEFAULT_SEQUENCES
 from onward.values import Precision, RuntimeName, WeightForm
 
 
@@ -31,6 +32,8 @@ class RuntimeOptions:
     """Tokens per sequence; None: as many as the model was made for."""
     must_fit: bool = False
     """Whether weights that do not fit into the memory are refused, instead of being read from the file at each step."""
+    draft_context: int | None = None
+    """For a model that only drafts: tokens of the one sequence that it computes, whose model has so many."""
 
     def require_possible(self) -> None:
         """Raise SetupError for options that contradict each other."""
@@ -40,8 +43,15 @@ class RuntimeOptions:
                 "one."
             )
 
+    @property
+    def max_sequences(self) -> int:
+        """How many sequences of full length the KV cache has room for at most, where no size is asked for."""
+        return MAX_DEFAULT_SEQUENCES if self.draft_context is None else 1
+
     def context_within(self, stated: int, model: str) -> int:
         """Return the tokens per sequence for a model made for `stated`. Raises SetupError if more were asked for."""
+        if self.draft_context is not None:
+            return min(self.draft_context, stated)
         if self.context_length is None or self.context_length <= stated:
             return self.context_length or stated
         raise SetupError(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from onward.backends.base import Backend, LiveModels
-from onward.engine_load import EngineLoad
+from onward.engine_load import DraftSource, EngineLoad
 from onward.tracing import Tracer
 
 RECOVERY_REASONS = {"crash": "num_crashes", "hang": "num_hangs", "start": "num_failed_starts"}
@@ -29,12 +30,11 @@ COUNTERS = {
     "onward_prefix_cache_disk_tokens": ("num_disk_tokens", "Prompt tokens read into the prefix cache from the disk."),
     "onward_prefix_cache_disk_read_bytes": ("num_disk_read_bytes", "Bytes of KV blocks read from the disk."),
     "onward_prefix_cache_disk_written_bytes": ("num_disk_written_bytes", "Bytes of KV blocks written to the disk."),
+    "onward_draft_model_seconds": ("draft_seconds", "Time that the draft model has computed."),
     "onward_prefix_cache_damaged_files": ("num_damaged_files", "Files of KV blocks that were not used, and removed."),
 }
 """Metric → field of EngineLoad and help text."""
-DRAFTS = tuple(
-    (source, outcome) for source in ("prediction", "lookup", "grammar") for outcome in ("accepted", "rejected")
-)
+DRAFTS = tuple((source, outcome) for source in get_args(DraftSource) for outcome in ("accepted", "rejected"))
 
 
 def process_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:
@@ -180,7 +180,7 @@ def _families(
 
 
 def _drafts(load: dict[str, EngineLoad]) -> Metric:
-    help = "Draft tokens, from a request's prediction, from lookup in earlier text, or forced by a grammar."
+    help = "Draft tokens: from a prediction, from lookup in earlier text, forced by a grammar, or by a draft model."
     made = CounterMetricFamily("onward_draft_tokens", help, labels=["model", "source", "outcome"])
     for model, now in load.items():
         for source, outcome in DRAFTS:

@@ -39,6 +39,12 @@ class Settings:
         "as a model NAME. BASE: the model, as in --model; the first one without. Repeatable.",
         metavar="NAME=PATH[@BASE]", is_repeatable=True,
     )  # fmt: skip
+    draft: tuple[tuple[str, str], ...] = option(
+        (), "Model", values.draft,
+        "A small model with the same tokenizer that drafts tokens for a model, the first one without MODEL=, while a "
+        "single request runs. It never changes a token. Repeatable.",
+        metavar="[MODEL=]NAME_OR_PATH", is_repeatable=True,
+    )  # fmt: skip
     tokenizer: tuple[tuple[str, str], ...] = option(
         (), "Model", values.tokenizer,
         "Where the tokenizer of a model NAME that another server computes comes from: a model, as in --model, or "

@@ -11,7 +11,7 @@ from onward.errors import SetupError
 from onward.network import without_secrets
 from onward.settings.declared import Settings
 
-MODEL_SETTINGS = ("model", "alias", "lora", "tokenizer", "engine", "openai_names")
+MODEL_SETTINGS = ("model", "alias", "lora", "draft", "tokenizer", "engine", "openai_names")
 """Settings that say which models are served, which a server that runs may apply."""
 OPENAI_NAMES = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
 """OpenAI's completions models, the last ones, which examples and other people's programs name. The first model answers,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from onward.cli.commands import doctor
+from onward.cli.output.findings import Finding
 from onward.kernels import executable_memory, self_test
 from onward.machine import available_memory, cpu_quota
 from tests.checkpoints.making import floats, write_gguf
@@ -133,6 +134,22 @@ def test_the_prefix_cache_on_the_disk_is_a_finding(monkeypatch: pytest.MonkeyPat
     cache.chmod(0o755)
     found = finding("Prefix cache")
     assert found["state"] == "bad" and "chmod 700" in str(found["words"])
+
+
+def test_the_doctor_compares_a_draft_model_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def finding(model: str, draft: str) -> dict[str, object]:
+        monkeypatch.setenv("ONWARD_MODEL", model)
+        monkeypatch.setenv("ONWARD_DRAFT", draft)
+        findings: list[dict[str, object]] = json.loads(onward("doctor").stdout)["findings"]
+        [found] = [each for each in findings if each["subject"] in ("Drafts", "toy")]
+        return found
+
+    assert finding("storyteller", "toy")["state"] == "bad"
+    assert "toy cannot draft for storyteller" in str(finding("storyteller", "toy")["words"])
+    assert "names a model that is not served" in str(finding("storyteller", "other=toy")["words"])
+    monkeypatch.setattr(doctor, "_configured", lambda name, cache_dir: Finding("model", "good", name))
+    same = finding("toy", "toy")
+    assert same["state"] == "note" and "100% of toy" in str(same["words"])
 
 
 def test_the_doctor_finds_a_missing_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

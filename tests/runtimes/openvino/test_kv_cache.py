@@ -14,7 +14,7 @@ BLOCK = 2 * 40 * 16 + 2 * 32 * 16 * 2
 
 
 def test_a_plan_leaves_room_for_the_scratch_block() -> None:
-    assert plan(LAYERS, 512, 400 * BLOCK, None).blocks == 100 - SCRATCH_BLOCKS
+    assert plan(LAYERS, 512, 400 * BLOCK, None, 64).blocks == 100 - SCRATCH_BLOCKS
 
 
 def test_the_memory_of_a_block_is_that_of_every_layer_and_nothing_else() -> None:

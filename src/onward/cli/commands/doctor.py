@@ -9,7 +9,9 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,9 +25,14 @@ from onward.machine import available_memory, bytes_in_words, cpu_quota
 from onward.models.registry import BUILT_IN
 from onward.network import without_secrets
 
+if TYPE_CHECKING:
+    from onward.settings import Settings
+
 READY = "Ready: onward completions create 'Once upon a time'"
 MIN_FREE_MEMORY_BYTES = 1_000_000_000
 MIN_FREE_DISK_BYTES = 1_000_000_000
+MAX_DRAFT_SHARE = 0.5
+"""Of a model's size, above which one that drafts for it seldom saves time."""
 LOW_DISK_ADVICE = "Larger models will not fit."
 _INSTRUCTIONS = (
     ("amx_bf16", "AMX: fastest"),
@@ -166,6 +173,34 @@ def _settings() -> Iterator[Finding]:
     for name in resolved.settings.model:
         if name not in BUILT_IN:
             yield _configured(name, resolved.settings.cache_dir)
+    if resolved.settings.draft:
+        yield from _drafts(resolved.settings)
+
+
+def _drafts(settings: Settings) -> Iterator[Finding]:
+    """Compare the tokens of each draft model with those of its model."""
+    from onward.compose.drafts import draft_words, require_same_tokens
+    from onward.models.resolve import resolve
+    from onward.settings import model_named
+
+    try:
+        words = draft_words(settings)
+    except SetupError as problem:
+        yield Finding("Drafts", "bad", str(problem))
+        return
+    for name, word in words.items():
+        try:
+            draft = resolve(word, allow_download=False, cache_dir=settings.cache_dir)
+            found = resolve(model_named(name, settings), allow_download=False, cache_dir=settings.cache_dir)
+            tokenizer = found.files.load_tokenizer(settings.cache_dir)
+            require_same_tokens(replace(found, draft=draft), tokenizer, settings.cache_dir)
+        except (OnwardError, OSError) as problem:
+            yield Finding(word, "bad", str(problem))
+            continue
+        shares = draft.size_bytes / max(1, found.size_bytes)
+        words_of_size = f"{bytes_in_words(draft.size_bytes)}, {shares:.0%} of {found.id}"
+        advice = "" if shares <= MAX_DRAFT_SHARE else "Drafts save time where the model that drafts is much smaller."
+        yield Finding(word, "note" if advice else "good", f"drafts for {name}: {words_of_size}", advice)
 
 
 def _count(number: int) -> str:

@@ -107,7 +107,7 @@ def _load(
     experts = memory.experts(found.mixture, code, threads) if found.mixture else None
     plan = plan_kv_cache(
         found.num_layers * shape.block_bytes, STEP_SHAPE.block_tokens, context,
-        available_memory().free_bytes - memory.expert_bytes, options.kv_memory,
+        available_memory().free_bytes - memory.expert_bytes, options.kv_memory, max_sequences=options.max_sequences,
     )  # fmt: skip
     # all layers of a block side by side: a short sequence touches few huge pages
     cache = Rows.exactly(plan.blocks, found.num_layers * shape.block_bytes)

@@ -53,11 +53,13 @@ def cache_layers(compiled: ov.CompiledModel) -> list[Layer]:
     return layers
 
 
-def plan(layers: list[Layer], context_length: int, available_bytes: int, wanted_bytes: int | None) -> KVPlan:
+def plan(
+    layers: list[Layer], context_length: int, available_bytes: int, wanted_bytes: int | None, max_sequences: int
+) -> KVPlan:
     """Plan caches for these layers, with the scratch blocks; see plan_kv_cache."""
     return plan_kv_cache(
         sum(layer.block_bytes for layer in layers), BLOCK_TOKENS, context_length, available_bytes, wanted_bytes,
-        scratch_blocks=SCRATCH_BLOCKS,
+        scratch_blocks=SCRATCH_BLOCKS, max_sequences=max_sequences,
     )  # fmt: skip
 
 

@@ -93,7 +93,9 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
         del model
         names = _input_names(compiled, folder)
         layers = kv_cache.cache_layers(compiled)
-        plan = kv_cache.plan(layers, context_length, available_memory().free_bytes, options.kv_memory)
+        plan = kv_cache.plan(
+            layers, context_length, available_memory().free_bytes, options.kv_memory, options.max_sequences
+        )
         cache = KVTensors(layers, plan.blocks)
         request = compiled.create_infer_request()
         cache.bind(request)

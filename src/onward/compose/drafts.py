@@ -1,0 +1,71 @@
+"""Draft models: which of the settings drafts for which model, and whether the two have the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onward.errors import SetupError
+from onward.model_files.vocabulary import difference
+from onward.models.resolve import ResolvedModel
+from onward.settings import Settings, adapted_models, served_names, upstreams_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from onward.engine.model import Tokenizer
+
+
+def draft_words(settings: Settings) -> dict[str, str]:
+    """Return the names of draft models by the model that each drafts for, as the settings call them. Raises
+    SetupError."""
+    names = [*served_names(settings), *adapted_models(settings)]
+    found: dict[str, str] = {}
+    for name, word in settings.draft:
+        model = name or names[0]
+        if model not in names:
+            raise SetupError(f"--draft {name}=… names a model that is not served. The models are: {', '.join(names)}.")
+        if model in found:
+            raise SetupError(f"{model} has two draft models, {found[model]} and {word}: pass --draft once for it.")
+        if model in upstreams_of(settings):
+            raise SetupError(_not_computed_here(model))
+        found[model] = word
+    if found and settings.speculation == "off":
+        raise SetupError("--speculation off turns all drafts off, those of --draft too: leave out one.")
+    return found
+
+
+def with_drafts(
+    models: dict[str, ResolvedModel],
+    settings: Settings,
+    resolve: Callable[[str], ResolvedModel],
+) -> dict[str, ResolvedModel]:
+    """Return models, by the names of the settings, with their draft models. Raises SetupError."""
+    words = draft_words(settings)
+    return {
+        name: replace(found, draft=resolve(words[name])) if name in words else found for name, found in models.items()
+    }
+
+
+def refuse_drafts(models: Mapping[str, ResolvedModel], elsewhere: Container[str]) -> None:
+    """Raise SetupError for a draft model of a model that another program computes."""
+    for name, found in models.items():
+        if found.draft is not None and name in elsewhere:
+            raise SetupError(_not_computed_here(name))
+
+
+def require_same_tokens(found: ResolvedModel, tokenizer: Tokenizer, cache_dir: Path) -> None:
+    """Raise SetupError where the draft model of a model, if it has one, has other tokens. Slow; blocks."""
+    if found.draft is None:
+        return
+    if other := difference(tokenizer, found.draft.files.load_tokenizer(cache_dir)):
+        raise SetupError(
+            f"{found.draft.id} cannot draft for {found.id}, because its tokenizer is another one ({other}): a draft "
+            "model needs the same tokens."
+        )
+
+
+def _not_computed_here(name: str) -> str:
+    return f"--draft is for models that Onward itself computes, and {name} is computed by another program."

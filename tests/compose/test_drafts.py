@@ -1,0 +1,128 @@
+"""Draft models from settings to the engine: which drafts for which, what is refused, and that no byte changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.api.openai.decode import check_request
+from onward.api.openai.reply import fold_whole
+from onward.backends.embedded import EmbeddedBackend
+from onward.compose import compose
+from onward.compose.drafts import draft_words
+from onward.compose.engine import EngineConfig
+from onward.engine_load import EngineLoad
+from onward.errors import SetupError
+from onward.models.resolve import resolve
+from onward.settings import Settings
+from tests.checkpoints.hugging_face import write_folder
+
+UPSTREAM = "there=vllm+http://127.0.0.1:1"
+ASKED: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 60, "ignore_eos": True, "logprobs": 2}
+
+
+def words(**changes: Any) -> dict[str, str]:
+    return draft_words(Settings(**{"model": ("a", "b"), **changes}))
+
+
+def test_a_draft_model_is_for_the_model_that_is_named_or_for_the_first() -> None:
+    assert words() == {}
+    assert words(draft=(("", "small"),)) == {"a": "small"}
+    assert words(draft=(("b", "small"), ("", "tiny"))) == {"b": "small", "a": "tiny"}
+    assert words(draft=(("tuned", "small"),), lora=(("tuned", "/x"),)) == {"tuned": "small"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"draft": (("c", "small"),)},
+            "--draft c=… names a model that is not served. The models are: a, b.",
+        ),
+        (
+            {"draft": (("", "small"), ("a", "tiny"))},
+            "a has two draft models, small and tiny: pass --draft once for it.",
+        ),
+        (
+            {"draft": (("", "small"),), "model": (UPSTREAM,)},
+            "--draft is for models that Onward itself computes, and there is computed by another program.",
+        ),
+        (
+            {"draft": (("", "small"),), "speculation": "off"},
+            "--speculation off turns all drafts off, those of --draft too: leave out one.",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SetupError) as refused:
+        words(**changes)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("model", ["storyteller", "toy"])
+def test_a_model_with_other_tokens_is_refused_and_both_are_named(model: str) -> None:
+    other = "toy" if model == "storyteller" else "storyteller"
+    with pytest.raises(SetupError) as refused:
+        compose(Settings(model=(model,), draft=(("", other),))).close()
+    assert str(refused.value).startswith(f"{other} cannot draft for {model}, because its tokenizer is another one (")
+
+
+def test_a_model_that_a_program_computes_has_no_draft_model(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama")
+    settings = Settings(model=(str(tmp_path / "m"),), draft=(("", "toy"),), engine=(("", "vllm"),))
+    with pytest.raises(SetupError, match=r"^--draft is for models that Onward itself computes, and .*m is computed by"):
+        compose(settings)
+
+
+async def answers(backend: EmbeddedBackend) -> tuple[list[object], EngineLoad]:
+    """The choices of two requests, greedy and sampled, and the engine's load after them."""
+    found: list[object] = []
+    for temperature in (0.0, 1.0):
+        fields = {**ASKED, "model": next(iter(backend.served)), "temperature": temperature, "seed": 5}
+        request = check_request(fields, profile="default")
+        found.append((await fold_whole(await backend.complete(request), request)).choices)
+    [load] = backend.load().values()
+    return found, load
+
+
+def asked(settings: Settings, *, own_process: bool = False) -> tuple[list[object], EngineLoad]:
+    async def ask() -> tuple[list[object], EngineLoad]:
+        backend = compose(settings, own_process=own_process)
+        try:
+            return await answers(backend)
+        finally:
+            await backend.aclose()
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("model", ["toy", "storyteller"])
+def test_law_2_answers_have_the_same_bytes_with_a_draft_model(model: str) -> None:
+    plain, before = asked(Settings(model=(model,)))
+    drafted, load = asked(Settings(model=(model,), draft=(("", model),)))
+    assert drafted == plain
+    assert before.draft_seconds == 0.0 < load.draft_seconds
+    assert load.drafts.model_accepted > 0, "also where it is as slow as the model, it is tried"
+
+
+@pytest.mark.slow
+def test_in_a_process_of_its_own_an_engine_has_its_draft_model() -> None:
+    plain, _ = asked(Settings(model=("storyteller",)))
+    drafted, load = asked(Settings(model=("storyteller",), draft=(("", "storyteller"),)), own_process=True)
+    assert drafted == plain and load.drafts.model_accepted > 0
+
+
+def test_a_configuration_for_another_process_names_the_draft_model(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small/toy.json").write_text(json.dumps({"blocks": 32, "context_length": 64}))
+    backend = compose(Settings(model=("toy",), draft=(("", str(tmp_path / "small")),)))
+    backend.close()
+    [model] = backend.served.values()
+    assert model.found is not None and model.found.draft is not None
+    config = EngineConfig.decode(EngineConfig.create(model.found, Settings()).encode())
+    assert config.draft is not None and config.draft.model_id == "small"
+    assert [each.path for each in config.all_files()] == [resolve("toy").path, tmp_path / "small"]

@@ -1,0 +1,310 @@
+"""A draft model makes a single job faster and changes nothing else; where it does not help, it costs little.
+
+Time is a clock that the models advance: nothing here depends on the machine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from onward.constraints.grammar import regex_grammar
+from onward.engine.draft_model import CREDIT_PER_TOKEN, INITIAL_CREDIT, MAX_CREDIT, MAX_MODEL_DRAFT_TOKENS
+from onward.engine.events import Decoded
+from onward.engine.job import Job, ResumedChoice
+from onward.engine.model import Hook, Row, nothing
+from onward.model_files.toy import END
+from onward.runtimes.toy.model import ToyModel
+from onward.sampling.params import Mirostat
+from onward.text.assembler import TextRules
+from tests.examples import examples
+
+from .harness import JobOptions, ToyEngine, events_of, make_engine, make_job, run, run_alone
+
+STEP = 1.0
+"""Seconds of a step of one row."""
+PROMPT = "once upon a time there was a fox"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Timed(ToyModel):
+    """A toy whose steps take time: `step`, and `per_token` for each token beyond the first."""
+
+    def __init__(
+        self, clock: Clock, step: float, per_token: float, *, blocks: int = 256, context_length: int = 2048
+    ) -> None:
+        super().__init__(blocks=blocks, context_length=context_length)
+        self._clock, self._step, self._per_token = clock, step, per_token
+        self.longest = 0.0
+        self.is_closed = False
+
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        seconds = self._step + self._per_token * (sum(len(row.tokens) for row in rows) - 1)
+        self._clock.now += seconds
+        self.longest = max(self.longest, seconds)
+        return super().evaluate(rows, before_compute)
+
+    def close(self) -> None:
+        self.is_closed = True
+        super().close()
+
+
+class Draft(Timed):
+    """A toy that agrees with the other one but where a hash is a multiple of `period`; 1: never, 0: always."""
+
+    def __init__(
+        self, clock: Clock, period: int = 0, step: float = STEP / 10, *, width: int = 0, context_length: int = 2048
+    ) -> None:
+        super().__init__(clock, step, step / 10, context_length=context_length)
+        self._period, self._width = period, width or self.vocab_size
+
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        logits = super().evaluate(rows, before_compute)
+        if self._width <= logits.shape[1]:
+            return logits[:, : self._width]
+        padding = np.full((len(logits), self._width - logits.shape[1]), -30.0, np.float32)
+        return np.concatenate([logits, padding], axis=1)
+
+    def narrow(self) -> Draft:
+        self.vocab_size = self._width
+        return self
+
+    def _logits(self, value: int) -> NDArray[np.float32]:
+        logits = super()._logits(value)
+        return np.roll(logits, 7) if self._period and value % self._period == 0 else logits
+
+
+def engine_with(draft: Draft | None, clock: Clock, *, rows: int = 64, blocks: int = 256) -> ToyEngine:
+    engine = make_engine(rows=rows, blocks=blocks, draft_model=draft, clock=clock)
+    engine.model = Timed(clock, STEP, STEP / 20, blocks=blocks)
+    return engine
+
+
+def seconds_of(draft: Draft | None, jobs: list[Job], clock: Clock) -> float:
+    """How long jobs take, one after the other."""
+    engine, began = engine_with(draft, clock), clock.now
+    for job in jobs:
+        assert run(engine, [job]).jobs[job.id].bits == run_alone(job).bits
+    engine.close()
+    return clock.now - began
+
+
+# --- law 2 -------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=examples(80))
+@given(st.data())
+def test_law_2_a_draft_model_does_not_change_a_byte(data: st.DataObject) -> None:
+    """Right, half right and wrong ones, with what samplers do; alone, beside others, with choices and preemption."""
+    rng = random.Random(data.draw(st.integers(0, 1 << 32)))
+    clock = Clock()
+    draft = Draft(clock, rng.choice([0, 2, 3, 5, 1]), step=rng.choice([0.02, 0.1, 1.0]), width=rng.choice([0, 400]))
+    engine = engine_with(draft, clock, rows=rng.randrange(1, 5), blocks=data.draw(st.sampled_from([24, 200])))
+    jobs = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        max_tokens = rng.randrange(1, 80)
+        options: JobOptions = {
+            "max_tokens": max_tokens,
+            "choices": rng.choice([1, 1, 1, 3]),
+            "seed": rng.randrange(4),
+            "temperature": rng.choice([0.0, 0.4, 1.0]),
+            "frequency_penalty": rng.choice([0.0, 0.0, 0.7]),
+            "repetition_penalty": rng.choice([1.0, 1.0, 1.3]),
+            "logit_bias": rng.choice([(), ((END, 5.0),)]),
+            "banned_tokens": rng.choice([(), (97, 98)]),
+            "banned_sequences": rng.choice([(), ((97, 98), (101, 32))]),
+            "logprobs": rng.choice([None, 2]),
+            "rules": TextRules(stops=rng.choice([(), ("e",), ("ab", "the t")])),
+            "min_tokens": rng.randrange(max_tokens) if rng.random() < 0.3 else 0,
+        }
+        if rng.random() < 0.1:
+            options["mirostat"] = Mirostat(2, 5.0, 0.1)
+        jobs.append(make_job([rng.choice([97, 98, 32]) for _ in range(rng.randrange(1, 90))], **options))
+    results = run(engine, jobs)
+    for job in jobs:  # as texts, because log-probabilities that were not asked for are not numbers
+        assert repr(results.jobs[job.id].bits) == repr(run_alone(job).bits)
+    assert engine.cache.pool.num_used == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_law_2_holds_over_resume_and_the_prefix_cache(temperature: float) -> None:
+    clock = Clock()
+    job = make_job(PROMPT, max_tokens=60, temperature=temperature, ignore_end=True)
+    whole = run_alone(job).choices[0]
+    engine = engine_with(Draft(clock, 5), clock)
+    assert run(engine, [job]).jobs[job.id].choices[0].bits == whole.bits
+    again = make_job(PROMPT, max_tokens=60, temperature=temperature, ignore_end=True)
+    found = run(engine, [again]).jobs[again.id]
+    assert found.num_reused_tokens and found.choices[0].bits == whole.bits
+    for count in (1, 20, 41):
+        resumed = replace_job(job, ResumedChoice(tuple(whole.tokens[:count])))
+        other = engine_with(Draft(clock, 5), clock)
+        events = [event for event in events_of(other, [resumed]) if isinstance(event, Decoded)]
+        assert [each.token for event in events for each in event.tokens] == whole.tokens[count:]
+        assert other.counters.drafts.model_accepted
+
+
+def replace_job(job: Job, choice: ResumedChoice) -> Job:
+    return replace(job, id=job.id + 100_000, request=job.id + 100_000, resume=(choice,))
+
+
+# --- what it saves and costs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_model_that_is_right_saves_steps(temperature: float) -> None:
+    """With the sampler's own random numbers it is right where its logits are, whatever the temperature."""
+    clock = Clock()
+    job = make_job(PROMPT, max_tokens=400, ignore_end=True, temperature=temperature)
+    plain = seconds_of(None, [job], clock)
+    engine = engine_with(Draft(clock), clock)
+    run(engine, [job])
+    load = engine.load()
+    assert load.num_steps < 400 / 4 and load.drafts.model_accepted > 300
+    assert load.drafts.model_rejected < 20
+    assert 0.0 < load.draft_seconds < clock.now
+    assert clock.now - plain < plain / 2
+
+
+def test_one_that_is_often_right_saves_time_and_one_that_is_seldom_right_little() -> None:
+    jobs = [make_job(PROMPT + str(number), max_tokens=300, ignore_end=True, seed=number) for number in range(3)]
+    plain, half, seldom = (
+        seconds_of(None if period is None else Draft(clock, period), jobs, clock)
+        for period, clock in ((None, Clock()), (4, Clock()), (1, Clock()))
+    )
+    assert half < plain / 1.3
+    assert seldom < plain * (1 + CREDIT_PER_TOKEN) + INITIAL_CREDIT * STEP
+
+
+@pytest.mark.parametrize("period", [0, 1, 3])
+def test_one_that_is_as_slow_as_the_model_costs_a_bounded_time(period: int) -> None:
+    jobs = [make_job(PROMPT + str(number), max_tokens=500, ignore_end=True) for number in range(3)]
+    plain = seconds_of(None, jobs, Clock())
+    clock = Clock()
+    assert seconds_of(Draft(clock, period, step=STEP), jobs, clock) < plain * (1 + CREDIT_PER_TOKEN) + (
+        INITIAL_CREDIT * STEP
+    )
+
+
+def test_what_was_lost_is_bounded_also_after_a_text_that_was_easy() -> None:
+    clock = Clock()
+    draft = Draft(clock)
+    engine = engine_with(draft, clock)
+    run(engine, [make_job(PROMPT, max_tokens=300, ignore_end=True)])
+    draft._period = 1
+    hard, began = make_job(PROMPT + "!", max_tokens=1000, ignore_end=True), clock.now
+    run(engine, [hard])
+    took = clock.now - began
+    assert took < seconds_of(None, [hard], Clock()) * (1 + CREDIT_PER_TOKEN) + MAX_CREDIT * STEP
+    draft._period, before = 0, engine.load().drafts.model_accepted
+    run(engine, [make_job(PROMPT + "?", max_tokens=1000, ignore_end=True)])
+    assert engine.load().drafts.model_accepted > before + 300, "it is tried again, and then used"
+
+
+def test_a_long_prompt_is_computed_in_parts_and_only_for_a_long_completion() -> None:
+    prompt = [97 + number % 26 for number in range(1500)]
+    clock = Clock()
+    draft = Draft(clock, step=STEP / 5)
+    engine = engine_with(draft, clock)
+    run(engine, [make_job(prompt, max_tokens=12, ignore_end=True)])
+    assert draft.evaluated_tokens < 200, "it would cost more than the completion can save"
+    run(engine, [make_job(prompt, max_tokens=500, ignore_end=True)])
+    assert draft.evaluated_tokens > 1500 and engine.load().drafts.model_accepted > 200
+    assert draft.longest < 1.5 * STEP, "no token waits much longer than for a step"
+
+
+def test_the_next_job_keeps_what_its_text_has_in_common() -> None:
+    clock = Clock()
+    draft = Draft(clock)
+    engine = engine_with(draft, clock)
+    prompt = [97 + number % 26 for number in range(300)]
+    run(engine, [make_job(prompt, max_tokens=100, ignore_end=True)])
+    before = draft.evaluated_tokens
+    run(engine, [make_job([*prompt, 97, 98], max_tokens=100, ignore_end=True)])
+    assert 0 < draft.evaluated_tokens - before < 200
+
+
+# --- where it does not draft -----------------------------------------------------------------------------------------
+
+
+def test_it_drafts_for_no_more_than_one_sequence() -> None:
+    clock = Clock()
+    draft = Draft(clock)
+    engine = engine_with(draft, clock)
+    jobs = [make_job(PROMPT, max_tokens=50, ignore_end=True, seed=seed) for seed in range(2)]
+    run(engine, jobs)
+    run(engine, [make_job(PROMPT, max_tokens=50, ignore_end=True, choices=2)])
+    assert draft.steps == 0
+    long = make_job(PROMPT, max_tokens=300, ignore_end=True, seed=9)
+    engine.add(long)
+    run(engine, jobs := [make_job(PROMPT, max_tokens=20, ignore_end=True, seed=3)])
+    assert jobs and draft.steps > 0, "it drafts for the one that is left"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        make_job(PROMPT, max_tokens=50, ignore_end=True, mirostat=Mirostat(2, 5.0, 0.1)),
+        make_job(PROMPT, max_tokens=50, grammar=regex_grammar("[a-z ]{40}")),
+        make_job([97, 300, 98], max_tokens=50, ignore_end=True),
+        make_job(PROMPT, max_tokens=1),
+    ],
+    ids=["mirostat", "a grammar", "a token that it does not have", "one token"],
+)
+def test_jobs_for_which_it_cannot_draft(job: Job) -> None:
+    clock = Clock()
+    draft = Draft(clock, width=258).narrow()
+    engine = engine_with(draft, clock)
+    assert run(engine, [job]).jobs[job.id].bits == run_alone(job).bits
+    assert engine.load().drafts.model_accepted == engine.load().drafts.model_rejected == 0
+
+
+def test_beyond_its_context_it_does_not_draft() -> None:
+    clock = Clock()
+    draft = Draft(clock, context_length=64)
+    engine = engine_with(draft, clock)
+    job = make_job(PROMPT, max_tokens=200, ignore_end=True)
+    assert run(engine, [job]).jobs[job.id].bits == run_alone(job).bits
+    assert 0 < engine.load().drafts.model_accepted <= 64 - len(job.prompt)
+
+
+def test_a_prediction_that_is_right_comes_first() -> None:
+    clock = Clock()
+    draft = Draft(clock)
+    plain = run_alone(make_job(PROMPT, max_tokens=200, ignore_end=True)).choices[0].tokens
+    engine = engine_with(draft, clock)
+    run(engine, [make_job(PROMPT, max_tokens=200, ignore_end=True, prediction=plain)])
+    counts = engine.load().drafts
+    assert counts.prediction_accepted > 150 > MAX_MODEL_DRAFT_TOKENS * 2 > counts.model_accepted
+
+
+class Failing(Draft):
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        raise MemoryError
+
+
+def test_without_memory_for_it_nothing_is_drafted() -> None:
+    clock = Clock()
+    engine = engine_with(Failing(clock), clock)
+    job = make_job(PROMPT, max_tokens=50, ignore_end=True)
+    assert run(engine, [job]).jobs[job.id].bits == run_alone(job).bits
+
+
+def test_closing_the_engine_closes_it() -> None:
+    clock = Clock()
+    draft = Draft(clock)
+    engine_with(draft, clock).close()
+    assert draft.is_closed
