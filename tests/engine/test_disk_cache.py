@@ -443,6 +443,14 @@ def test_what_is_discarded_is_gone_before_its_files_are_removed(open_engine: Ope
     assert result.num_reused_tokens == 192
 
 
+def test_what_is_discarded_may_be_on_the_disk_alone(open_engine: OpenEngine, tmp_path: Path) -> None:
+    serve(open_engine(), [JOBS["plain"]()])
+    engine = open_engine()
+    engine.cache.discard(prompt(200), "")
+    wait_for_writer(engine)
+    assert blocks_in(tmp_path) == 0
+
+
 def test_a_request_that_bans_all_tokens_discards_no_blocks(open_engine: OpenEngine, tmp_path: Path) -> None:
     engine = open_engine()
     serve(engine, [JOBS["plain"]()], save=False)

@@ -112,8 +112,8 @@ def usage(folder: Path) -> tuple[int, int]:
 
 
 class BlockFiles:
-    """The files of blocks of `block_bytes` each. `sizes` is what is known to be there: the files of other processes
-    are found by `refresh`.
+    """The files of blocks of `block_bytes` each, as far as they are known: those of other processes are found by
+    `refresh`.
 
     `size_of`, `read`, `drop` and `discard` may be used on any thread; all others on one thread at a time.
     """

@@ -77,7 +77,7 @@ class Restore:
     keys: list[bytes]
     era: int
     waiting: list[WaitingJob]
-    """The jobs that wait for it, its own first. Replaced, never modified, except by additions."""
+    """Those that wait for it. Replaced, never modified, except by additions."""
     blocks: list[tuple[NDArray[np.uint8], PackedScores | None]] = field(default_factory=list)
     """Memory and scores of those that were read."""
     num_bytes: int = 0
