@@ -22,9 +22,8 @@ $(BIN)/onward: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Onward needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	@$(call need_room,500)
-	@echo "Installing Onward and what it needs into $(VENV) (once; 380 MB, a minute or two)"
-	@trap '' INT; $(PYTHON) -m venv $(VENV)
-	@$(call pip_install,-e .)
+	@echo "Installing Onward into $(VENV) (once; a minute or two, 380 MB when it is done)"
+	@$(call pip_install,-e .,$(PYTHON) -m venv $(VENV))
 
 $(VENV)/.dev: pyproject.toml $(BIN)/onward
 	@$(call need_room,2000)
@@ -45,17 +44,19 @@ wanted=$$(($(1) - $${has:-0})); if [ "$${free:-$$wanted}" -lt $$wanted ]; then \
 	echo "This folder's disk has $$free MB of free space, but the installation needs $$wanted MB: free some." >&2; exit 1; fi
 endef
 
-# $(call pip_install,WHAT): install with pip, and touch the target. A terminal shows how much is there so far, of wheels too,
-# and for how long it has run. After Ctrl-C, which ends make as well, the recipe succeeds: else make would call it an error.
+# $(call pip_install,WHAT,FIRST): run FIRST, install with pip, and touch the target. A terminal shows how much is there so
+# far, with the wheels that are removed in the end, and for how long it has run. After Ctrl-C, which ends make as well, the
+# recipe succeeds: else make would call it an error.
 define pip_install
 trap 'interrupted=yes' INT; mkdir -p $(VENV)/tmp; \
 if [ -t 2 ] && [ "$$TERM" != dumb ]; then ( seconds=0; while kill -0 $$$$ 2>/dev/null; do \
 	printf '\r  %s MB downloaded and installed, %s s ' "$$(du -sm $(VENV) 2>/dev/null | cut -f1)" $$seconds >&2; \
 	sleep 1; seconds=$$((seconds + 1)); done ) & shown=$$!; fi; \
+$(if $(2),( trap '' INT; $(2) ) && [ -z "$$interrupted" ] &&) \
 TMPDIR=$(abspath $(VENV))/tmp $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); status=$$?; \
 if [ -n "$$shown" ]; then kill $$shown; wait $$shown 2>/dev/null; printf '\r\033[K' >&2; fi; \
 rm -rf $(VENV)/tmp; if [ -n "$$interrupted" ]; then exit 0; fi; \
-if [ $$status != 0 ]; then echo "pip could not install it: the reason is above. The same command tries again." >&2; exit 1; fi; \
+if [ $$status != 0 ]; then echo "It could not be installed: the reason is above. The same command tries again." >&2; exit 1; fi; \
 touch $@
 endef
 
