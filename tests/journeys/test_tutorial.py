@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import served
+from tests.waiting import PATIENCE_SECONDS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGES = {"tutorial.md": 15, "how-to/score.md": 5, "how-to/batches.md": 4}
@@ -99,7 +100,7 @@ def started(command: str, folder: Path, environment: dict[str, str], num_lines: 
         yield url[0], said.replace(url[0], DEFAULT_URL)
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_SECONDS)
 
 
 def matches(shown: str, said: str) -> bool:

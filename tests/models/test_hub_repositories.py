@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -119,11 +119,13 @@ REPOSITORIES: dict[str, Any] = {
 }
 
 
-def onward(hub: Hub, home: Path, *arguments: str) -> tuple[int, str]:
-    """Exit code and the last line on standard error."""
+def onward(hub: Hub, home: Path, *arguments: str, before: Sequence[str] = ()) -> tuple[int, str]:
+    """Exit code and the last line on standard error. `before` begins the command, which it is to run."""
     where = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(home / "hf"), "HOME": str(home)}
     more = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "ONWARD_CACHE_DIR": str(home / "cache")}
-    done = subprocess.run([*COMMAND, *arguments], env=os.environ | where | more, capture_output=True, check=False)
+    done = subprocess.run(
+        [*before, *COMMAND, *arguments], env=os.environ | where | more, capture_output=True, check=False
+    )
     said = done.stderr.decode()
     assert "Traceback" not in said, said
     return done.returncode, (said.splitlines() or [""])[-1]
@@ -139,3 +141,13 @@ def test_repositories_are_downloaded_and_served_without_the_hub(hub: Hub, tmp_pa
         assert found[0] == 0, (name, found)
     code, line = onward(hub, tmp_path / "home", "pull", "org/nothing")
     assert code == 4 and "was found neither here nor on the hub" in line
+
+
+def test_a_disk_that_a_download_fills_is_a_sentence_with_what_it_takes(hub: Hub, tmp_path: Path) -> None:
+    """A limit of the process takes the disk's place. Nothing is kept of the file, though it was received."""
+    (hub.root / "org/m").mkdir(parents=True)
+    (hub.root / "org/m/m-Q8_0.gguf").write_bytes(b"GGUF" + bytes(4_000_000))
+    limited = ("bash", "-c", 'ulimit -f 1000; exec "$@"', "-")
+    code, line = onward(hub, tmp_path / "home", "pull", "org/m", before=limited)
+    said = f"org/m could not be downloaded to {tmp_path}/home/hf/hub (File too large; 4.0 MB are needed there)."
+    assert (code, line) == (4, f"onward: {said}")

@@ -9,7 +9,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -133,10 +133,14 @@ def _expanded(path: str) -> str:
     return str(Path(os.path.expandvars(path)).expanduser())
 
 
+def _cached_repository(name: HubName) -> Path:
+    return hub_cache() / f"{REPOSITORY_PREFIX}{name.repository.replace('/', '--')}"
+
+
 def cached_snapshot(name: HubName) -> Path | None:
     """Return the folder of a repository in the hub's cache that contains a model that can be read, None if there is
     none. Other programs may have downloaded only some of its files."""
-    repository = hub_cache() / f"{REPOSITORY_PREFIX}{name.repository.replace('/', '--')}"
+    repository = _cached_repository(name)
     revision = name.revision or "main"
     try:
         commit = (repository / "refs" / revision).read_text(encoding="utf-8").strip()
@@ -185,6 +189,7 @@ def _download(
     download = fetcher or _library().snapshot_download
     transfer = Transfer(f"Downloading {name.repository}", progress)
     bars = {"tqdm_class": hub_bar(transfer)} if allow_download and fetcher is None else {}
+    before = _kept_bytes(name)
     try:
         with _library_silenced():
             return Path(
@@ -198,7 +203,18 @@ def _download(
             )
     except Exception as error:  # the hub's own errors, and those of its HTTP client, which share no class
         kind = HubUnreachable if allow_download and _no_connection(error) else ModelNameError
-        raise kind(_reason(name, error, allow_download, transfer.missing_bytes)) from error
+        missing_bytes = transfer.total - (_kept_bytes(name) - before)
+        raise kind(_reason(name, error, allow_download, max(0, missing_bytes))) from error
+
+
+def _kept_bytes(name: HubName) -> int:
+    """Return how much the cache has of a repository. Of a file whose download failed, the library's version 2 keeps
+    nothing, and older ones keep what has arrived."""
+    kept = 0
+    with suppress(OSError):
+        for each in os.scandir(_cached_repository(name) / "blobs"):
+            kept += each.stat(follow_symlinks=False).st_size
+    return kept
 
 
 def _library() -> Any:
@@ -317,7 +333,7 @@ def _no_connection(error: Exception) -> bool:
 
 def _reason(name: HubName, error: Exception, allow_download: bool, missing_bytes: int = 0) -> str:
     """Return a sentence for each way a download can fail. The order matters: these classes derive from each other.
-    `missing_bytes`: what had not arrived."""
+    `missing_bytes`: what the download has still to write; 0 where nobody knows."""
     errors = import_module("huggingface_hub.errors")
     model = name.repository
     if isinstance(error, errors.GatedRepoError):

@@ -21,11 +21,6 @@ class Transfer:
         self._progress = progress
         self._reported = -1
 
-    @property
-    def missing_bytes(self) -> int:
-        """How many bytes have not arrived, as far as is known."""
-        return max(0, self.total - self.done)
-
     def advance(self, num_bytes: int) -> None:
         """Note that so many bytes have arrived, or, if negative, that they have to be fetched again."""
         self.set(self.done + num_bytes)
@@ -39,9 +34,9 @@ class Transfer:
             self._progress(f"{self._words}, {amount}: {percent} %")
 
     def pause(self, words: str) -> None:
-        """Report what is done instead while nothing arrives."""
+        """Report what is done instead while nothing arrives: no percentage stands still meanwhile."""
         self._reported = -1
-        self._progress(f"{words}: {min(100, self._percent())} %")
+        self._progress(words)
 
     def _percent(self) -> int:
         return 100 * self.done // self.total if self.total else -1
