@@ -89,6 +89,41 @@ def test_a_prediction_changes_only_the_counts_in_usage(ask: Ask) -> None:
         assert predicted.usage.completion_tokens_details.accepted_prediction_tokens > 0
 
 
+def ask_blocking_raw(**params: Any) -> Any:
+    with onward.Onward("toy") as client:
+        raw = client.completions.with_raw_response.create(**params)
+        made = raw.parse()
+        return raw.headers, list(made) if params.get("stream") else made
+
+
+def ask_awaiting_raw(**params: Any) -> Any:
+    async def ask() -> Any:
+        async with onward.AsyncOnward("toy") as client:
+            raw = await client.completions.with_raw_response.create(**params)
+            made = raw.parse()
+            return raw.headers, [chunk async for chunk in made] if params.get("stream") else made
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("ask", "ask_raw"), [(ask_blocking, ask_blocking_raw), (ask_awaiting, ask_awaiting_raw)], ids=["sync", "async"]
+)
+def test_a_seed_that_was_drawn_is_a_header_that_computes_the_answer_again(ask: Ask, ask_raw: Ask) -> None:
+    asked: Any = {"prompt": ["once", "once"], "n": 2, "max_tokens": 12, "ignore_eos": True}
+    headers, first = ask_raw(**asked)
+    assert list(headers) == ["onward-seed"] and len({choice.text for choice in first.choices}) > 1
+    assert ask(**asked, extra_headers={"Onward-Seed": headers["onward-seed"]}).choices == first.choices
+    again, chunks = ask_raw(**asked, extra_headers=headers, stream=True)
+    texts = ["".join(each.text for chunk in chunks for each in chunk.choices if each.index == i) for i in range(4)]
+    assert again == headers and texts == [choice.text for choice in first.choices]
+    assert ask_raw(**asked, seed=1)[0] == {}
+    with pytest.raises(InvalidRequest, match="leave out the header onward-seed, or the seed"):
+        ask(**asked, seed=1, extra_headers=headers)
+    with pytest.raises(InvalidRequest, match="extra_headers has x-other: in this process there is only"):
+        ask(**asked, extra_headers={"X-Other": "1", **headers})
+
+
 @both
 def test_another_model_is_not_found(ask: Ask) -> None:
     with pytest.raises(ModelNotFound):

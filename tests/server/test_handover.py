@@ -124,12 +124,12 @@ def test_what_the_old_one_began_is_finished(old: Process, start: Any) -> None:
 def test_a_kept_stream_is_read_on_through_the_new_one(old: Process, start: Any) -> None:
     fields = STORY | {"prompt": "hang", "stream": True, "stream_options": {"resumable": True}}
     with httpx2.stream("POST", f"{old.url}/v1/completions", json=fields, timeout=PATIENCE_SECONDS) as stream:
-        first = first_event(stream)
+        first, seed = first_event(stream), stream.headers["onward-seed"]
     new: Process = start("take_over=true", port=old.port)
     url = f"{new.url}/v1/completions/{first['id']}"
     assert httpx2.head(url, timeout=PATIENCE_SECONDS).status_code == 200
     with httpx2.stream("GET", url, timeout=PATIENCE_SECONDS) as stream:
-        assert first_event(stream) == first
+        assert first_event(stream) == first and stream.headers["onward-seed"] == seed
     assert httpx2.get(f"{new.url}/v1/completions/cmpl-unknown", timeout=PATIENCE_SECONDS).status_code == 404
     assert httpx2.get(f"{new.url}/v1/completions/x%0d%0ay", timeout=PATIENCE_SECONDS).status_code == 404
     assert httpx2.delete(url, timeout=PATIENCE_SECONDS).json()["deleted"] is True

@@ -1,13 +1,10 @@
-"""Random ids of completions and requests (behaviour §1.2), and the header of the seed that was drawn."""
+"""Random ids of completions and requests (behaviour §1.2)."""
 
 from __future__ import annotations
 
 import secrets
 import string
 
-SEED_HEADER = "onward-seed"
-"""In a response the seed that was drawn for a request without one; in a request the one that is to be drawn, so that it
-has the same answer, in any API, also with several prompts (behaviour §2.10)."""
 _ALPHABET = string.ascii_letters + string.digits
 _LENGTH = 29
 

@@ -14,6 +14,7 @@ from onward.api.operations import ref, server_schemas
 from onward.api.parameter import FieldTable, Profile
 from onward.api.request_schema import parameter_schema, request_schema
 from onward.api.routes import Route
+from onward.api.seed import SEED_OF_REQUEST, SEED_OF_RESPONSE
 
 Schema = dict[str, Any]
 
@@ -94,6 +95,9 @@ def _operation(route: Route, dialect: str, profile: Profile) -> Schema:
             },
         },
     }
+    if route.stream:
+        described["parameters"] = [SEED_OF_REQUEST]
+        described["responses"]["200"]["headers"] = SEED_OF_RESPONSE
     if route.body is not None:
         schema = _body_schema(route.body, "lenient" if profile == "lenient" else "default")
         described["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}

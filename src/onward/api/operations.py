@@ -10,6 +10,7 @@ from onward.api.openai.parameters import TABLES
 from onward.api.parameter import Profile
 from onward.api.request_schema import request_schema
 from onward.api.routes import Node
+from onward.api.seed import SEED_OF_REQUEST, SEED_OF_RESPONSE
 
 Operation = Callable[[Profile], Node]
 
@@ -78,6 +79,7 @@ def resume(suffix: str = "") -> Operation:
     )
     events: Node = {"description": "Server-sent events.", "contentMediaType": "text/event-stream"}
     operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": events}
+    operation["responses"]["200"]["headers"] = SEED_OF_RESPONSE
     operation["responses"]["204"] = {"description": "Nothing follows the last event."}
     last_event = _parameter("header", "Last-Event-ID", "The id of the last event that was received; by default none.")
     return lambda _: operation | {"tags": ["Completions"], "parameters": [last_event]}
@@ -158,14 +160,7 @@ def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node
         "CompletionChunk, and `data: [DONE]` ends the stream. An error after the first event is one more event "
         "with an `error` object. Lines that begin with a colon are comments.",
         "content": {**complete, **stream},
-        "headers": {
-            "x-request-id": {"schema": {"type": "string"}},
-            "onward-seed": {
-                "description": "For a request without `seed`, the one that was drawn: the same request with this "
-                "header has the same answer.",
-                "schema": {"type": "integer"},
-            },
-        },
+        "headers": {"x-request-id": {"schema": {"type": "string"}}, **SEED_OF_RESPONSE},
     }
     if linked:
         answer["headers"]["link"] = {"schema": {"type": "string"}}
@@ -174,6 +169,7 @@ def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node
         "summary": "Continue a prompt.",
         "description": "Completions and models are also served without /v1, for clients whose base URL lacks it.",
         "tags": ["Completions"],
+        "parameters": [SEED_OF_REQUEST],
         "requestBody": _request_body(ref("CompletionRequest"), profile),
         "responses": {"200": answer, **_errors(*_ERRORS)},
     }

@@ -15,11 +15,13 @@ from onward.client.awaiting import (
     AsyncModelList,
     AsyncModels,
     AsyncOnward,
+    AsyncRawCompletions,
     AsyncStream,
     AsyncTokenizer,
     ModelPage,
+    RawResponse,
 )
-from onward.client.blocking import Completions, Models, Onward, Stream, Tokenizer
+from onward.client.blocking import Completions, Models, Onward, RawCompletions, Stream, Tokenizer
 from onward.client.parameters import CreateParams, ModelOptions, Prediction, PredictionPart, StreamOptions
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "AsyncModelList",
     "AsyncModels",
     "AsyncOnward",
+    "AsyncRawCompletions",
     "AsyncStream",
     "AsyncTokenizer",
     "Completions",
@@ -37,6 +40,8 @@ __all__ = [
     "Onward",
     "Prediction",
     "PredictionPart",
+    "RawCompletions",
+    "RawResponse",
     "Stream",
     "StreamOptions",
     "Tokenizer",

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from onward.api.openai.decode import check_request
 from onward.api.openai.errors import openai_words
 from onward.api.openai.reply import fold_chunks, fold_whole
 from onward.api.openai.response import Chunk, Completion, Model, ModelList
 from onward.api.openai.routes import model_object
+from onward.api.seed import SEED_HEADER, with_seed_header
 from onward.backends.base import Backend
 from onward.client.parameters import CreateParams, ModelOptions
 from onward.completions.answer import Answer
 from onward.completions.request import CompletionRequest
 from onward.compose import compose
-from onward.errors import NotFound, RequestCancelled
+from onward.errors import InvalidRequest, NotFound, RequestCancelled
 from onward.settings import resolve
 
 log = logging.getLogger("onward.client")
+
+T = TypeVar("T", covariant=True)
 
 
 class AsyncStream:
@@ -65,37 +68,112 @@ async def _each_chunk(answer: Answer, request: CompletionRequest) -> AsyncIterat
         await answer.aclose()
 
 
-class AsyncCompletions:
-    """`client.completions`."""
+class RawResponse(Generic[T]):
+    """What `with_raw_response.create` returns: a completion or a stream by `parse()`, and the `headers` that a server
+    would have sent with it, of which there is one here: `onward-seed`, for a request without a seed."""
+
+    def __init__(self, parsed: T, headers: dict[str, str]) -> None:
+        self.headers = headers
+        self._parsed = parsed
+
+    def parse(self) -> T:
+        return self._parsed
+
+
+class AsyncRawCompletions:
+    """`client.completions.with_raw_response`: the same calls, whose results also have headers."""
 
     def __init__(self, backend: Backend, default_model: str) -> None:
         self._backend = backend
         self._default_model = default_model
 
     @overload
-    async def create(self, *, stream: Literal[False] | None = None, **params: Unpack[CreateParams]) -> Completion: ...
+    async def create(
+        self,
+        *,
+        stream: Literal[False] | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        **params: Unpack[CreateParams],
+    ) -> RawResponse[Completion]: ...
     @overload
-    async def create(self, *, stream: Literal[True], **params: Unpack[CreateParams]) -> AsyncStream: ...
+    async def create(
+        self, *, stream: Literal[True], extra_headers: Mapping[str, str] | None = None, **params: Unpack[CreateParams]
+    ) -> RawResponse[AsyncStream]: ...
     @overload
-    async def create(self, *, stream: bool, **params: Unpack[CreateParams]) -> Completion | AsyncStream: ...
+    async def create(
+        self, *, stream: bool | None, extra_headers: Mapping[str, str] | None = None, **params: Unpack[CreateParams]
+    ) -> RawResponse[Completion | AsyncStream]: ...
 
-    async def create(self, *, stream: bool | None = None, **params: Unpack[CreateParams]) -> Completion | AsyncStream:
-        """Return a completion, or with `stream=True` a stream of its chunks.
-
-        Raises InvalidRequest (an invalid parameter), ModelNotFound, Overloaded, ServerError.
-        """
+    async def create(
+        self,
+        *,
+        stream: bool | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        **params: Unpack[CreateParams],
+    ) -> RawResponse[Completion | AsyncStream]:
+        """As `completions.create`."""
         fields: dict[str, object] = {**params, "model": params.get("model") or self._default_model}
         if stream is not None:
             fields["stream"] = stream
-        request = check_request(fields, profile="default")
+        request = with_seed_header(check_request(fields, profile="default"), _seed_in(extra_headers or {}))
         with openai_words():
             answer = await self._backend.complete(request)
+        headers = {SEED_HEADER: str(answer.seed)} if request.seed is None else {}
         if request.stream:
-            return AsyncStream(answer, request)
+            return RawResponse(AsyncStream(answer, request), headers)
         try:
-            return await fold_whole(answer, request)
+            return RawResponse(await fold_whole(answer, request), headers)
         finally:
             await answer.aclose()
+
+
+def _seed_in(headers: Mapping[str, str]) -> str | None:
+    """Return the only header that means something without a server. Raises InvalidRequest for others."""
+    given = {name.lower(): value for name, value in headers.items()}
+    if unknown := given.keys() - {SEED_HEADER}:
+        raise InvalidRequest(
+            f"extra_headers has {', '.join(sorted(unknown))}: in this process there is only the header {SEED_HEADER}."
+        )
+    return given.get(SEED_HEADER)
+
+
+class AsyncCompletions:
+    """`client.completions`."""
+
+    def __init__(self, backend: Backend, default_model: str) -> None:
+        self.with_raw_response = AsyncRawCompletions(backend, default_model)
+
+    @overload
+    async def create(
+        self,
+        *,
+        stream: Literal[False] | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        **params: Unpack[CreateParams],
+    ) -> Completion: ...
+    @overload
+    async def create(
+        self, *, stream: Literal[True], extra_headers: Mapping[str, str] | None = None, **params: Unpack[CreateParams]
+    ) -> AsyncStream: ...
+    @overload
+    async def create(
+        self, *, stream: bool | None, extra_headers: Mapping[str, str] | None = None, **params: Unpack[CreateParams]
+    ) -> Completion | AsyncStream: ...
+
+    async def create(
+        self,
+        *,
+        stream: bool | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        **params: Unpack[CreateParams],
+    ) -> Completion | AsyncStream:
+        """Return a completion, or with `stream=True` a stream of its chunks.
+
+        `extra_headers` may have `onward-seed`, that of an earlier response (`with_raw_response`): the same request then
+        has the same answer. Raises InvalidRequest (an invalid parameter), ModelNotFound, Overloaded, ServerError.
+        """
+        raw = await self.with_raw_response.create(stream=stream, extra_headers=extra_headers, **params)
+        return raw.parse()
 
 
 class ModelPage(ModelList, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,9 +15,11 @@ from onward.client.awaiting import (
     AsyncCompletions,
     AsyncModels,
     AsyncOnward,
+    AsyncRawCompletions,
     AsyncStream,
     AsyncTokenizer,
     ModelPage,
+    RawResponse,
 )
 from onward.client.parameters import CreateParams, ModelOptions
 from onward.errors import EngineStopped
@@ -102,27 +104,80 @@ class Stream:
         self.close()
 
 
-class Completions:
-    """`client.completions`."""
+class RawCompletions:
+    """`client.completions.with_raw_response`: the same calls, whose results also have headers."""
 
-    def __init__(self, completions: AsyncCompletions, loop: _LoopThread) -> None:
+    def __init__(self, completions: AsyncRawCompletions, loop: _LoopThread) -> None:
         self._completions = completions
         self._loop = loop
 
     @overload
-    def create(self, *, stream: Literal[False] | None = None, **params: Unpack[CreateParams]) -> Completion: ...
+    def create(
+        self,
+        *,
+        stream: Literal[False] | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        **params: Unpack[CreateParams],
+    ) -> RawResponse[Completion]: ...
     @overload
-    def create(self, *, stream: Literal[True], **params: Unpack[CreateParams]) -> Stream: ...
+    def create(
+        self, *, stream: Literal[True], extra_headers: Mapping[str, str] | None = None, **params: Unpack[CreateParams]
+    ) -> RawResponse[Stream]: ...
     @overload
-    def create(self, *, stream: bool, **params: Unpack[CreateParams]) -> Completion | Stream: ...
+    def create(
+        self, *, stream: bool | None, extra_headers: Mapping[str, str] | None = None, **params: Unpack[CreateParams]
+    ) -> RawResponse[Completion | Stream]: ...
 
-    def create(self, *, stream: bool | None = None, **params: Unpack[CreateParams]) -> Completion | Stream:
+    def create(
+        self,
+        *,
+        stream: bool | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        **params: Unpack[CreateParams],
+    ) -> RawResponse[Completion | Stream]:
+        """As `completions.create`."""
+        raw = self._loop.run(self._completions.create(stream=stream, extra_headers=extra_headers, **params))
+        made = raw.parse()
+        return RawResponse(Stream(made, self._loop) if isinstance(made, AsyncStream) else made, raw.headers)
+
+
+class Completions:
+    """`client.completions`."""
+
+    def __init__(self, completions: AsyncCompletions, loop: _LoopThread) -> None:
+        self.with_raw_response = RawCompletions(completions.with_raw_response, loop)
+
+    @overload
+    def create(
+        self,
+        *,
+        stream: Literal[False] | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        **params: Unpack[CreateParams],
+    ) -> Completion: ...
+    @overload
+    def create(
+        self, *, stream: Literal[True], extra_headers: Mapping[str, str] | None = None, **params: Unpack[CreateParams]
+    ) -> Stream: ...
+    @overload
+    def create(
+        self, *, stream: bool | None, extra_headers: Mapping[str, str] | None = None, **params: Unpack[CreateParams]
+    ) -> Completion | Stream: ...
+
+    def create(
+        self,
+        *,
+        stream: bool | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        **params: Unpack[CreateParams],
+    ) -> Completion | Stream:
         """Return a completion, or with `stream=True` a stream of its chunks.
 
-        Raises InvalidRequest (an invalid parameter), ModelNotFound, Overloaded, ServerError.
+        `extra_headers` may have `onward-seed`, that of an earlier response (`with_raw_response`): the same request then
+        has the same answer. Raises InvalidRequest (an invalid parameter), ModelNotFound, Overloaded, ServerError.
         """
-        made = self._loop.run(self._completions.create(stream=bool(stream), **params))
-        return Stream(made, self._loop) if isinstance(made, AsyncStream) else made
+        raw = self.with_raw_response.create(stream=stream, extra_headers=extra_headers, **params)
+        return raw.parse()
 
 
 class Models:

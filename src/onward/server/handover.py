@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from onward.api.seed import SEED_HEADER
 from onward.engines.upstreams.base import UpstreamError
 from onward.engines.upstreams.http import HTTPClient
 from onward.errors import NotFound, SetupError
@@ -195,6 +196,8 @@ class Predecessor:
             async with client.request(exchange.method, target, keep_alive=False) as response:
                 response.expect_events(sys.maxsize)
                 exchange.headers.append((b"cache-control", b"no-cache, must-revalidate"))
+                if seed := response.header(SEED_HEADER):
+                    exchange.add_headers({SEED_HEADER: seed})
                 await exchange.start_response(response.status, response.content_type)
                 while exchange.method != "HEAD" and (chunk := await response.chunk()):
                     await exchange.send_chunk(chunk)

@@ -8,15 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from onward.api.ids import SEED_HEADER
 from onward.api.reply import Reply, forward
+from onward.api.seed import SEED_HEADER, with_seed_header
 from onward.backends.base import Backend, Needs
 from onward.backends.restricted import RestrictedBackend
 from onward.completions.delta import TokenCounts
-from onward.completions.request import MAX_RANDOM_SEED, CompletionRequest
-from onward.errors import Forbidden, InvalidRequest, Overloaded
+from onward.completions.request import CompletionRequest
+from onward.errors import Forbidden, Overloaded
 from onward.server.account import Account, AccountedSink
 from onward.server.exchange import ClientDisconnected, HttpExchange
 from onward.server.metrics import MeasuredAnswer, Metrics, warn
@@ -121,7 +119,7 @@ class Runner:
 
         Raises ApiError, RequestRejected.
         """
-        request = _with_seed(exchange, request)
+        request = with_seed_header(request, exchange.header(SEED_HEADER.encode()))
         grant = None if exchange.key is None else exchange.key.grant
         account = None if self.team is None else Account(self.team, grant, exchange)
         transcript = None
@@ -174,22 +172,6 @@ class Runner:
         run = _CompletionRun(self, exchange, request, reply)
         with self.running.one():
             await run_while_connected(exchange, run.run(), self.keep_alive_seconds, run.send_keep_alive)
-
-
-def _with_seed(exchange: HttpExchange, request: CompletionRequest) -> CompletionRequest:
-    """Return the request with the seed that its header names instead of the one that was drawn. Raises
-    InvalidRequest."""
-    given = exchange.header(SEED_HEADER.encode())
-    if given is None:
-        return request
-    if request.seed is not None:
-        raise InvalidRequest(f"The request has a seed: leave out the header {SEED_HEADER}, or the seed.")
-    if not (given.isascii() and given.isdecimal() and len(given) < 20 and int(given) <= MAX_RANDOM_SEED):
-        raise InvalidRequest(
-            f"The header {SEED_HEADER} is {given[:64]!r}: it must be the one of a response, an integer from 0 to "
-            f"{MAX_RANDOM_SEED}."
-        )
-    return msgspec.structs.replace(request, random_seed=int(given))
 
 
 class _CompletionRun:

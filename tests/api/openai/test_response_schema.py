@@ -263,6 +263,19 @@ def test_each_document_is_a_new_object_and_json() -> None:
     assert json.loads(json.dumps(openapi("1.2.3", ROUTES))) == DOCUMENT
 
 
+def test_every_route_that_completes_describes_the_header_of_the_seed() -> None:
+    found = [
+        operation
+        for operations in openapi("0", ROUTES)["paths"].values()
+        for method, operation in operations.items()
+        if method == "post" and len(operation["responses"]["200"].get("content", {})) > 1  # whole, and as a stream
+    ]
+    assert len(found) > 8
+    for operation in found:
+        assert "onward-seed" in [parameter["name"] for parameter in operation["parameters"]], operation["operationId"]
+        assert "onward-seed" in operation["responses"]["200"]["headers"], operation["operationId"]
+
+
 def test_every_answer_has_an_example_that_its_schema_accepts() -> None:
     document = openapi("0", ROUTES, profile="default")
     for path, operations in document["paths"].items():

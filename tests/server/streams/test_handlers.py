@@ -60,6 +60,19 @@ async def test_a_lost_stream_goes_on_and_its_rest_is_the_same_bytes() -> None:
 
 
 @in_loop
+async def test_a_resumed_stream_says_again_which_seed_was_drawn() -> None:
+    app = make_app(FakeBackend(), settings())
+    first = await resumable(app).done()
+    id, drawn = id_of(first), first.headers["onward-seed"]
+    whole = await resume(app, id, accept="application/json").done()
+    head = await Call(app, "HEAD", f"/v1/completions/{id}", b"").done()
+    for again in (await resume(app, id, after=1).done(), whole, head):
+        assert (again.status, again.headers["onward-seed"]) == (200, drawn)
+    named = await resumable(app, seed=7).done()
+    assert "onward-seed" not in named.headers | (await resume(app, id_of(named)).done()).headers
+
+
+@in_loop
 async def test_a_client_that_reads_on_receives_what_is_still_to_come() -> None:
     app, _, go = paused()
     first = await lost(app)

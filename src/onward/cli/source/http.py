@@ -15,7 +15,7 @@ import httpx2
 import msgspec
 
 import onward
-from onward.api.ids import SEED_HEADER
+from onward.api.seed import SEED_HEADER
 from onward.cli.interrupt import raise_on_interrupt
 from onward.cli.output.terminal import can_rewrite, note
 from onward.cli.session import ServerConnection

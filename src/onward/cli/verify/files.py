@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from onward.api.ids import SEED_HEADER
 from onward.api.openai.batch_lines import Fault, Parsed, parse_line
 from onward.api.openai.reply import FoldedChoices
 from onward.api.openai.response import Chunk
+from onward.api.seed import SEED_HEADER
 from onward.cli.batch.lines import URLS
 from onward.cli.verify.saved import Saved
 from onward.cli.verify.story import FORMATS, read_story

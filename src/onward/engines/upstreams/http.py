@@ -198,7 +198,11 @@ class Response:
         self._url = url
         self._connection = connection
         self.status = connection.status
-        self.content_type = connection.headers.get(b"content-type", b"").decode("latin-1")
+        self.content_type = self.header("content-type")
+
+    def header(self, name: str) -> str:
+        """Return the header of this lower-case name, "" where there is none."""
+        return self._connection.headers.get(name.encode(), b"").decode("latin-1")
 
     async def read(self, max_bytes: int) -> bytes:
         """Return the whole body. Raises UpstreamError, also if it is larger or comes too slowly."""

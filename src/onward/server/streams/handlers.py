@@ -11,6 +11,7 @@ from onward.api.openai.reply import encoded
 from onward.api.openai.routes import CHUNK, COMPLETION, LINKED, schema_url
 from onward.api.operations import STREAM_ID, cancel, resume
 from onward.api.routes import EVENTS, JSON, Route
+from onward.api.seed import SEED_HEADER
 from onward.errors import InvalidRequest, NotFound
 from onward.offload import inline_or_on_thread
 from onward.server.exchange import HttpExchange
@@ -46,6 +47,8 @@ class Streams:
         if log is None:
             return
         exchange.record.model, exchange.record.stream_id = log.model, log.id
+        if log.drawn_seed is not None:
+            exchange.add_headers({SEED_HEADER: str(log.drawn_seed)})
         if exchange.method == "HEAD":  # must not take the stream over from its reader
             await exchange.respond(200, b"", "")
         elif _accepts_only_json(exchange):

@@ -24,14 +24,24 @@ class StreamLog:
     One connection reads it at a time: a new reader takes over, because the one before is most often a connection whose
     loss the server has not noticed yet. `owner` identifies the key that the request was sent with, None without keys;
     `client` whoever has a share of the memory for streams: a key, or an address. `account` learns what was sent.
+    `drawn_seed`: of a request without a seed.
     """
 
-    def __init__(self, id: str, owner: str | None, client: str, model: str, account: Account | None = None) -> None:
+    def __init__(
+        self,
+        id: str,
+        owner: str | None,
+        client: str,
+        model: str,
+        account: Account | None = None,
+        drawn_seed: int | None = None,
+    ) -> None:
         self.id = id
         self.owner = owner
         self.client = client
         self.model = model
         self.account = account
+        self.drawn_seed = drawn_seed
         self.num_bytes = LOG_BYTES
         self.is_ended = False
         self.is_cancelled = False

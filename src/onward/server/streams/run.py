@@ -203,7 +203,8 @@ class _ResumableRun:
         exchange, reply = self._exchange, self._reply
         answer = await self._runner.accept(exchange, self._request)
         reply.begin(answer)
-        log = StreamLog(reply.identity.id, owner(exchange), exchange.sender, answer.model, answer.account)
+        drawn = answer.seed if self._request.seed is None else None
+        log = StreamLog(reply.identity.id, owner(exchange), exchange.sender, answer.model, answer.account, drawn)
         exchange.record.stream_id = log.id
         if prefers_resumable(exchange):
             applied = f"{PREFERENCE}; window={self._kept.window_seconds:g}"
