@@ -1,5 +1,5 @@
 # An image that serves the built-in model, or models from a folder mounted at /models.
-# docs/how-to/deploy.md says how to run it.
+# docs/how-to/deploy.md says how to run it. No test builds it: they only check what this file says.
 
 ARG PYTHON=3.12
 FROM python:${PYTHON}-slim AS build

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,7 +18,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from onward.compose import telemetry
-from onward.server import run
+from onward.server import app, run
 from onward.service import team
 from onward.settings import CONFIG_ENVIRONMENT, PREFIX_CACHE_SAVE_SECONDS, options
 
@@ -95,6 +96,64 @@ def test_the_socket_unit_listens_where_a_server_does() -> None:
     assert unit["ListenStream"] == f"{FLAGS['--host'].default}:{FLAGS['--port'].default}"
 
 
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed")
+    units = [tmp_path / name for name in ("onward.service", "onward.socket")]
+    for unit in units:
+        unit.write_text(read(f"deploy/systemd/{unit.name}").replace("/opt/onward/bin/onward", sys.executable))
+    verified = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
+    assert [line for line in verified.stderr.splitlines() if "onward" in line] == []
+    assert verified.returncode == 0, verified.stderr
+
+
+CHART = "deploy/helm/templates/onward.yaml"
+
+
+def test_the_chart_uses_the_values_that_it_has() -> None:
+    values, chart = load("deploy/helm/values.yaml"), load("deploy/helm/Chart.yaml")
+    assert set(re.findall(r"\.Values\.(\w+)", read(CHART))) == set(values)
+    assert chart["apiVersion"] == "v2" and chart["name"] == "onward"
+
+
+def rendered(*flags: str) -> subprocess.CompletedProcess[str]:
+    """Return what Helm makes of the chart."""
+    if shutil.which("helm") is None:
+        pytest.skip("Helm is not installed")
+    command = ["helm", "template", "mine", str(ROOT / "deploy/helm"), *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_helm_renders_the_chart() -> None:
+    made = rendered(
+        "--set", "secret=s", "--set", "modelsClaim=m", "--set", "settings.ONWARD_MAX_ROWS=8", "--set", "replicas=2"
+    )
+    assert made.returncode == 0, made.stderr
+    objects = {each["kind"]: each for each in YAML(typ="safe", pure=True).load_all(made.stdout)}
+    assert set(objects) == {"ConfigMap", "Service", "StatefulSet"}
+    assert {each["metadata"]["name"] for each in objects.values()} == {"mine"}
+    assert objects["ConfigMap"]["data"] == {"ONWARD_MAX_ROWS": "8"}
+    spec = objects["StatefulSet"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert labels == spec["selector"]["matchLabels"] == objects["Service"]["spec"]["selector"]
+    assert spec["replicas"] == 2 and spec["serviceName"] == "mine"
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == ["serve", "--model", "storyteller"] and pod["enableServiceLinks"] is False
+    assert container["envFrom"] == [{"configMapRef": {"name": "mine"}}, {"secretRef": {"name": "s"}}]
+    probed = {container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")}
+    assert probed == {"/health", "/live"} <= {route.path for route in app.ROUTES}
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    made_here = {volume["name"] for volume in (*pod["volumes"], *[c["metadata"] for c in spec["volumeClaimTemplates"]])}
+    assert mounted == made_here == {"kept", "models", "tmp"}
+    assert pod["terminationGracePeriodSeconds"] == 60
+
+
+def test_helm_says_what_the_chart_needs() -> None:
+    made = rendered()
+    assert made.returncode != 0 and "Name a secret with ONWARD_API_KEY or ONWARD_DATABASE" in made.stderr
+
+
 def test_the_stack_mounts_files_that_exist_and_publishes_loopback_ports_only() -> None:
     stack = load("deploy/stack/compose.yaml")
     written = {"./models", "./prometheus.key"}  # by the operator, as the page says
@@ -115,7 +174,7 @@ def test_the_stack_mounts_files_that_exist_and_publishes_loopback_ports_only() -
         ("deploy/systemd/onward.service", "TimeoutStopSec="),
         ("deploy/stack/compose.yaml", "stop_grace_period: "),
         ("docs/how-to/deploy.md", "--stop-timeout "),
-        ("docs/how-to/deploy.md", "terminationGracePeriodSeconds: "),
+        ("deploy/helm/values.yaml", "terminationGracePeriodSeconds: "),
     ],
 )
 def test_a_server_has_time_for_its_end(path: str, setting: str) -> None:
@@ -129,7 +188,10 @@ def test_a_server_has_time_for_its_end(path: str, setting: str) -> None:
 
 
 def test_files_and_pages_for_deployment_name_settings_that_exist() -> None:
-    files = ["Dockerfile", "deploy/systemd/onward.service", "deploy/stack/compose.yaml", "docs/how-to/deploy.md"]
+    files = [
+        *("Dockerfile", "deploy/systemd/onward.service", "deploy/stack/compose.yaml", "docs/how-to/deploy.md"),
+        *("deploy/helm/values.yaml", CHART),
+    ]
     text = "\n".join(map(read, files))
     named = set(re.findall(r"ONWARD_[A-Z_]+", text))
     assert {"ONWARD_HOST", "ONWARD_API_KEY", "ONWARD_API_KEY_FILE"} <= named <= ENVIRONMENT

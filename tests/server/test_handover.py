@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -266,6 +267,27 @@ def test_the_service_managers_socket_is_listened_on() -> None:
     try:
         answer = httpx2.post(f"http://127.0.0.1:{address[1]}/v1/completions", json=STORY, timeout=PATIENCE_SECONDS)
         assert answer.status_code == 200 and f":{address[1]}/v1" in process.stdout.readline()
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_systemds_own_program_passes_its_socket_on(folder: Path) -> None:
+    """It starts the server for the first connection, which waits."""
+    if (activate := shutil.which("systemd-socket-activate")) is None:
+        pytest.skip("systemd is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    variables = [f"--setenv={name}" for name in ("PATH", "HOME", "XDG_RUNTIME_DIR") if name in os.environ]
+    command = [activate, f"--listen={address}", *variables, sys.executable, "-m", "tests.server.served", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert process.stderr is not None
+        while "Listening on" not in (line := process.stderr.readline()):
+            assert line, "it has ended"
+        answer = httpx2.post(f"http://{address}/v1/completions", json=STORY, timeout=60)
+        assert answer.status_code == 200
     finally:
         process.terminate()
         process.communicate()
