@@ -19,7 +19,7 @@ Attributes = dict[str, str | int | float | bool | list[str]]
 MAX_STATE = 512
 """Characters of a tracestate that are passed on, as the standard demands at least."""
 _TRACEPARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_ids = random.SystemRandom()
+_ids = random.Random()  # ids are to differ, not to be secret
 
 
 class SpanContext(NamedTuple):
@@ -39,12 +39,14 @@ class SpanContext(NamedTuple):
 
     def child(self) -> SpanContext:
         """Return the context of a new span of the same trace."""
-        return self._replace(span_id=_ids.getrandbits(64) or 1)
+        return SpanContext(self.trace_id, _ids.getrandbits(64) or 1, self.is_sampled, self.state)
 
 
 def context_of(traceparent: str | None, tracestate: str | None = None) -> SpanContext | None:
     """Return the span that a request comes from, None where its headers are missing or not valid."""
-    found = _TRACEPARENT.fullmatch((traceparent or "").strip())
+    if not traceparent:
+        return None
+    found = _TRACEPARENT.fullmatch(traceparent.strip())
     if found is None or (found[1] == "00" and found[5]):
         return None
     state = (tracestate or "").strip()

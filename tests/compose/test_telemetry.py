@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import onward
 from onward import tracing
 from onward.compose import telemetry
 from onward.compose.telemetry import ExportingTracer, open_tracer, reason_of
@@ -25,6 +30,17 @@ from tests.test_tracing import PARENT
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 trace_service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+import requests  # noqa: E402
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans  # noqa: E402
+from opentelemetry.proto.trace.v1 import trace_pb2  # noqa: E402
+from opentelemetry.sdk.resources import Resource  # noqa: E402
+from opentelemetry.sdk.trace import ReadableSpan  # noqa: E402
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: E402
+from opentelemetry.trace import SpanContext as SdkContext  # noqa: E402
+from opentelemetry.trace import SpanKind, Status, StatusCode, TraceState  # noqa: E402
+
+DECODED: dict[str, Callable[[bytes], bytes]] = {"": bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}
+"""By content encoding."""
 
 
 class Collector:
@@ -42,7 +58,8 @@ class Collector:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 collector.answers.wait(PATIENCE_SECONDS)
                 if collector.status == 200:
-                    message = trace_service.ExportTraceServiceRequest.FromString(body)
+                    decoded = DECODED[self.headers["content-encoding"] or ""](body)
+                    message = trace_service.ExportTraceServiceRequest.FromString(decoded)
                     headers = {name.lower(): value for name, value in self.headers.items()}
                     collector.requests.append((self.path, headers, message))
                 self.send_response(collector.status)
@@ -131,6 +148,107 @@ def test_spans_arrive_as_they_are(tracer_of: Any, monkeypatch: pytest.MonkeyPatc
         assert values["text"].string_value == "ä" and values["n"].int_value == 3
         assert [each.string_value for each in values["list"].array_value.values] == ["a", "b"]
         wait_for(lambda: tracer.counts() == {"exported": 2, "dropped": 0, "failed": 0})
+
+
+ATTRIBUTES = st.dictionaries(
+    st.sampled_from(["a", "b", "gen_ai.request.model"]),
+    st.text(max_size=9) | st.text("x", min_size=257, max_size=300) | st.booleans() | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False) | st.sampled_from([0, 1, 0.0, 1.0]) | st.lists(st.text(max_size=3), max_size=3),
+)  # fmt: skip
+IDS = st.integers(1, 2**64 - 1)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Span, st.text(max_size=9), st.sampled_from(["internal", "server", "client"]),
+            st.builds(SpanContext, st.integers(1, 2**128 - 1), IDS, st.just(True), st.sampled_from(["", "a=b"])),
+            st.just(0) | IDS, IDS, IDS, ATTRIBUTES, st.text(max_size=5),
+        ),
+        max_size=4,
+    )
+)  # fmt: skip
+def test_spans_are_encoded_as_the_sdk_encodes_them(spans: list[Span]) -> None:
+    """But for flags, of which the SDK sets fewer."""
+    encode = telemetry.SpanEncoder()
+    ours = trace_service.ExportTraceServiceRequest.FromString(encode.request(map(encode.span, spans)))
+    resource = Resource.create({"service.version": onward.__version__, "service.name": "onward"})
+    scope = InstrumentationScope("onward", onward.__version__)
+    theirs = encode_spans(
+        [
+            ReadableSpan(
+                span.name,
+                _sdk_context(span.context.trace_id, span.context.span_id, span.context.state),
+                _sdk_context(span.context.trace_id, span.parent_id, "") if span.parent_id else None,
+                resource,
+                span.attributes,
+                kind={"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}[span.kind],
+                status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
+                start_time=span.start_ns,
+                end_time=span.end_ns,
+                instrumentation_scope=scope,
+            )
+            for span in spans
+        ]
+    )
+    (resource_spans,) = ours.resource_spans
+    (scope_spans,) = resource_spans.scope_spans
+    for span in scope_spans.spans:
+        span.ClearField("flags")
+    if not spans:
+        assert not scope_spans.spans
+        return
+    for span in theirs.resource_spans[0].scope_spans[0].spans:
+        span.ClearField("flags")
+        if not span.status.code:
+            span.ClearField("status")
+    assert sorted(map(str, resource_spans.resource.attributes)) == sorted(
+        map(str, theirs.resource_spans[0].resource.attributes)
+    )
+    resource_spans.resource.CopyFrom(theirs.resource_spans[0].resource)
+    assert ours == theirs
+
+
+def _sdk_context(trace_id: int, span_id: int, state: str) -> Any:
+    return SdkContext(trace_id, span_id, False, trace_state=TraceState.from_header([state]))
+
+
+@pytest.mark.parametrize(
+    ("name", "parent_id", "flags"), [("server", 0, 0x101), ("server", 9, 0x301), ("internal", 9, 0x101)]
+)
+def test_only_the_first_span_of_a_server_has_a_remote_parent(name: Any, parent_id: int, flags: int) -> None:
+    encoded = telemetry.SpanEncoder().span(Span("x", name, SpanContext(1, 2, True), parent_id, 1, 2))
+    assert trace_pb2.Span.FromString(encoded).flags == flags
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_spans_are_compressed_where_that_is_asked_for(
+    encoding: str, tracer_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", encoding)
+    with collecting() as collector:
+        tracer_of(collector.url).add(span("compressed"))
+        wait_for(lambda: [each.name for each in collector.spans] == ["compressed"])
+        assert collector.requests[0][1]["content-encoding"] == encoding
+
+
+def test_credentials_are_those_of_the_named_provider(tracer_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Provider:
+        def load(self) -> Callable[[], requests.Session]:
+            session = requests.Session()
+            session.auth = ("me", "secret")
+            return lambda: session
+
+    providers = {"mine": [Provider()]}
+    monkeypatch.setattr(telemetry, "entry_points", lambda group, name: providers.get(name, []))
+    monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "mine")
+    with collecting() as collector:
+        tracer_of(collector.url).add(span("private"))
+        wait_for(lambda: [each.name for each in collector.spans] == ["private"])
+        assert collector.requests[0][1]["authorization"].startswith("Basic ")
+    monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "other")
+    with pytest.raises(SetupError, match="credential provider other is not installed"):
+        tracer_of("http://127.0.0.1:1")
 
 
 def test_a_service_may_have_a_name_of_its_own(tracer_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:

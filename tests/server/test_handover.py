@@ -286,7 +286,7 @@ def test_systemds_own_program_passes_its_socket_on(folder: Path) -> None:
         assert process.stderr is not None
         while "Listening on" not in (line := process.stderr.readline()):
             assert line, "it has ended"
-        answer = httpx2.post(f"http://{address}/v1/completions", json=STORY, timeout=60)
+        answer = httpx2.post(f"http://{address}/v1/completions", json=STORY, timeout=PATIENCE_SECONDS)
         assert answer.status_code == 200
     finally:
         process.terminate()

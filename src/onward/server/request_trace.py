@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
 
 from onward.api.errors import api_error
 from onward.backends.base import Needs
-from onward.completions.delta import Delta, TokenCounts
+from onward.completions.delta import TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import RequestCancelled
 from onward.server.exchange import HttpExchange
@@ -23,6 +22,15 @@ CANCELLED = "cancelled"
 MAX_TEXT, MAX_MESSAGES = 16_384, 8
 """Characters of a prompt or completion, and how many of them, that a span has at most."""
 _JSON = frozenset({"response_format", "json_schema", "json_object"})
+_OPTIONAL = (
+    ("gen_ai.request.model", "model", None),
+    ("gen_ai.request.choice.count", "n", 1),
+    ("gen_ai.request.seed", "seed", None),
+    ("gen_ai.request.top_k", "top_k", 0),
+    ("gen_ai.request.frequency_penalty", "frequency_penalty", 0.0),
+    ("gen_ai.request.presence_penalty", "presence_penalty", 0.0),
+)
+"""Attributes of a request: the field, and the value at which it says nothing."""
 
 
 def begin(tracer: Tracer | None, exchange: HttpExchange) -> None:
@@ -66,12 +74,11 @@ class CompletionTrace:
         self.engine = EngineTrace(trace, self._context)
         self._needs: Needs | None = None
         self._choices = CollectedChoices(max_choices=MAX_MESSAGES if self._keeps_prompts else 0, max_text=MAX_TEXT + 1)
+        self.generated = self._choices.add
+        """Takes the deltas of each step, as they are sent."""
 
     def planned(self, needs: Needs) -> None:
         self._needs = needs
-
-    def generated(self, deltas: Iterable[Delta]) -> None:
-        self._choices.add(deltas)
 
     def end(self, counts: TokenCounts, first_token_ms: float | None = None, problem: Exception | None = None) -> None:
         """The completion has ended, was cancelled, or was refused or failed for a reason."""
@@ -143,13 +150,8 @@ def _asked(request: CompletionRequest) -> Attributes:
         "gen_ai.request.top_p": request.top_p,
         "gen_ai.request.stream": request.stream,
     }
-    optional: dict[str, tuple[str | float | None, object]] = {
-        "gen_ai.request.model": (request.model, None),
-        "gen_ai.request.choice.count": (request.n, 1),
-        "gen_ai.request.seed": (request.seed, None),
-        "gen_ai.request.top_k": (request.top_k, 0),
-        "gen_ai.request.frequency_penalty": (request.frequency_penalty, 0.0),
-        "gen_ai.request.presence_penalty": (request.presence_penalty, 0.0),
-    }
-    given = {name: value for name, (value, neutral) in optional.items() if value != neutral}
-    return asked | {name: value for name, value in given.items() if value is not None}
+    for name, field, neutral in _OPTIONAL:
+        value = getattr(request, field)
+        if value is not None and value != neutral:
+            asked[name] = value
+    return asked
