@@ -124,6 +124,16 @@ def test_the_url_may_be_that_of_the_api_and_the_key_is_sent(url: str) -> None:
             {"metrics": METRICS | {'onward_completions_refused_total{model="m",reason="overloaded"}': 3}},
             "Refused", "note", "3 requests with 503, as overloaded",
         ),
+        ({"metrics": METRICS | {"onward_database_up": 1}}, "Database", "good", "answers"),
+        (
+            {"metrics": METRICS | {"onward_database_up": 1, "onward_ledger_rows_waiting": 1}},
+            "Database", "good", "answers, 1 row of the ledger to be written",
+        ),
+        (
+            {"metrics": METRICS | {"onward_database_up": 0, "onward_ledger_rows_waiting": 12}},
+            "Database", "bad", "does not answer, 12 rows of the ledger to be written",
+        ),
+        ({}, "Database", "good", "none: no ledger, no keys with limits, no batches"),
         ({"metrics": METRICS | {"process_open_fds": 1_000}}, "Open files", "note", "1000 of 1024"),
         (
             {"metrics": METRICS | certificate(expires_in=40.5 * DAY)},

@@ -15,6 +15,7 @@ import pytest
 import ruamel.yaml
 
 from tests.cli.conftest import onward
+from tests.compose.test_telemetry import collecting
 from tests.processes import free_port, served
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
@@ -29,13 +30,13 @@ NEVER_HERE = {"onward_completions_refused_total"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The URL of a server with a database that has answered, and an admin's key."""
+    """The URL of a server with a database and traces that has answered, and an admin's key."""
     folder = str(tmp_path_factory.mktemp("data"))
     keys = [
         onward("key", "new", name, *flags, "--data-dir", folder).stdout.strip()
         for name, flags in (("admin", ["--admin"]), ("alice", []))
     ]
-    with served("--data-dir", folder) as url:
+    with collecting() as collector, served("--data-dir", folder, "--otlp-endpoint", collector.url) as url:
         for _ in range(3):
             body = {"model": "toy", "prompt": "Once upon a time " * 20, "max_tokens": 8, "stream": True}
             answer = httpx2.post(

@@ -23,7 +23,7 @@ from onward.server.run import Service
 from onward.service.keys import create_key, forget_key, new_secret, read_keys, rotate_key
 from onward.service.limits import Limits
 from onward.service.reservations import read_usages
-from onward.service.store import Store, open_store
+from onward.service.store import DatabaseAway, Store, open_store
 from onward.service.tables import RESERVATIONS
 from onward.service.team import Team
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
@@ -201,6 +201,22 @@ def test_metrics_show_a_key_itself_and_an_admin_everyone(tmp_path: Path) -> None
         "chief": {"is_admin": True},
     }
     serving(tmp_path, test, keys=keys)
+
+
+def test_metrics_say_whether_the_database_answers_and_what_waits_for_it(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        def sampled() -> list[float | None]:
+            names = ("onward_database_up", "onward_ledger_rows_waiting")
+            return [served.app._metrics.registry.get_sample_value(name) for name in names]
+
+        assert sampled() == [1, 0]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(served.store), "begin", lambda store: (_ for _ in ()).throw(DatabaseAway("it is away")))
+            assert (await served.complete("alice").done()).status == 200
+            await until(lambda: not served.team.database[0])
+            assert sampled() == [0, 1]
+
+    serving(tmp_path, test, keys={"alice": {}})
 
 
 def test_an_admin_key_completes_nothing(tmp_path: Path) -> None:

@@ -186,6 +186,7 @@ def _health(health: dict[str, Any]) -> Iterator[Finding]:
 
 def _load(metrics: Scrape) -> Iterator[Finding]:
     yield from _queues(metrics)
+    yield _database(metrics)
     server, engines = "process_resident_memory_bytes", "onward_engine_process_resident_memory_bytes"
     own, others = metrics.total(server), metrics.total(engines)
     if own:
@@ -202,6 +203,18 @@ def _load(metrics: Scrape) -> Iterator[Finding]:
         is_near = used >= MANY * limit
         advice = "Raise the limit of open files (ulimit -n, LimitNOFILE)." if is_near else ""
         yield Finding("Open files", "note" if is_near else "good", f"{used:.0f} of {limit:.0f}", advice)
+
+
+def _database(metrics: Scrape) -> Finding:
+    states = [value for _, value in metrics.labelled("onward_database_up")]
+    if not states:
+        return Finding("Database", "good", "none: no ledger, no keys with limits, no batches")
+    waiting = int(metrics.total("onward_ledger_rows_waiting"))
+    waits = f", {pluralize(waiting, 'row')} of the ledger to be written" if waiting else ""
+    if states[0]:
+        return Finding("Database", "good", f"answers{waits}")
+    advice = "The server's log says why. Keys with limits are refused after a minute; rows wait in the data folder."
+    return Finding("Database", "bad", f"does not answer{waits}", advice)
 
 
 def _queues(metrics: Scrape) -> Iterator[Finding]:

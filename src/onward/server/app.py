@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from prometheus_client.registry import Collector
 
 from onward.api import tokens
 from onward.api.dialects import DIALECTS, served_dialects
@@ -22,7 +25,7 @@ from onward.server.admin import Admin
 from onward.server.auth import Authenticator
 from onward.server.batch_lines import OpenAIBatches
 from onward.server.batches import BatchRoutes
-from onward.server.collectors import EndingCollector, TracerCollector
+from onward.server.collectors import DatabaseCollector, EndingCollector, TracerCollector
 from onward.server.exchange import ClientDisconnected, HttpExchange, Receive, Scope, Send, convert_error, send_error
 from onward.server.files import FileRoutes
 from onward.server.handover import Predecessor
@@ -117,15 +120,12 @@ class App:
         self._metrics = Metrics(backend)
         self._running = Running()
         self._kept = kept = KeptStreams(settings.resume_window, settings.resume_memory, self._running)
-        self._metrics.registry.register(StreamCollector(kept))
-        if live is not None:
-            self._metrics.registry.register(EndingCollector(live))
+        for collector in _collectors(kept, team, live, tracer):
+            self._metrics.registry.register(collector)
         runner = Runner(backend, self._metrics, self._running, settings.keep_alive, team, request_log)
         self.closes_connections = False
         """Whether each response closes its connection: another server listens in place of this one."""
         self._tracer = tracer
-        if tracer is not None:
-            self._metrics.registry.register(TracerCollector(tracer))
         self._log_requests = settings.access_log
         self._keeps_bodies = request_log is not None
         self._services = services = Services.create(backend, settings, completing(runner, kept))
@@ -259,6 +259,19 @@ class App:
             await send_error(exchange, error)
         except ClientDisconnected:
             exchange.record.cancelled = True
+
+
+def _collectors(
+    kept: KeptStreams, team: Team | None, live: LiveModels | None, tracer: Tracer | None
+) -> Iterator[Collector]:
+    """Yield what reads the metrics of the parts that the server has when it is scraped."""
+    yield StreamCollector(kept)
+    if team is not None:
+        yield DatabaseCollector(team)
+    if live is not None:
+        yield EndingCollector(live)
+    if tracer is not None:
+        yield TracerCollector(tracer)
 
 
 async def _handle_lifespan(receive: Receive, send: Send) -> None:

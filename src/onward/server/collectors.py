@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
@@ -11,6 +11,9 @@ from prometheus_client.registry import Collector
 from onward.backends.base import Backend, LiveModels
 from onward.engine_load import DraftSource, EngineLoad
 from onward.tracing import Tracer
+
+if TYPE_CHECKING:  # a server without a database does not import what needs one
+    from onward.service.team import Team
 
 RECOVERY_REASONS = {"crash": "num_crashes", "hang": "num_hangs", "start": "num_failed_starts"}
 """Label → field of RecoveryCounts."""
@@ -151,6 +154,19 @@ class EndingCollector(Collector):
         help = "Models that were removed or replaced while the server ran, and still have requests."
         number = sum(model.status == "ending" for model in self._live.models())
         yield GaugeMetricFamily("onward_models_ending", help, number)
+
+
+class DatabaseCollector(Collector):
+    """Whether a team's database answers, and what waits for it. Stateless."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+
+    def collect(self) -> Iterator[Metric]:
+        answers, num_rows = self._team.database
+        yield GaugeMetricFamily("onward_database_up", "Whether the database answers.", int(answers))
+        help = "Requests that have ended and whose rows the database does not have yet."
+        yield GaugeMetricFamily("onward_ledger_rows_waiting", help, num_rows)
 
 
 class TracerCollector(Collector):

@@ -135,6 +135,11 @@ class Team:
         return "The database does not answer; requests of keys with limits are refused until it does."
 
     @property
+    def database(self) -> tuple[bool, int]:
+        """Whether it answers, and how many requests have ended whose rows it does not have yet."""
+        return self._away_since is None, self._spool.num_waiting
+
+    @property
     def _is_in_grace(self) -> bool:
         return self._away_since is None or self._monotonic() - self._away_since < GRACE_SECONDS
 
@@ -224,7 +229,7 @@ class Team:
             raise Overloaded(FULL, retry_after=5)
         if grant is None or not grant.limits:
             return None
-        tokens, cost = prompt_tokens + completion_tokens, self._cost(model, prompt_tokens, 0, completion_tokens)
+        tokens, cost = prompt_tokens + completion_tokens, sum(self.parts(model, prompt_tokens, 0, completion_tokens))
         request_id, now = secrets.token_hex(16), self._store.clock()
         if self._away_since is not None:
             return self._admit_alone(request_id, grant, model, tokens, cost, is_batch)
@@ -258,8 +263,7 @@ class Team:
                 "The limits of your key cannot be checked now: the server's database does not answer. Retry later.",
                 retry_after=5,
             )
-        known = self._usage_of(grant)
-        usage, outcome = reserve(grant.limits, known, tokens, cost, self._store.clock())
+        usage, outcome = reserve(grant.limits, self._usage_of(grant), tokens, cost, self._store.clock())
         self._usages[grant.id] = usage
         if isinstance(outcome, Refusal):
             raise refused(outcome, model)
@@ -310,8 +314,7 @@ class Team:
     def release(self, admitted: Admitted) -> None:
         """Free what a request reserved that was not computed after all."""
         grant, now = admitted.grant, self._store.clock()
-        usage = settle(grant.limits, self._usage_of(grant), admitted.reservation, 0, 0, now)
-        self._usages[grant.id] = usage
+        self._usages[grant.id] = settle(grant.limits, self._usage_of(grant), admitted.reservation, 0, 0, now)
         if admitted.is_stored:
             self._writer.ensure(
                 lambda connection: settle_request(connection, admitted.request_id, grant, 0, 0, now), grant.id
@@ -365,20 +368,16 @@ class Team:
         self._ids, self._unserved, self._stated_prices = ids, unserved, prices
         self.prices = {ids.get(name, name): price for name, price in prices.items()}
 
-    def _cost(self, model: str, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
-        return sum(self.parts(model, prompt_tokens, cached_tokens, completion_tokens))
-
     def _is_away(self, reason: str) -> None:
         if self._away_since is None:
             self._away_since = self._monotonic()
             log.error("the database does not answer (%s); keys with limits are served for %g s", reason, GRACE_SECONDS)
 
     def _is_back(self) -> None:
-        if self._away_since is None:
-            return
-        self._away_since = None
-        log.warning("the database answers again")
-        self._recorder.record_ended()
+        if self._away_since is not None:
+            self._away_since = None
+            log.warning("the database answers again")
+            self._recorder.record_ended()
 
     def close(self) -> None:
         """Free what is reserved, and end. Blocks for some seconds at most."""
