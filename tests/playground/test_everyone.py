@@ -243,6 +243,26 @@ def test_every_panel_has_room_for_its_tab(browser: Browser, site: str, device: d
     context.close()
 
 
+@pytest.mark.parametrize("width", [320, 360, 400])
+def test_no_button_is_cut_off_on_a_narrow_phone(browser: Browser, site: str, width: int) -> None:
+    context = open_context(browser, **PHONE | {"viewport": {"width": width, "height": 700}})
+    playground = Playground(context.new_page(), site).open()
+    page = playground.page
+    page.get_by_role("button", name="Continue").tap()
+    expect(page.get_by_role("group", name="Versions")).to_contain_text("1/1")
+    playground.wait()
+    for button in page.locator(".bar > button:visible, .bar .model select, .foot .toolbar > * > button:visible").all():
+        expect(button).to_be_in_viewport(ratio=1)
+    if width > 320:
+        for tab in playground.tab("Numbers").page.get_by_role("tab").all():
+            expect(tab).to_be_in_viewport(ratio=1)
+        playground.close_panels()
+    else:  # it is in the menu
+        page.get_by_role("button", name="More", exact=True).tap()
+    playground.during(page.locator(".foot").get_by_role("button", name="Another").tap)
+    context.close()
+
+
 def test_the_tree_lies_beside_document_and_settings_where_there_is_room(browser: Browser, site: str) -> None:
     context = open_context(browser, viewport={"width": 1700, "height": 900})
     playground = Playground(context.new_page(), site).open().generate()
@@ -320,6 +340,13 @@ def test_the_toolbar_never_moves(browser: Browser, site: str, device: dict[str, 
     playground.write("A line.\n" * 200)
     assert primary.bounding_box() == place
     assert place and 0 < place["y"] < 800 - place["height"]
+    panels = playground.page.locator(".foot .toolbar .panels")
+    panels_place = panels.bounding_box()
+    playground.set("max_tokens", "8").editor.focus()
+    playground.during(lambda: playground.page.keyboard.press("Alt+Enter"))
+    accept = playground.button("Accept").bounding_box()
+    assert accept and (accept["x"], accept["y"]) == (place["x"], place["y"])
+    assert panels.bounding_box() == panels_place
     context.close()
 
 

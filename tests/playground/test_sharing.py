@@ -84,10 +84,12 @@ def test_the_document_that_was_open_is_kept_when_a_link_is_opened(playground: Pl
     playground.write("Something of my own").kept()
     playground.page.goto("about:blank")
     playground.open(link)
+    expect(playground.button("Reproduce")).to_be_visible()
     playground.page.get_by_role("button", name="Stories:").click()
     expect(playground.page.locator(".stories li")).to_have_count(2)
     playground.page.locator(".stories button.story", has_text="Something of my own").click()
     playground.shows("Something of my own")
+    expect(playground.button("Reproduce")).to_have_count(0)  # it would be written over this one
 
 
 def run_program(language: str, source: str, folder: Path) -> str:

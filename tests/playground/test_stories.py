@@ -51,6 +51,8 @@ def test_stories_are_opened_named_found_and_removed(playground: Playground) -> N
     playground.write("The fox sleeps").generate()
     fox = playground.text
     playground.new_story()
+    expect(page.locator(".meter")).to_have_count(0)
+    expect(page.locator(".status")).to_have_text("0 words")
     page.keyboard.press("Control+z")
     assert playground.text == "", "undo does not lead into another story"
     playground.write("A hen walks")

@@ -170,11 +170,16 @@ def test_the_page_says_what_it_is_before_its_script_has_arrived(browser: Browser
     context.close()
 
 
-def test_a_text_that_the_model_has_ended_goes_on_anyway(playground: Playground) -> None:
+def end_at_once(playground: Playground) -> None:
+    """Answer the next completions with a text that the model has ended."""
     end = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "storyteller"}
     choice = {"text": " The end.", "index": 0, "logprobs": None, "finish_reason": "stop"}
     events = f"id: 1\ndata: {json.dumps(end | {'choices': [choice]})}\n\nid: 2\ndata: [DONE]\n\n"
     playground.page.route("**/v1/completions", lambda route: route.fulfill(body=events))
+
+
+def test_a_text_that_the_model_has_ended_goes_on_anyway(playground: Playground) -> None:
+    end_at_once(playground)
     playground.generate()
     expect(playground.notice).to_have_text("The model ended the text here.")
     playground.page.unroute("**/v1/completions")
@@ -182,6 +187,14 @@ def test_a_text_that_the_model_has_ended_goes_on_anyway(playground: Playground) 
     body = playground.request_of(lambda: playground.click("Go on anyway"))
     assert body["ban_eos_token"] is True
     assert playground.text.startswith(before) and len(playground.text) > len(before)
+
+
+def test_what_is_said_of_the_end_of_a_text_goes_with_it(playground: Playground) -> None:
+    end_at_once(playground)
+    playground.generate()
+    expect(playground.notice).to_have_text("The model ended the text here.")
+    playground.new_story()
+    expect(playground.notice).to_have_count(0)
 
 
 @pytest.mark.parametrize(

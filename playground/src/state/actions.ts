@@ -1,5 +1,5 @@
 /** What a person can do with the document: generate, branch, turn versions over, fill in, rewrite. */
-import { batch, computed, signal } from "@preact/signals";
+import { batch, computed, effect, signal } from "@preact/signals";
 import { savedMs, type Meter } from "../core/meter";
 import { childrenOf, textAt, type TreeNode } from "../core/tree";
 import { randomSeed, type Draft } from "../core/request";
@@ -10,7 +10,7 @@ import { countTokens, frameFor, promptBudget } from "./context";
 import { key, loadModels, model } from "./access";
 import { addGenerated, commitDocument, current, path, select, text, theEditor, tree, write } from "./document";
 import { run, type LiveChoice, type Progress } from "./generation";
-import { announce, dialog, notice, notify, panel, problem, showError } from "./page";
+import { announce, dialog, notice, notify, panel, problem, showError, type Notice } from "./page";
 import { parameters, settings, until } from "./settings";
 import { isStrict, start } from "./start";
 
@@ -321,6 +321,15 @@ function finish(draft: Draft, base: number, last: Progress | null): void {
   if (!abort.signal.aborted && draft.suffix === undefined) explainEnd(draft, last);
 }
 
+/** What was said of the end of a text; it goes when the text changes. */
+let said: { of: string; notice: Notice | null } | null = null;
+effect(() => {
+  const now = text.value;
+  if (said === null || said.of === now) return;
+  if (notice.peek() === said.notice) notice.value = null;
+  said = null;
+});
+
 /** A text that the model itself has ended can go on: Onward bans its end token. */
 function explainEnd(draft: Draft, { choices }: Progress): void {
   const isEnded = choices.every((choice) => choice.finish === "stop") && draft.settings.stop === undefined;
@@ -328,6 +337,7 @@ function explainEnd(draft: Draft, { choices }: Progress): void {
   if (!isEnded && !isEmpty) return;
   const goOn = { label: "Go on anyway", act: () => void generate({ ban_eos_token: true }) };
   notify(isEmpty ? "The model ends the text here: it generated nothing." : "The model ended the text here.", isStrict ? undefined : goOn);
+  said = { of: text.value, notice: notice.value };
 }
 
 function nodeOf(choice: LiveChoice, draft: Draft, fingerprint: string) {

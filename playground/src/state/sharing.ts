@@ -8,12 +8,16 @@ import { done, drafted, isReady, isRunning, restart, wasStopped, type Done } fro
 import { text, write } from "./document";
 import { notify, problem, showError } from "./page";
 import { parameters, settings } from "./settings";
-import { newStory } from "./stories";
+import { newStory, storyId } from "./stories";
 
 /** A permalink that was opened and not run yet. */
 export const shared = signal<Shared | null>(null);
 effect(() => {
   if (isRunning.value) shared.value = null;
+});
+effect(() => {
+  void storyId.value;
+  shared.value = null; // it would be written over another story
 });
 
 /** Returns the address of the last completion, or of the document where it has been edited since. */

@@ -6,7 +6,7 @@ import { markdown, readStory, storyFile } from "../core/story_file";
 import { EMPTY_TREE, textAt, type Tree } from "../core/tree";
 import { fromFile, toFile } from "../core/tree_file";
 import { countWords } from "../core/words";
-import { isRunning, recall } from "./actions";
+import { isRunning, meter, recall } from "./actions";
 import { notes, showCut } from "./context";
 import { commitDocument, current, FIRST_PROMPT, reopen, text, theEditor, tree } from "./document";
 import { download } from "./download";
@@ -207,6 +207,7 @@ function show(id: string, name: string, story: { tree: Tree; notes: Notes; curre
     notes.value = story.notes;
     current.value = story.current;
     text.value = story.text;
+    meter.value = null; // the figures are those of another story
   });
   recall();
   reopen();

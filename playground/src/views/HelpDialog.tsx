@@ -25,6 +25,7 @@ export function HelpDialog() {
           </div>
         ))}
       </dl>
+      <p>On a Mac, use Command instead of Ctrl, except for Ctrl Space.</p>
       <p>
         With a finger: tap a token for its alternatives, hold it to ban or favour it, swipe to the version before or after.
       </p>
@@ -35,7 +36,6 @@ export function HelpDialog() {
       <p class="hint">
         The page is made with other people's work: <a href="playground/LICENSES.txt">licences</a>.
       </p>
-      <p>On a Mac, use Command instead of Ctrl, except for Ctrl Space.</p>
     </ModalDialog>
   );
 }

@@ -40,13 +40,13 @@ export function Toolbar() {
 function Proposed() {
   return (
     <>
-      <span class="question">Keep the text that was filled in?</span>
       <button type="button" class="primary" onClick={accept}>
         Accept <kbd>Enter</kbd>
       </button>
       <button type="button" onClick={reject}>
         Reject <kbd>Esc</kbd>
       </button>
+      <span class="question">Keep the text that was filled in?</span>
     </>
   );
 }
@@ -63,7 +63,7 @@ function Actions() {
           Continue <kbd>Ctrl ⏎</kbd>
         </button>
       )}
-      <button type="button" disabled={blocked.value || !done.value} title="Go back and generate with another seed" onClick={() => void again(false)}>
+      <button type="button" class="another" disabled={blocked.value || !done.value} title="Go back and generate with another seed" onClick={() => void again(false)}>
         Another
       </button>
       <Versions />
@@ -107,6 +107,9 @@ function Versions() {
 function More() {
   return (
     <Menu label="More" face="⋯" class="icon">
+      <button type="button" class="tiny" disabled={blocked.value || !done.value} onClick={() => void again(false)}>
+        Another
+      </button>
       <button type="button" class="cramped" disabled={blocked.value} onClick={() => theEditor().undo()}>
         Undo
       </button>
