@@ -115,7 +115,7 @@ class BlockFiles:
     """The files of blocks of `block_bytes` each, as far as they are known: those of other processes are found by
     `refresh`.
 
-    `size_of`, `read`, `drop` and `discard` may be used on any thread; all others on one thread at a time.
+    `size_of`, `read`, `disregard`, `drop` and `discard` may be used on any thread; all others on one thread at a time.
     """
 
     def __init__(self, folder: Path, max_bytes: int, block_bytes: int) -> None:
@@ -217,11 +217,15 @@ class BlockFiles:
                 with suppress(OSError):
                     opened.set_time(_name(key), ns - index * RANK_NS)
 
-    def drop(self, keys: ReadOnly[bytes]) -> None:
-        """Remove the files of blocks."""
+    def disregard(self, keys: ReadOnly[bytes]) -> None:
+        """Treat blocks as if they had no files, until all files are counted again: they may be written anew."""
         with self._changing:
             for key in keys:
                 self._sizes.pop(key, None)
+
+    def drop(self, keys: ReadOnly[bytes]) -> None:
+        """Remove the files of blocks."""
+        self.disregard(keys)
         with suppress(OSError), private_folder(self.folder) as opened:
             for key in keys:
                 opened.remove(_name(key))

@@ -14,7 +14,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -191,30 +191,20 @@ class DiskCache:
             self._writer.look_around()
 
     def save(self) -> None:
-        """Write the blocks that are not on the disk, those used last first, and note when all were used: for at most
-        PREFIX_CACHE_SAVE_SECONDS, also where the disk hangs. No sequence may be left."""
+        """Write the blocks that are not on the disk, and note when the others were used, those used last first: for at
+        most PREFIX_CACHE_SAVE_SECONDS, also where the disk hangs. No sequence may be left."""
         self._look_around()
         deadline = time.monotonic() + PREFIX_CACHE_SAVE_SECONDS
         now, total = time.time_ns(), 0
-        uses: list[tuple[bytes, int]] = []
-        new: list[tuple[bytes, Node, int]] = []
         nodes = [node for node in map(self._cache.tree.node, self._cache.pool.by_last_use()) if node.is_full]
         for rank, node in enumerate(nodes):
-            key, size = self._key_of(node), file_bytes(self._files.block_bytes, node.scores)
+            key, size, ns = self._key_of(node), file_bytes(self._files.block_bytes, node.scores), now - rank * RANK_NS
             total += size
-            if total > self._files.max_bytes:
+            if total > self._files.max_bytes or not self._writer.wait_for_room(size, deadline - time.monotonic()):
                 break
             if self._files.size_of(key) >= size:
-                uses.append((key, now - rank * RANK_NS))
-            else:
-                new.append((key, node, now - rank * RANK_NS))
-        self._writer.put(partial(self._touch, uses))
-        for index, (key, node, ns) in enumerate(new):
-            size = file_bytes(self._files.block_bytes, node.scores)
-            if not self._writer.wait_for_room(size, deadline - time.monotonic()):
-                log.info("prefix cache: %d blocks were not kept, those that were used longest ago", len(new) - index)
-                break
-            if not self._writer.may_write or not self._put_block(key, node, ns):
+                self._writer.put(partial(self._files.touch, [key], ns))
+            elif not self._writer.may_write or not self._put_block(key, node, ns):
                 break
         if not self._writer.end(deadline - time.monotonic()):
             log.info("prefix cache: the disk is too slow to keep everything")
@@ -276,6 +266,7 @@ class DiskCache:
                     break
                 except OSError as problem:
                     log.debug("prefix cache: %s cannot be read now: %s", key.hex(), problem)
+                    self._files.disregard([key])
                     break
                 if not _is_enough(scores, restore.job, self._cache.block_tokens):
                     break
@@ -325,10 +316,6 @@ class DiskCache:
         with suppress(MemoryError):
             return self._writer.put_block(key, np.concatenate(self._memory(node.block)), node.scores, ns)
         return False
-
-    def _touch(self, uses: Iterable[tuple[bytes, int]]) -> None:
-        for key, ns in uses:
-            self._files.touch([key], ns)
 
     def _key_of(self, node: Node) -> bytes:
         """Return the key of a full block's file."""
