@@ -18,6 +18,8 @@ from .whole_files import WholeFiles
 
 SLOW_FILE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow", re.MULTILINE)
 
+LOGGERS = [logging.getLogger(name) for name in ("onward", "uvicorn")]
+
 # A busy machine is no failure: no property test looks at the clock.
 settings.register_profile("random", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("random"), derandomize=True)
@@ -56,17 +58,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
     """A server that a test runs in this process sets up the process's logging, which is not for the tests after it:
-    they would write to the terminal."""
-    loggers = [logging.getLogger(name) for name in ("onward", "uvicorn")]
-    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
-    yield
-    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
-        if (logger.handlers, logger.level, logger.propagate) != (handlers, level, propagate):
-            logger.handlers[:], logger.propagate = handlers, propagate
-            logger.setLevel(level)
+    they would write to the terminal. (A fixture would cost each test more.)"""
+    for logger in LOGGERS:
+        if logger.handlers:
+            logger.handlers.clear()
+            logger.setLevel(logging.NOTSET)
+            logger.propagate = True
 
 
 @pytest.fixture(scope="module", autouse=True)

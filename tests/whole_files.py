@@ -1,15 +1,25 @@
 """Workers of pytest-xdist collect a file of tests when they run it. Otherwise each of them would import all tests and
-make items of them first, which takes seconds of every processor.
+make items of them first, which takes seconds of every processor. They report less, too: of a test that passed, its call
+and what took long; and the time limit of pytest's faulthandler is set anew every few seconds, not for every test: it
+ends a thread each time, for which a busy machine takes milliseconds.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from _pytest.runner import runtestprotocol
+
+LONG_SECONDS = 0.01
+"""Preparations that take longer are reported: they may be among the slowest (`--durations`)."""
+LIMIT_EVERY_SECONDS = 10.0
+"""How often the time limit is set anew."""
 
 
 class _File(pytest.File):
@@ -40,22 +50,40 @@ class WholeFiles:
         return result
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """Collect and run the tests of a file. The fixtures of its folder and of the session stay for the next one."""
         if not isinstance(item, _WholeFile):
-            return None
-        session = item.session
+            return _run(item, nextitem)
+        session, plugins = item.session, item.config.pluginmanager
+        protocol = plugins.subset_hook_caller("pytest_runtest_protocol", [plugins.get_plugin("faulthandler")])
         tests = _collect(item)
-        place = session.items.index(item)
+        place, limited = session.items.index(item), time.monotonic()
         for test, following in zip(tests, [*tests[1:], nextitem], strict=False):
             session.items[place] = test  # the worker compares it with what is reported
-            item.ihook.pytest_runtest_protocol(item=test, nextitem=following)
+            if time.monotonic() - limited > LIMIT_EVERY_SECONDS:
+                limited = time.monotonic()
+                _limit(item.config)
+            protocol(item=test, nextitem=following)
             if session.shouldfail or session.shouldstop:
                 break
         session.items[place] = item
         if not tests:
             runtestprotocol(item, log=False, nextitem=nextitem)  # for the fixtures that end here
         return True
+
+
+def _run(test: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    for report in runtestprotocol(test, nextitem=nextitem, log=False):
+        if report.when == "call" or not report.passed or report.duration > LONG_SECONDS:
+            test.ihook.pytest_runtest_logreport(report=report)
+    return True
+
+
+def _limit(config: pytest.Config) -> None:
+    """Set the time limit anew, as pytest's faulthandler did for the file."""
+    if seconds := float(config.getini("faulthandler_timeout")):
+        exits = config.getini("faulthandler_exit_on_timeout")
+        faulthandler.dump_traceback_later(seconds, exit=exits, file=config.stash[fault_handler_stderr_fd_key])
 
 
 def _collect(item: _WholeFile) -> list[pytest.Item]:
