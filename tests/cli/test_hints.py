@@ -81,6 +81,13 @@ def test_a_flag_of_another_server(flag: str, meant: str) -> None:
     assert f"No such option {flag!r}. Did you mean {meant!r}?" in onward("serve", flag, "1").stderr
 
 
+def test_the_script_for_shells_is_not_what_completes_a_prompt() -> None:
+    result = onward("completion", "create", "Once")
+    assert result.exit_code == 2 and "'create' is not one of 'bash', 'zsh', 'fish'. To complete a prompt: onward" in (
+        result.stderr
+    )
+
+
 def test_a_hint_names_only_a_flag_of_the_command() -> None:
     assert "No such option '--temp'." in (shown := onward("doctor", "--temp", "1").stderr)
     assert "--temperature" not in shown

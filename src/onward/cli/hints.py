@@ -102,10 +102,12 @@ def command_hint(name: str, commands: Iterable[str]) -> str:
 
 
 def corrected(problem: click.UsageError) -> click.UsageError:
-    """Return the error with a hint: the flag that was probably meant, or quotes around a prompt."""
+    """Return the error with a hint: the flag or command that was probably meant, or quotes around a prompt."""
     if isinstance(problem, click.NoSuchOption) and problem.ctx is not None:
         return _corrected_flag(problem, problem.ctx)
     command = problem.ctx.command if problem.ctx else None
+    if isinstance(problem, click.BadParameter) and command is not None and command.name == "completion":
+        return click.UsageError(f"{problem.format_message()} {_CREATE}", problem.ctx)
     is_prompt = command is not None and any(each.name == "positional" for each in command.params)
     if is_prompt and problem.message.startswith("Got unexpected extra argument"):
         return click.UsageError(f"{problem.message.rstrip('.')}. {_EXTRA_WORDS}", problem.ctx)

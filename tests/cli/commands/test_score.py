@@ -147,6 +147,10 @@ def test_a_comparison_with_itself_has_no_difference(tmp_path: Path) -> None:
     ("arguments", "problem"),
     [
         (["-"], "Standard input contains no text."),
+        (
+            ["--compare", "toy", "in.txt"],
+            "Standard input contains no text. FILE comes after two models: --compare A B FILE.",
+        ),
         (["in.txt", "--compare", "toy", "toy", "-o", "x"], "--compare prints one result for two models"),
         (["in.txt", "-m", "toy", "--window", "99999"], "longer than the model's context"),
         (["in.txt", "-m", "toy", "--window", "10", "--overlap", "10"], "must be at least 1, and less than the window"),

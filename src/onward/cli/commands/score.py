@@ -20,6 +20,7 @@ from onward.cli.output.formats import emit, table
 from onward.cli.output.terminal import dotted, pluralize, style_of, visible, warn
 from onward.cli.session import Session
 from onward.cli.source.open import open_source
+from onward.errors import SetupError
 
 HELP = """Score texts: how likely a model finds each of their tokens.
 
@@ -53,7 +54,12 @@ def score(
     from onward.cli.score.texts import read_texts
 
     raise_on_interrupt()
-    texts = read_texts(source, form)
+    try:
+        texts = read_texts(source, form)
+    except SetupError as problem:
+        if compare is None or source is not None:
+            raise
+        raise SetupError(f"{problem} FILE comes after two models: --compare A B FILE.") from None
     asked = _Asked(session, top, window, overlap)
     if compare is not None:
         if model or output or as_csv or top:
