@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from onward.completions.sampling_params import sampling_params
 from onward.completions.token_rules import NO_RULES
 from onward.engine_load import EngineLoad
 from onward.model_files.toy import END
+from onward.models.registry import ListedModel
 from onward.sampling.params import Mirostat, SamplingParams
 from onward.server.app import make_app
 from onward.server.keys import collect_keys
@@ -276,6 +278,22 @@ async def test_slots_are_the_rows_of_the_batch() -> None:
     assert [slot["id"] for slot in slots] == [0, 1, 2] and not any(slot["is_processing"] for slot in slots)
     busy = await Call(make_app(FakeBackend(), settings(max_rows=3)), "GET", "/slots?fail_on_no_slot=1").done()
     assert busy.status == 503 and busy.json["error"]["type"] == "unavailable_error"
+
+
+@in_loop
+async def test_slots_of_an_adapter_are_those_of_its_base() -> None:
+    class Adapted(FakeBackend):
+        def models(self) -> list[ListedModel]:
+            base, adapter = super().models()
+            return [base, replace(adapter, parent=base.id)]
+
+        def load(self) -> dict[str, EngineLoad]:
+            (only,) = super().load().values()
+            return {"storyteller": only, "org/tiny": EngineLoad()}
+
+    app = make_app(Adapted(), settings(max_rows=4))
+    slots = (await Call(app, "GET", "/slots?model=org/tiny").done()).json
+    assert sum(slot["is_processing"] for slot in slots) == 3
 
 
 @in_loop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 import onward
 from onward.compose import compose
+from onward.compose.backend import start_engine
 from onward.errors import ModelFolderError, SetupError
 from onward.model_files.gguf import GGUFFiles
 from onward.model_files.safetensors import SafetensorsFiles
@@ -134,6 +136,14 @@ def test_adapters_are_served_beside_their_base(tmp_path: Path, monkeypatch: pyte
     assert resolve(f"{base}+{tmp_path / 'a.gguf'}").id == "base+a.gguf"
     with pytest.raises(SetupError, match="--lora base=… has the name of a model"):
         compose(Settings(model=(str(base),), lora=(("base", str(tmp_path / "a.gguf")),)))
+
+
+def test_replicas_of_a_cluster_have_none(tmp_path: Path) -> None:
+    metadata, tensors = tiny("llama")
+    base = gguf(tmp_path / "base.gguf", metadata, tensors)
+    adapter = write_gguf_adapter(tmp_path / "a.gguf", changes(tensors, "llama"))
+    with pytest.raises(SetupError, match="Replicas have no adapters"):
+        start_engine(Settings(model=(f"{base}+{adapter}",)), lambda line: None, ExitStack())
 
 
 @pytest.mark.parametrize(

@@ -53,11 +53,16 @@ def check_logits(
     reference = Reference(metadata, tensors)
     reference.long_rope = long_rope
     expected = log_softmax(reference.logits(tokens))
-    options = RuntimeOptions(threads=1, precision="exact", kv_memory=8_000_000, cache_dir=cache, adapter=adapter)
+    options = RuntimeOptions(threads=1, precision="exact", kv_memory=8_000_000, cache_dir=cache)
     loaded = load_model(files, replace(options, context_length=asked), lambda line: None)
-    model = loaded.model
+    model, name = loaded.model, ""
     try:
-        found = log_softmax(model.evaluate([Row(0, tokens, 0, range(model.shape.blocks_for(NUM_TOKENS)), NUM_TOKENS)]))
+        if adapter is not None:
+            assert loaded.adapters is not None
+            name, read = loaded.adapters.read(adapter)
+            loaded.adapters.add(name, read)
+        row = Row(0, tokens, 0, range(model.shape.blocks_for(NUM_TOKENS)), NUM_TOKENS, name)
+        found = log_softmax(model.evaluate([row]))
         assert model.context_length == served
     finally:
         model.close()

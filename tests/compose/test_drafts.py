@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from onward.errors import SetupError
 from onward.models.resolve import resolve
 from onward.settings import Settings
 from tests.checkpoints.hugging_face import write_folder
+from tests.runtimes.native.test_adapters import write_adapter, write_base
 
 UPSTREAM = "there=vllm+http://127.0.0.1:1"
 ASKED: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 60, "ignore_eos": True, "logprobs": 2}
@@ -69,6 +71,32 @@ def test_a_model_with_other_tokens_is_refused_and_both_are_named(model: str) -> 
     with pytest.raises(SetupError) as refused:
         compose(Settings(model=(model,), draft=(("", other),))).close()
     assert str(refused.value).startswith(f"{other} cannot draft for {model}, because its tokenizer is another one (")
+
+
+def test_a_base_and_its_adapters_have_one_draft_model_and_no_byte_changes(tmp_path: Path) -> None:
+    base = str(write_base(tmp_path / "base.gguf", "llama"))
+    lora = tuple((name, str(write_adapter(tmp_path / name, "llama", seed))) for seed, name in enumerate("ab", 1))
+    settings = Settings(model=(base,), lora=lora, kv_memory=8_000_000, engine_process="off")
+
+    def answers(settings: Settings) -> list[Any]:
+        backend = compose(settings)
+        assert len({model.engine for model in backend.served.values()}) == 1
+
+        async def run() -> list[Any]:
+            fields = {"prompt": "abc", "max_tokens": 40, "temperature": 0, "ignore_eos": True, "logprobs": 2}
+            requests = [check_request({"model": name, **fields}) for name in ("base", "a", "b")]
+            found = [await fold_whole(await backend.complete(each), each) for each in requests]
+            await backend.aclose()
+            return [each.choices for each in found]
+
+        return asyncio.run(run())
+
+    assert answers(replace(settings, draft=(("", base),))) == answers(settings)
+    with pytest.raises(SetupError, match="base and a have one engine, and so one draft model"):
+        other = str(write_base(tmp_path / "other.gguf", "llama"))
+        compose(replace(settings, draft=(("", base), ("a", other))))
+    with pytest.raises(SetupError, match=r"base\+a cannot draft for base, because it has an adapter"):
+        compose(replace(settings, draft=(("", f"{base}+{tmp_path / 'a'}"),)))
 
 
 def test_a_model_that_a_program_computes_has_no_draft_model(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onward.compose.served import _filtered
+from onward.compose.served import _fingerprint
 from onward.compose.upstreams import BATCH_INVARIANT, fingerprint_of, promises_bytes
 from onward.settings import Settings
 from onward.values import ContentFilterSetting
@@ -18,8 +18,8 @@ def test_only_engines_that_compute_the_same_bits_again_promise_bytes(
 ) -> None:
     settings = Settings(content_filter=filters)
     own = "fp_0a1b2c3d4e5f"
-    fingerprints = [_filtered(settings, fingerprint_of(description)) for description in UPSTREAMS]
+    fingerprints = [_fingerprint(settings, "", fingerprint_of(description)) for description in UPSTREAMS]
     assert not any(map(promises_bytes, fingerprints)), fingerprints
-    assert promises_bytes(_filtered(settings, own))
-    assert promises_bytes(_filtered(settings, fingerprint_of(UPSTREAMS[1], BATCH_INVARIANT)))
-    assert (_filtered(settings, own) == own) == (not filters), "filters change the text"
+    assert promises_bytes(_fingerprint(settings, "", own))
+    assert promises_bytes(_fingerprint(settings, "", fingerprint_of(UPSTREAMS[1], BATCH_INVARIANT)))
+    assert (_fingerprint(settings, "", own) == own) == (not filters), "filters change the text"

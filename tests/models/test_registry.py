@@ -11,7 +11,7 @@ from onward.models.registry import ListedModel, did_you_mean, listed_models, rea
 
 
 def test_models_come_first_and_aliases_have_the_times_of_their_models() -> None:
-    listed = listed_models({"storyteller": 5, "org/m": 7}, {"davinci-002": "org/m"}, {"babbage-002": "storyteller"})
+    listed = listed_models({"storyteller": 5, "org/m": 7}, {"davinci-002": "org/m"}, {"babbage-002": "storyteller"}, {})
     assert listed == [
         ListedModel(id="storyteller", created=5, owned_by="onward"),
         ListedModel(id="org/m", created=7, owned_by="org"),

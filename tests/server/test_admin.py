@@ -56,6 +56,12 @@ class FakeModels:
     async def remove(self, model_id: str, permit: Permit) -> None:
         await self._do(permit, model_id)
 
+    async def load_adapter(self, name: str, path: str, base: str | None, permit: Permit, *, in_place: bool) -> None:
+        await self._do(permit, name, path, base, in_place)
+
+    async def unload_adapter(self, name: str, permit: Permit) -> None:
+        await self._do(permit, name)
+
     async def apply(self, settings: Settings, permit: Permit) -> ModelChange:
         await self._do(permit, settings.model)
         return self.change
@@ -74,8 +80,8 @@ class Served:
 
     async def call(self, method: str, path: str = "", body: object = None, *, key: str = "sk-chief") -> Call:
         content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        call = Call(self.app, method, f"/v1/admin/models{path}", content, authorization=f"Bearer {key}")
-        return await call.done()
+        url = path if path.startswith("/v1/") else f"/v1/admin/models{path}"
+        return await Call(self.app, method, url, content, authorization=f"Bearer {key}").done()
 
     @property
     def audit(self) -> list[tuple[str, str, str, str]]:

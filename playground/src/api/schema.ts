@@ -147,6 +147,8 @@ export interface components {
             created: number;
             /** @description The owner of the model. */
             owned_by: string;
+            /** @description The model that this one, a LoRA adapter, changes. Left out for other models. */
+            parent?: string;
         };
         /**
          * ModelList

@@ -12,7 +12,7 @@ from onward.api import refusals
 from onward.api.openai.files import body
 from onward.api.openai.response import WireObject, describe
 from onward.api.operations import Operation, get
-from onward.api.routes import Node
+from onward.api.routes import JSON, Node
 from onward.backends.base import LiveModel
 from onward.errors import ApiError, InvalidRequest
 
@@ -70,10 +70,11 @@ def check_new(fields: Mapping[str, Any]) -> NewModel:
     if fields.get("model") is None:
         raise refusals.missing("model")
     given = fields.get("id")
-    return NewModel(_text("model", fields["model"]), None if given is None else _id(_text("id", given)))
+    return NewModel(text("model", fields["model"]), None if given is None else printable("id", text("id", given)))
 
 
-def _text(name: str, value: object) -> str:
+def text(name: str, value: object) -> str:
+    """Return the value of a field that is a short text. Raises InvalidRequest."""
     if not isinstance(value, str):
         raise refusals.wrong_type(name, "a string", value)
     if not value.strip():
@@ -83,11 +84,12 @@ def _text(name: str, value: object) -> str:
     return value
 
 
-def _id(value: str) -> str:
+def printable(name: str, value: str) -> str:
+    """Return the value of a field that becomes the name of a model. Raises InvalidRequest."""
     if not value.isprintable() or value != value.strip():
         raise InvalidRequest(
-            "Invalid 'id': it must consist of printable characters, without spaces around it.",
-            param="id",
+            f"Invalid '{name}': it must consist of printable characters, without spaces around it.",
+            param=name,
             code="invalid_value",
         )
     return value
@@ -115,7 +117,7 @@ def admin_schemas(ref_template: str) -> dict[str, Any]:
         "removed, and still has requests.",
         "source": "Its path, or the servers that compute it.",
         "added": "Whether it was added while the server ran, not by the settings.",
-        "running": "Running sequences; of a model that is ending, requests.",
+        "running": "Running sequences; of a model that is ending, and of an adapter beside its base, requests.",
         "folders": "The folders of --model-folder.",
     }
     for schema in schemas.values():
@@ -155,16 +157,19 @@ _NEW: Node = {
 }
 
 
-def _operation(name: str, summary: str, schema: str, errors: tuple[str, ...], **more: Any) -> Operation:
-    described = get(name, summary, schema=schema, errors=("401", *errors))
+def operation(
+    name: str, summary: str, schema: str | None, errors: tuple[str, ...], *, media: str = JSON, **more: Any
+) -> Operation:
+    """Return the operation of a route for admin keys: see `operations.get`."""
+    described = get(name, summary, media, schema=schema, errors=("401", *errors))
     return lambda profile: described(profile) | {"tags": ["Administration"], **more}
 
 
-LIST = _operation("listAdminModels", "The models of this server, by an admin key.", "AdminModelList", ())
-CREATE = _operation(
+LIST = operation("listAdminModels", "The models of this server, by an admin key.", "AdminModelList", ())
+CREATE = operation(
     "addModel", "Load a model, and serve it, in place of the one that has its id.", "AdminModel",
     ("400", "408", "409", "413", "503"), requestBody=body("application/json", _NEW),
 )  # fmt: skip
-DELETE = _operation(
+DELETE = operation(
     "removeModel", "Serve a model no more. Its requests finish.", "AdminModelDeleted", ("400", "404", "409", "503")
 )

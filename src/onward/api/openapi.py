@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from onward.api.adapters import adapter_schemas
 from onward.api.admin import admin_schemas
 from onward.api.dialects import DIALECTS
 from onward.api.openai.batches import batch_schemas
@@ -116,5 +117,6 @@ def _components(profile: Profile) -> dict[str, Schema]:
         "Error": error_schema(),
         **batch_schemas("#/components/schemas/{name}"),
         **admin_schemas("#/components/schemas/{name}"),
+        **adapter_schemas(),
         **server_schemas(),
     }

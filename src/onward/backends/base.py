@@ -102,7 +102,8 @@ class Backend(Protocol):
         ...
 
     def load(self) -> dict[str, EngineLoad]:
-        """Return the load that each engine published last, by model id. A snapshot."""
+        """Return the load that each engine published last, by model id. Of models that share an engine, which differ in
+        their adapters, the first has all of it. A snapshot."""
         ...
 
     def drain(self) -> None:
@@ -173,6 +174,16 @@ class LiveModels(Protocol):
 
     async def remove(self, model_id: str, permit: Permit) -> None:
         """Serve a model no more. Raises ModelNameError for one that is not served, SetupError for the last one."""
+        ...
+
+    async def load_adapter(self, name: str, path: str, base: str | None, permit: Permit, *, in_place: bool) -> None:
+        """Load an adapter by its path in one of the folders, and serve it as a model; `in_place`: also in place of
+        another adapter of this name. `base`: the model that it changes, None for the first. Raises ModelNameError where
+        one of them does not exist, else SetupError."""
+        ...
+
+    async def unload_adapter(self, name: str, permit: Permit) -> None:
+        """Serve an adapter no more. Raises ModelNameError for one that is not served, SetupError for the last model."""
         ...
 
     async def apply(self, settings: Settings, permit: Permit) -> ModelChange:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +19,7 @@ from onward.backends.answer import EmbeddedAnswer, error_of
 from onward.backends.backlog import Backlog
 from onward.backends.base import Admit, Health, ModelHealth, Needs, TokenizerInfo
 from onward.backends.delivery import Delivery
+from onward.backends.shared_engine import SharedEngine
 from onward.completions.choices import ChoiceStream
 from onward.completions.constraints import constraint_check, identity
 from onward.completions.filters import ContentFilters
@@ -28,7 +30,6 @@ from onward.completions.request import CompletionRequest
 from onward.constraints.errors import GrammarError
 from onward.constraints.process.checker import GrammarChecker, QueueFull
 from onward.engine.client import EngineClient, EngineState
-from onward.engine.events import Event
 from onward.engine.model import Tokenizer
 from onward.engine_load import EngineLoad
 from onward.errors import ApiError, EngineStopped, Overloaded
@@ -45,38 +46,51 @@ _model_numbers = itertools.count()
 
 
 class EmbeddedModel:
-    """A served model and its engine client, which it owns and starts. `fingerprint_of` makes the `system_fingerprint`
-    of the engine's, which changes exactly when results may change. Used on event loops; events arrive on a thread of
-    the engine client.
+    """A served model and its engine, which others may share. `fingerprint_of` makes the `system_fingerprint`
+    of the engine's, which changes exactly when results may change. Used on event loops.
     """
 
     def __init__(
         self,
         served: ServedModel,
-        engine: EngineClient,
+        engine: EngineClient | SharedEngine,
         fingerprint_of: Callable[[str], str] = str,
         filters: ContentFilters | None = None,
         backlog: Backlog | None = None,
         max_wait: float = 0.0,
         found: ResolvedModel | None = None,
     ) -> None:
-        """`max_wait`: seconds that a request may wait for its first job to be started; 0: any time. `found`: where the
-        model is, if it is on this machine."""
+        """`engine`: one that is shared is in use for this model already. `backlog`: of one that is not. `max_wait`:
+        seconds that a request may wait for its first job to be started; 0: any time. `found`: where the model is, if it
+        is on this machine."""
         self.served = served
         self.found = found
         self.number = next(_model_numbers)
         """Of this process: another model may be served under the same id later."""
-        self.engine = engine
+        if isinstance(engine, SharedEngine):
+            self.shared = engine
+        else:
+            self.shared = SharedEngine(engine, backlog)
+            self.shared.use()
+        self._is_stopped = False
+        self._stop_lock = threading.Lock()
+        self.engine = self.shared.client
+        self.backlog = self.shared.backlog
         self._fingerprint_of = fingerprint_of
         self.filters = filters
-        self.backlog = backlog or Backlog()
         self._max_wait = max_wait
         self.answers: dict[int, EmbeddedAnswer] = {}
         """The running answer of each job, by job id."""
         self._planning: set[int] = set()
         """Numbers of the requests that are not submitted yet."""
         self._deliveries: WeakValueDictionary[asyncio.AbstractEventLoop, Delivery] = WeakValueDictionary()
-        engine.start(self._deliver)
+
+    def stop(self) -> None:
+        """Stop the engine, or free the model's adapter where others use the engine. May be called again. Blocks."""
+        with self._stop_lock:
+            if not self._is_stopped:
+                self.shared.leave(self.served.adapter)
+                self._is_stopped = True
 
     @property
     def fingerprint(self) -> str:
@@ -121,6 +135,7 @@ class EmbeddedModel:
                 timer.cancel()
             for job_id in job_ids:
                 self.answers.pop(job_id, None)
+                self.shared.answers.pop(job_id, None)
             if cancel:
                 self.engine.cancel(request_number)
 
@@ -139,7 +154,8 @@ class EmbeddedModel:
             planned.warning,
             trace := current.get(),
         )
-        self.answers.update(dict.fromkeys(job_ids, answer))
+        for answers in (self.answers, self.shared.answers):
+            answers.update(dict.fromkeys(job_ids, answer))
         try:
             if trace is not None:
                 trace.submitted()
@@ -159,16 +175,6 @@ class EmbeddedModel:
         if delivery is None:
             delivery = self._deliveries[loop] = Delivery(loop)
         return delivery
-
-    def _deliver(self, events: Sequence[Event]) -> None:
-        """Post the events of one step to the event loops of their answers. Called on a thread of the engine client."""
-        steps: dict[Delivery, dict[EmbeddedAnswer, list[Event]]] = {}
-        for event in events:
-            answer = self.answers.get(event.job)
-            if answer is not None:
-                steps.setdefault(answer.delivery, {}).setdefault(answer, []).append(event)
-        for delivery, step in steps.items():
-            delivery.post(step.items())
 
 
 @dataclass(slots=True)
@@ -222,7 +228,7 @@ class EmbeddedBackend:
     async def _end(self, model: EmbeddedModel) -> None:
         while not model.is_idle:
             await asyncio.sleep(ENDED_POLL_SECONDS)
-        await asyncio.to_thread(model.engine.stop)
+        await asyncio.to_thread(model.stop)
         del self.ending[model]
 
     async def _submit(
@@ -299,7 +305,11 @@ class EmbeddedBackend:
         return Health("ready", models=models)
 
     def load(self) -> dict[str, EngineLoad]:
-        return {model_id: model.engine.load for model_id, model in self.served.items()}
+        first = {model.shared: model_id for model_id, model in reversed(self.served.items())}
+        return {
+            model_id: model.engine.load if first[model.shared] == model_id else EngineLoad()
+            for model_id, model in self.served.items()
+        }
 
     def drain(self) -> None:
         self._draining = True
@@ -307,14 +317,14 @@ class EmbeddedBackend:
     async def aclose(self) -> None:
         self._draining = True
         self.checker.close()
-        await asyncio.gather(*(asyncio.to_thread(model.engine.stop) for model in (*self.served.values(), *self.ending)))
+        await asyncio.gather(*(asyncio.to_thread(model.stop) for model in (*self.served.values(), *self.ending)))
 
     def close(self) -> None:
         """As `aclose`, for callers without an event loop."""
         self._draining = True
         self.checker.close()
         for model in (*self.served.values(), *self.ending):
-            model.engine.stop()
+            model.stop()
 
     def _find(self, name: str | None) -> EmbeddedModel:
         """Return the model of that name; the first one if there is no name (request checks decide whether it may be

@@ -17,6 +17,11 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 """Files of a folder with a LoRA adapter."""
 
 
+def adapter_files(path: Path) -> tuple[Path, ...]:
+    """Return the files that an adapter is read from."""
+    return (path / ADAPTER_WEIGHTS, path / ADAPTER_CONFIG) if path.is_dir() else (path,)
+
+
 def is_companion(name: str) -> bool:
     """Return whether a file accompanies a model without being one: an image projector, or an importance matrix."""
     return _COMPANION.search(name) is not None

@@ -34,7 +34,8 @@ MAX_TRUNCATED_CONTEXTS = 8
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """What a plan needs to know about a model. `context_length` is in tokens, prompt and completion together; `lacks`
-    are the names of features that its engine does not have (`completions.features`)."""
+    are the names of features that its engine does not have (`completions.features`); `adapter`: the id of its adapter,
+    "" if it has none."""
 
     id: str
     tokenizer: Tokenizer
@@ -43,6 +44,7 @@ class ServedModel:
     infill: Infill | None
     reasoning_markers: Markers | None = None
     lacks: tuple[str, ...] = ()
+    adapter: str = ""
 
     @property
     def references(self) -> References:
@@ -194,6 +196,7 @@ def _plan_prompt(
         salt=_salt(request),
         priority=request.priority,
         is_background=request.is_background,
+        adapter=model.adapter,
     )
     return PlannedPrompt(job, text, visible, token_bytes, max(1, len(job_prompt) - num_implicit))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onward.compose.drafts import refuse_drafts, require_same_tokens, with_drafts
+from onward.compose.drafts import draft_of, refuse_drafts, require_same_tokens, with_drafts
 from onward.compose.engine import (
     EngineConfig,
     LoadedModels,
@@ -22,7 +22,7 @@ from onward.compose.engine import (
     make_engine,
 )
 from onward.compose.programs import AUTO, kind_of, resolve_for_program, start_program, wanted_engines
-from onward.compose.served import Served, make_backend, make_filters, names_of
+from onward.compose.served import Served, make_backend, make_filters, model_names
 from onward.compose.upstreams import connect, resolve_tokenizer
 from onward.errors import SetupError
 from onward.machine import address_space_limit
@@ -81,7 +81,7 @@ def compose(
         return _compose_cluster(settings, filters, progress)
     wanted = wanted_engines(settings)
     models = resolve_models(settings, progress, wanted)
-    names, upstreams = names_of(settings, models), named_upstreams(settings)
+    names, upstreams = model_names(settings, models), named_upstreams(settings)
     elsewhere = upstreams.keys() | {name for name, word in wanted.items() if word != AUTO}
     if settings.prefix_cache_dir is not None and not settings.model_folder and elsewhere.issuperset(models):
         raise SetupError("--prefix-cache-dir is for models that Onward computes: remove it.")
@@ -118,7 +118,8 @@ def start_engines(
     spare: SpareProcess | None = None,
 ) -> list[Served]:
     """Return models, in their order, with their engines: the servers of `upstreams`, the programs that `wanted` says,
-    and for all others Onward's own. `on_failure` stops them. Slow; blocks. Raises SetupError.
+    and for all others Onward's own, one for a model and all its adapters. `on_failure` stops them. Slow; blocks. Raises
+    SetupError.
 
     `drop_pages`: of files that only loading needed; no engine may run in this process yet. `must_fit`: weights that
     would have to be read from the file at each step are refused.
@@ -132,15 +133,28 @@ def start_engines(
     if local:
         _require_address_space()
         if in_processes:
-            served = _start_processes(settings, local, progress, on_failure, spare, must_fit=must_fit)
+            served = _start_processes(settings, _by_base(local), progress, on_failure, spare, must_fit=must_fit)
         else:
-            served = _start_threads(settings, local, progress, on_failure, drop_pages=drop_pages, must_fit=must_fit)
+            served = _start_threads(
+                settings, _by_base(local), progress, on_failure, drop_pages=drop_pages, must_fit=must_fit
+            )
     served += _connect(settings, upstreams, models, progress, on_failure)
     for name, kind in kinds.items():
         found, tokenizer = models[name], tokenizers[name]
         served.append(Served(found, tokenizer, start_program(kind, found, tokenizer, settings, progress, on_failure)))
     by_id = {one.found.id: one for one in served}
     return [by_id[found.id] for found in models.values()]
+
+
+Groups = Mapping[str, Sequence[ResolvedModel]]
+"""The models of each engine, which differ in their adapters, by the name of the first."""
+
+
+def _by_base(models: Mapping[str, ResolvedModel]) -> Groups:
+    groups: dict[Path, tuple[str, list[ResolvedModel]]] = {}
+    for name, found in models.items():
+        groups.setdefault(found.path.absolute(), (name, []))[1].append(found)
+    return dict(groups.values())
 
 
 def _has_foreign_code(settings: Settings) -> bool:
@@ -165,7 +179,7 @@ def _compose_cluster(settings: Settings, filters: ContentFilters | None, progres
     with ExitStack() as on_failure:
         served = [Served(*each) for each in connect_models(settings, progress, on_failure)]
         models = {one.found.id: one.found for one in served}
-        return make_backend(settings, served, names_of(settings, models), filters, on_failure)
+        return make_backend(settings, served, model_names(settings, models), filters, on_failure)
 
 
 def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) -> Served:
@@ -173,6 +187,8 @@ def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) 
     `on_failure` stops it. Raises SetupError."""
     wanted = wanted_engines(settings)
     models = resolve_models(settings, progress, wanted)
+    if any(found.adapter is not None for found in models.values()):
+        raise SetupError("Replicas have no adapters: merge the adapter into the model, or serve it without a cluster.")
     [served] = start_engines(
         settings, models, {}, wanted, progress, on_failure, in_processes=settings.engine_process == "on"
     )
@@ -267,14 +283,14 @@ def _connect(
 
 def _start_processes(
     settings: Settings,
-    models: dict[str, ResolvedModel],
+    groups: Groups,
     progress: Progress,
     on_failure: ExitStack,
     spare: SpareProcess | None,
     *,
     must_fit: bool,
 ) -> list[Served]:
-    """Start a process per model; `on_failure` stops them. Raises SetupError.
+    """Start a process per group; `on_failure` stops them. Raises SetupError.
 
     One after the other: each takes its share of the memory that is free. `must_fit` is for the first start: a process
     that replaces one that was lost takes the model as it can.
@@ -283,7 +299,8 @@ def _start_processes(
     from onward.engines.child.supervised import SupervisedEngine
 
     served: list[Served] = []
-    for name, found in models.items():
+    for name, group in groups.items():
+        found = replace(group[0].base, draft=draft_of(group))
         progress(f"Loading {name}")
         described: Future[bytes] = Future()
         launchers = [
@@ -303,7 +320,7 @@ def _start_processes(
         engine.begin()
         tokenizer = _describe(found, settings, described)  # while the process loads the model
         engine.wait_until_ready()
-        served.append(Served(found, tokenizer, engine))
+        served += [Served(each, tokenizer, engine) for each in group]
     trim_heap()
     return served
 
@@ -326,7 +343,7 @@ def _describe(found: ResolvedModel, settings: Settings, described: Future[bytes]
 
 def _start_threads(
     settings: Settings,
-    models: dict[str, ResolvedModel],
+    groups: Groups,
     progress: Progress,
     on_failure: ExitStack,
     *,
@@ -336,24 +353,25 @@ def _start_threads(
     """Load the models into this process; `on_failure` closes them. Raises SetupError."""
     from onward.engine.thread import EngineThread
 
-    loaded: list[tuple[ResolvedModel, EngineConfig, LoadedModels, Tokenizer]] = []
+    loaded: list[tuple[Sequence[ResolvedModel], EngineConfig, LoadedModels, Tokenizer]] = []
     with kernels_loading(progress) as kernels_loaded, ThreadPoolExecutor(1, "onward-tokenizers") as executor:
-        for name, found in models.items():
+        for name, group in groups.items():
+            found = replace(group[0].base, draft=draft_of(group))
             progress(f"Loading {name}")
             config = EngineConfig.create(found, settings, must_fit=must_fit)
             loading = executor.submit(_load_tokenizer, found, settings)
             both = load_models(config, progress)
             on_failure.callback(both.close)
-            loaded.append((found, config, both, loading.result()))
+            loaded.append((group, config, both, loading.result()))
         kernels_loaded()
     trim_heap()
     if drop_pages:
         drop_loading_pages(files for _, config, _, _ in loaded for files in config.all_files())
     served: list[Served] = []
-    for found, config, both, tokenizer in loaded:
+    for group, config, both, tokenizer in loaded:
         engine, info = make_engine(config, both, tokenizer, partial(_kept, tokenizer))
-        client = EngineThread(engine, name=found.id, fingerprint=info.fingerprint)
-        served.append(Served(found, tokenizer, client))
+        client = EngineThread(engine, name=config.model_id, fingerprint=info.fingerprint)
+        served += [Served(each, tokenizer, client) for each in group]
     return served
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,9 +57,11 @@ def refuse_drafts(models: Mapping[str, ResolvedModel], elsewhere: Container[str]
 
 
 def require_same_tokens(found: ResolvedModel, tokenizer: Tokenizer, cache_dir: Path) -> None:
-    """Raise SetupError where the draft model of a model, if it has one, has other tokens. Slow; blocks."""
+    """Raise SetupError where the draft model of a model, if it has one, has an adapter, or other tokens. Slow."""
     if found.draft is None:
         return
+    if found.draft.adapter is not None:
+        raise SetupError(f"{found.draft.id} cannot draft for {found.id}, because it has an adapter: merge it.")
     if other := difference(tokenizer, found.draft.files.load_tokenizer(cache_dir)):
         raise SetupError(
             f"{found.draft.id} cannot draft for {found.id}, because its tokenizer is another one ({other}): a draft "
@@ -69,3 +71,15 @@ def require_same_tokens(found: ResolvedModel, tokenizer: Tokenizer, cache_dir: P
 
 def _not_computed_here(name: str) -> str:
     return f"--draft is for models that Onward itself computes, and {name} is computed by another program."
+
+
+def draft_of(models: Sequence[ResolvedModel]) -> ResolvedModel | None:
+    """Return the draft model of models that differ in their adapters, and have one engine. Raises SetupError where it
+    is not the same for those that have one."""
+    found = {each.draft.path: each for each in models if each.draft is not None}
+    if len(found) > 1:
+        raise SetupError(
+            f"{' and '.join(each.id for each in found.values())} have one engine, and so one draft model: pass "
+            "--draft once for them."
+        )
+    return next((each.draft for each in found.values()), None)

@@ -54,14 +54,10 @@ class DraftModelConfig(msgspec.Struct, frozen=True):
     model_id: str
     format: str
     path: str
-    adapter: Path | None
 
     @classmethod
     def create(cls, found: ResolvedModel | None) -> DraftModelConfig | None:
-        if found is None:
-            return None
-        adapter = None if found.adapter is None else found.adapter.absolute()
-        return cls(found.id, found.files.format, str(found.path.absolute()), adapter)
+        return None if found is None else cls(found.id, found.files.format, str(found.path.absolute()))
 
     def files(self) -> ModelFiles:
         """Return the files of the model."""
@@ -91,7 +87,6 @@ class EngineConfig(msgspec.Struct, frozen=True):
             threads=settings.threads,
             precision=settings.precision,
             weights=settings.weights,
-            adapter=None if found.adapter is None else found.adapter.absolute(),
             kv_memory=settings.kv_memory,
             cache_dir=settings.cache_dir,
             context_length=settings.context_length or None,
@@ -172,7 +167,6 @@ def _load_draft(config: EngineConfig, model: LoadedModel, progress: Progress) ->
     progress(f"Loading {draft.model_id}, which drafts for {config.model_id}")
     options = RuntimeOptions(
         threads=config.options.threads,
-        adapter=draft.adapter,
         cache_dir=config.options.cache_dir,
         must_fit=config.options.must_fit,
         draft_context=model.model.context_length,
@@ -207,6 +201,7 @@ def make_engine(
     )
     if config.prefix_cache_dir is not None:
         _keep_prefixes(engine, config.prefix_cache_dir, config.prefix_cache_disk, fingerprint)
+    engine.adapters = model.adapters
     info = EngineInfo(model.model.vocab_size, model.model.context_length, config.max_rows, fingerprint)
     return engine, info
 

@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from onward.backends.base import Backend, LiveModel, ModelChange, Permit
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.compose.backend import model_folders, named_upstreams, resolve_models, start_engines
-from onward.compose.drafts import draft_words
+from onward.compose.entries import (
+    LiveEntry,
+    change_of,
+    ending_model,
+    files_of,
+    files_of_adapter,
+    names_of,
+    source_of,
+    statements_of,
+    version_of,
+    with_served_aliases,
+    words_of,
+)
 from onward.compose.programs import ONWARD, resolve_for_program, wanted_engines
-from onward.compose.served import ModelNames, embedded_models, model_names
+from onward.compose.served import ModelNames, Served, embedded_model, embedded_models
+from onward.engine.client import AdaptableClient
 from onward.errors import ModelNameError, SetupError
 from onward.fair_pool import FairPool
 from onward.models.registry import did_you_mean
-from onward.models.resolve import ResolvedModel, id_of, resolve
-from onward.network import without_secrets
-from onward.settings import MODEL_SETTINGS, Settings, UpstreamName, adapted_models, served_names, upstreams_of
+from onward.models.resolve import ResolvedModel, id_of, resolve, with_adapter
+from onward.settings import MODEL_SETTINGS, Settings, UpstreamName, upstreams_of
 
 log = logging.getLogger("onward.server")
 
 T = TypeVar("T")
-Version = tuple[tuple[str, int, int, int], ...]
-"""Of a model's files: path, inode, time of change and size of each."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A model that is served or to be. `word` names it in the settings; the id of one that was added."""
-
-    word: str
-    found: ResolvedModel
-    created: int
-    is_added: bool = False
-    model: EmbeddedModel | None = None
-    """None until it is loaded."""
-    version: Version | None = None
-
-    @property
-    def id(self) -> str:
-        return self.found.id
 
 
 class EmbeddedLiveModels:
@@ -59,13 +52,13 @@ class EmbeddedLiveModels:
         self._settings = settings
         self._backend = backend
         self._filters = next(iter(backend.served.values())).filters
-        words = {backend.aliases[word]: word for word in _words(settings)}
+        words = {backend.aliases[word]: word for word in words_of(settings)}
         self._entries = [
-            _Entry(words[id], found, found.created, model=model, version=_version(found))
+            LiveEntry(words[id], found, found.created, model=model, version=version_of(found))
             for id, model in backend.served.items()
             if (found := model.found) is not None
         ]
-        self._loading: list[_Entry] = []
+        self._loading: list[LiveEntry] = []
         self._lock = asyncio.Lock()
         self._pool = FairPool("onward-models", 1, 1)
 
@@ -83,36 +76,91 @@ class EmbeddedLiveModels:
         served = [
             LiveModel(
                 id=each.id, status=health[each.id].state, detail=health[each.id].detail,
-                source=_source(each, upstreams), is_added=each.is_added, num_running=load[each.id].num_running,
-                num_waiting=load[each.id].num_waiting,
+                source=source_of(each, upstreams), is_added=each.is_added,
+                num_running=load[each.id].num_running or each.num_requests, num_waiting=load[each.id].num_waiting,
             )
             for each in self._entries
         ]  # fmt: skip
-        loading = [LiveModel(id=each.id, status="loading", source=_source(each, upstreams)) for each in self._loading]
-        return [*served, *loading, *map(_ending, self._backend.ending)]
+        loading = [LiveModel(id=each.id, status="loading", source=source_of(each, upstreams)) for each in self._loading]
+        return [*served, *loading, *map(ending_model, self._backend.ending)]
 
     async def add(self, name: str, model_id: str | None, permit: Permit) -> LiveModel:
         async with self._lock:
             path = await self._on_thread(lambda: self._path_of(name))
             id = model_id or id_of(path)
             before = next((each for each in self._entries if each.id == id), None)
+            if before is not None:
+                self._require_no_adapters(before)
             word = id if before is None else before.word
             engines = {word: engine} if (engine := self._engine_of(word)) != ONWARD else {}
             found = replace(await self._on_thread(lambda: self._find(path, bool(engines))), id=id)
-            entry = _Entry(word, found, found.created, is_added=True)
+            entry = LiveEntry(word, found, found.created, is_added=True)
             entries = [entry if each is before else each for each in self._entries]
             await self._use(self._settings, entries if before else [*entries, entry], {}, engines, permit)
         return next(each for each in self.models() if each.id == id)
 
     async def remove(self, model_id: str, permit: Permit) -> None:
         async with self._lock:
-            entries = [each for each in self._entries if each.id != model_id]
-            if len(entries) == len(self._entries):
-                hint = did_you_mean(model_id, [each.id for each in entries])
+            entry = next((each for each in self._entries if each.id == model_id), None)
+            if entry is None:
+                hint = did_you_mean(model_id, [each.id for each in self._entries])
                 raise ModelNameError(f"No model with the id {model_id[:100]!r} is served.{hint}")
-            if not entries:
-                raise SetupError(f"{model_id} is the only model of this server: add another one first.")
-            await self._use(self._settings, entries, {}, {}, permit)
+            self._require_no_adapters(entry)
+            await self._remove(entry, permit)
+
+    async def load_adapter(self, name: str, path: str, base: str | None, permit: Permit, *, in_place: bool) -> None:
+        async with self._lock:
+            changed = self._base(base)
+            before = next((each for each in self._entries if each.id == name), None)
+            if before is not None and before.found.adapter is None:
+                raise SetupError(f"{name} is the name of a model that is not an adapter: choose another one.")
+            if before is not None and not in_place:
+                raise SetupError(
+                    f"The adapter {name} has been loaded already: pass 'load_inplace' to load it in its place."
+                )
+            found = replace(await self._on_thread(lambda: self._find_adapter(path, changed)), id=name)
+            word = name if before is None else before.word
+            entry = LiveEntry(word, found, found.created, is_added=True)
+            entries = [entry if each is before else each for each in self._entries]
+            await self._use(self._settings, entries if before else [*entries, entry], {}, {}, permit)
+
+    async def unload_adapter(self, name: str, permit: Permit) -> None:
+        async with self._lock:
+            adapters = {each.id: each for each in self._entries if each.found.adapter is not None}
+            if name not in adapters:
+                raise ModelNameError(f"The adapter {name[:100]!r} is not loaded.{did_you_mean(name, adapters)}")
+            await self._remove(adapters[name], permit)
+
+    async def _remove(self, entry: LiveEntry, permit: Permit) -> None:
+        entries = [each for each in self._entries if each is not entry]
+        if not entries:
+            raise SetupError(f"{entry.id} is the only model of this server: add another one first.")
+        await self._use(self._settings, entries, {}, {}, permit)
+
+    def _base(self, name: str | None) -> LiveEntry:
+        """Return the model that an adapter is to change. Raises ModelNameError, or SetupError if it cannot."""
+        plain = [each for each in self._entries if each.found.adapter is None]
+        id = None if name is None else self._backend.aliases.get(name, name)
+        entry = next((each for each in plain if id in (None, each.id)), None)
+        if entry is None:
+            raise ModelNameError(
+                f"No model with the id {name!r} is served.{did_you_mean(str(name), [each.id for each in plain])}"
+            )
+        if entry.model is None or not isinstance(entry.model.engine, AdaptableClient):
+            raise SetupError(f"{entry.id} is not computed by Onward: give the adapter to the server that computes it.")
+        return entry
+
+    def _adapters_of(self, entry: LiveEntry) -> list[LiveEntry]:
+        """Return the adapters that are served by the engine of their base."""
+        if entry.found.adapter is not None or entry.model is None:
+            return []
+        shared = entry.model.shared
+        return [each for each in self._entries if each is not entry and each.model and each.model.shared is shared]
+
+    def _require_no_adapters(self, entry: LiveEntry) -> None:
+        """Raise SetupError for a model that may not go, because its adapters would stay."""
+        if found := self._adapters_of(entry):
+            raise SetupError(f"{entry.id} has adapters: unload them first ({', '.join(each.id for each in found)}).")
 
     async def apply(self, settings: Settings, permit: Permit) -> ModelChange:
         async with self._lock:
@@ -124,7 +172,10 @@ class EmbeddedLiveModels:
             found = await self._on_thread(lambda: resolve_models(settings, log.info, engines, only=stale))
             entries = self._merged(settings, found)
             new_aliases = tuple(pair for pair in settings.alias if pair not in self._settings.alias)
-            _names(replace(settings, alias=new_aliases), entries)  # one of no model is refused
+            names_of(replace(settings, alias=new_aliases), entries)  # one of no model is refused
+            for each in self._entries:
+                if each not in entries and any(one in entries for one in self._adapters_of(each)):
+                    self._require_no_adapters(each)
             change = await self._use(settings, entries, upstreams, engines, permit)
             self._settings = settings
         return change
@@ -132,20 +183,20 @@ class EmbeddedLiveModels:
     def _stale_words(self, settings: Settings) -> set[str]:
         """Return the words of the models that are to be loaded: what the settings say of them is new, or their files
         are."""
-        before, now = _statements(self._settings), _statements(settings)
+        before, now = statements_of(self._settings), statements_of(settings)
         stale = {word for word, statement in now.items() if before.get(word) != statement}
         return stale | {
             each.word
             for each in self._entries
-            if not each.is_added and each.word in now and _version(each.found) != each.version
+            if not each.is_added and each.word in now and version_of(each.found) != each.version
         }
 
-    def _merged(self, settings: Settings, found: Mapping[str, ResolvedModel]) -> list[_Entry]:
+    def _merged(self, settings: Settings, found: Mapping[str, ResolvedModel]) -> list[LiveEntry]:
         """Return the models of the settings, of which `found` are to be loaded, and those that were added otherwise."""
         current = {each.word: each for each in self._entries}
-        words = _words(settings)
+        words = words_of(settings)
         entries = [
-            _Entry(word, found[word], found[word].created) if word in found else current[word]
+            LiveEntry(word, found[word], found[word].created) if word in found else current[word]
             for word in words
             if word in found or word in current
         ]
@@ -159,16 +210,16 @@ class EmbeddedLiveModels:
     async def _use(
         self,
         settings: Settings,
-        entries: Sequence[_Entry],
+        entries: Sequence[LiveEntry],
         upstreams: Mapping[str, UpstreamName],
         engines: Mapping[str, str],
         permit: Permit,
     ) -> ModelChange:
         """Load what has to be loaded, and serve these models in place of the present ones. Raises SetupError, and what
         `permit` raises; then nothing has changed."""
-        names = _names(_with_served_aliases(settings, entries), entries)
+        names = names_of(with_served_aliases(settings, entries), entries)
         known = ModelNames(self._backend.listed, self._backend.aliases, dict(self._backend.stand_ins))
-        change = _change(self._entries, entries, changes_names=names != known)
+        change = change_of(self._entries, entries, changes_names=names != known)
         if change == ModelChange():
             return change
         with self._shown_as_loading([each for each in entries if each.model is None]) as new:
@@ -191,7 +242,7 @@ class EmbeddedLiveModels:
         return change
 
     @contextmanager
-    def _shown_as_loading(self, entries: list[_Entry]) -> Iterator[list[_Entry]]:
+    def _shown_as_loading(self, entries: list[LiveEntry]) -> Iterator[list[LiveEntry]]:
         self._loading = entries
         try:
             yield entries
@@ -201,23 +252,43 @@ class EmbeddedLiveModels:
     def _load(
         self,
         settings: Settings,
-        entries: Sequence[_Entry],
+        entries: Sequence[LiveEntry],
         upstreams: Mapping[str, UpstreamName],
         engines: Mapping[str, str],
-    ) -> list[_Entry]:
+    ) -> list[LiveEntry]:
         """Return the entries with their models, which can be served. Raises SetupError."""
-        versions = [_version(each.found) for each in entries]
-        found = {each.word: each.found for each in entries}
+        versions = {each.id: version_of(each.found) for each in entries}
+        running = {each.id: base for each in entries if (base := self._running_base(each, entries)) is not None}
+        found = {each.word: each.found for each in entries if each.id not in running}
         with ExitStack() as on_failure:
             served = start_engines(
                 settings, found, {word: each for word, each in upstreams.items() if word in found}, dict(engines),
                 log.info, on_failure, in_processes=settings.engine_process == "on", must_fit=True,
             )  # fmt: skip
-            models = embedded_models(settings, served, self._filters, on_failure)
-        return [
-            replace(each, model=model, version=version)
-            for each, model, version in zip(entries, models, versions, strict=True)
-        ]
+            models = {each.served.id: each for each in embedded_models(settings, served, self._filters, on_failure)}
+            for model in models.values():
+                on_failure.callback(model.stop)
+            for each in entries:
+                if (base := running.get(each.id)) is not None:
+                    beside = Served(each.found, base.served.tokenizer, base.engine)
+                    models[each.id] = embedded_model(settings, beside, base.shared, self._filters)
+                    on_failure.callback(models[each.id].stop)
+            on_failure.pop_all()
+        return [replace(each, model=models[each.id], version=versions[each.id]) for each in entries]
+
+    def _running_base(self, entry: LiveEntry, others: Sequence[LiveEntry]) -> EmbeddedModel | None:
+        """Return a model that runs, in whose engine the adapter of an entry can be loaded; None if there is none, or if
+        another engine is started for its base together with it."""
+        base = version_of(replace(entry.found.base, draft=None))
+        if entry.found.adapter is None or any(
+            each.found.adapter is None and each.found.path == entry.found.path for each in others
+        ):
+            return None
+        for each in self._entries:
+            is_same = base == each.base_version and entry.draft_path in (None, each.draft_path)
+            if is_same and each.model and isinstance(each.model.engine, AdaptableClient):
+                return each.model
+        return None
 
     def _engine_of(self, word: str) -> str:
         """Return the word of --engine for a model that the settings call `word`, or do not know."""
@@ -230,7 +301,15 @@ class EmbeddedLiveModels:
             found = resolve_for_program(str(path), replace(self._settings, offline=True), log.info)
         else:
             found = resolve(str(path), allow_download=False, cache_dir=self._settings.cache_dir)
-        if not all(map(self._is_inside, _files(found))):
+        if not all(map(self._is_inside, files_of(found))):
+            raise ModelNameError(f"{path} leads to files outside of the model folders ({', '.join(self.folders)}).")
+        return found
+
+    def _find_adapter(self, name: str, base: LiveEntry) -> ResolvedModel:
+        """Return a model with the adapter at a path in one of the folders. Raises SetupError."""
+        path = self._path_of(name)
+        found = with_adapter(base.found, path)
+        if not all(map(self._is_inside, files_of_adapter(path))):
             raise ModelNameError(f"{path} leads to files outside of the model folders ({', '.join(self.folders)}).")
         return found
 
@@ -260,13 +339,13 @@ class EmbeddedLiveModels:
         return await asyncio.wrap_future(self._pool.submit("", work))
 
 
-def _stop_loaded(loading: Future[list[_Entry]]) -> None:
+def _stop_loaded(loading: Future[list[LiveEntry]]) -> None:
     """Stop the engines of what was loaded in vain. Blocks."""
     if loading.cancelled() or loading.exception() is not None:
         return
     for each in loading.result():
         if each.model is not None:
-            each.model.engine.stop()
+            each.model.stop()
 
 
 def open_models(settings: Settings, backend: Backend) -> EmbeddedLiveModels | None:
@@ -275,77 +354,3 @@ def open_models(settings: Settings, backend: Backend) -> EmbeddedLiveModels | No
         return None
     assert isinstance(backend, EmbeddedBackend)
     return EmbeddedLiveModels(settings, backend)
-
-
-def _words(settings: Settings) -> list[str]:
-    """Return the words of the settings for their models, in order."""
-    return [*served_names(settings), *adapted_models(settings)]
-
-
-def _statements(settings: Settings) -> dict[str, object]:
-    """Return what the settings say of each model: when that changes, it is loaded again."""
-    upstreams, engines, adapted = upstreams_of(settings), wanted_engines(settings), adapted_models(settings)
-    tokenizers, drafts = dict(settings.tokenizer), draft_words(settings)
-    return {
-        word: (upstreams.get(word), engines.get(word), adapted.get(word), tokenizers.get(word), drafts.get(word))
-        for word in _words(settings)
-    }
-
-
-def _source(entry: _Entry, upstreams: Mapping[str, UpstreamName]) -> str:
-    upstream = None if entry.is_added else upstreams.get(entry.word)
-    return str(entry.found.path) if upstream is None else ", ".join(map(without_secrets, upstream.urls))
-
-
-def _names(settings: Settings, entries: Sequence[_Entry]) -> ModelNames:
-    """Return the names of models. Raises SetupError."""
-    if not entries:
-        raise SetupError("No model would be left: the settings name only what was removed while the server ran.")
-    ids = {each.word: each.id for each in entries}
-    for each in entries:
-        if ids[each.word] != each.id:
-            raise SetupError(
-                f"{each.word} names two models, {each.id} and {ids[each.word]}: choose another id for one."
-            )
-    return model_names(settings, ids, {each.id: each.created for each in entries})
-
-
-def _with_served_aliases(settings: Settings, entries: Iterable[_Entry]) -> Settings:
-    """Return the settings without aliases of models that are not served now."""
-    names = {name for each in entries for name in (each.word, each.id)}
-    return replace(settings, alias=tuple(pair for pair in settings.alias if pair[1] in names))
-
-
-def _change(before: Iterable[_Entry], after: Iterable[_Entry], *, changes_names: bool) -> ModelChange:
-    old, new = {each.id for each in before}, {each.id: each for each in after}
-    loaded = {id: f"{id} ({each.found.path})" for id, each in new.items() if each.model is None}
-    return ModelChange(
-        tuple(words for id, words in loaded.items() if id not in old),
-        tuple(words for id, words in loaded.items() if id in old),
-        tuple(sorted(old - new.keys())),
-        changes_names,
-    )
-
-
-def _ending(model: EmbeddedModel) -> LiveModel:
-    running = len(set(model.answers.values()))
-    source = "" if model.found is None else str(model.found.path)
-    return LiveModel(id=model.served.id, status="ending", source=source, num_running=running)
-
-
-def _files(found: ResolvedModel) -> list[Path]:
-    """Return the files that a model is read from."""
-    adapter, draft = found.adapter, found.draft
-    own = list(found.files.paths())
-    if adapter is not None:
-        own += sorted(adapter.iterdir()) if adapter.is_dir() else [adapter]
-    return own if draft is None else own + _files(draft)
-
-
-def _version(found: ResolvedModel) -> Version | None:
-    """Return the version of a model's files, None where one of them is missing."""
-    try:
-        states = [(path, path.stat()) for path in _files(found)]
-    except OSError:
-        return None
-    return tuple((str(path), each.st_ino, each.st_mtime_ns, each.st_size) for path, each in states)

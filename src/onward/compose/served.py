@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,14 +16,17 @@ from onward.models.resolve import ResolvedModel
 from onward.settings import OPENAI_NAMES, Settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+    from onward.backends.shared_engine import SharedEngine
     from onward.completions.filters import ContentFilters
     from onward.engine.client import EngineClient
     from onward.engine.model import Tokenizer
 
 
 class Served(NamedTuple):
-    """A model whose engine is ready."""
+    """A model whose engine is ready; models that differ in their adapters have the same one."""
 
     found: ResolvedModel
     tokenizer: Tokenizer
@@ -46,9 +50,12 @@ def make_filters(settings: Settings) -> ContentFilters | None:
     return filters.make_filters(settings.content_filter)
 
 
-def model_names(settings: Settings, ids: Mapping[str, str], created: Mapping[str, int]) -> ModelNames:
-    """Return the names of models. `ids`: by the names that the settings have for them; `created`: times of files by id,
-    in Unix seconds. The first one is the default. Raises SetupError, also where one model has the name of another."""
+def model_names(settings: Settings, models: Mapping[str, ResolvedModel]) -> ModelNames:
+    """Return the names of models, which are by the names that the settings have for them. The first one is the default.
+    Raises SetupError, also where one model has the name of another."""
+    ids = {name: each.id for name, each in models.items()}
+    created = {each.id: each.created for each in models.values()}
+    parents = {each.id: each.base_id for each in models.values() if each.base_id}
     for name, id in ids.items():
         if name != id and name in created:
             raise SetupError(f"{name} names two models, {id} and one with that id: choose another id for one of them.")
@@ -56,7 +63,7 @@ def model_names(settings: Settings, ids: Mapping[str, str], created: Mapping[str
     taken = created.keys() | ids.keys() | aliases.keys()
     openai_names = {name: first for name in OPENAI_NAMES if settings.openai_names and name not in taken}
     return ModelNames(
-        listed_models(created, aliases, openai_names),
+        listed_models(created, aliases, openai_names, parents),
         {**ids, **aliases, **openai_names},
         {name: _stands_in(name, first) for name in openai_names} if first in BUILT_IN else {},
     )
@@ -87,33 +94,53 @@ def embedded_models(
     settings: Settings, served: Sequence[Served], filters: ContentFilters | None, on_failure: ExitStack
 ) -> list[EmbeddedModel]:
     """Return models that a backend can serve, which own their engines: `on_failure` no longer does, which was to stop
-    these. Raises ModelFolderError, with all of them stopped."""
+    these. Loads adapters. Raises SetupError, with all of them stopped."""
+    from onward.backends.backlog import Backlog
+    from onward.backends.shared_engine import SharedEngine
+
     on_failure.pop_all()
     with ExitStack() as stops:
         for each in served:
             stops.callback(each.engine.stop)
-        models = [_embedded_model(settings, each, filters) for each in served]
+        backlogs = {each.engine: Backlog(settings.max_waiting, settings.max_waiting_memory) for each in served}
+        engines = {client: SharedEngine(client, backlog) for client, backlog in backlogs.items()}
+        models = [embedded_model(settings, each, engines[each.engine], filters) for each in served]
         stops.pop_all()
     return models
 
 
-def _embedded_model(settings: Settings, served: Served, filters: ContentFilters | None) -> EmbeddedModel:
-    from onward.backends.backlog import Backlog
+def embedded_model(
+    settings: Settings, served: Served, engine: SharedEngine, filters: ContentFilters | None
+) -> EmbeddedModel:
+    """Return a model that a backend can serve. Blocks while its adapter is loaded, if it has one. Raises SetupError."""
     from onward.backends.embedded import EmbeddedModel
     from onward.completions.plan import ServedModel
 
-    found, tokenizer, engine = served
-    info = engine.info
+    found, tokenizer, client = served
+    info = client.info
     _require_rows(found, tokenizer, info.vocab_size)
+    adapter = "" if found.adapter is None else _adapter_id(found.adapter, settings.cache_dir)
+    plain = ServedModel.create(found.id, tokenizer, info.vocab_size, info.context_length, info.lacks)
+    engine.use(adapter, found.adapter)
     return EmbeddedModel(
-        ServedModel.create(found.id, tokenizer, info.vocab_size, info.context_length, info.lacks),
+        replace(plain, adapter=adapter),
         engine,
-        partial(_filtered, settings),
+        partial(_fingerprint, settings, adapter),
         filters,
-        Backlog(settings.max_waiting, settings.max_waiting_memory),
-        settings.max_wait,
-        found,
+        max_wait=settings.max_wait,
+        found=found,
     )
+
+
+def _adapter_id(path: Path, cache_dir: Path) -> str:
+    """Return the id of an adapter. Raises ModelFolderError."""
+    from onward.checkpoints.paths import adapter_files
+    from onward.runtimes.fingerprint import adapter_id
+
+    try:
+        return adapter_id(adapter_files(path), cache_dir)
+    except OSError as problem:
+        raise ModelFolderError(f"The adapter {path} cannot be read: {problem.strerror or problem}.") from None
 
 
 def _require_rows(found: ResolvedModel, tokenizer: Tokenizer, vocab_size: int) -> None:
@@ -125,22 +152,14 @@ def _require_rows(found: ResolvedModel, tokenizer: Tokenizer, vocab_size: int) -
         raise ModelFolderError(problem)
 
 
-def _filtered(settings: Settings, fingerprint: str) -> str:
-    """Return the fingerprint, or a different one for each set of content filters, which change the text. It still names
-    whose engine computes."""
-    if not settings.content_filter:
+def _fingerprint(settings: Settings, adapter: str, fingerprint: str) -> str:
+    """Return the engine's fingerprint, or a different one for each adapter, and for each set of content filters, which
+    change the text. It still names whose engine computes."""
+    facts = [str(each) for each in (adapter, settings.content_filter) if each]
+    if not facts:
         return fingerprint
-    changed = hashlib.blake2b(f"{fingerprint} {settings.content_filter}".encode(), digest_size=6).hexdigest()
+    changed = hashlib.blake2b(" ".join([fingerprint, *facts]).encode(), digest_size=6).hexdigest()
     return f"{fingerprint.rpartition('_')[0]}_{changed}"
-
-
-def names_of(settings: Settings, models: Mapping[str, ResolvedModel]) -> ModelNames:
-    """Return the names of models that were just found, by the names that the settings have for them. Raises
-    SetupError."""
-    found = models.values()
-    return model_names(
-        settings, {name: each.id for name, each in models.items()}, {each.id: each.created for each in found}
-    )
 
 
 def make_backend(

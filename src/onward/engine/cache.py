@@ -162,7 +162,7 @@ class KVCache:
         if not self.share_prefixes:
             return []
         prompt = sequence.job.prompt
-        nodes = self.tree.match(prompt, shareable_tokens(len(prompt)) // self.block_tokens, sequence.job.salt)
+        nodes = self.tree.match(prompt, shareable_tokens(len(prompt)) // self.block_tokens, sequence.job.prefix_salt)
         for index, node in enumerate(nodes):
             if _num_usable_tokens(node, sequence) < self.block_tokens:
                 return nodes[:index]
@@ -251,12 +251,12 @@ class KVCache:
         if not self.share_prefixes or sequence.era != self.era:
             return
         full = min(sequence.computed, sequence.prompt_length) // self.block_tokens
-        nodes = self.tree.insert(sequence.job.prompt, sequence.blocks[:full], sequence.job.salt)
+        nodes = self.tree.insert(sequence.job.prompt, sequence.blocks[:full], sequence.job.prefix_salt)
         self._exchange(sequence.blocks, nodes)
         begin = full * self.block_tokens
         if not sequence.is_prefilling and sequence.prompt_length - begin >= self.min_shared_tokens:
             rest = sequence.job.prompt[begin:]
-            nodes.append(self.tree.insert_tail(nodes, rest, sequence.blocks[full], sequence.job.salt))
+            nodes.append(self.tree.insert_tail(nodes, rest, sequence.blocks[full], sequence.job.prefix_salt))
         if sequence.wants_scores:
             _keep_scores(sequence, nodes, self.block_tokens)
         for index, (node, own) in enumerate(zip(nodes, sequence.blocks, strict=False)):
@@ -326,7 +326,7 @@ class KVCache:
             return 0, None
         begin = len(nodes) * self.block_tokens
         end = min(begin + self.block_tokens, shareable_tokens(sequence.prompt_length))
-        for common, node in self.tree.nearest(nodes, sequence.job.prompt[begin:end], sequence.job.salt):
+        for common, node in self.tree.nearest(nodes, sequence.job.prompt[begin:end], sequence.job.prefix_salt):
             common = min(common, _num_usable_tokens(node, sequence))
             if common >= self.min_shared_tokens:
                 self.pool.touch(node.block)

@@ -6,15 +6,19 @@ is a typed message that msgspec can encode. (The interface above it is `backends
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
-from typing import Literal, Protocol
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from onward.engine.events import Event
 from onward.engine.job import Job
 from onward.engine_load import EngineCounts, EngineLoad
+from onward.errors import SetupError
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -36,12 +40,32 @@ class CancelChoice(msgspec.Struct, frozen=True, tag=True, array_like=True):
     choice: int
 
 
+class LoadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Load an adapter, beside the model's weights. `adapter` is its id: a digest of its files. Jobs with it wait."""
+
+    adapter: str
+    path: str
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Free an adapter's memory, once no job with it is left."""
+
+    adapter: str
+
+
+class AdapterOutcome(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """An adapter was loaded, or could not be: then `problem` is a sentence for the operator."""
+
+    adapter: str
+    problem: str = ""
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Stop the engine after the current step. Jobs that are still running fail."""
 
 
-Command = Submit | Cancel | CancelChoice | Stop
-COMMANDS = (Submit, Cancel, CancelChoice, Stop)
+Command = Submit | Cancel | CancelChoice | LoadAdapter | UnloadAdapter | Stop
+COMMANDS = (Submit, Cancel, CancelChoice, LoadAdapter, UnloadAdapter, Stop)
 
 
 class EngineInfo(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -117,3 +141,51 @@ class EngineClient(Protocol):
         `EngineThread` counts the waiting sequences at the moment of the call.
         """
         ...
+
+
+@runtime_checkable
+class AdaptableClient(EngineClient, Protocol):
+    """An engine that may compute adapters of its model: one that Onward computes itself."""
+
+    def load_adapter(self, adapter: str, path: Path) -> Future[None]:
+        """Load an adapter, whose id is a digest of its files: jobs may have it from now on. The result is there once it
+        is loaded, or the SetupError that says why it cannot be. Never blocks. Raises EngineStopped."""
+        ...
+
+    def unload_adapter(self, adapter: str) -> None:
+        """Free an adapter's memory once no job with it is left. Never blocks."""
+        ...
+
+
+class AdapterLoads:
+    """The loads of adapters that a client waits for. Any thread."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[Future[None]]] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, adapter: str) -> Future[None]:
+        """Return what an outcome will resolve."""
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            self._waiting.setdefault(adapter, []).append(future)
+        return future
+
+    def end(self, outcome: AdapterOutcome) -> None:
+        """Resolve all who wait for an adapter."""
+        with self._lock:
+            futures = self._waiting.pop(outcome.adapter, [])
+        for future in futures:
+            if outcome.problem:
+                future.set_exception(SetupError(outcome.problem))
+            else:
+                future.set_result(None)
+
+    def fail_all(self, error: Exception) -> None:
+        """No outcome follows."""
+        with self._lock:
+            futures = [future for each in self._waiting.values() for future in each]
+            self._waiting.clear()
+        for future in futures:
+            future.set_exception(error)

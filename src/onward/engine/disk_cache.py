@@ -221,11 +221,11 @@ class DiskCache:
         """Return the cached blocks that a job can use, and the keys of those after them that are on the disk."""
         tokens, size = job.prompt, self._cache.block_tokens
         limit = shareable_tokens(len(tokens)) // size
-        path = self._cache.tree.match(tokens, limit, job.salt)
+        path = self._cache.tree.match(tokens, limit, job.prefix_salt)
         keys: list[bytes] = []
         if len(path) == limit or not all(_is_enough(node.scores, job, size) for node in path):
             return path, keys
-        key = self._key_of(path[-1]) if path else root_key(self._identity, job.salt)
+        key = self._key_of(path[-1]) if path else root_key(self._identity, job.prefix_salt)
         least = file_bytes(self._files.block_bytes, None) + _wants_scores(job)
         for begin in range(len(path) * size, limit * size, size):
             key = next_key(key, tokens[begin : begin + size])
@@ -292,7 +292,7 @@ class DiskCache:
     def _adopt(self, restore: Restore) -> None:
         """Copy what was read to blocks of the cache, as many as there is room for."""
         pool, job, start = self._cache.pool, restore.job, restore.num_before
-        path = self._cache.tree.match(job.prompt, start + len(restore.blocks), job.salt)
+        path = self._cache.tree.match(job.prompt, start + len(restore.blocks), job.prefix_salt)
         if len(path) < start:
             return  # those before them were evicted
         new = restore.blocks[len(path) - start :][: max(0, self._room(path))]
@@ -304,7 +304,7 @@ class DiskCache:
             for part in self._memory(target):
                 part[:] = block[begin : begin + part.nbytes]
                 begin += part.nbytes
-        nodes = self._cache.adopt(job.prompt, table, len(table), job.salt)
+        nodes = self._cache.adopt(job.prompt, table, len(table), job.prefix_salt)
         for node, key, (_, scores) in zip(nodes[start:], restore.keys, restore.blocks, strict=False):
             node.disk_key = key
             node.scores = node.scores or scores

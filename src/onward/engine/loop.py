@@ -10,7 +10,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from onward.constraints.errors import GrammarError
-from onward.engine.client import Cancel, CancelChoice, Command, Stop, Submit
+from onward.engine.adapters import AdapterRead, Adapters, read
+from onward.engine.client import (
+    AdapterOutcome,
+    Cancel,
+    CancelChoice,
+    Command,
+    LoadAdapter,
+    Stop,
+    Submit,
+    UnloadAdapter,
+)
 from onward.engine.events import Event, Failed
 from onward.engine.job import Job
 from onward.fair_pool import FairPool
@@ -40,7 +50,7 @@ class Restored:
     restore: Restore
 
 
-Mail = Command | Prepared | Restored
+Mail = Command | Prepared | Restored | AdapterRead
 """What is in the mailbox of an engine."""
 
 
@@ -48,8 +58,8 @@ class EngineLoop:
     """Runs an engine for whoever owns the thread: `thread.EngineThread`, or the main thread of an engine process.
 
     `mailbox` takes commands on any thread. Everything else belongs to the thread that calls `run`. Grammars that are
-    not known yet are compiled on a thread of their own, one after the other, while other jobs run; blocks of prompts
-    are read from the disk in the same way.
+    not known yet are compiled on a thread of their own, one after the other, while other jobs run; adapters, and blocks
+    of prompts from the disk, are read in the same way.
     """
 
     def __init__(self, engine: Engine, mailbox: queue.SimpleQueue[Mail] | None = None) -> None:
@@ -57,7 +67,8 @@ class EngineLoop:
         self.mailbox: queue.SimpleQueue[Mail] = queue.SimpleQueue() if mailbox is None else mailbox
         self.is_stopping = False
         self.preparing: dict[int, Job] = {}
-        """The jobs that wait for their grammars, or for blocks of their prompts, by id."""
+        """The jobs that wait for their adapters, their grammars, or for blocks of their prompts, by id."""
+        self._adapters = Adapters(engine.adapters)
         self._compiler = FairPool("onward-grammars", max_threads=2, max_per_owner=1)
         self.num_taken = 0
         """Jobs taken from the mailbox."""
@@ -66,6 +77,8 @@ class EngineLoop:
         """Execute commands and run steps until Stop. Raises whatever ends the engine."""
         try:
             while not self.is_stopping:
+                if self._adapters.is_any_leaving:
+                    self._free_adapters()
                 if self.engine.idle:
                     publish()
                 self._empty_mailbox(wait=self.engine.idle)
@@ -87,6 +100,10 @@ class EngineLoop:
         """Return the events that were not taken before, in order."""
         events, self.engine.undelivered = self.engine.undelivered, []
         return events
+
+    def take_outcomes(self) -> list[AdapterOutcome]:
+        """Return the outcomes of loads of adapters that were not taken before, in order."""
+        return self._adapters.take_outcomes()
 
     def drain(self) -> list[Mail]:
         """Take all commands out of the mailbox without executing them."""
@@ -123,6 +140,15 @@ class EngineLoop:
                     self._restore_or_add(job)
             case Restored(restore):
                 self._finish_restore(restore)
+            case LoadAdapter():
+                if (loader := self._adapters.begin(command.adapter)) is not None:
+                    self._compiler.submit("adapters", lambda: self.mailbox.put(read(loader, command)))
+            case AdapterRead():
+                for job in self._adapters.finish(command):
+                    if self.preparing.pop(job.id, None) is not None:
+                        self._add_or_prepare(job)
+            case UnloadAdapter(adapter):
+                self._adapters.unload(adapter)
             case Cancel(request):
                 self._cancel_preparing(request)
                 self.engine.cancel(request)
@@ -132,7 +158,15 @@ class EngineLoop:
                 self.is_stopping = True
 
     def _add_or_prepare(self, job: Job) -> None:
-        """Queue a job, after its grammar has been compiled, and what a disk has of its prompt was read."""
+        """Queue a job, after its adapter was loaded, its grammar has been compiled, and what a disk has of its prompt
+        was read."""
+        if not self._adapters.has(job):
+            if self._adapters.keep(job):
+                self.preparing[job.id] = job
+                return
+            self.engine.undelivered.append(Failed(job.id, "rejected", f"the adapter {job.adapter} is not loaded"))
+            self.num_taken += 1
+            return
         if self.engine.constraints.is_ready(job):
             self._restore_or_add(job)
             return
@@ -174,6 +208,11 @@ class EngineLoop:
         for job in self.engine.disk.overdue() if self.engine.disk is not None else ():
             if self.preparing.pop(job.id, None) is not None:
                 self._add(job)
+
+    def _free_adapters(self) -> None:
+        """Free the adapters that are to be unloaded, and that no job has."""
+        jobs = [*(each.job for each in self.engine.scheduler.sequences()), *self.preparing.values()]
+        self._adapters.free({job.adapter for job in jobs})
 
     def _cancel_preparing(self, request: int) -> None:
         """Forget the jobs of a request that are not queued yet."""

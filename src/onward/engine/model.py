@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -49,7 +50,7 @@ class Row:
     `blocks` is the sequence's block table (block ids in order), with room for `start + len(tokens)` tokens; the engine
     owns the list, a runtime must not modify it. `outputs` is the number of the row's LAST tokens whose logits are
     needed: 0 while a prompt is part-way through prefill, 1 for its end and for decode, up to `len(tokens)` when the
-    prompt is scored.
+    prompt is scored. `adapter`: the id of what changes the weights for this row (`AdapterLoader`); "": nothing.
 
     Several rows of a step may belong to one sequence, each with a single token, at successive positions and with
     the same block table: a token and drafts of those after it.
@@ -60,6 +61,7 @@ class Row:
     start: int
     blocks: ReadOnly[int]
     outputs: int
+    adapter: str = ""
 
 
 class ModelRunner(Protocol):
@@ -99,6 +101,24 @@ class ModelRunner(Protocol):
 
     def close(self) -> None:
         """Free the runtime's memory. No call follows."""
+        ...
+
+
+class AdapterLoader(Protocol):
+    """Loads adapters beside the weights of a model, which then computes rows of each with the same bits as alone. An
+    adapter's id is a digest of its files."""
+
+    def read(self, path: Path) -> tuple[str, object]:
+        """Return the id of an adapter, and what `add` takes. Any thread; slow. Raises ModelFolderError for one that
+        does not fit, MemoryTooSmall."""
+        ...
+
+    def add(self, adapter: str, read: object) -> None:
+        """Have the model compute rows of an adapter, by its id. Engine thread, between steps."""
+        ...
+
+    def remove(self, adapter: str) -> None:
+        """Free the memory of an adapter. Engine thread, between steps."""
         ...
 
 

@@ -1,7 +1,7 @@
 """A radix tree over prompt prefixes: each node is one KV block that prefill computed, with the scores of its tokens.
 
 Only those are shared: keys and values from decode steps differ from those of prefill in their last bits
-(docs/explanation/determinism.md), and a cached prefix must equal a computed one. Each salt (`engine.job.Job.salt`) has
+(docs/explanation/determinism.md), and a cached prefix must equal a computed one. Each salt (`Job.prefix_salt`) has
 a root of its own: prompts of different salts share nothing.
 """
 

@@ -67,15 +67,15 @@ class ScheduledSequence:
     def rows(self) -> list[Row]:
         """Return the rows to evaluate."""
         sequence = self.sequence
-        start, blocks = sequence.computed, sequence.blocks
+        start, blocks, adapter = sequence.computed, sequence.blocks, sequence.job.adapter
         tokens = sequence.tokens[start : self.end]
         if self.draft is not None:
             tokens += self.draft.tokens
         if self.is_prefill or len(tokens) == 1:
-            return [Row(sequence.id, tokens, start, blocks, self.num_outputs)]
+            return [Row(sequence.id, tokens, start, blocks, self.num_outputs, adapter)]
         first_output = len(tokens) - self.num_outputs
         return [
-            Row(sequence.id, (token,), start + index, blocks, int(index >= first_output))
+            Row(sequence.id, (token,), start + index, blocks, int(index >= first_output), adapter)
             for index, token in enumerate(tokens)
         ]
 
@@ -115,7 +115,7 @@ class Scheduler:
     def add(self, job: Job, grammar: Compiled | None = None) -> None:
         """Queue a job, with its compiled grammar if it has one. One sequence computes its prompt; the other choices are
         forked from it."""
-        hashes = hash_blocks(job.prompt, self.cache.block_tokens, job.salt) if self.cache.share_prefixes else ()
+        hashes = hash_blocks(job.prompt, self.cache.block_tokens, job.prefix_salt) if self.cache.share_prefixes else ()
         first, *others = job.unfinished_choices
         leader = Sequence(job, first, next(self._ids), hashes)
         leader.forks_pending = others

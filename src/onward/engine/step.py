@@ -18,7 +18,7 @@ from onward.engine.draft_model import DraftModel
 from onward.engine.drafter import Draft, Drafter
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
-from onward.engine.model import Hook, ModelRunner, Row, Vocabulary, copy_block, nothing
+from onward.engine.model import AdapterLoader, Hook, ModelRunner, Row, Vocabulary, copy_block, nothing
 from onward.engine.pacing import PrefillPacer, StepCost
 from onward.engine.scheduler import ScheduledSequence, Scheduler, prefill_budget
 from onward.engine.sequence import Sequence
@@ -74,15 +74,15 @@ class Engine:
             model.vocab_size, vocabulary, load_tokenizer, in_disposable_process=in_disposable_process
         )
         self.counters = Counters()
-        self._sampler = sampler
+        self._sampler, self._clock = sampler, clock
         self._pacer = PrefillPacer(self._cost, model.shape)
-        self._clock = clock
         self._step_began = 0.0
         """By `time.perf_counter`, for reports only."""
         self.undelivered: list[Event] = []
         """Events of the last step that were not delivered yet, also those of a step that failed half-way."""
         self.disk: DiskCache | None = None
         """Keeps prefixes on a disk. Closed with the engine."""
+        self.adapters: AdapterLoader | None = None
         self._failures: dict[int, tuple[FailureKind, str]] = {}
         """Why requests fail in this step, by request."""
         self._not_finite: dict[int, Job] = {}
@@ -217,7 +217,7 @@ class Engine:
         for request in self._failures:
             self.scheduler.cancel(request)
         for job in self._not_finite.values():
-            self.cache.discard(job.prompt, job.salt)
+            self.cache.discard(job.prompt, job.prefix_salt)
         events += [Failed(job_id, *reason) for job_id, reason in reasons.items()]
         self._failures, self._not_finite = {}, {}
 

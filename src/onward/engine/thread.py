@@ -6,22 +6,35 @@ import atexit
 import logging
 import threading
 from collections.abc import Sequence as ReadOnly
+from concurrent.futures import Future
+from pathlib import Path
 
 import msgspec
 
-from onward.engine.client import Cancel, CancelChoice, Deliver, EngineInfo, EngineState, Stop, Submit
+from onward.engine.client import (
+    AdapterLoads,
+    Cancel,
+    CancelChoice,
+    Deliver,
+    EngineInfo,
+    EngineState,
+    LoadAdapter,
+    Stop,
+    Submit,
+    UnloadAdapter,
+)
 from onward.engine.events import Failed, FailureKind
 from onward.engine.job import Job
 from onward.engine.loop import EngineLoop
 from onward.engine.step import Engine
 from onward.engine_load import EngineLoad
-from onward.errors import EngineStopped
+from onward.errors import EngineStopped, SetupError
 
 log = logging.getLogger("onward.engine")
 
 
 class EngineThread:
-    """Implements `engine.client.EngineClient`. Owns an Engine and the thread that runs it.
+    """Implements `engine.client.AdaptableClient`. Owns an Engine and the thread that runs it.
 
     `deliver` (see `start`) is called on the engine thread. If the engine crashes, all its jobs fail, and later ones are
     refused. `fingerprint` is that of `info`.
@@ -36,6 +49,7 @@ class EngineThread:
             max_rows=engine.scheduler.rows.max_rows,
             fingerprint=fingerprint,
         )
+        self._loads = AdapterLoads()
         self._lock = threading.Lock()
         """Held while jobs are posted, and while the mailbox is drained at the end: so no job is left in it. A cancel is
         posted without it, because the garbage collector may cancel at any moment (`Answer.abandon`)."""
@@ -85,6 +99,16 @@ class EngineThread:
     def cancel_choice(self, job: int, choice: int) -> None:
         self._loop.mailbox.put(CancelChoice(job, choice))
 
+    def load_adapter(self, adapter: str, path: Path) -> Future[None]:
+        with self._lock:
+            self._raise_if_stopped()
+            future = self._loads.begin(adapter)
+            self._loop.mailbox.put(LoadAdapter(adapter, str(path)))
+        return future
+
+    def unload_adapter(self, adapter: str) -> None:
+        self._loop.mailbox.put(UnloadAdapter(adapter))
+
     def stop(self) -> None:
         with self._lock:
             self._stopping = self._loop.is_stopping = True
@@ -126,6 +150,8 @@ class EngineThread:
         """Publish the load and deliver the last step's events. Called when the next step begins to compute, or if none
         follows: before that, this thread holds the interpreter lock, and threads that it wakes would wait for it."""
         self._load = self.engine.load()
+        for outcome in self._loop.take_outcomes():
+            self._loads.end(outcome)
         self._deliver_events()
 
     def _deliver_events(self) -> None:
@@ -141,6 +167,7 @@ class EngineThread:
         """
         with self._lock:
             self._stopping = True
+            self._loads.fail_all(SetupError("The engine was stopped while it loaded the adapter."))
             posted = self._loop.drain()
             self._loop.num_taken = self._num_submitted
         jobs = {sequence.job.id: sequence.job for sequence in self.engine.scheduler.sequences()}

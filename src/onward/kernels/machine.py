@@ -14,7 +14,7 @@ from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.code import Code
 from onward.kernels.interpreter import COMPLETION_WORDS, CONTROL_QUIT, CONTROL_WORDS, STEP_FIELDS
 from onward.kernels.memory import address, untouched
-from onward.kernels.records import CONTEXT, CONTEXT_WORDS, COUNTER_BYTES, OWN_BYTES
+from onward.kernels.records import CONTEXT, CONTEXT_WORDS, COUNTER_BYTES, OWN, OWN_BYTES, PIECE_MASK
 from onward.kernels.tape import Part
 from onward.kernels.waiting import waiting
 
@@ -29,8 +29,8 @@ class WeightSource(Protocol):
 
 
 class Machine:
-    """Walks one tape again and again, part by part, on the caller's thread and `threads` - 1 others, which sleep in
-    between.
+    """Walks a tape again and again, part by part, on the caller's thread and `threads` - 1 others, which sleep in
+    between. Others may be walked in its place.
 
     One caller at a time. Close it before the memory that the tape points to is freed.
     """
@@ -46,11 +46,14 @@ class Machine:
         positions: int,
         threads: int,
         scratch_bytes: int,
+        growth: int = 1,
     ) -> None:
-        """`rows`: the most rows of a step; `positions`: of a sequence; `scratch_bytes`: per thread."""
+        """`rows`: the most rows of a step; `positions`: of a sequence; `scratch_bytes`: per thread; `growth`: how many
+        times as many records other tapes may have."""
         self._tape, self._weights = tape, weights
         longest = max(len(part.records) for part in tape)
-        self._counters = np.zeros((longest, COUNTER_BYTES // 8), np.int64)
+        self._counters = np.zeros((longest * growth, COUNTER_BYTES // 8), np.int64)
+        self._retired: list[tuple[int, Sequence[Part]]] = []
         self._completion, self._control = np.zeros(COMPLETION_WORDS, np.int64), np.zeros(CONTROL_WORDS, np.int64)
         self._own = np.zeros((threads, OWN_BYTES // 8), np.int64)
         self._scratch = untouched(threads * scratch_bytes)
@@ -76,12 +79,26 @@ class Machine:
         """Share the attention of the first rows of `positions` and `tables` among the threads."""
         self._plan.make(self.tables[:rows], self.positions[:rows])
 
-    def step(self, rows: int, logit_rows: int) -> None:
-        """Walk the tape for the first rows of `tokens`, `positions`, `tables`, as planned, and of `logit_rows`.
+    def accept(self, tape: Sequence[Part]) -> None:
+        """Have room for another tape. Raises ValueError if it is too long. Between steps."""
+        longest = max(len(part.records) for part in tape)
+        if longest > len(self._counters):
+            raise ValueError(f"A tape of {longest} records was accepted by a machine for {len(self._counters)}.")
+        known = int(self._context[CONTEXT.offset("num_records") // 8])
+        CONTEXT.set(self._context, num_records=max(longest, known))
+
+    def retire(self, tape: Sequence[Part]) -> None:
+        """Keep a tape that is walked no more for as long as a thread that comes late may read it. Between steps."""
+        self._retired.append((int(self._control[0]) & PIECE_MASK, tape))
+        begun = self._own[1:, OWN.offset("step") // 8]
+        self._retired = [each for each in self._retired if len(begun) and begun.min() <= each[0]]
+
+    def step(self, rows: int, logit_rows: int, tape: Sequence[Part] | None = None) -> None:
+        """Walk a tape for the first rows of `tokens`, `positions`, `tables`, as planned, and of `logit_rows`.
         Releases the GIL."""
         plan = self._plan
         fields = rows, logit_rows, plan.num_tiles, plan.tile_heads, plan.num_merged
-        for part in self._tape:
+        for part in self._tape if tape is None else tape:
             if part.needs is not None:
                 self._weights.acquire(part.needs)
             self._step(*self._pointers, address(part.records), *fields)

@@ -81,7 +81,7 @@ def blobs_of(manifest: Path) -> Blobs:
     if not models:
         raise ModelNameError(f"{manifest} is not a manifest of Ollama that names a model.")
     if len(adapters) > 1:
-        raise ModelNameError(f"{manifest} names {len(adapters)} adapters; Onward merges one.")
+        raise ModelNameError(f"{manifest} names {len(adapters)} adapters; Onward takes one.")
     return Blobs(_blob(manifest, models[0]), _blob(manifest, adapters[0]) if adapters else None)
 
 

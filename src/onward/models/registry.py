@@ -37,20 +37,27 @@ def real_model_command() -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedModel:
     """A name that requests may use. `created` is in Unix seconds. `model` is the id of the model that answers, "" where
-    that is `id` itself."""
+    that is `id` itself. `parent` is the id of the model that an adapter changes, "" without one."""
 
     id: str
     created: int
     owned_by: str
     model: str = ""
+    parent: str = ""
 
 
 def listed_models(
-    created: Mapping[str, int], aliases: Mapping[str, str], openai_names: Mapping[str, str]
+    created: Mapping[str, int],
+    aliases: Mapping[str, str],
+    openai_names: Mapping[str, str],
+    parents: Mapping[str, str],
 ) -> list[ListedModel]:
     """Return every name that requests may use: models by id, then aliases, then OpenAI's names, whose owner says which
-    model answers. `created`: Unix times in seconds."""
-    models = [ListedModel(id=name, created=time, owned_by=owner(name)) for name, time in created.items()]
+    model answers. `created`: Unix times in seconds. `parents`: of adapters."""
+    models = [
+        ListedModel(id=name, created=time, owned_by=owner(name), parent=parents.get(name, ""))
+        for name, time in created.items()
+    ]
     models += [
         ListedModel(id=name, created=created[target], owned_by=owner(target), model=target)
         for name, target in aliases.items()

@@ -72,11 +72,18 @@ class ResolvedModel:
     """A LoRA adapter that changes it."""
     draft: ResolvedModel | None = None
     """A smaller model that drafts tokens for it."""
+    base_id: str = ""
+    """The id that it would have without its adapter, if it has one of its own."""
 
     @property
     def path(self) -> Path:
         """Where it is: a folder, or a single file."""
         return self.files.path
+
+    @property
+    def base(self) -> ResolvedModel:
+        """The same model without its adapter."""
+        return replace(self, id=self.base_id or self.id, adapter=None, base_id="")
 
     @property
     def created(self) -> int:
@@ -161,7 +168,7 @@ def _of_ollama(manifest: Path, model_id: str, check: Check) -> ResolvedModel:
     """Return the model of a manifest, with its adapter. Raises ModelNameError, ModelFolderError."""
     blobs = ollama.blobs_of(manifest)
     found = _checked(blobs.model, model_id, "folder", check)
-    return found if blobs.adapter is None else replace(with_adapter(found, blobs.adapter), id=model_id)
+    return found if blobs.adapter is None else replace(with_adapter(found, blobs.adapter), id=model_id, base_id="")
 
 
 def _pulled(entry: Entry, cache_dir: Path, allow_download: bool, progress: Progress, accepts_terms: bool) -> Path:
@@ -181,7 +188,7 @@ def with_adapter(base: ResolvedModel, adapter: Path) -> ResolvedModel:
     if problem := adapter_problem(base.files, adapter):
         raise ModelFolderError(problem)
     name = _in_utf_8(adapter.absolute().name, adapter)
-    return replace(base, id=f"{base.id}+{name}", adapter=adapter)
+    return replace(base, id=f"{base.id}+{name}", adapter=adapter.absolute(), base_id=base.id)
 
 
 def built_in_folder(name: str) -> Path:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from onward.engine.model import ModelRunner
+    from onward.engine.model import AdapterLoader, ModelRunner
     from onward.model_files.base import ModelFiles, Progress
     from onward.runtimes.options import RuntimeOptions
 
@@ -24,6 +24,8 @@ class LoadedModel:
     """Changes with whatever may change results: weights, runtime, processor, precision."""
     notes: tuple[str, ...] = ()
     """Sentences for the operator: what was lowered to fit, what was assumed."""
+    adapters: AdapterLoader | None = None
+    """What loads adapters beside it, None where the runtime does not compute any."""
 
 
 class Runtime(ABC):

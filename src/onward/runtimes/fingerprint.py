@@ -21,6 +21,11 @@ def fingerprint(files: Iterable[Path], facts: Iterable[str], cache_dir: Path | N
     return f"fp_{whole.hexdigest()[:10]}"
 
 
+def adapter_id(files: Iterable[Path], cache_dir: Path | None) -> str:
+    """Return 16 hex digits that change with the content of an adapter's files. Raises OSError."""
+    return hashlib.sha256(" ".join(content_digests(files, cache_dir)).encode()).hexdigest()[:16]
+
+
 def content_digests(files: Iterable[Path], cache_dir: Path | None) -> list[str]:
     """Return the SHA-256 of each file, in hexadecimal.
 

@@ -22,8 +22,6 @@ class RuntimeOptions:
     """ "exact": compute and cache in float32, activations not quantised; "fast": the runtime's best trade-off."""
     weights: WeightForm = "auto"
     """In which form floating-point weights of GGUF and safetensors files are held; "auto": the best trade-off."""
-    adapter: Path | None = None
-    """A LoRA adapter that is computed in addition to the weights."""
     kv_memory: int | None = None
     """Bytes for the KV cache; None: the runtime's default share of the free memory."""
     cache_dir: Path | None = None

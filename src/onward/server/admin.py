@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from onward.api import adapters
 from onward.api import admin as api
 from onward.api.body import decode_object
 from onward.api.openai.routes import check_content_type
 from onward.api.operations import MODEL_ID
-from onward.api.routes import JSON, Route
+from onward.api.routes import JSON, Route, with_words
 from onward.backends.base import Backend, LiveModel, LiveModels, ModelChange
 from onward.errors import ApiError, EngineStopped, Forbidden, InvalidRequest, ModelNameError, NotFound, SetupError
 from onward.server.exchange import HttpExchange
@@ -36,8 +38,8 @@ NOT_LIVE = (
 
 
 class Admin:
-    """The routes below /v1/admin. They need an admin key, also on a loopback address. `live` None: the models cannot be
-    changed."""
+    """The routes below /v1/admin, and vLLM's for adapters. They need an admin key, also on a loopback address. `live`
+    None: the models cannot be changed."""
 
     def __init__(self, backend: Backend, live: LiveModels | None, team: Team | None) -> None:
         self._backend = backend
@@ -78,6 +80,32 @@ class Admin:
         team.use_models(self._backend.models())
         await _respond(exchange, api.AdminModelDeleted(id=model_id))
 
+    async def load_adapter(self, exchange: HttpExchange) -> None:
+        """Load an adapter, however long that takes, and serve it. Raises Forbidden, InvalidRequest, NotFound,
+        ModelsBusy."""
+        team, grant = self._allowed(exchange)
+        check_content_type(exchange)
+        new = adapters.check_load(decode_object(await exchange.body(api.MAX_BODY_BYTES)))
+        live = self._changeable()
+        exchange.record.model = new.name
+        permit = partial(audit, team, f"the key {grant.name}", grant.id)
+        with _vllm_errors():
+            await live.load_adapter(new.name, new.path, new.base, permit, in_place=new.in_place)
+        team.use_models(self._backend.models())
+        await exchange.respond(200, adapters.loaded(new.name), adapters.TEXT)
+
+    async def unload_adapter(self, exchange: HttpExchange) -> None:
+        """Raises Forbidden, NotFound, InvalidRequest, ModelsBusy."""
+        team, grant = self._allowed(exchange)
+        check_content_type(exchange)
+        name = adapters.check_unload(decode_object(await exchange.body(api.MAX_BODY_BYTES)))
+        live = self._changeable()
+        exchange.record.model = name
+        with _vllm_errors():
+            await live.unload_adapter(name, partial(audit, team, f"the key {grant.name}", grant.id))
+        team.use_models(self._backend.models())
+        await exchange.respond(200, adapters.unloaded(name), adapters.TEXT)
+
     def _allowed(self, exchange: HttpExchange) -> tuple[Team, Grant]:
         """Return the team, and the admin key of a request. Raises Forbidden."""
         grant = None if exchange.key is None else exchange.key.grant
@@ -94,6 +122,17 @@ class Admin:
         if self._live.is_busy:
             raise api.ModelsBusy
         return self._live
+
+
+@contextmanager
+def _vllm_errors() -> Iterator[None]:
+    """Convert what keeps an adapter from being loaded or unloaded."""
+    try:
+        yield
+    except ModelNameError as problem:
+        raise adapters.AdapterNotFound(str(problem)) from None
+    except SetupError as problem:
+        raise adapters.InvalidUserInput(str(problem)) from None
 
 
 async def audit(team: Team, actor: str | None, key_id: str, change: ModelChange) -> None:
@@ -130,6 +169,23 @@ ROUTES = (
         operation=api.DELETE,
         example={JSON: api.DELETED_EXAMPLE},
         parameters=(MODEL_ID,),
+    ),
+    *with_words(
+        adapters.ERRORS,
+        Route(
+            "POST",
+            "/v1/load_lora_adapter",
+            Admin.load_adapter,
+            operation=adapters.LOAD,
+            example={adapters.TEXT: adapters.loaded("poet").decode()},
+        ),
+        Route(
+            "POST",
+            "/v1/unload_lora_adapter",
+            Admin.unload_adapter,
+            operation=adapters.UNLOAD,
+            example={adapters.TEXT: adapters.unloaded("poet").decode()},
+        ),
     ),
 )
 

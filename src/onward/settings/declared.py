@@ -77,7 +77,8 @@ class Settings:
     )  # fmt: skip
     model_folder: tuple[Path, ...] = option(
         (), "Model", values.path,
-        "Folder whose models an admin key may add while the server runs, with POST /v1/admin/models. Repeatable.",
+        "Folder whose models and LoRA adapters an admin key may add while the server runs, with POST /v1/admin/models "
+        "and /v1/load_lora_adapter. Repeatable.",
         metavar="PATH", is_repeatable=True, is_server_only=True,
     )  # fmt: skip
     openai_names: bool = option(

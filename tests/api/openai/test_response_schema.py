@@ -215,7 +215,7 @@ def test_the_document_has_every_route() -> None:
     assert set(DOCUMENT["paths"]) == {
         "/v1/completions", "/v1/models", "/v1/models/{id}", "/v1/engines/{id}/completions",
         "/v1/engines", "/v1/engines/{id}", "/v1/organization/usage/{id}", "/v1/organization/costs",
-        "/v1/admin/models", "/v1/admin/models/{id}",
+        "/v1/admin/models", "/v1/admin/models/{id}", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
         "/v1/files", "/v1/files/{id}", "/v1/files/{id}/content", "/v1/batches", "/v1/batches/{id}",
         "/v1/batches/{id}/cancel",
         "/v1/completions/{id}", "/openai/v1/completions/{id}",

@@ -16,6 +16,7 @@ from onward.machine import available_memory, cpu_quota
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
 from tests.cli.conftest import onward
+from tests.runtimes.native.test_adapters import write_adapter
 
 GIB = 1 << 30
 
@@ -80,12 +81,17 @@ def test_models_of_the_settings_are_named_with_what_a_token_uses_of_them(
         metadata, tensors = tiny(name)
         write_gguf(tmp_path / f"{name}.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
     paths = [str(tmp_path / f"{name}.gguf") for name in ("qwen3moe", "llama", "nothing")]
-    (tmp_path / "onward.toml").write_text(f"model = {json.dumps(paths)}")
+    adapters = [write_adapter(tmp_path / f"{name}.lora", name, 1) for name in ("qwen3moe", "llama")]
+    named = [f"{name}={path}" for name, path in zip(("fits", "misfit"), adapters, strict=True)]
+    (tmp_path / "onward.toml").write_text(f"model = {json.dumps(paths)}\nlora = {json.dumps(named)}")
     monkeypatch.chdir(tmp_path)
     mixture, dense, missing = (finding(path) for path in paths)
     assert "of files, 0.2 million parameters, of which a token uses 0.1 million (8 experts)" in (mixture["words"] or "")
     assert mixture["state"] == dense["state"] == "good" and "parameters" not in (dense["words"] or "")
     assert missing["state"] == "note" and "nothing.gguf" in (missing["words"] or "")
+    fits, misfit = (finding(name) for name in ("fits", "misfit"))
+    assert (fits["state"], fits["words"]) == ("good", "a LoRA adapter that fits qwen3moe, whose weights it shares")
+    assert misfit["state"] == "note" and "was made for 'llama', not for 'qwen3moe'" in (misfit["words"] or "")
     write(root / "proc/meminfo", "MemAvailable: 100 kB\n")
     larger = finding(paths[0])
     assert "more than the 102.4 kB of memory that are free" in (larger["words"] or "")

@@ -8,12 +8,13 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.engine.client import Submit
+from onward.engine.client import AdapterOutcome, LoadAdapter, Submit
 from onward.engine.events import Decoded, Event, Failed, Prefilled
 from onward.engine.job import Job
 from onward.engines.child.recovery import MAX_FRUITLESS_LOSSES
@@ -24,7 +25,7 @@ from onward.sampling.outputs import Sampled
 from onward.text.assembler import TextRules
 from tests.engine.harness import events_of, make_engine, make_job
 from tests.examples import examples
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 from .toy_link import Supervised, ToyLaunch, supervised
 
@@ -530,6 +531,43 @@ def test_an_engine_that_reports_no_step_is_killed_and_its_jobs_go_on() -> None:
         assert engine.client.load.recoveries.num_crashes == 0
         assert "did not report a step" in silent.kill_reasons[0] and len(silent.kill_reasons) == 1
     check_whole(job, engine.events)
+
+
+def test_an_engine_that_is_started_again_loads_its_adapters_before_it_resumes_jobs() -> None:
+    with supervised() as engine:
+        loaded, refused = (engine.client.load_adapter(name, Path(f"/x/{name}")) for name in "ab")
+        link = engine.launch.link
+        link.report(outcomes=[AdapterOutcome("a"), AdapterOutcome("b", "It does not fit.")])
+        assert loaded.result(PATIENCE_SECONDS) is None
+        with pytest.raises(SetupError, match="It does not fit"):
+            refused.result(PATIENCE_SECONDS)
+        job = replace(make_job(max_tokens=4), adapter="a")
+        engine.client.submit([job])
+        pending = engine.client.load_adapter("c", Path("/x/c"))
+        engine.lose()
+        with pytest.raises(SetupError, match="The engine was lost while it loaded the adapter"):
+            pending.result(PATIENCE_SECONDS)
+        assert engine.launch.link.received == [LoadAdapter("a", "/x/a"), Submit([job])]
+        engine.client.unload_adapter("a")
+        engine.client.cancel(job.request)
+        engine.lose()
+        assert engine.launch.link.received == []
+
+
+def test_an_adapter_that_is_asked_for_while_no_engine_runs_is_loaded_by_the_next_one() -> None:
+    with supervised() as engine:
+        engine.launch.gate.clear()
+        engine.launch.link.lose()
+        wait_for(
+            lambda: len(engine.launch.threads) > 0 and engine.launch.link.num_closes > 0, "the end of the lost one"
+        )
+        loading = engine.client.load_adapter("a", Path("/x/a"))
+        engine.launch.gate.set()
+        engine.wait_until_running()
+        assert engine.launch.link.received == [LoadAdapter("a", "/x/a")]
+        engine.client.stop()
+        with pytest.raises(SetupError, match="stopped while it loaded"):
+            loading.result(PATIENCE_SECONDS)
 
 
 def test_a_hang_does_not_delay_the_discovery_of_the_next_one() -> None:

@@ -6,10 +6,10 @@ Reports come on the test's thread. Launches happen on the supervisor's, as in a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from onward.engine.client import Cancel, CancelChoice, Command, EngineInfo, Submit
+from onward.engine.client import AdapterOutcome, Cancel, CancelChoice, Command, EngineInfo, Submit
 from onward.engine.events import Event, Failed
 from onward.engine.job import Job
 from onward.engines.child.link import OnLost, OnReport, StepReport
@@ -104,13 +104,13 @@ class ToyLink:
         if lose or self.fatal(jobs):
             raise Killed
 
-    def report(self, *, is_idle: bool = False) -> None:
+    def report(self, *, is_idle: bool = False, outcomes: Sequence[AdapterOutcome] = ()) -> None:
         """Report the events of the last step, and which jobs begin with this one."""
         events, self.engine.undelivered = self.engine.undelivered, []
         running = {sequence.job.id for sequence in self.engine.scheduler.running}
         admitted = sorted(running - self._admitted)
         self._admitted |= running
-        self._on_report(StepReport(list(events), self.engine.load(), admitted, is_idle))
+        self._on_report(StepReport(list(events), self.engine.load(), admitted, is_idle, list(outcomes)))
 
     def report_crash(self) -> None:
         """The engine reports an exception, as the thread in a process does before the process ends."""

@@ -77,7 +77,7 @@ async def slots(services: Services, exchange: Exchange) -> None:
     and `?fail_on_no_slot=1`."""
     model = services.model(_name(services, exchange.query("model")))
     loads = services.backend.load()
-    load = loads.get(model.id) or next(iter(loads.values()), None)
+    load = loads.get(model.parent) or loads.get(model.id) or next(iter(loads.values()), None)
     num_running = 0 if load is None else load.num_running
     num_slots = services.settings.max_rows
     if exchange.query("fail_on_no_slot") and num_running >= num_slots:

@@ -125,12 +125,14 @@ class Chunk(WireObject, kw_only=True, omit_defaults=True):
 
 
 class Model(msgspec.Struct, kw_only=True):
-    """A model name that requests can use (behaviour §7). `created` is in Unix seconds."""
+    """A model name that requests can use (behaviour §7). `created` is in Unix seconds. `parent` is vLLM's: the model
+    that an adapter changes."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    parent: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelList(msgspec.Struct, kw_only=True):
@@ -220,13 +222,14 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
         "id": "The value for `model`.",
         "created": "Creation time in Unix seconds.",
         "owned_by": "The owner of the model.",
+        "parent": "The model that this one, a LoRA adapter, changes. Left out for other models.",
     },
     "ModelList": {"": "All model names."},
 }
 
-OPTIONAL = ("token_ids", "prompt_token_ids", "prompt_logprobs", "cache_write_tokens")
-"""Fields that are present only if the request asks for them and the engine knows them; all others may be absent from
-chunks only."""
+OPTIONAL = ("token_ids", "prompt_token_ids", "prompt_logprobs", "cache_write_tokens", "parent")
+"""Fields that are present only if the request asks for them and the engine knows them, or the model has them; all
+others may be absent from chunks only."""
 
 
 def response_schemas(ref_template: str) -> dict[str, Schema]:

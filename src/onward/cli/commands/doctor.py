@@ -154,7 +154,7 @@ def _prefix_cache(folder: Path, max_bytes: int) -> Finding:
 
 def _settings() -> Iterator[Finding]:
     """Check the settings, and the cache folder and port they name. Unreadable settings are the only finding."""
-    from onward.settings import resolve
+    from onward.settings import adapted_models, resolve
 
     try:
         resolved = resolve()
@@ -175,6 +175,8 @@ def _settings() -> Iterator[Finding]:
             yield _configured(name, resolved.settings.cache_dir)
     if resolved.settings.draft:
         yield from _drafts(resolved.settings)
+    for name, word in adapted_models(resolved.settings).items():
+        yield _adapter(name, word, resolved.settings.cache_dir)
 
 
 def _drafts(settings: Settings) -> Iterator[Finding]:
@@ -228,6 +230,17 @@ def _configured(name: str, cache_dir: Path) -> Finding:
             name, "note", larger, "Experts that do not fit are read from the file when a step uses them, which is slow."
         )
     return Finding(name, "note", larger, "Layers that do not fit are read from the file at each step, which is slow.")
+
+
+def _adapter(name: str, word: str, cache_dir: Path) -> Finding:
+    """Say whether an adapter that the settings name fits its base."""
+    from onward.models.resolve import resolve
+
+    try:
+        found = resolve(word, allow_download=False, cache_dir=cache_dir)
+    except (OnwardError, OSError) as problem:
+        return Finding(name, "note", str(problem))
+    return Finding(name, "good", f"a LoRA adapter that fits {found.base_id}, whose weights it shares")
 
 
 def _models() -> Iterator[Finding]:

@@ -122,7 +122,8 @@ def entry_of(model: ResolvedModel) -> dict[str, Any]:
     """Return what is listed of a model on this machine."""
     owned_by = owner(model.id) if model.source == "hub" else OWNER
     common = {"id": model.id, "object": "model", "created": model.created, "owned_by": owned_by}
-    return {**common, "source": model.source, "bytes": model.size_bytes, "path": str(model.path)}
+    adapter = {} if model.adapter is None else {"adapter": str(model.adapter)}
+    return {**common, "source": model.source, "bytes": model.size_bytes, "path": str(model.path), **adapter}
 
 
 def _asked(title: str, terms: str) -> bool:

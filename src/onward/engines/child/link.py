@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from onward.engine.client import Command, EngineInfo
+from onward.engine.client import AdapterOutcome, Command, EngineInfo
 from onward.engine.events import Event
 from onward.engine_load import EngineLoad
 
@@ -17,13 +17,14 @@ class StepReport(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     `events` are those of the step before, in order. `admitted` are the ids of the jobs whose first computation begins
     with this step. `is_idle`: no step follows until something is submitted; otherwise the next report is due when the
-    step that begins now has ended, which makes the report a heartbeat.
+    step that begins now has ended, which makes the report a heartbeat. `outcomes` are those of loads of adapters.
     """
 
     events: list[Event]
     load: EngineLoad
     admitted: list[int] = []
     is_idle: bool = False
+    outcomes: list[AdapterOutcome] = []
 
 
 OnReport = Callable[[StepReport], None]

@@ -125,7 +125,7 @@ def split_report(report: StepReport) -> Iterator[StepReport]:
         return
     *first, last = _batches(report.events, _event_size, MAX_REPORT_LOGPROBS)
     yield from (StepReport(events, report.load) for events in first)
-    yield StepReport(last, report.load, report.admitted, report.is_idle)
+    yield msgspec.structs.replace(report, events=last)
 
 
 def _job_size(job: Job) -> int:

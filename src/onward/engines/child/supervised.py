@@ -9,12 +9,24 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
-from onward.engine.client import Cancel, Command, Deliver, EngineInfo, EngineState
+from onward.engine.client import (
+    AdapterLoads,
+    AdapterOutcome,
+    Cancel,
+    Command,
+    Deliver,
+    EngineInfo,
+    EngineState,
+    LoadAdapter,
+    UnloadAdapter,
+)
 from onward.engine.events import FailureKind
 from onward.engine.job import Job
 from onward.engine_load import EngineLoad, RecoveryCounts
@@ -48,7 +60,7 @@ class _FingerprintChanged(Exception):
 
 
 class SupervisedEngine:
-    """Implements `engine.client.EngineClient` over engines that `launch` starts.
+    """Implements `engine.client.AdaptableClient` over engines that `launch` starts.
 
     Call `begin` and `wait_until_ready` before all other methods. `engine_timeout`: see `HangWatch`. `save_seconds`: how
     long an engine may write its prefix cache when it is stopped. `name` is for the log. `clock` returns seconds.
@@ -78,6 +90,10 @@ class SupervisedEngine:
         self._watch = HangWatch(engine_timeout)
         self._lock = threading.Lock()
         self._dispatch = Dispatch()
+        self._adapters: dict[str, LoadAdapter] = {}
+        """Those that were loaded, by id: a new engine loads them before it resumes jobs."""
+        self._loading: dict[str, LoadAdapter] = {}
+        self._loads = AdapterLoads()
         self._history = LoadHistory()
         self._recoveries = RecoveryCounts()
         self._mailbox: queue.SimpleQueue[Cancel | None] = queue.SimpleQueue()
@@ -133,11 +149,27 @@ class SupervisedEngine:
 
     def submit(self, jobs: ReadOnly[Job]) -> None:
         with self._lock:
-            if self._state.status == "crashed":
-                raise EngineStopped.crashed()
-            if self._stopping:
-                raise EngineStopped()
+            self._raise_if_stopped()
             self._send(self._dispatch.add(jobs))
+
+    def load_adapter(self, adapter: str, path: Path) -> Future[None]:
+        with self._lock:
+            self._raise_if_stopped()
+            future = self._loads.begin(adapter)
+            self._loading[adapter] = LoadAdapter(adapter, str(path))
+            self._send([self._loading[adapter]])
+        return future
+
+    def unload_adapter(self, adapter: str) -> None:
+        with self._lock:
+            self._adapters.pop(adapter, None)
+            self._send([UnloadAdapter(adapter)])
+
+    def _raise_if_stopped(self) -> None:
+        if self._state.status == "crashed":
+            raise EngineStopped.crashed()
+        if self._stopping:
+            raise EngineStopped()
 
     def cancel(self, request: int) -> None:
         self._mailbox.put(Cancel(request))
@@ -167,10 +199,21 @@ class SupervisedEngine:
             accepted = self._dispatch.accept(report)
             self._history.reported(report.load)
             self._send(accepted.commands)
+            for outcome in report.outcomes:
+                self._loaded(outcome)
         if accepted.events:
             self._deliver(accepted.events)
         if accepted.crash_reason is not None and session.link is not None:
             session.link.kill(accepted.crash_reason)
+
+    def _loaded(self, outcome: AdapterOutcome) -> None:
+        """An engine has loaded an adapter, or cannot. Called with the lock held."""
+        awaited = self._loading.pop(outcome.adapter, None)
+        if awaited is not None and not outcome.problem:
+            self._adapters[outcome.adapter] = awaited
+        elif awaited is None and outcome.problem:  # of an engine that was started again: jobs with the adapter fail
+            log.error("%s: an adapter could not be loaded again: %s", self._name, outcome.problem)
+        self._loads.end(outcome)
 
     def _lost(self, session: _Session, reason: str) -> None:
         """Have the supervisor's thread replace the engine."""
@@ -233,6 +276,8 @@ class SupervisedEngine:
         session, now = self._session, self._clock()
         with self._lock:
             loss = self._dispatch.engine_lost()
+            self._loading.clear()
+            self._loads.fail_all(SetupError("The engine was lost while it loaded the adapter; the log says why."))
             self._watch.engine_lost()  # the next engine reports that it is idle before it is ready here
             incident = Incident(
                 self._name, session.lost_reason or "", session.hangs, now, self._dispatch.book.num_requests
@@ -282,7 +327,8 @@ class SupervisedEngine:
             self._watch.engine_started(session.started)
             if session.lost_reason is None:
                 self._state = EngineState()
-                self._send(self._dispatch.engine_ready())
+                asked = self._loading.values()  # since the last engine was lost
+                self._send([*self._adapters.values(), *asked, *self._dispatch.engine_ready()])
 
     def _pause(self, seconds: float) -> None:
         """Execute cancels until the time is over or `stop` was called."""
@@ -307,6 +353,7 @@ class SupervisedEngine:
             self._state = state
             kind: FailureKind = "crashed" if state.status == "crashed" else "stopped"
             events = self._dispatch.fail_all(kind, state.crash_reason or "the engine was stopped")
+            self._loads.fail_all(SetupError("The engine was stopped while it loaded the adapter."))
         self._ready.set()
         self._deliver(events)
         if self._session.link is not None:

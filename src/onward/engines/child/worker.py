@@ -256,7 +256,8 @@ class _Reporter:
         admitted = sorted(running - self._begun)
         self._begun = running
         load = msgspec.structs.replace(engine.load(), process=self._process_usage(is_idle))
-        self._send(StepReport(self._loop.take_events(), load, admitted, is_idle))
+        outcomes = self._loop.take_outcomes()
+        self._send(StepReport(self._loop.take_events(), load, admitted, is_idle, outcomes))
 
     def _process_usage(self, is_idle: bool) -> ProcessUsage:
         """Return what this process has used, measured now if it becomes idle, else at most a second ago."""

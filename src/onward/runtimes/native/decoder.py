@@ -47,7 +47,6 @@ def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
     for layer in range(found.num_layers):
         yield from (name for part in parts if weights.has((name := f"blk.{layer}.{part}") + ".weight"))
     yield weights.output_name()
-    yield from weights.adapter_names()
 
 
 def expert_names(found: Architecture) -> Iterator[str]:
@@ -56,43 +55,68 @@ def expert_names(found: Architecture) -> Iterator[str]:
         yield from (f"blk.{layer}.ffn_{part}_exps" for part in EXPERT_PARTS)
 
 
+class Buffers:
+    """The memory between the operations of a step of up to `rows` rows. Tapes of one model share it: no two of them
+    are walked at once."""
+
+    def __init__(self, found: Architecture, weights: Weights, rows: int) -> None:
+        self._rows = rows
+        self._longest = max(weights.matrix(name).padded_inputs for name in matrix_names(found, weights))
+        self.hidden = self.floats(found.hidden)
+        self.added = self.floats(found.hidden) if found.has_norms_after else self.hidden
+        queries, keys = found.num_heads * found.head_size, found.num_kv_heads * found.head_size
+        self.queries, self.keys, self.values = self.floats(queries), self.floats(keys), self.floats(keys)
+        padded = -(-found.head_size // 16) * 16
+        self.rotated = Rows.exactly(rows, 4 * found.num_heads * padded)
+        self.attended = self.floats(queries)
+        inner = max(found.feed_forward, found.mixture.shared_feed_forward if found.mixture else 0)
+        self.gate, self.up = self.floats(inner), self.floats(inner)
+        output = weights.matrix(weights.output_name())
+        self.logits = Rows.allocate(rows, panel_count(output.rows) * OUT_BYTES)
+        self._inputs: dict[ActivationName, Rows] = {}
+        self._low: dict[int, Rows] = {}
+
+    def floats(self, numbers: int) -> Rows:
+        """Return new rows of float32."""
+        return Rows.allocate(self._rows, float_row_bytes(numbers))
+
+    def inputs(self, form: ActivationName) -> Rows:
+        """Return what products read, in a form of activations."""
+        if form not in self._inputs:
+            self._inputs[form] = Rows.allocate(self._rows, ACTIVATIONS[form].row_bytes(self._longest))
+        return self._inputs[form]
+
+    def low(self, rank: int) -> Rows:
+        """Return what an adapter's first matrices make of a row. Those of as many panels share it: products write whole
+        panels, and what is behind them stays zero."""
+        panels = panel_count(rank)
+        if panels not in self._low:
+            self._low[panels] = self.floats(panels * PANEL_ROWS)
+        return self._low[panels]
+
+
 class Decoder:
-    """Writes the tape. `rows`: the most rows of a step. Keeps the memory between operations."""
+    """Writes the tape."""
 
     def __init__(
         self,
         found: Architecture,
         weights: Weights,
         tape: TapeBuilder,
-        rows: int,
+        buffers: Buffers,
         experts: ExpertRecords | None = None,
     ) -> None:
         """`experts`: writes the layers that have some, if there are any."""
-        self._found, self._weights, self._tape, self._rows = found, weights, tape, rows
+        self._found, self._weights, self._tape, self._buffers = found, weights, tape, buffers
         self._experts = experts
-        self._hidden = self._floats(found.hidden)
-        self._added = self._floats(found.hidden) if found.has_norms_after else self._hidden
-        self._inputs: dict[ActivationName, Rows] = {}
-        names = list(matrix_names(found, weights))
-        sizes = [weights.matrix(name).padded_inputs for name in names]
-        readers = [*names, *expert_names(found)]
-        for form in {form for name in readers for form in weights.forms(name)}:
-            self._inputs[form] = Rows.allocate(rows, ACTIVATIONS[form].row_bytes(max(sizes)))
-        queries, keys = found.num_heads * found.head_size, found.num_kv_heads * found.head_size
-        self._queries, self._keys, self._values = self._floats(queries), self._floats(keys), self._floats(keys)
-        padded = -(-found.head_size // 16) * 16
-        self._rotated = Rows.exactly(rows, 4 * found.num_heads * padded)
-        self._attended = self._floats(queries)
-        inner = max(found.feed_forward, found.mixture.shared_feed_forward if found.mixture else 0)
-        self._gate, self._up = self._floats(inner), self._floats(inner)
-        self._low: dict[int, Rows] = {}
-        """What an adapter's first matrices make of a row, by their rank."""
+        readers = [*matrix_names(found, weights), *expert_names(found)]
+        self._inputs = {form: buffers.inputs(form) for name in readers for form in weights.forms(name)}
+        self._hidden, self._added, self._attended = buffers.hidden, buffers.added, buffers.attended
+        self._queries, self._keys, self._values = buffers.queries, buffers.keys, buffers.values
+        self._rotated, self._gate, self._up = buffers.rotated, buffers.gate, buffers.up
 
-    def _floats(self, numbers: int) -> Rows:
-        return Rows.allocate(self._rows, float_row_bytes(numbers))
-
-    def write(self, positions: Positions, cache: Cache) -> Rows:
-        """Write all records; return the logits, float32 [rows, vocabulary]."""
+    def write(self, positions: Positions, cache: Cache) -> None:
+        """Write all records. The logits, float32 [rows, vocabulary], are those of the buffers."""
         found, weights = self._found, self._weights
         self._tape.embed(weights.table(EMBEDDING), self._hidden, found.embedding_scale)
         if found.rope is None:
@@ -100,15 +124,12 @@ class Decoder:
         for layer in range(found.num_layers):
             self._tape.begin_part(weights.stream_index(f"blk.{layer}.attn_output"))
             self._block(layer, positions, cache.layers[layer])
-        output = weights.output_name()
+        output, logits = weights.output_name(), self._buffers.logits
         self._tape.begin_part(weights.stream_index(output))
-        panels = panel_count(weights.matrix(output).rows)
-        logits = Rows.allocate(self._rows, panels * OUT_BYTES)
         self._read("output_norm", [output], of_logit_rows=True)
         self._products([(output, logits)], of_logit_rows=True, scale=found.logit_scale)
         if found.logit_cap is not None:
-            self._tape.cap(logits, panels * PANEL_ROWS, found.logit_cap)
-        return logits
+            self._tape.cap(logits, panel_count(weights.matrix(output).rows) * PANEL_ROWS, found.logit_cap)
 
     def _block(self, layer: int, positions: Positions, cache: Rows) -> None:
         prefix = f"blk.{layer}."
@@ -232,15 +253,14 @@ class Decoder:
 
     def _change(self, name: str, target: Rows, *, of_logit_rows: bool, scale: float) -> None:
         """Add an adapter's change of a product: scale * B (A x), in float32, each row as alone."""
-        weights, own_scale = self._weights, self._weights.change_scale(name)
-        if own_scale is None:
+        change = self._weights.change(name)
+        if change is None:
             return
-        low, high = weights.matrix(f"{name}.lora_a"), weights.matrix(f"{name}.lora_b")
-        between = self._low.setdefault(low.rows, self._floats(low.rows))
-        sides = [(low, between, self._inputs["float32"]), (high, target, between)]
+        between = self._buffers.low(change.low.rows)
+        sides = [(change.low, between, self._inputs["float32"]), (change.high, target, between)]
         for matrix, to, source in sides:
-            is_last = matrix is high
+            is_last = matrix is change.high
             self._tape.products(
                 [(matrix, to, None)], {"float32": source}, ["float32"], is_added=is_last,
-                of_logit_rows=of_logit_rows, scale=own_scale * scale if is_last else 1.0,
+                of_logit_rows=of_logit_rows, scale=change.scale * scale if is_last else 1.0,
             )  # fmt: skip

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
 from onward import kernels as kernel_package
-from onward.checkpoints.adapter import Change, merged, read_changes
 from onward.checkpoints.architecture import Architecture, Mixture
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
@@ -18,7 +16,7 @@ from onward.kernels.activations import ActivationName
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.code import Code
 from onward.kernels.code import load as load_code
-from onward.kernels.expert_tape import ExpertTape, Routing
+from onward.kernels.expert_tape import Routing
 from onward.kernels.interpreter import Kernels
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows
@@ -31,7 +29,8 @@ from onward.model_files.base import Progress
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.fingerprint import fingerprint
 from onward.runtimes.kv_plan import mib, plan_kv_cache
-from onward.runtimes.native.decoder import Cache, Decoder, expert_names, matrix_names
+from onward.runtimes.native.adapters import ADAPTER_TYPE, TAPE_GROWTH, NativeAdapters, TapeWriter
+from onward.runtimes.native.decoder import Buffers, Cache, expert_names, matrix_names
 from onward.runtimes.native.expert_cache import ExpertCache, ExpertLayer, least_bytes, total_bytes
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
@@ -55,11 +54,6 @@ def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progre
     options.require_possible()
     found = architecture_of(checkpoint, options.context_length)
     _require_form(checkpoint, options)
-    adapter_paths, changes = read_changes(checkpoint, options.adapter) if options.adapter else ((), {})
-    embedding = f"{EMBEDDING}.weight"
-    if embedding in changes:  # rows are looked up: there is no product to which its change could be added
-        changed = merged(checkpoint.tensor(embedding), changes.pop(embedding))
-        checkpoint = replace(checkpoint, tensors={**checkpoint.tensors, embedding: changed})
     facts = [f"native {KERNELS_REVISION}", options.precision, options.weights, FAST_ACTIVATIONS]
     if has_long_positions(checkpoint, options.context_length):
         facts.append("long positions")
@@ -67,9 +61,9 @@ def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progre
     if tested.problem:
         facts.append(tested.found)
     with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing:
-        identity = hashing.submit(fingerprint, (*checkpoint.paths, *adapter_paths), facts, options.cache_dir)
-        model, notes = _load(checkpoint, found, changes, options, progress)
-        return LoadedModel(model, identity.result(), (tested.problem, *notes) if tested.problem else notes)
+        identity = hashing.submit(fingerprint, checkpoint.paths, facts, options.cache_dir)
+        model, notes, adapters = _load(checkpoint, found, options, progress)
+        return LoadedModel(model, identity.result(), (tested.problem, *notes) if tested.problem else notes, adapters)
 
 
 def _require_form(checkpoint: Checkpoint, options: RuntimeOptions) -> None:
@@ -83,15 +77,11 @@ def _require_form(checkpoint: Checkpoint, options: RuntimeOptions) -> None:
 
 
 def _load(
-    checkpoint: Checkpoint,
-    found: Architecture,
-    changes: Mapping[str, Change],
-    options: RuntimeOptions,
-    progress: Progress,
-) -> tuple[NativeModel, tuple[str, ...]]:
+    checkpoint: Checkpoint, found: Architecture, options: RuntimeOptions, progress: Progress
+) -> tuple[NativeModel, tuple[str, ...], NativeAdapters]:
     threads = options.threads or compute_threads()
     is_exact = options.precision == "exact"
-    weights = Weights(checkpoint, form_for(options), "float32" if is_exact else FAST_ACTIVATIONS, changes)
+    weights = Weights(checkpoint, form_for(options), "float32" if is_exact else FAST_ACTIVATIONS)
     names = list(matrix_names(found, weights))
     read = [*names, *expert_names(found)]
     context = options.context_within(found.context_length, checkpoint.paths[0].name)
@@ -112,32 +102,33 @@ def _load(
     # all layers of a block side by side: a short sequence touches few huge pages
     cache = Rows.exactly(plan.blocks, found.num_layers * shape.block_bytes)
     positions = Positions(found, plan.context_length)
-    tape = ExpertTape(kernels, MAX_ROWS, threads)
-    decoder = Decoder(
-        found, weights, tape, MAX_ROWS, ExpertRecords(found, weights, experts, tape, MAX_ROWS) if experts else None
-    )
-    logits = decoder.write(
-        positions, Cache([cache.without(layer * shape.block_bytes) for layer in range(found.num_layers)])
-    )
+    buffers = Buffers(found, weights, MAX_ROWS)
+    writer = TapeWriter(
+        found, kernels, threads, buffers, positions,
+        Cache([cache.without(layer * shape.block_bytes) for layer in range(found.num_layers)]),
+        ExpertRecords(found, weights, experts, MAX_ROWS) if experts else None,
+    )  # fmt: skip
+    tape, keep = writer.write(weights)
     machine = Machine(
-        code, tape.finish(), panels, shape, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
-        scratch_bytes=kernels.scratch_bytes(isa, _longest_row(found)),
+        code, tape, panels, shape, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
+        scratch_bytes=kernels.scratch_bytes(isa, _longest_row(found)), growth=TAPE_GROWTH,
     )  # fmt: skip
     model = NativeModel(
-        machine, panels, experts, cache, positions, logits, context_length=plan.context_length,
-        vocab_size=weights.matrix(weights.output_name()).rows, blocks=plan.blocks, keep=(tape, weights, checkpoint),
+        machine, panels, experts, cache, positions, buffers.logits, context_length=plan.context_length,
+        vocab_size=weights.matrix(weights.output_name()).rows, blocks=plan.blocks, keep=(keep, weights, checkpoint),
     )  # fmt: skip
-    grown = expansion_note(
-        checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(read) if name not in weights.adapter_names()
-    )
+    adapters = NativeAdapters(checkpoint, weights, code, writer, model, options.cache_dir)
+    grown = expansion_note(checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(read))
     others = (_longer_note(checkpoint, found), *memory.notes, grown, code.remark)
-    return model, (*plan.notes, *(each for each in others if each))
+    return model, (*plan.notes, *(each for each in others if each)), adapters
 
 
 def _kernels(found: Architecture, weights: Weights, names: Sequence[str], rotated: int, *, is_wide: bool) -> Kernels:
-    """Return the kernels that a model needs. `names`: of its matrices; `rotated`: dimensions of a head."""
+    """Return the kernels that a model needs, and adapters of it. `names`: of its matrices; `rotated`: dimensions of a
+    head."""
     types = weights.types(iter(names))
     kinds = {ProductKind(types[name], weights.activations(name)) for name in names}
+    kinds.add(ProductKind(ADAPTER_TYPE, "float32"))
     tables = [EMBEDDING] if found.rope else [EMBEDDING, POSITION_EMBEDDING]
     shape = AttentionShape(
         found.num_heads, found.num_kv_heads, found.head_size, rotated, is_wide=is_wide,
@@ -145,7 +136,7 @@ def _kernels(found: Architecture, weights: Weights, names: Sequence[str], rotate
     )  # fmt: skip
     return Kernels(
         tuple(sorted(kinds, key=lambda kind: kind.name)),
-        tuple(sorted({weights.table(name).type for name in tables})),
+        tuple(sorted({ADAPTER_TYPE, *(weights.table(name).type for name in tables)})),
         shape,
         has_experts=found.mixture is not None,
         has_logit_cap=found.logit_cap is not None,

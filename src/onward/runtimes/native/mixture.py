@@ -9,6 +9,7 @@ Rows lie in order of experts in between, so that each expert's weights are read 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 
 from onward.checkpoints.architecture import Architecture
 from onward.kernels.activations import ACTIVATIONS, ActivationName
@@ -22,12 +23,14 @@ from onward.runtimes.native.weights import Weights
 
 
 class ExpertRecords:
-    """Writes the records of layers of experts. `rows`: the most rows of a step. Keeps the memory between operations."""
+    """Writes the records of layers of experts, `on` a tape. `rows`: the most rows of a step. Keeps the memory between
+    operations."""
 
-    def __init__(self, found: Architecture, weights: Weights, cache: ExpertCache, tape: ExpertTape, rows: int) -> None:
+    def __init__(self, found: Architecture, weights: Weights, cache: ExpertCache, rows: int) -> None:
         mixture = found.mixture
         assert mixture is not None
-        self._found, self._mixture, self._weights, self._cache, self._tape = found, mixture, weights, cache, tape
+        self._found, self._mixture, self._weights, self._cache = found, mixture, weights, cache
+        self._tape: ExpertTape
         self.logits = Rows.allocate(rows, panel_count(mixture.count) * OUT_BYTES)
         """Of the router, which is to be computed before `write`."""
         self.shared, self.shared_gates = (
@@ -46,6 +49,12 @@ class ExpertRecords:
             size = ACTIVATIONS[form].row_bytes(matrix.padded_inputs)
             if form not in rows_of or rows_of[form].stride < size:
                 rows_of[form] = Rows.allocate(self._uses, size)
+
+    def on(self, tape: ExpertTape) -> ExpertRecords:
+        """Return what writes the records to a tape. Whatever tape that is, they use the same memory."""
+        other = copy(self)
+        other._tape = tape
+        return other
 
     def _floats(self, numbers: int) -> Rows:
         return Rows.allocate(self._uses, float_row_bytes(numbers))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from onward.engine.model import Hook, Row, StepShape, nothing
 from onward.kernels.attention_shape import BLOCK_TOKENS
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows, address
+from onward.kernels.tape import Part
 from onward.runtimes.native.expert_cache import ExpertCache
 from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.native.positions import Positions
@@ -24,7 +26,10 @@ MAX_ROWS = 1024
 
 class NativeModel:
     """Implements engine.model.ModelRunner. Created by `load`; engine thread only. No row's bits depend on another
-    row, on the number of threads, or on how a step is cut."""
+    row, on the number of threads, or on how a step is cut.
+
+    Rows of each adapter have a tape of their own, one after the other over the same memory.
+    """
 
     def __init__(
         self,
@@ -45,31 +50,50 @@ class NativeModel:
         self.shape = STEP_SHAPE
         self._parts: tuple[Machine, PanelCache, object] | None = (machine, panels, keep)
         self._experts = experts
+        self._tapes: dict[str, tuple[Sequence[Part], object]] = {}
+        """Of adapters, each with what owns the memory that it points to."""
         self._cache = cache.memory[: cache.count * cache.stride].reshape(cache.count, cache.stride)
         self._positions = positions
         numbers = logits.memory[: logits.count * logits.stride].view(np.float32)
         self._logits = numbers.reshape(logits.count, -1)[:, :vocab_size]
         self._tables = np.zeros(1024, np.int32)
 
+    def use_tape(self, adapter: str, tape: Sequence[Part], keep: object) -> None:
+        """Compute the rows of an adapter by a tape of its own. `keep`: what owns the memory that it points to."""
+        self._open().accept(tape)
+        self._tapes[adapter] = tape, keep
+
+    def drop_tape(self, adapter: str) -> None:
+        """Free what the rows of an adapter are computed with."""
+        tape, _ = self._tapes.pop(adapter)
+        self._open().retire(tape)
+
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """Return logits, float32 [outputs, vocab_size]; see engine.model.ModelRunner. Raises RuntimeError for rows that
-        are outside of the context, the vocabulary or their block tables, and if the model is closed."""
-        parts = list(_turns(rows))
+        are outside of the context, the vocabulary or their block tables, or of an adapter that is not loaded, and if
+        the model is closed."""
+        groups: dict[str, list[Row]] = {}
+        for row in rows:
+            groups.setdefault(row.adapter, []).append(row)
+        parts = [part for group in groups.values() for part in _turns(group)]
         if len(parts) == 1:
             return self._turn(rows, before_compute)
         found = []
         for index, part in enumerate(parts):
             found.append(self._turn(part, before_compute if index == 0 else nothing).copy())
-        return np.concatenate(found)
+        logits = np.concatenate(found)
+        return logits if len(groups) == 1 else logits[_places(rows, groups)]
 
     def _turn(self, rows: Sequence[Row], before_compute: Hook) -> NDArray[np.float32]:
-        machine = self._open()
+        machine, adapter = self._open(), rows[0].adapter
+        if adapter and adapter not in self._tapes:
+            raise RuntimeError(f"The adapter {adapter} is not loaded.")
         count, outputs = self._fill(machine, rows)
         machine.plan(count)
         before_compute()
         if self._experts is not None:
             self._experts.begin_step()
-        machine.step(count, outputs)
+        machine.step(count, outputs, self._tapes[adapter][0] if adapter else None)
         if self._experts is not None:
             self._experts.check()
         logits = self._logits[:outputs]
@@ -138,12 +162,24 @@ class NativeModel:
             self._experts.close()
             self._experts = None
         self._parts = None
+        self._tapes = {}
         self._cache = np.empty((0, 0), np.uint8)
 
     def _open(self) -> Machine:
         if self._parts is None:
             raise RuntimeError("The model is closed.")
         return self._parts[0]
+
+
+def _places(rows: Sequence[Row], groups: Mapping[str, Sequence[Row]]) -> NDArray[np.int64]:
+    """Return where the logits of rows are, in their order, among those of their groups, one after the other."""
+    begins = np.cumsum([0, *(sum(row.outputs for row in group) for group in groups.values())])
+    following = dict(zip(groups, begins.tolist(), strict=False))
+    places = []
+    for row in rows:
+        places.append(np.arange(following[row.adapter], following[row.adapter] + row.outputs))
+        following[row.adapter] += row.outputs
+    return np.concatenate(places)
 
 
 def _turns(rows: Sequence[Row]) -> list[list[Row]]:
@@ -159,7 +195,9 @@ def _turns(rows: Sequence[Row]) -> list[list[Row]]:
             end = min(count, begin + room)
             outputs = max(0, end - max(begin, count - row.outputs))
             whole = begin == 0 and end == count
-            part = row if whole else Row(row.sequence, row.tokens[begin:end], row.start + begin, row.blocks, outputs)
+            part = (
+                row if whole else replace(row, tokens=row.tokens[begin:end], start=row.start + begin, outputs=outputs)
+            )
             parts[-1].append(part)
             room -= end - begin
             begin = end

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints.adapter import Change
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.mixtures import EXPERT_PARTS
@@ -25,27 +25,35 @@ from onward.runtimes.native.types import StoredType, is_router
 EMBEDDING, POSITION_EMBEDDING, OUTPUT = "token_embd", "position_embd", "output"
 
 
+def table_of(tensor: Tensor) -> Table:
+    """Return embeddings, which are read in the file, unless they have to be expanded."""
+    rows, inputs = tensor.shape
+    kind, data = tensor.type.name, tensor.data
+    if kind not in WEIGHT_TYPES or tensor.order is not None or tensor.data.ndim > 1:
+        kind, data = "F32", tensor.floats().reshape(-1).view(np.uint8)
+    return Table(kind, rows, inputs, data)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixChange:
+    """What an adapter adds to a product W x: scale * high (low x), in float32."""
+
+    low: Matrix
+    high: Matrix
+    scale: float
+
+
 class Weights:
-    """What a tape uses of a checkpoint. `form(tensor)`: in which type they are held; `changes`: an
-    adapter's, by the names of the weights, held and computed in float32."""
+    """What a tape uses of a checkpoint. `form(tensor)`: in which type they are held."""
 
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        form: Callable[[Tensor], StoredType],
-        activations: ActivationName,
-        changes: Mapping[str, Change],
+        self, checkpoint: Checkpoint, form: Callable[[Tensor], StoredType], activations: ActivationName
     ) -> None:
-        self._form, self._activations, self._changes = form, activations, changes
-        sides = {
-            f"{name.removesuffix('.weight')}.lora_{side}.weight": tensor
-            for name, change in changes.items()
-            for side, tensor in (("a", change.low), ("b", change.high))
-        }
-        self._adapter_names = [name.removesuffix(".weight") for name in sides]
-        self._checkpoint = replace(checkpoint, tensors={**checkpoint.tensors, **sides})
+        self._checkpoint, self._form, self._activations = checkpoint, form, activations
         self._panels: PanelCache | None = None
+        self._changes: Mapping[str, MatrixChange] = {}
         self._tables: dict[str, Table] = {}
+        self._vectors: dict[str, Vector] = {}
 
     def has(self, name: str) -> bool:
         """Return whether there is a tensor of this name."""
@@ -53,13 +61,13 @@ class Weights:
 
     def vector(self, name: str) -> Vector | None:
         """Return a bias or the weights of a norm, None if there is none."""
-        if not self.has(name):
-            return None
-        return Vector.of(self._checkpoint.tensors[name].floats().reshape(-1))
+        return self.required_vector(name) if self.has(name) else None
 
     def required_vector(self, name: str) -> Vector:
         """Return a vector that the architecture requires. Raises CheckpointError."""
-        return Vector.of(self._checkpoint.tensor(name).floats().reshape(-1))
+        if name not in self._vectors:
+            self._vectors[name] = Vector.of(self._checkpoint.tensor(name).floats().reshape(-1))
+        return self._vectors[name]
 
     def expert_biases(self, name: str) -> NDArray[np.float32] | None:
         """Return biases of experts, with zeros up to whole panels: [experts, 16 * panels]. None if there are none."""
@@ -82,22 +90,19 @@ class Weights:
         return self._tables[name]
 
     def _table(self, name: str) -> Table:
-        tensor = self._checkpoint.tensor(f"{name}.weight")
-        rows, inputs = tensor.shape
-        kind, data = tensor.type.name, tensor.data
-        if kind not in WEIGHT_TYPES or tensor.order is not None or tensor.data.ndim > 1:
-            kind, data = "F32", tensor.floats().reshape(-1).view(np.uint8)
-        return Table(kind, rows, inputs, data)
+        return table_of(self._checkpoint.tensor(f"{name}.weight"))
 
-    def change_scale(self, name: str) -> float | None:
-        """Return the scale of an adapter's change of a matrix, whose sides are NAME.lora_a and NAME.lora_b; None where
-        there is none."""
-        change = self._changes.get(f"{name}.weight")
-        return None if change is None else change.scale
+    def changed(self, changes: Mapping[str, MatrixChange], embeddings: Table | None) -> Weights:
+        """Return what the tape of an adapter uses: these weights, in the same memory, and what it changes. `changes`:
+        by the names of matrices; `embeddings` None: these."""
+        other = copy(self)
+        other._changes = changes
+        other._tables = self._tables if embeddings is None else {**self._tables, EMBEDDING: embeddings}
+        return other
 
-    def adapter_names(self) -> list[str]:
-        """Return the names of the adapter's matrices."""
-        return self._adapter_names
+    def change(self, name: str) -> MatrixChange | None:
+        """Return what an adapter adds to the product of a matrix, None where that is nothing."""
+        return self._changes.get(name)
 
     def activations(self, name: str) -> ActivationName:
         """Return the form of activations that a matrix is multiplied with."""
@@ -107,23 +112,20 @@ class Weights:
     def forms(self, name: str) -> list[ActivationName]:
         """Return the forms of activations that a matrix and an adapter's change of it are multiplied with."""
         own = self.activations(name)
-        return [own] if own == "float32" or self.change_scale(name) is None else [own, "float32"]
+        return [own] if own == "float32" or self.change(name) is None else [own, "float32"]
 
     def _form_of(self, name: str) -> StoredType:
-        return "F32" if name in self._adapter_names else self._form(self._checkpoint.tensor(f"{name}.weight"))
+        return self._form(self._checkpoint.tensor(f"{name}.weight"))
 
     def types(self, names: Iterator[str]) -> dict[str, str]:
         """Return the types of matrices, by name."""
         return {name: self._form_of(name) for name in names}
 
     def groups(self, names: Iterable[str]) -> list[Group]:
-        """Return matrices in the groups that a step needs one after the other: of each layer, and the output's.
-        Matrices of an adapter, which are small, are with the first one."""
+        """Return matrices in the groups that a step needs one after the other: of each layer, and the output's."""
         sources: dict[str, list[PanelSource]] = {}
         for name in dict.fromkeys(names):
-            source = self._source(name)
-            group = name.rpartition(".")[0] if name not in self._adapter_names else next(iter(sources))
-            sources.setdefault(group, []).append(source)
+            sources.setdefault(name.rpartition(".")[0], []).append(self._source(name))
         return list(sources.values())
 
     def _source(self, name: str) -> PanelSource:

@@ -1,0 +1,104 @@
+"""LoRA adapters beside the weights of a model: each has a tape of its own, which shares everything with the base's but
+the adapter's own matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from onward.checkpoints.adapter import Change, merged, read_changes
+from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.checkpoint import Checkpoint
+from onward.errors import MemoryTooSmall
+from onward.kernels.code import Code
+from onward.kernels.expert_tape import ExpertTape
+from onward.kernels.interpreter import Kernels
+from onward.kernels.tape import Part, Table
+from onward.machine import available_memory
+from onward.runtimes.fingerprint import adapter_id
+from onward.runtimes.kv_plan import mib
+from onward.runtimes.native.decoder import Buffers, Cache, Decoder
+from onward.runtimes.native.mixture import ExpertRecords
+from onward.runtimes.native.model import MAX_ROWS, NativeModel
+from onward.runtimes.native.panel_cache import PanelCache, PanelSource, bytes_of
+from onward.runtimes.native.positions import Positions
+from onward.runtimes.native.weights import EMBEDDING, MatrixChange, Weights, table_of
+
+TAPE_GROWTH = 3
+"""How many times as many records the tape of an adapter may have: a product has two more, what it reads one."""
+ADAPTER_TYPE = "F32"
+"""In which type an adapter is held and computed."""
+
+
+@dataclass(frozen=True)
+class TapeWriter:
+    """Writes tapes over the same memory: the base's, and those of adapters."""
+
+    found: Architecture
+    kernels: Kernels
+    threads: int
+    buffers: Buffers
+    positions: Positions
+    cache: Cache
+    experts: ExpertRecords | None = None
+
+    def write(self, weights: Weights) -> tuple[list[Part], object]:
+        """Return a tape, and what owns the memory that it points to."""
+        tape = ExpertTape(self.kernels, MAX_ROWS, self.threads)
+        experts = self.experts.on(tape) if self.experts is not None else None
+        Decoder(self.found, weights, tape, self.buffers, experts).write(self.positions, self.cache)
+        return tape.finish(), tape
+
+
+class NativeAdapters:
+    """Implements engine.model.AdapterLoader."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        weights: Weights,
+        code: Code,
+        writer: TapeWriter,
+        model: NativeModel,
+        cache_dir: Path | None,
+    ) -> None:
+        self._checkpoint, self._weights, self._code = checkpoint, weights, code
+        self._writer, self._model, self._cache_dir = writer, model, cache_dir
+
+    def read(self, path: Path) -> tuple[str, Weights]:
+        """See AdapterLoader. Any thread."""
+        paths, changes = read_changes(self._checkpoint, path)
+        adapter = adapter_id(paths, self._cache_dir)
+        embedding, table = f"{EMBEDDING}.weight", None
+        if embedding in changes:  # rows are looked up: there is no product to which their change could be added
+            table = table_of(merged(self._checkpoint.tensor(embedding), changes[embedding]))
+            if self._weights.output_name() != EMBEDDING:
+                del changes[embedding]
+        return adapter, self._weights.changed(self._held(path, changes, table), table)
+
+    def add(self, adapter: str, read: object) -> None:
+        """See AdapterLoader."""
+        assert isinstance(read, Weights)
+        self._model.use_tape(adapter, *self._writer.write(read))
+
+    def remove(self, adapter: str) -> None:
+        """See AdapterLoader."""
+        self._model.drop_tape(adapter)
+
+    def _held(self, path: Path, changes: Mapping[str, Change], table: Table | None) -> dict[str, MatrixChange]:
+        """Return the matrices of an adapter, in memory. Raises MemoryTooSmall."""
+        sides = {(name, side): getattr(each, side) for name, each in changes.items() for side in ("low", "high")}
+        group = [PanelSource(f"{name} {side}", tensor, ADAPTER_TYPE) for (name, side), tensor in sides.items()]
+        size, free = bytes_of(group) + (0 if table is None else table.data.nbytes), available_memory().free_bytes
+        words = f"The adapter {path} takes {mib(size)} of memory, but {mib(free)} are free."
+        if size > free:
+            raise MemoryTooSmall(words)
+        panels = PanelCache([group], self._code, self._writer.threads, size, words)
+        panels.close()
+        return {
+            name.removesuffix(".weight"): MatrixChange(
+                panels.matrices[f"{name} low"], panels.matrices[f"{name} high"], each.scale
+            )
+            for name, each in changes.items()
+        }
