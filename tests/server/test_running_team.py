@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -23,7 +24,7 @@ from onward.server.run import Service
 from onward.service.keys import create_key, forget_key, new_secret, read_keys, rotate_key
 from onward.service.limits import Limits
 from onward.service.reservations import read_usages
-from onward.service.store import DatabaseAway, Store, open_store
+from onward.service.store import DatabaseAway, Store, open_store, unix_ms
 from onward.service.tables import RESERVATIONS
 from onward.service.team import Team
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
@@ -296,6 +297,27 @@ def test_a_server_that_drains_says_that_it_lives(tmp_path: Path) -> None:
             team.close()
 
     run()
+
+
+def test_a_stream_ends_as_usual_though_its_key_expires_meanwhile(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    async def test(served: Served) -> None:
+        call = served.complete("a", stream=True)
+        await call.until(2)
+        served.app._keys._clock = lambda: time.time() + 7_200
+        served.app.replace_keys()
+        assert (await served.complete("a").done()).status == 401
+        go.set()
+        await call.done()
+        assert call.status == 200 and call.body.endswith(b"data: [DONE]\n\n")
+        await served.settled()
+        tokens, num_running = served.used("a")
+        assert tokens > 2 and num_running == 0
+
+    script = delta("a"), go, delta("b"), delta("c", finish="length")
+    limited = {"limits": Limits(tokens_per_day=1000, parallel_requests=5), "expires_ms": unix_ms() + 3_600_000}
+    serving(tmp_path, test, *script, keys={"a": limited})
 
 
 def test_a_stream_belongs_to_a_key_of_the_database_whatever_its_secret_and_not_to_its_name(tmp_path: Path) -> None:

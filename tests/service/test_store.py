@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, Connection, inspect, select, text, update
+from sqlalchemy import URL, Connection, event, inspect, select, text, update
 
 from onward.errors import SetupError
 from onward.service.store import DatabaseAway, Store, open_store
@@ -91,6 +91,23 @@ def test_a_database_that_another_program_locks_is_away_and_comes_back(
     with store.begin() as connection:
         connection.execute(text("SELECT 1"))
     other.close()
+    store.close()
+
+
+def test_a_read_only_database_is_away_and_comes_back(tmp_path: Path) -> None:
+    store = open_store(URL.create("sqlite", database=str(tmp_path / "onward.db")))
+
+    def make_read_only(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("PRAGMA query_only=ON").close()
+
+    event.listen(store._engine, "connect", make_read_only)
+    store._engine.dispose()
+    with pytest.raises(DatabaseAway, match="attempt to write a readonly database"), store.begin() as connection:
+        connection.execute(update(META).where(META.c.name == "version").values(value=VERSION))
+    event.remove(store._engine, "connect", make_read_only)
+    store._engine.dispose()
+    with store.begin() as connection:
+        connection.execute(update(META).where(META.c.name == "version").values(value=VERSION))
     store.close()
 
 
