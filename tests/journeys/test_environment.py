@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,8 @@ from onward.cli.output.errors import DOCUMENTED
 from tests.cli.conftest import onward
 from tests.cli.terminal import COMMAND
 from tests.examples import examples, slow_but
+from tests.processes import server_process
+from tests.waiting import PATIENCE_SECONDS
 
 CREATE = ("completions", "create", "Once", "--model", "toy", "--max-tokens", "2", "--temperature", "0")
 POSIX = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -261,3 +264,23 @@ def test_a_process_in_any_environment_ends_with_a_result_or_a_sentence(
         ["sh", "-c", shell, "sh", *COMMAND, *command], cwd=folder, env=env, capture_output=True, check=False
     )
     check(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+
+
+@pytest.mark.slow
+def test_a_server_without_a_database_keeps_nothing_and_imports_nothing_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(name, str(tmp_path / name))
+    with server_process() as server:
+        answer = httpx2.post(
+            f"{server.url}/v1/completions", json={"model": "toy", "prompt": "x"}, timeout=PATIENCE_SECONDS
+        )
+        assert answer.status_code == 200
+        assert not any(name.startswith("x-ratelimit") for name in answer.headers)
+        assert httpx2.get(f"{server.url}/v1/batches", timeout=PATIENCE_SECONDS).status_code == 404
+        maps = Path(f"/proc/{server.popen.pid}/maps")
+        if maps.exists():
+            assert "sqlite" not in maps.read_text()
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and ".cache" not in path.parts] == []

@@ -143,7 +143,11 @@ def test_a_database_without_keys_opens_nothing(tmp_path: Path) -> None:
         run()
 
 
-def test_models_are_listed_added_and_removed_and_that_is_audited(tmp_path: Path) -> None:
+def test_models_are_listed_added_and_removed_and_that_is_audited_without_a_key_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+
     async def test(served: Served, models: FakeModels) -> None:
         listed = (await served.call("GET")).json
         assert listed["folders"] == ["/models"] and listed["object"] == "list"
@@ -163,6 +167,7 @@ def test_models_are_listed_added_and_removed_and_that_is_audited(tmp_path: Path)
         assert served.audit == [("the key chief", "models", "chief", "added tiny (/models/tiny)")] * 2
 
     serving(tmp_path, test)
+    assert "/v1/admin/models" in caplog.text and "sk-" not in caplog.text
 
 
 WRONG: list[tuple[object, str]] = [
