@@ -38,10 +38,11 @@ WARM_UP = 1
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One completion: its tokens, the seconds until the last, and those that the draft model computed."""
+    """One completion: its tokens, the seconds until the last, those of the process, and those of the draft model."""
 
     tokens: list[int]
     seconds: float
+    cpu_seconds: float
     draft_seconds: float
     accepted: int
     rejected: int
@@ -60,7 +61,7 @@ class Arm:
         """Complete a prompt with `out` tokens."""
         engine, self._number = self._engine, self._number + 1
         before = engine.load()
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         sampling = SamplingParams(temperature=temperature, seed=7)
         engine.add(
             Job(
@@ -72,9 +73,9 @@ class Arm:
         while not engine.idle:
             events = [event for event in engine.step() if isinstance(event, Decoded)]
             tokens += [each.token for event in events for each in event.tokens]
-        seconds, after = time.perf_counter() - began, engine.load()
+        seconds, cpu_seconds, after = time.perf_counter() - began, time.process_time() - cpu_began, engine.load()
         return Done(
-            tokens, seconds, after.draft_seconds - before.draft_seconds,
+            tokens, seconds, cpu_seconds, after.draft_seconds - before.draft_seconds,
             after.drafts.model_accepted - before.drafts.model_accepted,
             after.drafts.model_rejected - before.drafts.model_rejected, after.num_steps - before.num_steps,
         )  # fmt: skip
@@ -86,6 +87,7 @@ class Arm:
 def compare(arms: dict[str, Arm], prompt: list[int], out: int, temperature: float, rounds: int) -> dict[str, Any]:
     """Return the figures of one text. Raises BenchmarkError if the arms' tokens differ."""
     ratios: list[float] = []
+    cpu_ratios: list[float] = []
     drafted: list[Done] = []
     for number in range(WARM_UP + rounds):
         order = list(arms) if number % 2 else list(arms)[::-1]
@@ -94,10 +96,12 @@ def compare(arms: dict[str, Arm], prompt: list[int], out: int, temperature: floa
             raise BenchmarkError("the draft model changed a token")
         if number >= WARM_UP:
             ratios.append(done["without"].seconds / done["with"].seconds)
+            cpu_ratios.append(done["without"].cpu_seconds / done["with"].cpu_seconds)
             drafted.append(done["with"])
     accepted, rejected = (sum(getattr(each, name) for each in drafted) for name in ("accepted", "rejected"))
     return {
         "ratio": measure.median_of(ratios),
+        "cpu_ratio": measure.median_of(cpu_ratios),
         "accepted_fraction": accepted / max(1, accepted + rejected),
         "tokens_per_step": len(drafted) * out / sum(each.steps for each in drafted),
         "draft_fraction": sum(each.draft_seconds for each in drafted) / sum(each.seconds for each in drafted),
@@ -154,8 +158,9 @@ def line(case: dict[str, Any]) -> str:
     ratio = case["ratio"]
     return (
         f"{case['kind']:6} at {case['temperature']}: x {ratio['median']:.2f} ({ratio['least']:.2f} to "
-        f"{ratio['greatest']:.2f}), accepted {case['accepted_fraction']:.0%}, {case['tokens_per_step']:.2f} tokens per "
-        f"step, {case['draft_fraction']:.0%} of the time for drafts"
+        f"{ratio['greatest']:.2f}), per CPU second x {case['cpu_ratio']['median']:.2f}, accepted "
+        f"{case['accepted_fraction']:.0%}, {case['tokens_per_step']:.2f} tokens per step, "
+        f"{case['draft_fraction']:.0%} of the time for drafts"
     )
 
 
