@@ -27,9 +27,9 @@ HOST = "127.0.0.1:8000"
 class InProcess(Server):
     """The application that `onward serve` would serve with these flags, called as uvicorn calls it, on `loop`."""
 
-    def __init__(self, loop: LoopThread, *flags: str) -> None:
+    def __init__(self, loop: LoopThread, *flags: str, model: str | Path = "toy") -> None:
         settings: Settings = SettingsCommand("serve", callback=lambda resolved: resolved.settings).main(
-            ["--model", "toy", "--no-access-log", *flags], standalone_mode=False
+            ["--model", str(model), "--no-access-log", *flags], standalone_mode=False
         )
         self.url = f"http://{HOST}"
         self._key = {"authorization": f"Bearer {KEY}"} if KEY in flags else {}

@@ -32,19 +32,12 @@ def byte_characters() -> list[str]:
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
-def write_byte_model(path: Path, seed: int = 0, num_heads: int = HEADS) -> Path:
-    """Write a llama of random weights that mostly generates lower-case letters, as the toy does."""
+def byte_vocabulary() -> dict[str, Any]:
+    """Return the metadata of the toy's vocabulary."""
     # As a word of its own, "é" would have the text of a byte's character: it is merged from its two bytes instead.
     tokens = [*byte_characters(), *SPECIALS, *("Ã©" if word == "é" else word for word in WORDS)]
     kinds = [1] * 256 + [3] * len(SPECIALS) + [1 if word == "é" else 4 for word in WORDS]
-    metadata: dict[str, Any] = {
-        "general.architecture": "llama",
-        "llama.block_count": LAYERS,
-        "llama.context_length": CONTEXT,
-        "llama.embedding_length": HIDDEN,
-        "llama.feed_forward_length": FEED_FORWARD,
-        "llama.attention.head_count": num_heads,
-        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
@@ -54,6 +47,21 @@ def write_byte_model(path: Path, seed: int = 0, num_heads: int = HEADS) -> Path:
         "tokenizer.ggml.bos_token_id": END,
         "tokenizer.ggml.add_bos_token": False,
     }
+
+
+def write_byte_model(path: Path, seed: int = 0, num_heads: int = HEADS) -> Path:
+    """Write a llama of random weights that mostly generates lower-case letters, as the toy does."""
+    metadata: dict[str, Any] = {
+        "general.architecture": "llama",
+        "llama.block_count": LAYERS,
+        "llama.context_length": CONTEXT,
+        "llama.embedding_length": HIDDEN,
+        "llama.feed_forward_length": FEED_FORWARD,
+        "llama.attention.head_count": num_heads,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        **byte_vocabulary(),
+    }
+    tokens = metadata["tokenizer.ggml.tokens"]
     random = np.random.default_rng(seed)
 
     def matrix(rows: int, inputs: int) -> np.ndarray[Any, np.dtype[np.float64]]:
