@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import slow_but
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 from .terminal import Terminal
@@ -59,7 +60,7 @@ def check_interrupted(command: tuple[str, ...], delay: float) -> None:
 
 
 @pytest.mark.parametrize("command", [SERVE, CREATE], ids=["serve", "create"])
-@pytest.mark.parametrize("delay", [0.0, 0.05, 0.2, 0.4, pytest.param(0.8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("delay", slow_but([0.0, 0.2], [0.0, 0.05, 0.2, 0.4, 0.8]))
 def test_ctrl_c_during_a_start_is_quiet(command: tuple[str, ...], delay: float) -> None:
     check_interrupted(command, delay)
 

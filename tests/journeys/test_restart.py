@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from tests.processes import served, server_process
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 WORDS = "once upon a time there was a fox who lived at the edge of a great wood and went to the river "
 LONG: dict[str, Any] = {"prompt": WORDS * 5, "max_tokens": 24, "temperature": 1, "seed": 5}
@@ -27,17 +28,18 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 def ask(url: str, fields: dict[str, Any]) -> tuple[Any, int]:
     """The choices and the cached tokens of a request."""
-    answer = httpx2.post(f"{url}/v1/completions", json={"model": "toy", **fields}, timeout=60)
+    answer = httpx2.post(f"{url}/v1/completions", json={"model": "toy", **fields}, timeout=PATIENCE_SECONDS)
     assert answer.status_code == 200, answer.text
     found = answer.json()
     return found["choices"], found["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
 def metric(url: str, name: str) -> float:
-    text = httpx2.get(f"{url}/metrics", timeout=60).text
+    text = httpx2.get(f"{url}/metrics", timeout=PATIENCE_SECONDS).text
     return sum(map(float, re.findall(rf'^{name}{{model="toy"}} (\S+)$', text, re.MULTILINE)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine_process", ["on", "off"])
 def test_law_3_a_restart_changes_no_byte_and_computes_no_prompt_again(tmp_path: Path, engine_process: str) -> None:
     flags = ("--engine-process", engine_process)
@@ -56,15 +58,17 @@ def test_law_3_a_restart_changes_no_byte_and_computes_no_prompt_again(tmp_path: 
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "cache").rglob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_a_killed_server_leaves_what_it_had_written(tmp_path: Path) -> None:
     folder = ("--prefix-cache-dir", str(tmp_path / "cache"))
     prompts = [{**LONG, "prompt": f"{number} " + WORDS * 20, "max_tokens": 4} for number in range(20)]
     with server_process(*folder) as server:
         expected = [ask(server.url, fields)[0] for fields in prompts]
-        assert metric(server.url, "onward_prefix_cache_disk_written_bytes_total") > 0
+        wait_for(lambda: len(list((tmp_path / "cache").rglob("*.kv"))) > 64)  # all blocks of the first prompt
+        wait_for(lambda: metric(server.url, "onward_prefix_cache_disk_written_bytes_total") > 0)
         server.popen.kill()
-        server.popen.wait(30)
+        server.popen.wait(PATIENCE_SECONDS)
     with served(*folder) as url:
         found = [ask(url, fields) for fields in prompts]
         assert [choices for choices, _ in found] == expected
@@ -76,5 +80,7 @@ def test_a_killed_server_leaves_what_it_had_written(tmp_path: Path) -> None:
 def test_a_folder_that_others_may_read_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--model", "toy"]
-    done = subprocess.run([*command, "--prefix-cache-dir", str(tmp_path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*command, "--prefix-cache-dir", str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 1 and "chmod 700" in done.stderr + done.stdout

@@ -122,6 +122,7 @@ def test_what_the_old_one_began_is_finished(old: Process, start: Any) -> None:
     assert old.popen.wait(PATIENCE_SECONDS) == 0
 
 
+@pytest.mark.slow
 def test_a_kept_stream_is_read_on_through_the_new_one(old: Process, start: Any) -> None:
     fields = STORY | {"prompt": "hang", "stream": True, "stream_options": {"resumable": True}}
     with httpx2.stream("POST", f"{old.url}/v1/completions", json=fields, timeout=PATIENCE_SECONDS) as stream:

@@ -8,7 +8,6 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +17,7 @@ import pytest
 from sqlalchemy import URL, Connection, create_engine, text
 
 from onward.service.store import DatabaseAway, Store
-
-STARTING_SECONDS = 30
+from tests.waiting import wait_for
 
 
 class BreakingStore(Store):
@@ -56,7 +54,7 @@ class PostgreSQL:
         )
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
+        self.process = process = subprocess.Popen(
             [
                 *(self._bin / "postgres", "-D", self._data, "-k", self.folder),
                 *("-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=50"),
@@ -66,10 +64,8 @@ class PostgreSQL:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + STARTING_SECONDS
-        while not self._answers():
-            assert time.monotonic() < deadline, "PostgreSQL did not start"
-            time.sleep(0.05)
+        wait_for(lambda: process.poll() is not None or self._answers(), "PostgreSQL")
+        assert process.poll() is None, "PostgreSQL did not start"
 
     def _answers(self) -> bool:
         command = [str(self._bin / "pg_isready"), "-q", "-h", str(self.folder)]

@@ -15,6 +15,7 @@ from onward.service.reservations import admit, beat, leave, read_usage, settle_r
 from onward.service.store import Store, open_store
 from onward.service.tables import RESERVATIONS
 from onward.service.writer import Writer
+from tests.waiting import PATIENCE_SECONDS
 
 from .conftest import Clock
 
@@ -67,10 +68,12 @@ def test_parallel_requests_of_several_servers_never_overdraw(url: URL, store: St
         grant, face, tokens = chance.choice(grants), chance.randrange(3), chance.randint(1, 60)
         used, now = chance.randint(0, tokens), store.clock()
         admitting = writers[face].submit(lambda c: admit(c, request, grant, str(face), tokens, 0, now), grant.id)
-        usage, outcome = admitting.result(30)
+        usage, outcome = admitting.result(PATIENCE_SECONDS)
         most.append((usage.day_tokens, usage.num_running))
         if isinstance(outcome, Reservation):
-            writers[face].submit(lambda c: settle_request(c, request, grant, used, 0, now), grant.id).result(30)
+            writers[face].submit(lambda c: settle_request(c, request, grant, used, 0, now), grant.id).result(
+                PATIENCE_SECONDS
+            )
             with lock:
                 billed[grant.id] += used
 

@@ -16,6 +16,7 @@ from onward.errors import SetupError
 from onward.service.store import DatabaseAway, Store, open_store
 from onward.service.tables import FACES, META, METADATA, VERSION
 from onward.service.writer import Writer
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_migrations_make_the_tables_that_the_code_knows(store: Store) -> None:
@@ -117,17 +118,17 @@ def test_what_waits_is_committed_together_and_a_failing_operation_fails_alone(st
 
     def hold(connection: Connection) -> None:
         entered.set()
-        may_go_on.wait(60)
+        may_go_on.wait(PATIENCE_SECONDS)
 
     def add(name: str) -> Future[object]:
         return writer.submit(lambda connection: connection.execute(FACES.insert().values(id=name, seen_ms=1)).rowcount)
 
     first = writer.submit(hold)
-    entered.wait(60)
+    entered.wait(PATIENCE_SECONDS)
     futures = [add("a"), add("b"), add("a"), add("c")]  # the third has a key that exists
     may_go_on.set()
-    assert first.result(60) is None
-    results = [future.exception(60) is None for future in futures]
+    assert first.result(PATIENCE_SECONDS) is None
+    results = [future.exception(PATIENCE_SECONDS) is None for future in futures]
     writer.close(10)
     assert results == [True, True, False, True]
     with store.read() as connection:
@@ -152,10 +153,10 @@ def test_what_must_be_done_is_done_when_the_database_answers_again(
 
     for name in ("a", "b", "one too many"):
         writer.ensure(adding(name))
-    assert isinstance(writer.submit(adding("c")).exception(10), DatabaseAway)
+    assert isinstance(writer.submit(adding("c")).exception(PATIENCE_SECONDS), DatabaseAway)
     other.execute("ROLLBACK")
     other.close()
-    writer.submit(adding("d")).result(10)
+    writer.submit(adding("d")).result(PATIENCE_SECONDS)
     writer.close(10)
     with store.read() as connection:
         assert set(connection.execute(select(FACES.c.id)).scalars()) == {"a", "b", "d"}

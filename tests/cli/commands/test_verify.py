@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import slow_but
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 from ...processes import served
@@ -156,7 +157,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["folder", "database"])
+@pytest.mark.parametrize("kind", slow_but(["database"], ["folder", "database"]))
 def test_the_log_of_requests_is_the_same_in_every_api(kind: str, tmp_path: Path) -> None:
     data = ("--data-dir", str(tmp_path / "data"))
     log = ("--log-requests", "database" if kind == "database" else str(tmp_path / "log"))

@@ -141,7 +141,13 @@ def alone_outcomes(url: str) -> Iterator[str]:
     """Yield what became of every row of the default profile at the engine itself."""
     rows = [row for row in ROWS if row.on == "default"]
     with ThreadPoolExecutor(NUM_SLOTS) as threads:  # most rows that fail wait for ALONE_SECONDS
-        yield from threads.map(lambda row: outcome(row, Alone(url))[0], rows)
+        yield from threads.map(lambda row: _alone_outcome(row, url), rows)
+
+
+def _alone_outcome(row: Row, url: str) -> str:
+    engine = Alone(url)
+    with engine.http:
+        return outcome(row, engine)[0]
 
 
 def _report(name: str, counts: Counter[str]) -> None:
