@@ -7,7 +7,8 @@ import { showTheme, storedTheme } from "./state/storage";
 const MAX_SHOWN = 20_000;
 const EXAMPLE_MODEL = "storyteller";
 
-let model = EXAMPLE_MODEL;
+/** The model that the examples name; null while they are as the server sent them. */
+let model: string | null = null;
 
 showTheme(storedTheme());
 for (const element of document.querySelectorAll<HTMLElement>(".try")) element.hidden = false;
@@ -18,18 +19,24 @@ for (const form of document.querySelectorAll<HTMLFormElement>("form.try")) {
   });
 }
 document.querySelector("#key")?.addEventListener("change", () => void useServedModel());
+addEventListener("focus", () => void useServedModel()); // models come and go while the server runs
 void useServedModel();
 
-/** Replaces the model in all examples by the first one that this server has. */
+/** Lets the examples name the first model that this server has, but for those that were edited. */
 async function useServedModel(): Promise<void> {
   const response = await fetch(new URL("v1/models", BASE), { headers: headers() }).catch(() => null);
   if (!response?.ok) return;
   const served = ((await response.json()) as { data: { id: string }[] }).data[0]?.id;
   if (!served) return;
   for (const field of document.querySelectorAll<HTMLInputElement | HTMLTextAreaElement>("form.try input, form.try textarea")) {
-    field.value = field.value.replace("MODEL", () => served).replace(JSON.stringify(model), () => JSON.stringify(served));
+    if (field.value === example(field, model)) field.value = example(field, served);
   }
   model = served;
+}
+
+function example({ defaultValue }: HTMLInputElement | HTMLTextAreaElement, name: string | null): string {
+  if (name === null) return defaultValue;
+  return defaultValue.replace("MODEL", () => name).replace(JSON.stringify(EXAMPLE_MODEL), () => JSON.stringify(name));
 }
 
 function headers(): Record<string, string> {

@@ -41,6 +41,17 @@ def test_a_path_is_completed_with_a_model_of_this_server(playground: Playground)
     expect(models.locator("output")).to_contain_text('"id": "storyteller"')
 
 
+def test_the_examples_follow_the_models_of_the_server(playground: Playground) -> None:
+    models = form(playground, "get-v1-models-id")
+    expect(models.get_by_role("textbox")).to_have_value("/v1/models/storyteller")
+    new = {"object": "list", "data": [{"id": "new", "object": "model", "created": 1, "owned_by": "onward"}]}
+    playground.page.route("**/v1/models", lambda route: route.fulfill(json=new))
+    playground.page.evaluate("dispatchEvent(new Event('focus'))")  # as the browser does when one comes back to the page
+    completions = playground.page.locator("#post-v1-completions ~ form.try").first
+    expect(completions.locator("textarea")).to_have_value(re.compile('"model": "new"'))
+    expect(models.get_by_role("textbox")).to_have_value("/v1/models/new")
+
+
 def test_an_error_is_an_answer_too(playground: Playground) -> None:
     completions = form(playground, "post-v1-completions")
     completions.locator("textarea").fill("{")

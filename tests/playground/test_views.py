@@ -162,6 +162,16 @@ def test_the_list_of_models_is_that_of_the_moment(browser: Browser, tmp_path: Pa
         change_models(url, admin, "POST", body={"model": "guest"})
         page.evaluate("dispatchEvent(new Event('focus'))")  # as the browser does when one comes back to the page
         expect(page.locator(".bar").get_by_role("option", name="guest")).to_be_attached()
+        playground.show("Compare")
+        right = page.get_by_label("Right").get_by_role("combobox").first
+        right.select_option("guest")
+        change_models(url, admin, "DELETE", "/guest")
+        page.locator(".compare .primary").click()
+        expect(page.get_by_role("alert")).to_contain_text("`guest` does not exist")
+        expect(right).to_have_value("toy")
+        page.locator(".compare .primary").click()
+        expect(page.locator(".compare [role=status]")).to_be_visible()
+
         page.route("**/v1/models", lambda route: route.abort())
         with page.expect_event("requestfailed"):
             page.evaluate("dispatchEvent(new Event('focus'))")
