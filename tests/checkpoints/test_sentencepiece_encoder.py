@@ -111,6 +111,17 @@ def test_equal_scores_and_unused_tokens_are_merged_as_the_library_does(unused: b
         assert encoder.encode(text) == library.encode(text), text
 
 
+def test_tokens_of_characters_that_are_no_tokens_are_merged_as_the_library_does() -> None:
+    rows = [("<unk>", 0.0, 2), ("▁", -1.0, 1), ("a", -2.0, 1), ("中文", -3.0, 1), ("ax", -4.0, 1)]
+    pieces = [(1, message([(1, text.encode()), (2, score), (3, kind)])) for text, score, kind in rows]
+    content = message([*pieces, (2, message([(3, 2)])), (3, message([(1, b"identity"), (3, 1), (4, 0)]))])
+    library, model = sentencepiece.SentencePieceProcessor(model_proto=content), read_sentence_piece(content, "m")
+    assert needs_encoder(model)
+    encoder = SentencePieceEncoder(model, "m")
+    for letters in itertools.product("中文ax", repeat=4):
+        assert encoder.encode("".join(letters)) == library.encode("".join(letters)), letters
+
+
 def test_special_and_added_tokens_are_found_before_the_text_between_them_is_rewritten(tmp_path: Path) -> None:
     content = trained("unigram", "nmt_nfkc", True, True)
     library = sentencepiece.SentencePieceProcessor(model_proto=content)

@@ -101,7 +101,7 @@ def _with_all_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
 
 def test_merges_follow_scores_then_ids() -> None:
     tokens = ["a", "b", "ab", "ba", "aba"]
-    assert merges_of_scores(tokens, [1] * 5, [0.0, 0.0, 2.0, 1.0, 1.0]) == [
+    assert merges_of_scores(tokens, [1] * 5, [0.0, 0.0, 2.0, 1.0, 1.0]).pairs == [
         ["a", "b"], ["a", "ba"], ["b", "a"], ["ab", "a"],
     ]  # fmt: skip
 

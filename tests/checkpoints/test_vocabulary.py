@@ -13,7 +13,9 @@ import httpx2
 import numpy as np
 import pytest
 
+from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
+from onward.checkpoints.tokenizer import NEEDS_ENCODER, tokenizer_files
 from tests.engines.upstreams.byte_model import llama_server
 from tests.models.doors import client, refusal, shown, token_ids, tokens
 from tests.models.tokenizer_files import (
@@ -120,6 +122,41 @@ def test_the_unknown_token_is_recognised_in_a_text(tmp_path: Path) -> None:
     made = sentence_piece()
     texts = ("<unk>", "▁", "▁he", "▁", "<s>", "▁he")
     assert token_ids(model_with(tmp_path, made), "<unk> he <s>he") == [id_of(made, text) for text in texts]
+
+
+EQUAL = sentence_piece([("ih", NORMAL)], scores=[0.0] * 273)
+UNKNOWN_PARTS = sentence_piece([("Ġx", UNUSED), ("中文", NORMAL), ("x!", USER_DEFINED)])
+
+
+@pytest.mark.parametrize(
+    ("made", "text", "expected"),
+    [
+        (EQUAL, "ihe", ("▁", "ih", "e")),
+        (EQUAL, "hihe lo", ("▁hi", "he", "▁", "lo")),
+        (UNKNOWN_PARTS, "中文Ġxx!hi", ("▁", "中文", "Ġx", "x!", "▁hi")),
+        (UNKNOWN_PARTS, "<s>中x", ("<s>", "▁", "<0xE4>", "<0xB8>", "<0xAD>", "<0x78>")),
+    ],
+)
+def test_of_equal_scores_the_first_is_merged_and_characters_need_not_be_tokens(
+    made: dict[str, Any], text: str, expected: tuple[str, ...], tmp_path: Path
+) -> None:
+    """No list of merges does that."""
+    assert token_ids(model_with(tmp_path, made), text) == [id_of(made, token) for token in expected]
+
+
+SCORES = [-1.0 - token for token in range(272)] + [0.0] * 4
+RUNS = {
+    name: (sentence_piece([("=" * length, NORMAL) for length in lengths], scores=SCORES), needs_encoder)
+    for name, lengths, needs_encoder in (("alike", (2, 4, 3, 1), False), ("by place", (1, 2, 3, 4), True))
+}
+"""Of one score, of which the list has the first ids first."""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_of_one_character_need_no_encoder_where_a_list_merges_them_alike(name: str) -> None:
+    made, needs_encoder = RUNS[name]
+    files = tokenizer_files(Parameters({"general.architecture": "llama", **made}, "m"))
+    assert files.configuration[NEEDS_ENCODER] is needs_encoder
 
 
 PHI = (
@@ -229,6 +266,12 @@ ORACLE: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "SentencePiece": (sentence_piece(), ("hi hello", "<unk> he <s>he</s>  hi", "", "  hi"), "m"),
     "no space before": (sentence_piece(add_space_prefix=False, add_bos_token=False), ("hi hello", "<unk> he"), "m"),
     "unused": (sentence_piece([("hel", UNUSED), ("hell", UNUSED)]), ("hello hel hell",), "m"),
+    "equal scores": (EQUAL, ("ihe", "hihe lo", "hi hello ihihe", "llolo  hi"), "m"),
+    **{
+        f"runs {name}": (made, ("hi" + "=" * 7 + "hi", *("=" * count for count in range(1, 12))), "m")
+        for name, (made, _) in RUNS.items()
+    },
+    "characters that are no tokens": (UNKNOWN_PARTS, ("中文Ġxx!hi", "<s>中x", "中 文 Ġ x"), "m"),
     "Phi 3": (
         sentence_piece(PHI),
         ("<|user|>\nhi<|end|>\n<|assistant|>\n<|endoftext|> <s> hi", "</s> hi <s>  hi<unk> \n he"),

@@ -13,10 +13,10 @@ import math
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from onward.checkpoints.normalization import Normalizer
+from onward.checkpoints.normalization import Normalizer, Rules
 from onward.checkpoints.sentencepiece import SentencePieces
 from onward.checkpoints.types import BYTE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from onward.errors import CheckpointError
@@ -26,6 +26,7 @@ _MAX_SUM = 100_000.0
 """Of logarithms, before they are counted from zero again."""
 _SHIFT = 21
 """Bits of a character."""
+Encode = Callable[[str], list[int]]
 Cut = tuple[int, str]
 """A token and the text that it stands for; -1: there is no token for it."""
 
@@ -191,9 +192,11 @@ def needs_encoder(model: SentencePieces) -> bool:
     rules = model.rules
     if model.is_unigram or rules.replaced or rules.drops_spaces or (rules.kept and rules.has_space_before):
         return True
-    texts = [text for text in model.texts(NORMAL) if len(text) > 1]
-    scores = Counter(model.scores[token] for text, token in model.texts(NORMAL).items() if len(text) > 1)
-    return len(scores) < len(texts) or any(len(text) > 1 for text in model.texts(UNUSED))
+    normal = model.texts(NORMAL)
+    texts = [text for text in normal if len(text) > 1]
+    scores = Counter(model.scores[normal[text]] for text in texts)
+    has_unknown_parts = not normal.keys() >= set().union(*texts)  # a merge is of two tokens
+    return has_unknown_parts or len(scores) < len(texts) or any(len(text) > 1 for text in model.texts(UNUSED))
 
 
 class SentencePieceEncoder:
@@ -224,6 +227,47 @@ class SentencePieceEncoder:
             elif not is_behind_unknown:  # a row of unknown characters is one token
                 yield self._unknown
             is_behind_unknown = is_unknown
+
+
+class Merging:
+    """Encodes texts without special tokens in them, as llama.cpp does: tokens of any kind are merged, and what has none
+    becomes bytes. Immutable, safe from every thread."""
+
+    def __init__(self, scores: Mapping[str, tuple[int, float]], unknown: int, *, has_space_before: bool) -> None:
+        """`scores`: all tokens by their text, with their scores. `unknown` stands for a byte that has no token."""
+        self._pairs = BytePairs(scores, {}, {})
+        self._normalizer = Normalizer(Rules(has_space_before=has_space_before))
+        nothing = unknown, 0.0
+        self._bytes = [scores.get(f"<0x{byte:02X}>", nothing)[0] for byte in range(256)]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+        found: list[int] = []
+        for token, part in self._pairs.cuts(self._normalizer.normalized(text)):
+            found += [token] if token >= 0 else [self._bytes[byte] for byte in part.encode()]
+        return found
+
+
+def around(literals: Mapping[str, int], encode: Encode, strips: Collection[str] = ()) -> Encode:
+    """Return what encodes a text with literals in it, which are tokens; `encode` does what is between them. Those in
+    `strips` absorb the white space after them."""
+    if not literals:
+        return encode
+    longest_first = sorted(literals, key=len, reverse=True)
+    pattern = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+
+    def encode_all(text: str) -> list[int]:
+        found: list[int] = []
+        before = ""
+        for index, part in enumerate(pattern.split(text)):
+            if index % 2:
+                found.append(literals[part])
+            else:
+                found += encode(part.lstrip() if before in strips else part)
+            before = part
+        return found
+
+    return encode_all
 
 
 def _segmenter(model: SentencePieces, where: str) -> Segmenter:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.pretokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
+from onward.checkpoints.sentencepiece_encoder import BytePairs, Merging, around
 from onward.checkpoints.types import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from onward.checkpoints.vocabulary import BYTE_LEVEL, SENTENCE_PIECE, VocabularyLists
 from onward.errors import CheckpointError
@@ -25,6 +28,9 @@ _UNSTRIPPED = ("<unk>", "<s>", "<|endoftext|>")
 """Tokens of Phi 3 that do not absorb the white space after them."""
 INFILL_TOKENS = "onward_infill_tokens"
 """In tokenizer_config.json, of files that are made here: see `engine.model.Tokenizer.infill_tokens`."""
+NEEDS_ENCODER = "onward_needs_encoder"
+"""In the same file: whether a list of merges does not do what llama.cpp does. Then the files have the vocabulary only,
+and `sentence_piece_encoder` makes tokens of texts."""
 TOKENS = "onward_tokens"
 """In the same file: what tokens stand for whose text is another's, or is not written as the others': an id, whose bytes
 they have, or a text."""
@@ -41,24 +47,71 @@ _SENTENCE_PIECE_DECODER: dict[str, Any] = {
 }
 
 
-def merges_of_scores(tokens: list[Any], kinds: list[Any], scores: list[Any]) -> list[list[str]]:
+class Merges(NamedTuple):
+    """Pairs of tokens that make a third one, in the order in which BPE merges them. `are_all`: whether it then merges
+    as SentencePiece does."""
+
+    pairs: list[list[str]]
+    are_all: bool
+
+
+def merges_of_scores(tokens: list[Any], kinds: list[Any], scores: list[Any]) -> Merges:
     """Return all pairs of tokens that make a third one, those of higher scores first.
 
-    SentencePiece merges, of all neighbours whose union is a token, the pair whose union has the highest score. BPE
-    merges the pair that comes first in its list: the same, if the list is sorted by the union's score. Pairs of one
-    union are sorted by their ids.
+    SentencePiece merges, of all neighbours whose union is a token, the pair whose union has the highest score, the
+    first one in the text of equals. BPE merges the pair that comes first in its list: the same, if the list is sorted
+    by the union's score, no two scores are equal, and every character of a token is a token. Pairs of one union are
+    sorted by their ids.
     """
     usable = {text: token for token, (text, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind in _USABLE}
     found: list[tuple[float, int, int, str, str]] = []
+    are_all = True
     for text, token in usable.items():
         if not 1 < len(text) <= MAX_SPLIT_CHARACTERS or kinds[token] == USER_DEFINED:
             continue
         for cut in range(1, len(text)):
             left, right = text[:cut], text[cut:]
-            if left in usable and right in usable:
+            has_left, has_right = left in usable, right in usable
+            if has_left and has_right:
                 found.append((-scores[token], usable[left], usable[right], left, right))
+            elif (has_left or cut == 1) and (has_right or cut == len(text) - 1):
+                are_all = False
     found.sort(key=lambda pair: pair[:3])
-    return [[left, right] for *_, left, right in found]
+    pairs = [[left, right] for *_, left, right in found]
+    by_score = ((one[0] == other[0], one[3] + one[4], other[3] + other[4]) for one, other in pairwise(found))
+    equal = {text for is_equal, *both in by_score if is_equal and both[0] != both[1] for text in both}
+    runs = {text[0]: text for text in sorted(equal, key=len)}
+    are_alike = all(len(set(text)) == 1 for text in equal) and all(
+        _merges_alike(longest, pairs, usable, scores) for longest in runs.values()
+    )
+    return Merges(pairs, are_all and are_alike)
+
+
+def _merges_alike(longest: str, pairs: list[list[str]], usable: dict[str, int], scores: list[Any]) -> bool:
+    """Return whether runs of a character, of which tokens have equal scores, as Llama's runs of spaces do, are merged
+    alike in the order of the list and by their place, and with no other character."""
+    character = {longest[0]}
+    ranks: dict[tuple[str, str], int] = {}
+    for rank, (left, right) in enumerate(pairs):
+        is_left, is_right = set(left) == character, set(right) == character
+        if is_left and is_right:
+            ranks[left, right] = rank
+        elif (is_left and len(left) > 1) or (is_right and len(right) > 1):
+            return False
+    tokens = {text: (token, scores[token]) for text, token in usable.items() if set(text) == character}
+    by_place = BytePairs(tokens, {}, {})
+    return all(
+        [part for _, part in by_place.cuts(longest[0] * count)] == _merged_by_rank([longest[0]] * count, ranks)
+        for count in range(2, 4 * len(longest))
+    )
+
+
+def _merged_by_rank(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+    """Return what is left of parts when the pairs of the lowest rank are merged first."""
+    while found := [(ranks[pair], place) for place, pair in enumerate(pairwise(parts)) if pair in ranks]:
+        _, place = min(found)
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +130,15 @@ def tokenizer_files(parameters: Parameters, *, has_model: bool = True, is_gguf: 
     """
     vocabulary = VocabularyLists(parameters, is_gguf=is_gguf)
     _require_known(vocabulary)
+    needs_encoder = False
     if vocabulary.model == BYTE_LEVEL:
         pipeline = _byte_level(vocabulary)
+    elif not has_model:
+        pipeline = _words(vocabulary)
     else:
-        pipeline = _sentence_piece(vocabulary) if has_model else _words(vocabulary)
+        merges = _merges_of_scores(vocabulary)
+        needs_encoder = is_gguf and not merges.are_all
+        pipeline = _words(vocabulary) if needs_encoder else _sentence_piece(vocabulary, merges.pairs)
     bos = vocabulary.special("bos_token_id")
     adds_bos = adds_start(vocabulary) and bos is not None
     ends = vocabulary.end_tokens()
@@ -95,6 +153,7 @@ def tokenizer_files(parameters: Parameters, *, has_model: bool = True, is_gguf: 
     configuration = {
         "bos_token": None if bos is None else vocabulary.tokens[bos],
         "eos_token": vocabulary.tokens[ends[0]] if ends else None,
+        NEEDS_ENCODER: needs_encoder,
         INFILL_TOKENS: vocabulary.infill_tokens(),
         TOKENS: (others := _other_tokens(vocabulary)),
         SPECIAL_IDS: [token for token in map(int, others) if vocabulary.kinds[token] in (CONTROL, UNKNOWN)],
@@ -217,14 +276,30 @@ def _words(vocabulary: VocabularyLists) -> dict[str, Any]:
     return {"normalizer": None, "pre_tokenizer": None, "decoder": _SENTENCE_PIECE_DECODER, "model": model}
 
 
-def _sentence_piece(vocabulary: VocabularyLists) -> dict[str, Any]:
+def _merges_of_scores(vocabulary: VocabularyLists) -> Merges:
+    if sum(map(len, vocabulary.tokens)) > MAX_CHARACTERS:
+        raise CheckpointError(f"{vocabulary.parameters.where} has longer tokens than any model needs.")
+    return merges_of_scores(vocabulary.tokens, vocabulary.kinds, vocabulary.scores())
+
+
+def sentence_piece_encoder(parameters: Parameters) -> Callable[[str], list[int]]:
+    """Return what makes tokens of a text as llama.cpp does (`llm_tokenizer_spm` of src/llama-vocab.cpp), for a file
+    that `tokenizer_files` has accepted."""
+    vocabulary = VocabularyLists(parameters)
+    scores = vocabulary.scores()
+    by_text = {text: (token, float(scores[token])) for text, token in vocabulary.ids.items()}
+    unknown = vocabulary.special("unknown_token_id") or 0
+    merging = Merging(by_text, unknown, has_space_before=vocabulary.flag("add_space_prefix", True))
+    added = _added_tokens(vocabulary)
+    strips = frozenset(each["content"] for each in added if each["rstrip"])
+    return around({each["content"]: each["id"] for each in added}, merging.encode, strips)
+
+
+def _sentence_piece(vocabulary: VocabularyLists, merges: list[list[str]]) -> dict[str, Any]:
     """SentencePiece's BPE: what its scores prefer is merged first, and what has no token becomes bytes."""
     steps: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}]
     if vocabulary.flag("add_space_prefix", True):
         steps.insert(0, {"type": "Prepend", "prepend": _SPACE})
-    if sum(map(len, vocabulary.tokens)) > MAX_CHARACTERS:
-        raise CheckpointError(f"{vocabulary.parameters.where} has longer tokens than any model needs.")
-    merges = merges_of_scores(vocabulary.tokens, vocabulary.kinds, vocabulary.scores())
     unknown = vocabulary.special("unknown_token_id")
     model = _bpe(vocabulary, merges)
     model |= {"unk_token": vocabulary.tokens[unknown or 0], "fuse_unk": True, "byte_fallback": True}

@@ -66,13 +66,15 @@ class GGUFFiles(CheckpointFiles):
         return found | ({"vocabulary": len(tokens)} if isinstance(tokens, list) else {})
 
     def load_tokenizer(self, cache_dir: Path | None = None) -> Tokenizer:
+        from onward.checkpoints.tokenizer import NEEDS_ENCODER, sentence_piece_encoder
         from onward.model_files.tokenizer import HuggingFaceTokenizer, TokenizerContent
         from onward.model_files.tokenizer_cache import cached_tokenizer_files
 
-        files = cached_tokenizer_files(self.checkpoint().parameters, cache_dir)
-        template = self.checkpoint().parameters.whole("tokenizer.chat_template")
-        names = {**files.configuration, "chat_template": template}
-        content = TokenizerContent(self.checkpoint_path, files.tokenizer, names, [files.generation])
+        parameters = self.checkpoint().parameters
+        files = cached_tokenizer_files(parameters, cache_dir)
+        names = {**files.configuration, "chat_template": parameters.whole("tokenizer.chat_template")}
+        encode = sentence_piece_encoder(parameters) if files.configuration[NEEDS_ENCODER] else None
+        content = TokenizerContent(self.checkpoint_path, files.tokenizer, names, [files.generation], encode)
         return HuggingFaceTokenizer(content)
 
 

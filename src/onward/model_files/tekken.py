@@ -60,7 +60,7 @@ def tekken_metadata(path: Path) -> dict[str, Value]:
     if sum(map(len, tokens)) > MAX_CHARACTERS:
         raise ModelFolderError(f"{path} has longer tokens than any model needs.")
     kinds += [NORMAL] * (len(tokens) - len(kinds))
-    merges = merges_of_scores(tokens, kinds, [-token for token in range(len(tokens))])
+    merges = merges_of_scores(tokens, kinds, [-token for token in range(len(tokens))]).pairs
     return {
         "general.architecture": TEKKEN,
         "tokenizer.ggml.model": "gpt2",

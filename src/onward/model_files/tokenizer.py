@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer as Library
 
+from onward.checkpoints.sentencepiece_encoder import Encode
 from onward.checkpoints.tokenizer import INFILL_TOKENS, SPECIAL_IDS, TOKENS
 from onward.errors import ModelFolderError, OnwardError, TextNotEncodable
 from onward.model_files.files import (
@@ -27,7 +28,7 @@ from onward.model_files.files import (
     tokenizer_source,
 )
 from onward.model_files.token_bytes import BytesOf, Pipeline, UnknownDecoder, bytes_function
-from onward.model_files.tokenizer_folder import Encode, made_tokenizer
+from onward.model_files.tokenizer_folder import made_tokenizer
 from onward.residency import trim_heap
 
 MIN_LONG_TEXT_CHARACTERS = 4096

@@ -3,8 +3,6 @@ they lack."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import msgspec
 from onward.checkpoints.cursor import Value
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.sentencepiece import ADVICE, MAX_MODEL_BYTES, SentencePieces, read_sentence_piece
-from onward.checkpoints.sentencepiece_encoder import SentencePieceEncoder, needs_encoder
+from onward.checkpoints.sentencepiece_encoder import Encode, SentencePieceEncoder, around, needs_encoder
 from onward.checkpoints.tokenizer import TokenizerFiles, tokenizer_files
 from onward.checkpoints.types import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from onward.errors import CheckpointError, ModelFolderError
@@ -36,7 +34,6 @@ from onward.model_files.files import (
 )
 from onward.model_files.tekken import tekken_metadata
 
-Encode = Callable[[str], list[int]]
 MAX_ENTRIES = 1 << 20
 """Of vocab.json, and lines of merges.txt: twice the largest known ones."""
 _MAX_DIGITS = 10
@@ -97,26 +94,11 @@ def _of_sentence_piece(folder: Path) -> MadeTokenizer:
         for token, (text, kind) in enumerate(zip(found.tokens, found.kinds, strict=True))
         if text and (kind == CONTROL or token >= num_stated)
     }
-    return MadeTokenizer(files, _around(literals, encoder.encode))
+    return MadeTokenizer(files, around(literals, encoder.encode))
 
 
 def _of_tekken(path: Path) -> MadeTokenizer:
     return MadeTokenizer(tokenizer_files(Parameters(tekken_metadata(path), str(path)), is_gguf=False))
-
-
-def _around(literals: Mapping[str, int], encode: Encode) -> Encode:
-    """Return what encodes a text with literals in it, which are tokens; `encode` does what is between them."""
-    if not literals:
-        return encode
-    pattern = re.compile(f"({'|'.join(re.escape(text) for text in sorted(literals, key=len, reverse=True))})")
-
-    def encode_all(text: str) -> list[int]:
-        found: list[int] = []
-        for index, part in enumerate(pattern.split(text)):
-            found += [literals[part]] if index % 2 else encode(part)
-        return found
-
-    return encode_all
 
 
 def _of_merges(folder: Path) -> MadeTokenizer:
