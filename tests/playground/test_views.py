@@ -34,6 +34,14 @@ def compare(playground: Playground) -> Locator:
     return verdict
 
 
+def test_beside_the_built_in_model_is_the_command_of_a_real_one(playground: Playground) -> None:
+    playground.page.get_by_role("button", name="Page").click()
+    hint = playground.page.get_by_text("storyteller is a toy")
+    expect(hint.get_by_role("code")).to_have_text("onward serve smollm2")
+    playground.page.get_by_label("Model").select_option("toy")
+    expect(hint).to_have_count(0)
+
+
 def test_two_settings_are_compared_and_the_first_difference_is_marked(playground: Playground) -> None:
     playground.write("Once upon a time")
     expect(compare(playground)).to_contain_text("They differ from token")

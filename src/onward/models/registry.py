@@ -24,14 +24,18 @@ def real_model_hint() -> str:
 
 
 def real_model_command() -> str:
-    """Return the command that serves a real small model: of this program as it was started, by its name where that
-    finds it. Clients see it, so it never has a path from the root of this machine."""
+    """Return the command that serves a real small model."""
+    return f"{program()} serve smollm2"
+
+
+def program() -> str:
+    """Return what a command of this program begins with where it was started: its name where that finds it, or else how
+    it was called. Clients see it, so it never is a path from the root of this machine."""
     started, found = sys.argv[0], shutil.which("onward")
-    program = started if Path(started).stem == "onward" and not Path(started).is_absolute() else "onward"
     with suppress(OSError):
         if found is not None and Path(found).samefile(started):
-            program = "onward"
-    return f"{program} serve smollm2"
+            return "onward"
+    return started if Path(started).stem == "onward" and not Path(started).is_absolute() else "onward"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,11 @@ def test_the_catalogue_is_searched() -> None:
     assert "No model of the catalogue" in onward("models", "search", "xyzzy", "--format", "text").stdout
 
 
+def test_what_to_do_next_names_the_program_as_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [".venv/bin/onward"])
+    assert "Fetch one: .venv/bin/onward pull " in onward("models", "search", "--format", "text").stdout
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("gpt2", "hf cache rm openai-community/gpt2"), ("smolm2", "Did you mean 'smollm2'?")]
 )

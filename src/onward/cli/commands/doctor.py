@@ -22,13 +22,12 @@ from onward.cli.output.terminal import pluralize
 from onward.cli.session import Session, session_of
 from onward.errors import OnwardError, SetupError
 from onward.machine import available_memory, bytes_in_words, cpu_quota
-from onward.models.registry import BUILT_IN
+from onward.models.registry import BUILT_IN, program
 from onward.network import without_secrets
 
 if TYPE_CHECKING:
     from onward.settings import Settings
 
-READY = "Ready: onward completions create 'Once upon a time'"
 MIN_FREE_MEMORY_BYTES = 1_000_000_000
 MIN_FREE_DISK_BYTES = 1_000_000_000
 MAX_DRAFT_SHARE = 0.5
@@ -46,7 +45,8 @@ _INSTRUCTIONS = (
 
 def doctor(session: Session, server: str | None, api_key: str | None) -> None:
     if server is None:
-        findings, verdict = [finding for check in CHECKS for finding in check()], READY
+        findings = [finding for check in CHECKS for finding in check()]
+        verdict = f"Ready: {program()} completions create 'Once upon a time'"
     else:
         from onward.cli.server_findings import server_findings
 

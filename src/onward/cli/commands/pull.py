@@ -14,7 +14,7 @@ from onward.cli.output.formats import emit, table
 from onward.cli.output.progress import loading
 from onward.cli.session import Session
 from onward.machine import bytes_in_words
-from onward.models.registry import OWNER, did_you_mean, owner
+from onward.models.registry import OWNER, did_you_mean, owner, program
 
 if TYPE_CHECKING:
     from onward.models.catalogue import Entry
@@ -37,7 +37,7 @@ def search_models(session: Session, words: tuple[str, ...]) -> None:
         session.output,
         {"object": "list", "data": found},
         lambda: (
-            f"{table(_TITLES, rows)}\nFetch one: onward pull {found[0]['id']}"
+            f"{table(_TITLES, rows)}\nFetch one: {program()} pull {found[0]['id']}"
             if found
             else "No model of the catalogue has all these words: `onward models search` lists all of them."
         ),
@@ -113,7 +113,7 @@ def pull_model(session: Session, name: str, accept_licence: bool) -> None:
         entry,
         lambda: (
             f"{found.id} is ready: {bytes_in_words(entry['bytes'])} in {found.path}\n"
-            f"Try it: onward completions create --model {name} 'Once upon a time'"
+            f"Try it: {program()} completions create --model {name} 'Once upon a time'"
         ),
     )
 
