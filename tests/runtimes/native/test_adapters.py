@@ -171,13 +171,14 @@ def test_a_tape_is_kept_until_no_thread_can_read_it(tmp_path: Path) -> None:
     base = Adapted(write_base(tmp_path / "m.gguf", "llama"), threads=2)
     path = write_adapter(tmp_path / "a.gguf", "llama", 1)
     machine = base.model._open()  # type: ignore[attr-defined]
-    machine._own = np.zeros_like(machine._own)  # what threads note is read here, not what they write
+    written, machine._own = machine._own, np.zeros_like(machine._own)  # threads write to what is not read here
     step = OWN.offset("step") // 8
     base.loader.remove(base.add(path))
     assert len(machine._retired) == 1, "the other thread has not begun a later step"
     machine._own[1, step] = 1 + machine._retired[0][0]
     base.loader.remove(base.add(path))
     assert machine._retired == []
+    machine._own = written
     base.model.close()
 
 
