@@ -10,7 +10,7 @@ import pytest
 
 from onward.fair_pool import FairPool
 from onward.offload import MAX_INLINE_SIZE, MIN_QUEUED_SIZE, Abandoned, breathe, inline_or_on_thread, owner
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 def endless(started: threading.Event, ended: threading.Event) -> Callable[[], None]:
@@ -28,21 +28,17 @@ def endless(started: threading.Event, ended: threading.Event) -> Callable[[], No
     return work
 
 
-async def wait_for(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, PATIENCE_SECONDS)
-
-
 @pytest.mark.parametrize("size", [MAX_INLINE_SIZE + 1, MIN_QUEUED_SIZE])
 def test_work_ends_when_its_caller_is_cancelled(size: int) -> None:
     started, ended = threading.Event(), threading.Event()
 
     async def run() -> None:
         task = asyncio.create_task(inline_or_on_thread(size, endless(started, ended)))
-        await wait_for(started)
+        await until(started.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await wait_for(ended)
+        await until(ended.is_set)
 
     asyncio.run(run())
 
@@ -52,7 +48,7 @@ def test_large_work_is_done_one_at_a_time_and_dropped_if_it_has_not_begun() -> N
 
     async def run() -> None:
         first = asyncio.create_task(inline_or_on_thread(MIN_QUEUED_SIZE, endless(started, ended)))
-        await wait_for(started)
+        await until(started.is_set)
         second = asyncio.create_task(inline_or_on_thread(MIN_QUEUED_SIZE, second_started.set))
         assert await inline_or_on_thread(MIN_QUEUED_SIZE - 1, lambda: "medium") == "medium"
         second.cancel()
@@ -100,7 +96,7 @@ def test_work_of_one_owner_does_not_hold_that_of_another(size: int) -> None:
         modest = asyncio.create_task(one("modest", modest_work))
         await asyncio.sleep(0)  # all are submitted
         if size < MIN_QUEUED_SIZE:
-            await wait_for(done)  # while the other's are held
+            await until(done.is_set)  # while the other's are held
         release.set()
         await asyncio.gather(*held, *later, modest)
 

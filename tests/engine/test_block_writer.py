@@ -14,6 +14,7 @@ import pytest
 from onward.engine import block_writer
 from onward.engine.block_files import BlockFiles, forget
 from onward.engine.block_writer import MAX_QUEUED_BYTES, BlockWriter
+from tests.waiting import wait_for
 
 BLOCK = np.zeros(1000, np.uint8)
 
@@ -38,15 +39,11 @@ def put(writer: BlockWriter, number: int) -> bool:
     return writer.put_block(key_of(number), BLOCK, None, 10**18)
 
 
-def wait_for(event: threading.Event) -> None:
-    assert event.wait(60)
-
-
 @contextmanager
 def held(writer: BlockWriter) -> Iterator[None]:
     """The thread waits at what was queued last, as for a disk that hangs."""
     go_on = threading.Event()
-    assert writer.put(partial(wait_for, go_on))
+    assert writer.put(partial(wait_for, go_on.is_set))
     try:
         yield
     finally:
@@ -56,7 +53,7 @@ def held(writer: BlockWriter) -> Iterator[None]:
 def finish(writer: BlockWriter) -> None:
     done = threading.Event()
     assert writer.put(done.set)
-    wait_for(done)
+    wait_for(done.is_set)
 
 
 def test_what_waits_is_bounded(writer: BlockWriter, monkeypatch: pytest.MonkeyPatch) -> None:

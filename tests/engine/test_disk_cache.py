@@ -27,6 +27,7 @@ from onward.file_locks import NoLocks
 from onward.private_files import PrivateFolder
 from tests.engine.harness import ToyEngine, make_engine, make_job, run_alone, serve, wait_for_writer
 from tests.examples import examples
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 BLOCK_TOKENS, BLOCK_BYTES = 32, 256
 OpenEngine = Callable[..., ToyEngine]
@@ -54,10 +55,6 @@ def open_engine(tmp_path: Path) -> Iterator[OpenEngine]:
     yield open_one
     for engine in engines:
         engine.close()
-
-
-def wait_for(event: threading.Event) -> None:
-    assert event.wait(60)
 
 
 def prompt(length: int, seed: int = 0, common: int = 0) -> list[int]:
@@ -229,7 +226,7 @@ def test_what_is_read_while_it_is_discarded_is_not_added(
     assert engine.disk is not None
     finished = threading.Event()
     restore = engine.disk.begin(JOBS["plain"](), lambda restore: finished.set())
-    assert restore is not None and finished.wait(60) and len(restore.blocks) == 6
+    assert restore is not None and finished.wait(PATIENCE_SECONDS) and len(restore.blocks) == 6
     engine.check()
     engine.cache.discard(prompt(200), "")
     engine.disk.finish(restore)
@@ -286,7 +283,7 @@ class SlowFiles:
 
     def read(self, key: bytes, parts: Parts) -> PackedScores | None:
         self.begun.set()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(PATIENCE_SECONDS)
         return self._read(key, parts)
 
 
@@ -338,7 +335,7 @@ def test_a_job_that_is_cancelled_while_its_blocks_are_read_ends(
             engine.check()
             loop.mailbox.put(Stop())
         elif job.id in loop.preparing:
-            assert slow.begun.wait(60)
+            assert slow.begun.wait(PATIENCE_SECONDS)
             loop.mailbox.put(Cancel(job.request))
             slow.go_on.set()
 
@@ -366,7 +363,7 @@ def test_a_read_that_hangs_has_no_block_of_the_engine(open_engine: OpenEngine, m
     slow = SlowFiles(engine.disk._files, monkeypatch)
     try:
         assert engine.disk.begin(make_job(prompt(600)), lambda restore: None) is not None
-        assert slow.begun.wait(60)
+        assert slow.begun.wait(PATIENCE_SECONDS)
         engine.check()
         assert engine.cache.pool.num_used == 0
         large = make_job(prompt(650, seed=4), max_tokens=4)
@@ -405,7 +402,7 @@ def test_a_disk_that_hangs_at_the_end_is_waited_for_no_longer_than_one_that_does
     serve(engine, [JOBS["plain"]()], save=False)
     monkeypatch.setattr(disk_cache, "PREFIX_CACHE_SAVE_SECONDS", 0.05)
     monkeypatch.setattr(block_writer, "MAX_QUEUED_BYTES", 600)
-    monkeypatch.setattr(engine.disk._files, "write", lambda *_: go_on.wait(60) and 0)
+    monkeypatch.setattr(engine.disk._files, "write", lambda *_: go_on.wait(PATIENCE_SECONDS) and 0)
     try:
         engine.disk.save()
         assert not go_on.is_set() and not blocks_in(tmp_path)
@@ -424,7 +421,7 @@ def test_what_is_discarded_is_gone_before_its_files_are_removed(open_engine: Ope
     other = [*prompt(192), *prompt(100, seed=9)]
     serve(engine, [JOBS["plain"](), make_job(other, max_tokens=1)], save=False)
     disk = engine.disk
-    disk._writer.put(partial(wait_for, go_on))
+    disk._writer.put(partial(wait_for, go_on.is_set))
     disk._writer.look_around()
     try:
         for node in engine.cache.tree.match(other, 9):

@@ -244,7 +244,7 @@ def test_new_keys_are_accepted_and_old_ones_are_not(tmp_path: Path) -> None:
         server.popen.send_signal(signal.SIGHUP)
         assert status(server, "sk-second") == 200
         server.popen.send_signal(signal.SIGTERM)
-        assert server.popen.wait(60) == 0
+        assert server.popen.wait(PATIENCE_SECONDS) == 0
     finally:
         said = server.end()
     assert "the keys were read again: 1 accepted" in said

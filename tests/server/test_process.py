@@ -143,7 +143,7 @@ def test_a_server_reports_ready_and_stopping(tmp_path: Path, monkeypatch: pytest
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
             assert listener.recv(100) == b"READY=1"
             server.send_signal(signal.SIGTERM)
-            assert server.wait(30) == 0
+            assert server.wait(60) == 0
         listener.setblocking(False)
         assert listener.recv(100) == b"STOPPING=1"
         with pytest.raises(BlockingIOError):
