@@ -188,6 +188,7 @@ def make_job(
     salt: str = "",
     priority: int = 0,
     is_background: bool = False,
+    weight: int = 1,
     **sampling: Unpack[SamplingOptions],
 ) -> Job:
     """A job with an id of its own, and with a request of its own unless one is passed."""
@@ -213,6 +214,7 @@ def make_job(
         salt=salt,
         priority=priority,
         is_background=is_background,
+        weight=weight,
     )
 
 

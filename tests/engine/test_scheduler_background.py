@@ -107,6 +107,43 @@ def test_background_jobs_of_two_clients_share_the_rows() -> None:
     assert sorted(clients) == [7] * 4 + [8] * 4
 
 
+@pytest.mark.parametrize("is_background", [False, True])
+@pytest.mark.parametrize("order", [(1, 2, 5), (5, 2, 1), (2, 5, 1)])
+def test_clients_share_the_rows_by_their_weights(order: tuple[int, ...], is_background: bool) -> None:
+    """Whoever came first: rows that a client has beyond its share are taken back."""
+    engine = make_engine(rows=8)
+    for weight in order:
+        for index in range(20):
+            engine.add(
+                make_job(
+                    [65 + index] * 9,
+                    client=weight,
+                    weight=weight,
+                    max_tokens=300,
+                    ignore_end=True,
+                    is_background=is_background,
+                )
+            )
+        for _ in range(40):
+            engine.step()
+            engine.check()
+    weights = [each.job.weight for each in engine.scheduler.running]
+    assert sorted(weights) == [1] + [2] * 2 + [5] * 5
+
+
+def test_a_client_of_great_weight_does_not_shut_out_another_one() -> None:
+    engine = make_engine(rows=4)
+    for index in range(40):
+        engine.add(make_job([65 + index % 20] * 9, client=1, weight=100, max_tokens=300, ignore_end=True))
+    for _ in range(10):
+        engine.step()
+    engine.add(job := make_job([122] * 9, client=2, max_tokens=4))
+    for _ in range(600):
+        if any(event.job == job.id for event in engine.step()):
+            return
+    raise AssertionError("it has no token though rows became free")
+
+
 def test_memory_is_taken_from_background_jobs_first() -> None:
     engine = make_engine(rows=8, blocks=24)
     for index in range(8):

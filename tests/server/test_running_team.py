@@ -220,6 +220,15 @@ def test_metrics_say_whether_the_database_answers_and_what_waits_for_it(tmp_path
     serving(tmp_path, test, keys={"alice": {}})
 
 
+def test_requests_have_the_weight_of_their_key(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        for key in ("large", "usual"):
+            assert (await served.complete(key).done()).status == 200
+        assert [request.weight for request in served.backend.requests] == [4, 1]
+
+    serving(tmp_path, test, keys={"large": {"priority": 4}, "usual": {}})
+
+
 def test_an_admin_key_completes_nothing(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         call = await served.complete("chief").done()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import select
 
@@ -43,12 +45,13 @@ def make(store: Store, name: str, limits: Limits = NO_LIMITS, **more: object) ->
 
 
 def test_a_new_key_is_found_with_its_rights_and_only_its_digest_is_stored(store: Store, clock: Clock) -> None:
-    secret = make(store, "alice", Limits(tokens_per_day=7), models=frozenset({"b", "a"}), is_admin=True)
+    rights: dict[str, Any] = {"models": frozenset({"b", "a"}), "is_admin": True, "priority": 3}
+    secret = make(store, "alice", Limits(tokens_per_day=7), **rights)
     assert secret.startswith("sk-admin-") and is_generated(secret) and is_generated(make(store, "bob"))
     found = keys_of(store, clock).find(secret)
     assert found is not None and found.grant is not None
     assert (found.name, found.grant.limits, found.grant.is_admin) == ("alice", Limits(tokens_per_day=7), True)
-    assert found.grant.allows({"a"}) and not found.grant.allows({"c"})
+    assert found.grant.allows({"a"}) and not found.grant.allows({"c"}) and found.grant.priority == 3
     with store.read() as connection:
         everything = [str(connection.execute(select(table)).all()) for table in METADATA.sorted_tables]
     assert not any(secret in text for text in everything)

@@ -26,6 +26,7 @@ COSTS = {
     "cost_per_month": "Cost per month (UTC).",
 }
 SIZES = {"stored_bytes": "Bytes of files that are stored."}
+MAX_PRIORITY = 100
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -92,12 +93,14 @@ def limits_of(given: dict[str, Any]) -> Limits:
 
 
 def rights_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the models and the expiry that flags set."""
+    """Return what flags set besides limits."""
     found: dict[str, Any] = {}
     if models := given["allow_model"]:
         found["models"] = None if ANY in models else frozenset(models)
     if given["log_requests"] is not None:
         found["logs_requests"] = given["log_requests"]
+    if given["priority"] is not None:
+        found["priority"] = given["priority"]
     if given["expires"] is not None:
         found["expires_ms"] = None if given["expires"] == -1 else given["expires"]
     return found
@@ -116,8 +119,13 @@ def limit_flags() -> list[click.Parameter]:
     ]
     models = f"A model that the key may use, and no others. Repeatable. {ANY}: all models."
     expires = "When the key expires: a date (UTC), a duration from now such as 30d, or never."
+    priority = (
+        "How many times the share of a key with 1 this one has, while both want more than the server computes at a "
+        f"time: 1 to {MAX_PRIORITY}.  [default: 1]"
+    )
     return [
         *flags,
+        click.Option(["--priority"], type=click.IntRange(1, MAX_PRIORITY), metavar="NUMBER", help=priority),
         click.Option(["--allow-model"], multiple=True, metavar=f"NAME|{ANY}", help=models),
         click.Option(["--expires"], type=_Moment(), metavar="TIME|never", help=expires),
         click.Option(

@@ -197,6 +197,7 @@ def _plan_prompt(
         priority=request.priority,
         is_background=request.is_background,
         adapter=model.adapter,
+        weight=request.weight,
     )
     return PlannedPrompt(job, text, visible, token_bytes, max(1, len(job_prompt) - num_implicit))
 

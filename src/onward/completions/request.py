@@ -115,6 +115,8 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Lower `max_tokens` to what the model's context has room for, instead of rejecting the request."""
     infill: InfillContext | None = None
     """Generate an infill, also where `suffix` is not set."""
+    weight: int = 1
+    """Set by the server: that of the client among others, by which it has its share."""
     is_background: bool = False
     """Nobody waits for the answer: give way to all requests whose clients do."""
     random_seed: int = msgspec.field(default_factory=lambda: secrets.randbelow(MAX_RANDOM_SEED + 1))

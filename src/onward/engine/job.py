@@ -30,11 +30,12 @@ class Job:
     `end_tokens` finish a choice when sampled (empty if the request ignores them). `rules` and `pending` (the bytes of
     an incomplete character at the prompt's end) are for finding stop sequences. `prediction` are tokens that the caller
     expects: they can make the job faster, and never change a token. `priority`: of a client's waiting requests, those
-    with the lowest number are admitted first. `salt`: only jobs with the same one, and the same `adapter`, share prompt
-    prefixes. `adapter`: the id of what changes the model's weights for it (`engine.model.AdapterLoader`), "": nothing.
-    `grammar` (see `constraints.grammar`) is what every choice's text must match; "": anything. `resume`: for a job that
-    was submitted before and whose Prefilled was delivered, the state of each choice, None for a finished one; tokens
-    sampled before are replayed and not reported again.
+    with the lowest number are admitted first. `weight`: of its client, whose share of the rows is in proportion to it
+    while others wait. `salt`: only jobs with the same one, and the same `adapter`, share prompt prefixes. `adapter`: id
+    of what changes the model's weights for it (`engine.model.AdapterLoader`), "": nothing. `grammar` (see
+    `constraints.grammar`) is what every choice's text must match; "": anything. `resume`: for a job that was submitted
+    before and whose Prefilled was delivered, the state of each choice, None for a finished one; tokens sampled before
+    are replayed and not reported again.
 
     msgspec can encode it.
     """
@@ -59,6 +60,7 @@ class Job:
     priority: int = 0
     is_background: bool = False
     adapter: str = ""
+    weight: int = 1
 
     @property
     def prefix_salt(self) -> str:

@@ -66,6 +66,8 @@ class RowLedger:
         self.num_taken = 0
         self._by_request: Counter[int] = Counter()
         self._by_client: Counter[int] = Counter()
+        self._weights: dict[int, int] = {}
+        """Of clients that hold rows, as their last job has it."""
 
     @property
     def is_full(self) -> bool:
@@ -75,19 +77,28 @@ class RowLedger:
         """Whether the request may hold another row."""
         return self._by_request[request] < self.max_rows_per_request
 
-    def held_by(self, client: int) -> int:
-        """How many rows the client holds."""
-        return self._by_client[client]
+    def held_by(self, client: int) -> float:
+        """How many rows the client holds, by its weight: twice the rows of a client of twice the weight are as many."""
+        return self.weighted(self._by_client[client], client)
+
+    def weighted(self, num_rows: int, client: int) -> float:
+        """So many rows of a client that holds some, by its weight."""
+        return num_rows / self._weights.get(client, 1)
+
+    def held_with(self, job: Job) -> float:
+        """How many rows the job's client would hold with one more for the job, by its weight."""
+        return (self._by_client[job.client] + 1) / job.weight
 
     def largest_holder(self) -> int | None:
-        """The client that holds most rows; None if all are free."""
-        return max(self._by_client, key=self._by_client.__getitem__, default=None)
+        """The client that holds most rows, by weight; None if all are free."""
+        return max(self._by_client, key=self.held_by, default=None)
 
     def take(self, job: Job) -> None:
         """Take a row for a choice of the job."""
         self.num_taken += 1
         self._by_request[job.request] += 1
         self._by_client[job.client] += 1
+        self._weights[job.client] = job.weight
 
     def release(self, job: Job) -> None:
         """Release a row that was taken for the job."""
@@ -96,12 +107,14 @@ class RowLedger:
             counts[key] -= 1
             if not counts[key]:
                 del counts[key]
+        if job.client not in self._by_client:
+            self._weights.pop(job.client, None)
 
 
 class Reclaim:
-    """Takes rows and memory from background jobs for any other job; else from the client that holds most rows, for one
-    that holds at least two fewer: so a small request does not wait until a large one of another client ends. A
-    background job takes nothing from others. Modifies `running`. Engine thread only.
+    """Takes rows and memory from background jobs for any other job; else from the client that holds most rows by its
+    weight, for one that holds fewer with one more: so a small request does not wait until a large one of another client
+    ends. A background job takes nothing from others. Modifies `running`. Engine thread only.
 
     Decoding sequences lose their rows: the newest first, because the oldest are closest to their end. They are
     suspended: they keep their blocks, so that nothing has to be computed again. If memory is short, suspended ones lose
@@ -195,7 +208,7 @@ class Reclaim:
             holder = self._rows.largest_holder()
         else:
             held = Counter(each.job.client for each in self._running if each.job.is_background)
-            holder = max(held, key=held.__getitem__, default=None)
-        if holder is None or self._rows.held_by(holder) <= self._rows.held_by(job.client) + 1:
+            holder = max(held, key=lambda client: self._rows.weighted(held[client], client), default=None)
+        if holder is None or self._rows.held_by(holder) <= self._rows.held_with(job):
             return None
         return holder

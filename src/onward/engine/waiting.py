@@ -17,8 +17,8 @@ MAX_CANDIDATES_PER_REQUEST = 8
 
 
 class Turn(NamedTuple):
-    """When it is a queue's turn, lowest first. `num_rows` are those that the client of its first request holds;
-    `is_behind`: that client has a request of a lower priority number in another queue."""
+    """When it is a queue's turn, lowest first. `num_rows` are those that the client of its first request holds, by its
+    weight; `is_behind`: that client has a request of a lower priority number in another queue."""
 
     is_background: bool
     num_rows: float

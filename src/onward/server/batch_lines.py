@@ -140,7 +140,8 @@ class _LineRun:
         def decoded() -> CompletionRequest:
             fields = decode_object(line.request, self.services.body_limits)
             request = check_request(fields, profile=settings.profile)
-            return msgspec.structs.replace(request, random_seed=ids.seed, is_background=True)
+            weight = 1 if grant is None else grant.priority
+            return msgspec.structs.replace(request, random_seed=ids.seed, is_background=True, weight=weight)
 
         async def admit(needs: Needs) -> None:
             self.needs = needs

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from onward.api.reply import Reply, forward
 from onward.api.seed import SEED_HEADER, with_seed_header
 from onward.backends.base import Backend, Needs
@@ -121,6 +123,8 @@ class Runner:
         """
         request = with_seed_header(request, exchange.header(SEED_HEADER.encode()))
         grant = None if exchange.key is None else exchange.key.grant
+        if grant is not None and grant.priority != request.weight:
+            request = structs.replace(request, weight=grant.priority)
         account = None if self.team is None else Account(self.team, grant, exchange)
         transcript = None
         if self.request_log is not None and (grant is None or grant.logs_requests):

@@ -21,6 +21,8 @@ class Grant:
     limits: Limits = NO_LIMITS
     logs_requests: bool = True
     """Whether the log of requests, if there is one, has those of this key."""
+    priority: int = 1
+    """How many times the share of a key with 1 it has, while both have more to compute than there is room for."""
 
     def allows(self, names: Iterable[str]) -> bool:
         """Return whether a model with these names, its id and aliases, may be used."""

@@ -43,6 +43,7 @@ def create_key(
     models: frozenset[str] | None = None,
     expires_ms: int | None = None,
     logs_requests: bool = True,
+    priority: int = 1,
 ) -> str:
     """Store a new key, and return its id. Raises SetupError if the name is taken."""
     if connection.execute(select(KEYS.c.id).where(KEYS.c.name == name)).first() is not None:
@@ -53,7 +54,7 @@ def create_key(
     key_id = "key_" + secrets.token_hex(11)
     values = {each.name: getattr(limits, each.name) for each in fields(limits)}
     values |= {"id": key_id, "name": name, "is_admin": int(is_admin), "models": _models_text(models)}
-    values["logs_requests"] = int(logs_requests)
+    values |= {"logs_requests": int(logs_requests), "priority": priority}
     connection.execute(insert(KEYS).values(**values, created_ms=now_ms, expires_ms=expires_ms))
     connection.execute(insert(SECRETS).values(digest=digest_of(secret), key_id=key_id, created_ms=now_ms))
     usage = dict.fromkeys((column.name for column in USAGES.columns if not column.nullable), 0)
@@ -162,7 +163,8 @@ def read_id(connection: Connection) -> int:
 def _stored_key(row: Row[Any], digests: tuple[tuple[bytes, int | None], ...]) -> StoredKey:
     limits = Limits(**{name: getattr(row, name) for name in LIMIT_NAMES})
     models = None if row.models is None else frozenset(json.loads(row.models))
-    grant = Grant(row.id, row.name, bool(row.is_admin), models, row.expires_ms, limits, bool(row.logs_requests))
+    rights = bool(row.is_admin), models, row.expires_ms, limits, bool(row.logs_requests), row.priority
+    grant = Grant(row.id, row.name, *rights)
     return StoredKey(grant=grant, created_ms=row.created_ms, revoked_ms=row.revoked_ms, digests=digests)
 
 

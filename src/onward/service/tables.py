@@ -40,6 +40,7 @@ KEYS = Table(
     Column("models", Text),  # a JSON array of names; NULL: all
     *(Column(name, BigInteger) for name in LIMIT_NAMES),
     Column("logs_requests", Integer, nullable=False),
+    Column("priority", Integer, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("expires_ms", BigInteger),
     Column("revoked_ms", BigInteger),
@@ -228,7 +229,15 @@ _REQUEST_LOG = (
     "CREATE INDEX request_log_by_time ON request_log (at_ms)",
     "CREATE INDEX request_log_by_key ON request_log (key_id)",
 )
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _BATCHES_AND_DELIVERY, _FILES_AND_BATCHES, _REQUEST_LOG)
+_PRIORITY = ("ALTER TABLE keys ADD COLUMN priority INTEGER NOT NULL DEFAULT 1",)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    _FIRST,
+    _LEDGER,
+    _BATCHES_AND_DELIVERY,
+    _FILES_AND_BATCHES,
+    _REQUEST_LOG,
+    _PRIORITY,
+)
 """Statements of SQL that both databases know. What was released is never changed: a change is another entry."""
 VERSION = len(MIGRATIONS)
 _MIGRATION_LOCK = 0x6F6E77617264

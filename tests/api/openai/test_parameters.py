@@ -41,7 +41,7 @@ ROWS = [*PARAMETERS, *(inner for row in PARAMETERS for inner in row.inner)]
 
 def request_defaults() -> dict[str, object]:
     """Return the defaults of all fields that clients can set."""
-    set_by_dialects = {"fill_context", "infill", "is_background"}
+    set_by_dialects = {"fill_context", "infill", "is_background", "weight"}
     names = {field.name for field in msgspec.structs.fields(CompletionRequest)} - set_by_dialects - {"random_seed"}
     return {name: getattr(CompletionRequest(), name) for name in names}
 

@@ -54,10 +54,12 @@ def test_a_key_of_a_database_is_made_shown_changed_rotated_and_revoked(tmp_path:
     assert (shown["name"], shown["tokens_per_day"], shown["cost_per_month"], shown["models"]) == (
         *("alice", 100, 2.5, ["toy"]),
     )
+    assert shown["priority"] == 1
     words = ("--tokens-per-day", "any", "--parallel-requests", "3", "--allow-model", "any", "--expires", "30d")
-    assert onward("key", "set", "alice", *words, *where).exit_code == 0
+    assert onward("key", "set", "alice", *words, "--priority", "4", *where).exit_code == 0
     found = json.loads(onward("key", "show", "alice", *where, "--format", "json").stdout)
     assert (found["tokens_per_day"], found["parallel_requests"], found["models"]) == (None, 3, None)
+    assert found["priority"] == 4
     assert found["expires"] is not None and found["running"] == found["tokens_today"] == 0
     assert "alice" in onward("key", "list", *where, "--format", "text").stdout
     rotated = onward("key", "rotate", "alice", "--overlap", "0", *where)
@@ -100,7 +102,7 @@ def test_a_key_is_written_to_a_new_file_of_its_user(tmp_path: Path) -> None:
 
 
 def test_limits_need_a_database_and_sense(tmp_path: Path) -> None:
-    for limit in (["--tokens-per-day", "5"], ["--stored-bytes", "1GB"]):
+    for limit in (["--tokens-per-day", "5"], ["--stored-bytes", "1GB"], ["--priority", "2"]):
         assert "need a database" in onward("key", "new", "alice", *limit).stderr
     assert "There is no database" in onward("key", "list").stderr
     where = ("--data-dir", str(tmp_path))
@@ -113,6 +115,8 @@ def test_limits_need_a_database_and_sense(tmp_path: Path) -> None:
     ):
         refused = onward("key", "new", "alice", *words, *where)
         assert refused.exit_code == 2 and "must be" in refused.stderr, words
+    for wrong in ("0", "101", "high"):
+        assert onward("key", "new", "alice", "--priority", wrong, *where).exit_code == 2
     assert "needs a name" in onward("key", "new", *where).stderr
     assert not (tmp_path / "onward.db").exists()
 

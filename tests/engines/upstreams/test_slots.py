@@ -15,9 +15,10 @@ def order(
     waiting: list[tuple[int, int]],
     leaves: frozenset[int] = frozenset(),
     background: frozenset[int] = frozenset(),
+    weights: tuple[int, ...] = (1, 1, 1),
 ) -> list[int]:
     """In which order choices, as (client, priority), have a slot; those in `leaves` leave while they wait, those in
-    `background` are of batches."""
+    `background` are of batches; clients have `weights`."""
     found: list[int] = []
 
     async def run() -> None:
@@ -25,7 +26,7 @@ def order(
 
         async def one(index: int, client: int, priority: int) -> None:
             nonlocal most
-            async with slots.slot(client, (index in background, priority)):
+            async with slots.slot(client, (index in background, priority), weight=weights[client]):
                 found.append(index)
                 most = max(most, slots._taken.total())
                 await asyncio.sleep(0)
@@ -53,6 +54,15 @@ def test_what_is_computed_in_the_background_waits_for_all_others() -> None:
     """Whichever client it is of, and whatever its priority."""
     waiting = [(0, 0), (0, -9), (1, -9), (0, 0), (2, 0), (2, 0)]
     assert order(1, waiting, background=frozenset({0, 1, 2})) == [0, 3, 4, 5, 1, 2]
+
+
+def test_clients_have_slots_by_their_weights() -> None:
+    waiting = [*[(2, 0)] * 4, *[(0, 0)] * 4, *[(1, 0)] * 4]
+
+    def first_four(*weights: int) -> list[int]:
+        return sorted(waiting[index][0] for index in order(4, waiting, weights=weights)[4:8])
+
+    assert first_four(1, 1, 1) == [0, 0, 1, 1] and first_four(1, 3, 1) == [0, 1, 1, 1]
 
 
 def test_a_choice_that_is_sent_away_has_no_slot() -> None:

@@ -43,7 +43,9 @@ def new(name: str | None, file: Path | None, admin: bool, **given: Any) -> None:
     limits, changes = limits_of(given), rights_of(given)
     if not has_database(settings):
         if limits != NO_LIMITS or changes or admin:
-            raise SetupError("Limits, models, expiry and --admin need a database: pass --data-dir or --database.")
+            raise SetupError(
+                "Limits, models, expiry, priority and --admin need a database: pass --data-dir or --database."
+            )
         key = "sk-" + secrets.token_urlsafe(NUM_RANDOM_BYTES)
         _show(key, file)
         click.echo(f"# The line of --api-key-file that accepts this key:\n{_line(key, name)}", err=True)
@@ -59,13 +61,13 @@ def new(name: str | None, file: Path | None, admin: bool, **given: Any) -> None:
 
 
 def change(name: str, **given: Any) -> None:
-    """Change limits, models, expiry of a key."""
+    """Change limits, models, expiry, priority of a key."""
     from onward.service.keys import change_key
 
     changes = {each: None if given[each] == -1 else given[each] for each in limit_names() if given[each] is not None}
     changes |= rights_of(given)
     if not changes:
-        raise click.UsageError("Nothing to change: name a limit, --allow-model or --expires.")
+        raise click.UsageError("Nothing to change: name a limit, --allow-model, --priority or --expires.")
     with _store(given) as store, store.begin() as connection:
         change_key(connection, name, changes, store.clock())
 
@@ -190,6 +192,7 @@ def _shown(key: StoredKey, now_ms: int) -> dict[str, Any]:
         "admin": grant.is_admin,
         "models": None if grant.models is None else sorted(grant.models),
         "logged": grant.logs_requests,
+        "priority": grant.priority,
         "expires": _time(grant.expires_ms),
         "created": _time(key.created_ms),
         "secrets": sum(expires is None or expires > now_ms for _, expires in key.digests),

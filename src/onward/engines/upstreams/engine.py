@@ -178,7 +178,7 @@ class UpstreamEngine(LoopClient):
         while True:
             address = await pool.place(run.place)
             rank = run.job.is_background, run.job.priority
-            async with address.slots.slot(run.job.client, rank, run.place) as has_slot:
+            async with address.slots.slot(run.job.client, rank, run.place, run.job.weight) as has_slot:
                 if not has_slot or run.place.address is not address or address.is_lost:
                     continue  # lost while this choice waited for a slot, or another one has a free one
                 run.place.has_begun = True

@@ -23,12 +23,14 @@ class WaitingChoice(NamedTuple):
     turn: asyncio.Future[bool]
     """Whether it has a slot, or was sent away."""
     job: object
+    weight: int
+    """That of its client, whose share of the slots is in proportion to it."""
 
 
 class Slots:
     """A number of slots. A free one goes to the background only where nothing else waits; to the client that has the
-    fewest, of its choices to the one with the lowest priority, and of these to the one that has waited the longest.
-    Used on one event loop."""
+    fewest by its weight, of its choices to the one with the lowest priority, and of these to the one that has waited
+    the longest. Used on one event loop."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -39,9 +41,9 @@ class Slots:
         self._numbers = count()
 
     @asynccontextmanager
-    async def slot(self, client: int, rank: Rank, job: object = None) -> AsyncGenerator[bool]:
+    async def slot(self, client: int, rank: Rank, job: object = None, weight: int = 1) -> AsyncGenerator[bool]:
         """Wait for a slot, and have it. Yields False, without one, where the choice was sent away."""
-        has_slot = await self._take(client, rank, job)
+        has_slot = await self._take(client, rank, job, weight)
         try:
             yield has_slot
         finally:
@@ -65,12 +67,12 @@ class Slots:
             return None
         return heads[min(heads, key=lambda client: self._order(client, heads[client]))].job
 
-    async def _take(self, client: int, rank: Rank, job: object) -> bool:
+    async def _take(self, client: int, rank: Rank, job: object, weight: int) -> bool:
         if self._taken.total() < self.number:
             self._taken[client] += 1
             return True
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        heappush(self._waiting.setdefault(client, []), WaitingChoice(rank, next(self._numbers), turn, job))
+        heappush(self._waiting.setdefault(client, []), WaitingChoice(rank, next(self._numbers), turn, job, weight))
         try:
             return await turn
         except asyncio.CancelledError:
@@ -93,7 +95,7 @@ class Slots:
                 turn.set_result(True)
                 return
 
-    def _order(self, client: int, head: WaitingChoice) -> tuple[bool, int, int]:
+    def _order(self, client: int, head: WaitingChoice) -> tuple[bool, float, int]:
         """Return by what clients that wait are compared, each by the choice that is its next."""
         is_background, _ = head.rank
-        return is_background, self._taken[client], head.number
+        return is_background, self._taken[client] / head.weight, head.number
