@@ -2,8 +2,8 @@
 
 `python -m benchmarks.draft_model MODEL --draft DRAFT`. Prose and code are continued, greedily and sampled; every ratio
 is taken within one text, prefill included. Fails if a token differs. Where no smaller model with the same tokens is at
-hand, another quantisation of the model itself is a stand-in: its accepted share and its cost say what a smaller one
-would have to reach.
+hand, the model itself is a stand-in: another quantisation of it, or what draws nearly the same tokens sooner, with
+`--precision exact` for the model alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import measure
 from benchmarks.edits import CODE, PROSE
 from benchmarks.measure import BenchmarkError
-from benchmarks.models import find_model, load
+from benchmarks.models import find_model
 from onward.engine.events import Decoded
 from onward.engine.job import Job
 from onward.engine.model import ModelRunner, Tokenizer
@@ -102,7 +102,7 @@ def compare(arms: dict[str, Arm], prompt: list[int], out: int, temperature: floa
     return {
         "ratio": measure.median_of(ratios),
         "cpu_ratio": measure.median_of(cpu_ratios),
-        "accepted_fraction": accepted / max(1, accepted + rejected),
+        "accepted_fraction": accepted / (accepted + rejected) if accepted + rejected else None,
         "tokens_per_step": len(drafted) * out / sum(each.steps for each in drafted),
         "draft_fraction": sum(each.draft_seconds for each in drafted) / sum(each.seconds for each in drafted),
     }
@@ -121,6 +121,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.draft_model", description=__doc__)
     parser.add_argument("model", help="a built-in name, a folder or a file")
     parser.add_argument("--draft", required=True, help="the model that drafts for it")
+    parser.add_argument("--precision", choices=("fast", "exact"), default="fast", help="of the model (default fast)")
     parser.add_argument("--prompt", type=int, default=64, help="tokens of each prompt (default 64)")
     parser.add_argument("--out", type=int, default=128, help="tokens of each completion (default 128)")
     parser.add_argument("--texts", type=int, default=4, help="texts of each kind (default 4)")
@@ -128,8 +129,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     at_start = measure.start()
-    (plain, found), (other, _) = load(options.model), load(options.model)
-    small = find_model(options.draft)
+    found, small = find_model(options.model), find_model(options.draft)
+    wanted = RuntimeOptions(precision=options.precision)
+    plain, other = (load_model(found.files, wanted, lambda line: None).model for _ in range(2))
     tokenizer = found.files.load_tokenizer()
     if problem := difference(tokenizer, small.files.load_tokenizer()):
         raise SystemExit(f"error: {options.draft} has another tokenizer than {options.model}: {problem}")
@@ -148,18 +150,25 @@ def main() -> int:
     for kind in ("prose", "code"):
         ratios = [case["ratio"]["median"] for case in cases if case["kind"] == kind]
         print(f"{kind}: x {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-    figures = {"model": found.id, "draft": small.id, "sizes": [found.size_bytes, small.size_bytes], "cases": cases}
+    figures = {
+        "model": found.id,
+        "precision": options.precision,
+        "draft": small.id,
+        "sizes": [found.size_bytes, small.size_bytes],
+        "cases": cases,
+    }
     measure.write_report(options.json, "draft_model", figures, at_start)
     return 0
 
 
 def line(case: dict[str, Any]) -> str:
     """Return the figures of a case for the terminal."""
-    ratio = case["ratio"]
+    ratio, accepted = case["ratio"], case["accepted_fraction"]
+    share = "nothing drafted" if accepted is None else f"accepted {accepted:.0%}"
     return (
         f"{case['kind']:6} at {case['temperature']}: x {ratio['median']:.2f} ({ratio['least']:.2f} to "
-        f"{ratio['greatest']:.2f}), per CPU second x {case['cpu_ratio']['median']:.2f}, accepted "
-        f"{case['accepted_fraction']:.0%}, {case['tokens_per_step']:.2f} tokens per step, "
+        f"{ratio['greatest']:.2f}), per CPU second x {case['cpu_ratio']['median']:.2f}, {share}, "
+        f"{case['tokens_per_step']:.2f} tokens per step, "
         f"{case['draft_fraction']:.0%} of the time for drafts"
     )
 
