@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtimes.native.test_adapters import write_adapter, write_base
+
 from ..conftest import onward
 
 
@@ -37,6 +39,13 @@ def test_a_model_folder_is_described() -> None:
     assert (shown["id"], shown["format"], shown["problems"]) == ("mine", "OpenVINO IR", [])
     assert (shown["context_length"], shown["vocabulary"]) == (512, 9)
     assert "context_length  512" in onward("models", "show", "./mine", "--format", "text").stdout
+
+
+def test_a_model_with_an_adapter_is_described_with_its_path(tmp_path: Path) -> None:
+    base, adapter = write_base(tmp_path / "base.gguf", "llama"), write_adapter(tmp_path / "a.gguf", "llama", 1)
+    shown = json.loads(onward("models", "show", f"{base}+{adapter}", "--format", "json").stdout)
+    assert (shown["id"], shown["path"], shown["adapter"]) == ("base+a.gguf", str(base), str(adapter))
+    assert "adapter" not in json.loads(onward("models", "show", str(base), "--format", "json").stdout)
 
 
 def test_a_model_is_described_by_the_official_name_of_show_too() -> None:
