@@ -110,6 +110,13 @@ def test_a_line_that_is_refused_before_it_is_computed_has_none(accepted: Accepte
     assert accepted.compute().row is None
 
 
+def test_lines_are_in_the_background_with_the_weight_of_their_key(accepted: Accepted) -> None:
+    (stored,) = accepted.team.keys
+    accepted.team.keys = [replace(stored, grant=replace(stored.grant, priority=5))]
+    accepted.compute(max_tokens=9)
+    assert [(request.is_background, request.weight) for request in accepted.backend.requests] == [(True, 5)]
+
+
 def test_a_line_that_is_computed_is_billed(accepted: Accepted) -> None:
     computed = accepted.compute(max_tokens=9, seed=5)
     assert computed.row is not None and computed.row.status == 200 and computed.row.seed == "5"
