@@ -127,6 +127,8 @@ def test_the_unknown_token_is_recognised_in_a_text(tmp_path: Path) -> None:
 EQUAL = sentence_piece([("ih", NORMAL)], scores=[0.0] * 273)
 UNKNOWN_PARTS = sentence_piece([("Ġx", UNUSED), ("中文", NORMAL), ("x!", USER_DEFINED)])
 
+CHOSEN = sentence_piece([("▁▁▁", USER_DEFINED)])
+
 
 @pytest.mark.parametrize(
     ("made", "text", "expected"),
@@ -134,6 +136,8 @@ UNKNOWN_PARTS = sentence_piece([("Ġx", UNUSED), ("中文", NORMAL), ("x!", USER
         (EQUAL, "ihe", ("▁", "ih", "e")),
         (EQUAL, "hihe lo", ("▁hi", "he", "▁", "lo")),
         (UNKNOWN_PARTS, "中文Ġxx!hi", ("▁", "中文", "Ġx", "x!", "▁hi")),
+        (CHOSEN, "  lo", ("▁▁▁", "lo")),
+        (CHOSEN, " lo▁▁▁", ("▁▁", "lo", "▁▁▁")),
         (UNKNOWN_PARTS, "<s>中x", ("<s>", "▁", "<0xE4>", "<0xB8>", "<0xAD>", "<0x78>")),
     ],
 )
@@ -266,6 +270,7 @@ ORACLE: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "SentencePiece": (sentence_piece(), ("hi hello", "<unk> he <s>he</s>  hi", "", "  hi"), "m"),
     "no space before": (sentence_piece(add_space_prefix=False, add_bos_token=False), ("hi hello", "<unk> he"), "m"),
     "unused": (sentence_piece([("hel", UNUSED), ("hell", UNUSED)]), ("hello hel hell",), "m"),
+    "chosen spaces": (CHOSEN, ("  he", " he▁▁▁", "he    he", "      "), "m"),
     "equal scores": (EQUAL, ("ihe", "hihe lo", "hi hello ihihe", "llolo  hi"), "m"),
     **{
         f"runs {name}": (made, ("hi" + "=" * 7 + "hi", *("=" * count for count in range(1, 12))), "m")

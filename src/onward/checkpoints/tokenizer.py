@@ -61,13 +61,15 @@ def merges_of_scores(tokens: list[Any], kinds: list[Any], scores: list[Any]) -> 
     SentencePiece merges, of all neighbours whose union is a token, the pair whose union has the highest score, the
     first one in the text of equals. BPE merges the pair that comes first in its list: the same, if the list is sorted
     by the union's score, no two scores are equal, and every character of a token is a token. Pairs of one union are
-    sorted by their ids.
+    sorted by their ids. Tokens that the makers chose are found in a text before its spaces become ▁, so those with a ▁
+    are merged.
     """
     usable = {text: token for token, (text, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind in _USABLE}
     found: list[tuple[float, int, int, str, str]] = []
     are_all = True
     for text, token in usable.items():
-        if not 1 < len(text) <= MAX_SPLIT_CHARACTERS or kinds[token] == USER_DEFINED:
+        is_found_before = kinds[token] == USER_DEFINED and _SPACE not in text
+        if not 1 < len(text) <= MAX_SPLIT_CHARACTERS or is_found_before:
             continue
         for cut in range(1, len(text)):
             left, right = text[:cut], text[cut:]
