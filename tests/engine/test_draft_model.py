@@ -235,6 +235,9 @@ def test_the_next_job_keeps_what_its_text_has_in_common() -> None:
     before = draft.evaluated_tokens
     run(engine, [make_job([*prompt, 97, 98], max_tokens=100, ignore_end=True)])
     assert 0 < draft.evaluated_tokens - before < 200
+    before = draft.evaluated_tokens
+    run(engine, [make_job([*prompt, 97, 98], max_tokens=100, ignore_end=True, salt="another client's")])
+    assert draft.evaluated_tokens - before > len(prompt), "nobody's text makes another's completion sooner"
 
 
 # --- where it does not draft -----------------------------------------------------------------------------------------

@@ -114,6 +114,8 @@ class _Cached:
 
     tokens: list[int] = field(default_factory=list)
     sequence: int = -1
+    salt: str = ""
+    """That of its job: only jobs with the same one may find out, by the time they take, what others have sent."""
     num_compared: int = 0
     """The first tokens that are known to be those of that sequence."""
 
@@ -121,6 +123,9 @@ class _Cached:
         """Forget the tokens from the first that the sequence does not have, and its newest one, whose logits are
         wanted. Returns how many are left."""
         wanted = sequence.tokens
+        if self.salt != sequence.job.salt:
+            self.tokens.clear()
+            self.salt = sequence.job.salt
         end = min(self.num_compared, len(self.tokens)) if self.sequence == sequence.id else 0
         limit = min(len(self.tokens), len(wanted) - 1)
         while end < limit and self.tokens[end] == wanted[end]:
