@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -58,15 +58,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
     """A server that a test runs in this process sets up the process's logging, which is not for the tests after it:
     they would write to the terminal. (A fixture would cost each test more.)"""
-    for logger in LOGGERS:
-        if logger.handlers:
-            logger.handlers.clear()
-            logger.setLevel(logging.NOTSET)
-            logger.propagate = True
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in LOGGERS]
+    try:
+        return (yield)
+    finally:
+        for logger, (handlers, level, propagate) in zip(LOGGERS, before, strict=True):
+            logger.handlers[:], logger.propagate = handlers, propagate
+            if logger.level != level:
+                logger.setLevel(level)
 
 
 @pytest.fixture(scope="module", autouse=True)
