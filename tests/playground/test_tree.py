@@ -117,9 +117,17 @@ def test_same_again_and_another_work_after_a_reload(playground: Playground) -> N
     expect(playground.button("Another")).to_be_enabled()
     playground.click("Same again")
     assert (playground.text, playground.meter("seed")) == (text, seed)
-    playground.open().click("Another")
+    playground.kept().open().click("Another")
     assert playground.text != text
     assert playground.meter("seed") != seed
+
+
+def test_a_page_that_is_left_at_once_has_kept_what_it_shows(playground: Playground) -> None:
+    for _ in range(5):
+        playground.set("max_tokens", "12").generate()
+        text = playground.text
+        playground.open().shows(text)
+        expect(playground.button("Another")).to_be_enabled()
 
 
 def test_the_best_of_several_is_shown_although_it_cannot_be_streamed(playground: Playground) -> None:

@@ -1,6 +1,6 @@
 /** The library: stories in the browser's database, each with its tree and notes; every change is kept. */
 import { batch, effect, signal } from "@preact/signals";
-import { createStore, del, get, keys, setMany, update } from "idb-keyval";
+import { createStore, del, get, keys, promisifyRequest, update } from "idb-keyval";
 import { asNotes, NO_NOTES, type Notes } from "../core/context";
 import { markdown, readStory, storyFile } from "../core/story_file";
 import { EMPTY_TREE, textAt, type Tree } from "../core/tree";
@@ -151,13 +151,23 @@ async function keep(): Promise<void> {
     values.push([`story-${id}`, { file: toFile(tree.value), notes: notes.value } satisfies KeptStory]);
     isTreeChanged = false;
   }
+  const isWritten = write(values); // before the list, which is read first
   const isListed = relist((listed) => [info, ...listed.filter((each) => each.id !== id)]);
   try {
-    await Promise.all([isListed, setMany(values, database)]);
+    await Promise.all([isWritten, isListed]);
     if (timer === null) document.documentElement.dataset.kept = "true"; // what drives the page can wait for this
   } catch {
     notify("This browser has no room for the story: export it before you leave.");
   }
+}
+
+/** Writes values to the database, also where the page is being left: they are committed without another turn of it. */
+function write(values: [string, unknown][]): Promise<void> {
+  return database("readwrite", (store) => {
+    for (const [name, value] of values) store.put(value, name);
+    store.transaction.commit();
+    return promisifyRequest(store.transaction);
+  });
 }
 
 /** Changes the list of stories here and in the database, where other tabs change it too. */
@@ -180,7 +190,7 @@ async function takeOldTree(): Promise<void> {
   if (!old) return;
   const written = asText(old.text);
   const info: StoryInfo = { id: newId(), title: "", start: startOf(written), words: countWords(written), changed: Date.now() };
-  await setMany([["stories", [info, ...(await listed())]], [`story-${info.id}`, { file: old.file, notes: NO_NOTES }], [`draft-${info.id}`, old]], database);
+  await write([["stories", [info, ...(await listed())]], [`story-${info.id}`, { file: old.file, notes: NO_NOTES }], [`draft-${info.id}`, old]]);
   await del(OLD_TREE, database);
 }
 
