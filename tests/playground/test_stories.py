@@ -59,7 +59,7 @@ def test_stories_are_opened_named_found_and_removed(playground: Playground) -> N
     rows = playground.stories()
     expect(rows).to_have_count(2)
     change(rows.nth(0), "Rename")
-    page.get_by_label("Title").fill("About a hen")
+    page.get_by_label("Title", exact=True).fill("About a hen")
     page.keyboard.press("Enter")
     expect(rows.nth(0)).to_contain_text("About a hen")
     page.get_by_label("Find in all stories").fill("fox sl")
@@ -80,7 +80,7 @@ def test_the_open_story_its_name_and_notes_survive_a_reload(playground: Playgrou
     playground.write("The fox sleeps").tab("Context")
     playground.page.get_by_label("Memory").fill("Foxes are red.")
     change(playground.stories().first, "Rename")
-    playground.page.get_by_label("Title").fill("Fox")
+    playground.page.get_by_label("Title", exact=True).fill("Fox")
     playground.page.keyboard.press("Enter")
     playground.kept().open()
     assert playground.text == "The fox sleeps"
