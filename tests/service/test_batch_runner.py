@@ -315,7 +315,7 @@ def test_no_lost_answer_of_the_database_loses_or_doubles_a_line(store: Store, cl
             await face.stop()
 
     batch = asyncio.run(run())
-    assert lossy.num_lost > 10
+    assert lossy.num_lost, "nothing was disturbed"
     assert (batch.status, batch.num_completed, batch.num_failed, batch.prompt_tokens) == ("completed", 59, 1, 60)
     for name in ("output_file_id", "error_file_id"):
         assert contents(store, getattr(batch, name)) == contents(store, getattr(quiet, name))
