@@ -13,7 +13,7 @@ from onward.cli.interrupt import keep_line, run
 from onward.cli.output.formats import NO_MATCH, render, transform_matches
 from onward.cli.output.live import LiveText, Stats
 from onward.cli.output.progress import loading
-from onward.cli.output.terminal import Style, style_of, warn
+from onward.cli.output.terminal import Style, style_of, visible, warn
 from onward.cli.session import Output, Session
 from onward.cli.source.base import Document, Source
 from onward.cli.source.open import open_source
@@ -72,7 +72,7 @@ async def _send(source: Source, call: Call) -> None:
     finally:
         await source.aclose()
     if call.show_stats:
-        print(style_of(sys.stderr).dim(stats.summary()), file=sys.stderr, flush=True)
+        print(style_of(sys.stderr).dim(visible(stats.summary())), file=sys.stderr, flush=True)
 
 
 def _is_usage(chunk: dict[str, Any]) -> bool:

@@ -38,6 +38,9 @@ def test_the_newest_requests_are_listed_and_one_is_shown(tmp_path: Path) -> None
     assert [(each["id"], each["body"]["prompt"]) for each in found] == [("req_1", "Once")]
     assert "Once" in onward("requests", "list", *where, "--format", "text").stdout
     assert json.loads(onward("requests", "show", "req_1", *where, "--format", "json").stdout)["seed"] == 7
+    hostile = replace(REQUEST, id="req_4", choices=[{"index": 0, "text": "\x1b]0;x\x07", "finish_reason": "stop"}])
+    write(tmp_path, hostile)
+    assert "\\x1b]0;x\\x07" in onward("requests", "show", "req_4", *where, "--format", "text").stdout
     missing = onward("requests", "show", "req_9", *where)
     assert missing.exit_code == 1 and "There is no request req_9" in missing.stderr
 

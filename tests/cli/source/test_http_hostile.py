@@ -12,7 +12,7 @@ from onward.cli.source.stream import resume_window
 from onward.cli.source.transport import next_delay
 
 from ..conftest import create, onward
-from ..scripted import DONE, STREAM_HEAD, Scripted, answer, scripted
+from ..scripted import DONE, STREAM_HEAD, Scripted, answer, completion, scripted
 
 OTHER = "sent something else than the Completions API has"
 NO_OBJECT = "did not return a JSON object; is it a Completions API?"
@@ -58,6 +58,32 @@ def test_other_answers_have_their_forms_too(command: tuple[str, ...], body: dict
     with scripted(answer(200, body)) as server:
         result = onward(*command, "--base-url", server.url)
     assert result.exit_code == 5 and OTHER in result.stderr
+
+
+BATCH = {
+    "id": "b", "status": "failed", "request_counts": {"total": 1, "completed": 0, "failed": 0},
+    "errors": {"data": [{"line": 1, "message": "\x1b]0;x\x07"}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "reply"),
+    [
+        (("models", "show", "m", "--format", "text"), answer(200, {"id": "m", "owned_by": "\x1b]0;x\x07"})),
+        (("batch", "status", "b", "--format", "text"), answer(200, BATCH)),
+        (
+            ("completions", "create", "-m", "m", "a", "--stats"),
+            answer(200, completion("", finish_reason="\x1b]0;x\x07")),
+        ),
+        (("completions", "create", "-m", "m", "a", "--debug"), answer(200, completion(""), x_name="\x9b31m")),
+    ],
+    ids=["model", "faults", "finish reason", "headers"],
+)
+def test_what_a_server_says_does_not_control_the_terminal(command: tuple[str, ...], reply: bytes) -> None:
+    with scripted(reply) as server:
+        result = onward(*command, "--base-url", server.url)
+    shown = result.stdout + result.stderr
+    assert "\x1b" not in shown and "\x9b" not in shown and ("\\x1b]0;x\\x07" in shown or "\\x9b31m" in shown)
 
 
 def endlessly(head: bytes, content: bytes) -> Any:

@@ -14,7 +14,7 @@ from onward.cli.completers import model_names
 from onward.cli.interrupt import raise_on_interrupt
 from onward.cli.output.errors import REQUEST, report_errors
 from onward.cli.output.formats import emit, table
-from onward.cli.output.terminal import pluralize
+from onward.cli.output.terminal import pluralize, visible
 from onward.cli.session import Session
 from onward.errors import SetupError
 
@@ -162,7 +162,7 @@ def _faults(batch: dict[str, Any]) -> str:
     faults = (batch.get("errors") or {}).get("data") or []
     lines = [f"Line {each['line']}: {each['message']}" if each["line"] else each["message"] for each in faults[:20]]
     more = [f"and {len(faults) - 20} more"] if len(faults) > 20 else []
-    return "".join(f"\n{line}" for line in (*lines, *more))
+    return visible("".join(f"\n{line}" for line in (*lines, *more)))
 
 
 _BATCH = Argument("batch", "The id of a batch.", metavar="BATCH")

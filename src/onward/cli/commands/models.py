@@ -14,7 +14,7 @@ from onward.cli.commands import pull
 from onward.cli.commands.pull import described, entry_of, rm, search
 from onward.cli.completers import model_names
 from onward.cli.output.formats import emit, table
-from onward.cli.output.terminal import pluralize
+from onward.cli.output.terminal import pluralize, visible
 from onward.cli.session import Session
 from onward.machine import bytes_in_words
 
@@ -110,7 +110,7 @@ def _described(shown: dict[str, Any]) -> str:
         if key in pairs:
             pairs[key] = "\n".join(pairs[key]) or "none"
     width = max(map(len, pairs))
-    return "\n".join(f"{key:<{width}}  {value}" for key, value in pairs.items())
+    return visible("\n".join(f"{key:<{width}}  {value}" for key, value in pairs.items()))
 
 
 def _remote(session: Session, name: str | None = None) -> dict[str, Any]:

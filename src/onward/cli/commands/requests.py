@@ -13,6 +13,7 @@ import click
 from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.database import log_flags, read_log
 from onward.cli.output.formats import emit, table
+from onward.cli.output.terminal import visible
 from onward.cli.session import Session
 from onward.errors import SetupError
 
@@ -64,7 +65,7 @@ def _shown(request: LoggedRequest) -> str:
     lines = [f"{name}: {value}" for name, value in asdict(request).items() if name != "choices"]
     for choice in request.choices:
         lines += [f"choice {choice['index']} ({choice['finish_reason']}):", choice["text"]]
-    return "\n".join(lines)
+    return visible("\n".join(lines))
 
 
 def replay(session: Session, id: str, **given: Any) -> None:

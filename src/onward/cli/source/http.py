@@ -17,7 +17,7 @@ import msgspec
 import onward
 from onward.api.seed import SEED_HEADER
 from onward.cli.interrupt import raise_on_interrupt
-from onward.cli.output.terminal import can_rewrite, note
+from onward.cli.output.terminal import can_rewrite, note, visible
 from onward.cli.session import ServerConnection
 from onward.cli.source.base import (
     ConnectionFailed,
@@ -388,6 +388,5 @@ def _log(title: str, headers: httpx2.Headers) -> None:
         if name.lower() in REDACTED:
             value = "Bearer <REDACTED>" if value.startswith("Bearer ") else "<REDACTED>"
         lines.append(f"  {name}: {value}")
-    if can_rewrite(sys.stderr):
-        lines[0] = "\r\x1b[K" + lines[0]  # replaces the progress line
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    start = "\r\x1b[K" if can_rewrite(sys.stderr) else ""  # replaces the progress line
+    print(start + visible("\n".join(lines)), file=sys.stderr, flush=True)
