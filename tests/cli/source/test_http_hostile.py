@@ -24,6 +24,7 @@ HOSTILE = {
     b'{"choices":5}': OTHER,
     b'{"choices":[5]}': OTHER,
     b'{"choices":[{"text":5}]}': OTHER,
+    b'{"choices":[{"finish_reason":5}]}': OTHER,
     b'{"choices":[{"text":"a","index":[]}]}': OTHER,
     b'{"choices":[{"text":"a","index":"0"}]}': OTHER,
     b'{"choices":[{"text":"a","index":true}]}': OTHER,
@@ -31,6 +32,10 @@ HOSTILE = {
     b'{"choices":[],"usage":{"completion_tokens":"5"}}': OTHER,
     b'{"id":{},"choices":[]}': OTHER,
 }
+BATCH = {
+    "id": "b", "status": "failed", "request_counts": {"total": 1, "completed": 0, "failed": 0},
+    "errors": {"data": [{"line": 1, "message": "\x1b]0;x\x07"}]},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("body", HOSTILE)
@@ -52,18 +57,15 @@ def test_what_is_no_completion_is_said_to_be_none(body: bytes, streamed: bool) -
         (("tokenize", "a", "-m", "m"), {"tokens": [1.5], "count": 1}),
         (("tokenize", "a", "-m", "m"), {"tokens": "12345", "count": 5}),
         (("tokenize", "a", "-m", "m"), {"count": 5}),
+        (("batch", "status"), {"data": [{"id": "b", "status": "failed", "request_counts": {"total": 1}}]}),
+        (("batch", "status", "b"), BATCH | {"errors": {"data": [5]}}),
+        (("batch", "download", "b", "-o", "out"), BATCH | {"output_file_id": 5}),
     ],
 )
 def test_other_answers_have_their_forms_too(command: tuple[str, ...], body: dict[str, Any]) -> None:
     with scripted(answer(200, body)) as server:
         result = onward(*command, "--base-url", server.url)
     assert result.exit_code == 5 and OTHER in result.stderr
-
-
-BATCH = {
-    "id": "b", "status": "failed", "request_counts": {"total": 1, "completed": 0, "failed": 0},
-    "errors": {"data": [{"line": 1, "message": "\x1b]0;x\x07"}]},
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(

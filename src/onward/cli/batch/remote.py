@@ -34,18 +34,36 @@ class FileAnswer(msgspec.Struct):
     bytes: int
 
 
+class _Counts(msgspec.Struct):
+    total: int
+    completed: int
+    failed: int
+
+
+class _Fault(msgspec.Struct):
+    message: str
+    line: int | None = None
+
+
+class _Faults(msgspec.Struct):
+    data: list[_Fault] | None = None
+
+
 class BatchAnswer(msgspec.Struct):
     """What a server's `/batches/ID` has."""
 
     id: str
     status: str
-    request_counts: dict[str, int]
+    request_counts: _Counts
+    errors: _Faults | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
 
 
 class BatchListAnswer(msgspec.Struct):
     """What a server's `/batches` has."""
 
-    data: list[dict[str, Any]]
+    data: list[BatchAnswer]
 
 
 class _Counted:

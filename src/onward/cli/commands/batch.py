@@ -132,7 +132,7 @@ def download(session: Session, batch: str, output: Path, errors: Path | None) ->
                 raise SetupError(f"The batch failed: `onward batch status {batch}` says why.")
             numbers = []
             for name, path in (("output_file_id", output), ("error_file_id", errors)):
-                numbers.append(await server.download(found[name], path) if found[name] else 0)
+                numbers.append(await server.download(found[name], path) if found.get(name) else 0)
             return numbers[0], numbers[1]
         finally:
             await server.aclose()
@@ -160,7 +160,7 @@ def _table(batches: list[dict[str, Any]]) -> str:
 def _faults(batch: dict[str, Any]) -> str:
     """Return a line for each of the first faults of a batch's file."""
     faults = (batch.get("errors") or {}).get("data") or []
-    lines = [f"Line {each['line']}: {each['message']}" if each["line"] else each["message"] for each in faults[:20]]
+    lines = [f"Line {each['line']}: {each['message']}" if each.get("line") else each["message"] for each in faults[:20]]
     more = [f"and {len(faults) - 20} more"] if len(faults) > 20 else []
     return visible("".join(f"\n{line}" for line in (*lines, *more)))
 

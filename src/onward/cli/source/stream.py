@@ -95,6 +95,7 @@ def _chunk(data: str, url: str) -> Document:
 class _Choice(msgspec.Struct):
     index: int | None = None
     text: str | None = None
+    finish_reason: str | None = None
 
 
 class _Usage(msgspec.Struct):
