@@ -91,7 +91,7 @@ def test_models_of_the_settings_are_named_with_what_a_token_uses_of_them(
     assert missing["state"] == "note" and "nothing.gguf" in (missing["words"] or "")
     fits, misfit = (finding(name) for name in ("fits", "misfit"))
     assert (fits["state"], fits["words"]) == ("good", "a LoRA adapter that fits qwen3moe, whose weights it shares")
-    assert misfit["state"] == "note" and "was made for 'llama', not for 'qwen3moe'" in (misfit["words"] or "")
+    assert misfit["state"] == "bad" and "was made for 'llama', not for 'qwen3moe'" in (misfit["words"] or "")
     write(root / "proc/meminfo", "MemAvailable: 100 kB\n")
     larger = finding(paths[0])
     assert "more than the 102.4 kB of memory that are free" in (larger["words"] or "")
@@ -142,15 +142,18 @@ def test_the_prefix_cache_on_the_disk_is_a_finding(monkeypatch: pytest.MonkeyPat
     assert found["state"] == "bad" and "chmod 700" in str(found["words"])
 
 
-def test_the_doctor_compares_a_draft_model_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_compares_a_draft_model_with_its_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def finding(model: str, draft: str) -> dict[str, object]:
         monkeypatch.setenv("ONWARD_MODEL", model)
         monkeypatch.setenv("ONWARD_DRAFT", draft)
         findings: list[dict[str, object]] = json.loads(onward("doctor").stdout)["findings"]
-        [found] = [each for each in findings if each["subject"] in ("Drafts", "toy")]
+        [found] = [each for each in findings if each["subject"] in ("Drafts", "toy", "org/toy")]
         return found
 
     assert finding("storyteller", "toy")["state"] == "bad"
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    absent = finding("storyteller", "org/toy")
+    assert absent["state"] == "note" and "onward pull org/toy" in str(absent["words"])
     assert "toy cannot draft for storyteller" in str(finding("storyteller", "toy")["words"])
     assert "names a model that is not served" in str(finding("storyteller", "other=toy")["words"])
     monkeypatch.setattr(doctor, "_configured", lambda name, cache_dir: Finding("model", "good", name))

@@ -20,7 +20,7 @@ from onward.cli.output.findings import Finding, shown
 from onward.cli.output.formats import emit
 from onward.cli.output.terminal import pluralize
 from onward.cli.session import Session, session_of
-from onward.errors import OnwardError, SetupError
+from onward.errors import ModelNameError, OnwardError, SetupError
 from onward.machine import available_memory, bytes_in_words, cpu_quota
 from onward.models.registry import BUILT_IN, program
 from onward.network import without_secrets
@@ -197,12 +197,17 @@ def _drafts(settings: Settings) -> Iterator[Finding]:
             tokenizer = found.files.load_tokenizer(settings.cache_dir)
             require_same_tokens(replace(found, draft=draft), tokenizer, settings.cache_dir)
         except (OnwardError, OSError) as problem:
-            yield Finding(word, "bad", str(problem))
+            yield _unusable(word, problem)
             continue
         shares = draft.size_bytes / max(1, found.size_bytes)
         words_of_size = f"{bytes_in_words(draft.size_bytes)}, {shares:.0%} of {found.id}"
         advice = "" if shares <= MAX_DRAFT_SHARE else "Drafts save time where the model that drafts is much smaller."
         yield Finding(word, "note" if advice else "good", f"drafts for {name}: {words_of_size}", advice)
+
+
+def _unusable(name: str, problem: Exception) -> Finding:
+    """Return the finding of a draft model or an adapter with which no server starts, unless it can be fetched first."""
+    return Finding(name, "note" if isinstance(problem, ModelNameError) else "bad", str(problem))
 
 
 def _count(number: int) -> str:
@@ -239,7 +244,7 @@ def _adapter(name: str, word: str, cache_dir: Path) -> Finding:
     try:
         found = resolve(word, allow_download=False, cache_dir=cache_dir)
     except (OnwardError, OSError) as problem:
-        return Finding(name, "note", str(problem))
+        return _unusable(name, problem)
     return Finding(name, "good", f"a LoRA adapter that fits {found.base_id}, whose weights it shares")
 
 
