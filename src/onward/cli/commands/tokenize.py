@@ -76,7 +76,7 @@ async def _remote(session: Session, model: str | None, text: str, special: bool)
     source = HttpSource(session.connection)
     fields = {"model": model, "prompt": text, "add_special_tokens": special, "return_token_strs": True}
     try:
-        answer = await source.at_root("POST", "/tokenize", Tokenized, fields)
+        answer = await source.request("POST", "/tokenize", Tokenized, fields, is_at_root=True)
     finally:
         await source.aclose()
     tokens, pieces = answer["tokens"], answer.get("token_strs") or []

@@ -204,48 +204,28 @@ class HttpSource:
         fields: dict[str, Any] | None = None,
         *,
         model: str | None = None,
+        is_at_root: bool = False,
     ) -> dict[str, Any]:
         """Return the object of a successful response, which has the fields of `form`. `path` begins with a slash, and
-        may name a `model`. Raises as `complete` does."""
-        return await self._object(self._base + path, method, form, fields, model)
+        may name a `model`; `is_at_root`: it is next to /v1, not below it. Raises as `complete` does."""
+        url = (self._base.removesuffix("/v1") if is_at_root else self._base) + path
+        async with self._response(method, url, fields, model=model) as response:
+            return parse_object(await _read(response), url, form)
 
     async def tokenizer_facts(self, model: str | None) -> TokenizerFacts:
         query = f"?model={quote(model, safe='')}" if model else ""
-        info = await self.at_root("GET", f"/tokenizer_info{query}", ReportedTokenizer, model=model)
+        info = await self.request("GET", f"/tokenizer_info{query}", ReportedTokenizer, model=model, is_at_root=True)
         prefix = info.get("eos_token_id") if info.get("bos_token_id") is None else info["bos_token_id"]
         return TokenizerFacts(info["model_max_length"], prefix, bool(info.get("add_bos_token")))
 
     async def tokenize(self, model: str | None, text: str) -> TokenizedText:
         fields = {"model": model, "prompt": text, "add_special_tokens": False, "return_token_bytes": True}
-        answer = await self.at_root("POST", "/tokenize", Tokenized, fields)
+        answer = await self.request("POST", "/tokenize", Tokenized, fields, is_at_root=True)
         raw = answer.get("token_bytes")
         try:
             return TokenizedText(answer["tokens"], None if raw is None else [bytes.fromhex(each) for each in raw])
         except ValueError as problem:
             raise RemoteError(502, {"message": f"{self.name}'s /tokenize sent other bytes ({problem})."}) from None
-
-    async def at_root(
-        self,
-        method: str,
-        path: str,
-        form: type[msgspec.Struct],
-        fields: dict[str, Any] | None = None,
-        *,
-        model: str | None = None,
-    ) -> dict[str, Any]:
-        """As `request`, for a route that is next to /v1, not below it."""
-        return await self._object(self._base.removesuffix("/v1") + path, method, form, fields, model)
-
-    async def _object(
-        self,
-        url: str,
-        method: str,
-        form: type[msgspec.Struct],
-        fields: dict[str, Any] | None,
-        model: str | None,
-    ) -> dict[str, Any]:
-        async with self._response(method, url, fields, model=model) as response:
-            return parse_object(await _read(response), url, form)
 
     async def answers(self) -> bool:
         """Return whether the server answers a small request, whatever it says."""
