@@ -316,6 +316,20 @@ def test_why_a_collector_takes_none_is_said_without_what_may_be_secret(
     assert reason_of(problem) == "ValueError"
 
 
+def test_what_the_exporter_raises_itself_is_not_in_the_log_either(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise requests.exceptions.InvalidHeader("in the header value: 'sk-secret'")
+
+    caplog.set_level(logging.DEBUG)
+    sender = telemetry.Sender("http://127.0.0.1:1/v1/traces")
+    monkeypatch.setattr(sender._exporter, "export", fails)
+    assert not sender.send(b"") and sender.problem == "InvalidHeader"
+    assert "secret" not in caplog.text
+    sender.close()
+
+
 def test_a_span_that_cannot_be_sent_takes_no_other_with_it(tracer_of: Any) -> None:
     with collecting() as collector:
         tracer = tracer_of(collector.url)

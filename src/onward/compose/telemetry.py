@@ -87,11 +87,11 @@ class Sender:
 
     def send(self, body: bytes) -> bool:
         """Return whether the collector has taken an ExportTraceServiceRequest. Waits for EXPORT_SECONDS at most."""
-        self._body = body
+        self._body, self.problem = body, ""
         try:
             return bool(self._exporter.export(self._stand_in).name == "SUCCESS")
         except Exception as problem:
-            log.debug("traces could not be sent", exc_info=problem)
+            self.problem = reason_of(problem)
             return False
 
     def _send_body(self, request: Any, **more: Any) -> Any:
