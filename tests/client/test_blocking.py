@@ -118,6 +118,10 @@ def test_a_seed_that_was_drawn_is_a_header_that_computes_the_answer_again(ask: A
     texts = ["".join(each.text for chunk in chunks for each in chunk.choices if each.index == i) for i in range(4)]
     assert again == headers and texts == [choice.text for choice in first.choices]
     assert ask_raw(**asked, seed=1)[0] == {}
+    number = int(headers["onward-seed"])
+    assert ask(**asked, extra_headers={"onward-seed": number}).choices == first.choices
+    with pytest.raises(InvalidRequest, match="The header onward-seed is 'None'"):
+        ask(**asked, extra_headers={"onward-seed": None})
     with pytest.raises(InvalidRequest, match="leave out the header onward-seed, or the seed"):
         ask(**asked, seed=1, extra_headers=headers)
     with pytest.raises(InvalidRequest, match="extra_headers has x-other: in this process there is only"):

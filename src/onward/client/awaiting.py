@@ -134,7 +134,7 @@ def _seed_in(headers: Mapping[str, str]) -> str | None:
         raise InvalidRequest(
             f"extra_headers has {', '.join(sorted(unknown))}: in this process there is only the header {SEED_HEADER}."
         )
-    return given.get(SEED_HEADER)
+    return str(given[SEED_HEADER]) if SEED_HEADER in given else None
 
 
 class AsyncCompletions:
