@@ -154,6 +154,8 @@ def test_replicas_of_a_cluster_have_none(tmp_path: Path) -> None:
         ({"modules_to_save": ["lm_head"]}, "whole layers in addition to the adapter"),
         ({"bias": "all"}, "has biases"),
         ({"lora_alpha": "much"}, "not a number"),
+        ({"lora_alpha": 10**400}, "states an alpha that is not a finite number"),
+        ({"lora_alpha": -1e300, "use_rslora": True}, "states an alpha that is not a finite number"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_name(config: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -175,6 +177,8 @@ def test_adapters_of_other_models_are_refused(tmp_path: Path) -> None:
 
     refused("made for 'qwen2', not for 'llama'", pairs, **{"general.architecture": "qwen2"})
     refused("is not a LoRA adapter, but a model", pairs, **{"general.type": "model"})
+    for alpha in (math.inf, math.nan):
+        refused("states an alpha that is not a finite number", pairs, **{"adapter.lora.alpha": alpha})
     refused("was made for another model", {name: (low[:, :-2], high) for name, (low, high) in pairs.items()})
     refused("changes 'blk.9.attn_q.weight', which", {"blk.9.attn_q.weight": pairs["blk.0.attn_q.weight"]})
     with pytest.raises(ModelFolderError, match=r"not a LoRA adapter: pass a folder with adapter_config\.json"):

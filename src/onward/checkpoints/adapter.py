@@ -93,8 +93,19 @@ def read_changes(checkpoint: Checkpoint, path: Path) -> tuple[tuple[Path, ...], 
         if base is None:
             raise CheckpointError(f"{path} changes {name!r}, which {checkpoint.paths[0]} does not have.")
         _require_shapes(base, pair, path)
-        found[name] = Change(pair.low, pair.high, scale_of(pair.low.shape[0]))
+        found[name] = Change(pair.low, pair.high, _finite_scale(scale_of, pair.low.shape[0], path))
     return paths, found
+
+
+def _finite_scale(scale_of: Scale, rank: int, path: Path) -> float:
+    """Return the factor for a rank. Raises CheckpointError for one that float32 does not have."""
+    try:
+        scale = scale_of(rank)
+    except OverflowError:  # an integer that no float has
+        scale = math.inf
+    if not abs(scale) <= float(np.finfo(np.float32).max):
+        raise CheckpointError(f"{path} states an alpha that is not a finite number in float32.")
+    return scale
 
 
 def _require_shapes(base: Tensor, pair: _Pair, path: Path) -> None:
