@@ -234,14 +234,19 @@ def test_only_what_lies_in_the_folders_can_be_named(folder: Path, tmp_path: Path
     (folder / "way_out").symlink_to(tmp_path / "outside")
     (folder / "inner").mkdir()
     (folder / "inner" / "toy.json").symlink_to(tmp_path / "outside" / "toy.json")
+    (folder / "secret").mkdir()
+    (folder / "secret" / "model.safetensors").write_bytes(bytes(8))
+    (folder / "secret" / "config.json").symlink_to(tmp_path / "secret.json")
+    (tmp_path / "secret.json").write_text('{"model_type": "secret"}')
     (folder / "loop").symlink_to(folder / "loop")
 
     async def test(live: Live) -> None:
         for name in OUTSIDE:
             with pytest.raises(ModelNameError, match=r"There is no .* in the model folders"):
                 await live.add(name.format(outside=tmp_path / "outside"))
-        with pytest.raises(ModelNameError, match="leads to files outside"):
-            await live.add("inner")
+        for name in ("inner", "secret"):
+            with pytest.raises(ModelNameError, match=f"{name} leads to files outside"):
+                await live.add(name)
         with pytest.raises(ModelNameError, match=r"Did you mean 'one'\?"):
             await live.add("oone")
         with pytest.raises(SetupError, match="contains no model that Onward can read"):

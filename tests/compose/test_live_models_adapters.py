@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,20 +127,33 @@ def test_one_adapter_under_two_names_is_in_memory_once(folder: Path) -> None:
     adapted(test, folder)
 
 
-def test_only_what_lies_in_the_folders_can_be_named(folder: Path, tmp_path: Path) -> None:
+def test_only_what_lies_in_the_folders_can_be_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_adapter(tmp_path / "outside", "llama", 9)
     (folder / "way_out").symlink_to(tmp_path / "outside")
     (folder / "inner").mkdir()
-    (folder / "inner" / "adapter_config.json").write_text("{}")
-    (folder / "inner" / "adapter_model.safetensors").symlink_to(tmp_path / "outside")
+    (tmp_path / "secret.json").write_text('{"secret": 1}')
+    (folder / "inner" / "adapter_config.json").symlink_to(tmp_path / "secret.json")
+    (folder / "closed").mkdir()
+    iterdir = Path.iterdir
+
+    def closed(path: Path) -> Iterator[Path]:
+        if path.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", closed)
     names = [name.format(outside=tmp_path / "outside") for name in OUTSIDE]
 
     async def test(live: Live) -> None:
         for name in (*names, "way_out", "https://huggingface.co/org/adapter", "org/adapter", "file:///etc/passwd"):
             with pytest.raises(ModelNameError, match=r"There is no .* in the model folders"):
                 await load(live, "a", name)
-        with pytest.raises(SetupError):
+        with pytest.raises(ModelNameError, match="inner leads to files outside of the model folders"):
             await load(live, "a", "inner")
+        with pytest.raises(SetupError, match="closed cannot be read: Permission denied"):
+            await load(live, "a", "closed")
         assert live.listed == ["base"]
 
     adapted(test, folder)

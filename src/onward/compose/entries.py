@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onward.backends.base import LiveModel, ModelChange
 from onward.backends.embedded import EmbeddedModel
+from onward.checkpoints.paths import adapter_files
 from onward.compose.drafts import draft_words
 from onward.compose.programs import wanted_engines
 from onward.compose.served import ModelNames, model_names
@@ -116,12 +117,8 @@ def ending_model(model: EmbeddedModel) -> LiveModel:
 
 def files_of(found: ResolvedModel) -> list[Path]:
     """Return the files that a model is read from."""
-    own = [*found.files.paths(), *(() if found.adapter is None else files_of_adapter(found.adapter))]
+    own = [*found.files.paths(), *(() if found.adapter is None else adapter_files(found.adapter))]
     return own if found.draft is None else own + files_of(found.draft)
-
-
-def files_of_adapter(path: Path) -> list[Path]:
-    return sorted(path.iterdir()) if path.is_dir() else [path]
 
 
 def version_of(found: ResolvedModel) -> Version | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -19,7 +19,6 @@ from onward.compose.entries import (
     change_of,
     ending_model,
     files_of,
-    files_of_adapter,
     names_of,
     source_of,
     statements_of,
@@ -301,23 +300,20 @@ class EmbeddedLiveModels:
             found = resolve_for_program(str(path), replace(self._settings, offline=True), log.info)
         else:
             found = resolve(str(path), allow_download=False, cache_dir=self._settings.cache_dir)
-        if not all(map(self._is_inside, files_of(found))):
-            raise ModelNameError(f"{path} leads to files outside of the model folders ({', '.join(self.folders)}).")
+        self._require_inside(path, files_of(found))
         return found
 
     def _find_adapter(self, name: str, base: LiveEntry) -> ResolvedModel:
         """Return a model with the adapter at a path in one of the folders. Raises SetupError."""
-        path = self._path_of(name)
-        found = with_adapter(base.found, path)
-        if not all(map(self._is_inside, files_of_adapter(path))):
-            raise ModelNameError(f"{path} leads to files outside of the model folders ({', '.join(self.folders)}).")
-        return found
+        return with_adapter(base.found, self._path_of(name))
 
     def _path_of(self, name: str) -> Path:
-        """Return the path of what `name` is in the first folder that has it. What is elsewhere does not exist."""
+        """Return the path of what `name` is in the first folder that has it. What is elsewhere does not exist, and is
+        not read where links lead to it: errors say what is in a file."""
         for folder in self._folders:
             path = folder / name
             if ".." not in path.parts and self._is_inside(path):
+                self._require_inside(path, _files_at(path))
                 return path
         if not self._folders:
             raise ModelNameError("This server adds no models: it was started without --model-folder.")
@@ -325,6 +321,11 @@ class EmbeddedLiveModels:
         raise ModelNameError(
             f"There is no {name[:100]!r} in the model folders ({', '.join(self.folders)}).{did_you_mean(name, there)}"
         )
+
+    def _require_inside(self, path: Path, files: Iterable[Path]) -> None:
+        """Raise ModelNameError where links lead out of the folders from what is at a path."""
+        if not all(map(self._is_inside, files)):
+            raise ModelNameError(f"{path} leads to files outside of the model folders ({', '.join(self.folders)}).")
 
     def _is_inside(self, path: Path) -> bool:
         """Return whether a path exists and is in one of the folders, wherever links lead."""
@@ -337,6 +338,14 @@ class EmbeddedLiveModels:
     async def _on_thread(self, work: Callable[[], T]) -> T:
         """Return the result of slow work, on the thread of models."""
         return await asyncio.wrap_future(self._pool.submit("", work))
+
+
+def _files_at(path: Path) -> list[Path]:
+    """Return a file, or what a folder contains. Raises SetupError."""
+    try:
+        return sorted(path.iterdir()) if path.is_dir() else [path]
+    except OSError as problem:
+        raise SetupError(f"{path} cannot be read: {problem.strerror or problem}.") from None
 
 
 def _stop_loaded(loading: Future[list[LiveEntry]]) -> None:
