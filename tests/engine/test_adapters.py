@@ -160,6 +160,10 @@ def test_one_that_is_unloaded_while_it_is_read_is_freed_afterwards() -> None:
     adapters.finish(AdapterRead("a"))
     adapters.free(set())
     assert loader.removed == ["a"] and not adapters.is_any_leaving
+    adapters.begin("b")
+    adapters.unload("b")
+    adapters.finish(AdapterRead("b", problem="It is gone."))
+    assert not adapters.is_any_leaving, "there is nothing to free"
 
 
 def test_an_engine_without_adapters_says_so_and_one_that_stops_too() -> None:

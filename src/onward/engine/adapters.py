@@ -73,6 +73,8 @@ class Adapters:
                 self._loaded.add(adapter)
             except MemoryError:
                 problem = "The memory does not suffice for the adapter."
+        if problem:
+            self._leaving.discard(adapter)  # there is nothing to free
         self.outcomes.append(AdapterOutcome(adapter, problem))
         return self._waiting.pop(adapter)
 
