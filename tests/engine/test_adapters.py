@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from onward.engine.adapters import AdapterRead, Adapters, read
 from onward.engine.client import AdapterOutcome, LoadAdapter
-from onward.engine.events import Decoded, Failed
+from onward.engine.events import Failed
 from onward.engine.job import Job
 from onward.engine.thread import EngineThread
 from onward.errors import ModelFolderError, SetupError
@@ -29,6 +30,7 @@ class FakeLoader:
         self.may_read.set()
         self.added: list[str] = []
         self.removed: list[str] = []
+        self.has_removed = threading.Event()
         self.problem: Exception | None = None
 
     def read(self, path: Path) -> tuple[str, object]:
@@ -42,6 +44,7 @@ class FakeLoader:
 
     def remove(self, adapter: str) -> None:
         self.removed.append(adapter)
+        self.has_removed.set()
 
 
 def started() -> tuple[EngineThread, FakeLoader, Inbox]:
@@ -52,14 +55,19 @@ def started() -> tuple[EngineThread, FakeLoader, Inbox]:
     return thread, loader, inbox
 
 
-def job_with(adapter: str, **given: int) -> Job:
-    return replace(make_job(max_tokens=given.get("max_tokens", 5)), adapter=adapter)
+def reading() -> tuple[EngineThread, FakeLoader, Inbox, Future[None]]:
+    """An engine that begins to read the adapter a, which ends once the loader may."""
+    thread, loader, inbox = started()
+    loader.may_read.clear()
+    return thread, loader, inbox, thread.load_adapter("a", Path("/x/a"))
+
+
+def job_with(adapter: str) -> Job:
+    return replace(make_job(max_tokens=5), adapter=adapter)
 
 
 def test_jobs_wait_for_an_adapter_that_is_being_read() -> None:
-    thread, loader, inbox = started()
-    loader.may_read.clear()
-    loading = thread.load_adapter("a", Path("/x/a"))
+    thread, loader, inbox, loading = reading()
     waiting, other = job_with("a"), job_with("")
     thread.submit([waiting])
     thread.submit([other])
@@ -75,9 +83,7 @@ def test_jobs_wait_for_an_adapter_that_is_being_read() -> None:
 
 
 def test_a_job_that_waits_can_be_cancelled() -> None:
-    thread, loader, inbox = started()
-    loader.may_read.clear()
-    loading = thread.load_adapter("a", Path("/x/a"))
+    thread, loader, inbox, loading = reading()
     waiting, other = job_with("a"), job_with("a")
     thread.submit([waiting])
     thread.submit([other])
@@ -98,10 +104,9 @@ def test_a_job_that_waits_can_be_cancelled() -> None:
     ],
 )
 def test_an_adapter_that_cannot_be_loaded_fails_only_jobs_that_have_it(problem: Exception, words: str) -> None:
-    thread, loader, inbox = started()
+    thread, loader, inbox, loading = reading()
     loader.problem = problem
-    loader.may_read.clear()
-    loading, waiting, other = thread.load_adapter("a", Path("/x/a")), job_with("a"), job_with("")
+    waiting, other = job_with("a"), job_with("")
     thread.submit([waiting])
     loader.may_read.set()
     with pytest.raises(SetupError) as refused:
@@ -119,13 +124,14 @@ def test_files_that_are_others_than_were_named_are_refused() -> None:
 
 
 def test_an_adapter_is_freed_when_its_last_job_has_ended() -> None:
-    thread, loader, inbox = started()
-    thread.load_adapter("a", Path("/x/a")).result(WAIT_SECONDS)
-    long = job_with("a", max_tokens=400)
-    thread.submit([long])
-    inbox.wait_for(lambda event: isinstance(event, Decoded) and event.job == long.id)
+    thread, loader, inbox, loading = reading()
+    last = job_with("a")
+    thread.submit([last])
     thread.unload_adapter("a")
-    inbox.wait_for(ended(long))
+    loader.may_read.set()
+    loading.result(WAIT_SECONDS)
+    inbox.wait_for(ended(last))
+    assert loader.has_removed.wait(WAIT_SECONDS)
     later = job_with("a")
     thread.submit([later])
     inbox.wait_for(lambda event: event.job == later.id and isinstance(event, Failed))
@@ -172,9 +178,7 @@ def test_an_engine_without_adapters_says_so_and_one_that_stops_too() -> None:
     with pytest.raises(SetupError, match="computes no adapters"):
         thread.load_adapter("a", Path("/x/a")).result(WAIT_SECONDS)
     thread.stop()
-    stopping, loader, _ = started()
-    loader.may_read.clear()
-    loading = stopping.load_adapter("a", Path("/x/a"))
+    stopping, loader, _, loading = reading()
     threading.Timer(0.1, loader.may_read.set).start()
     stopping.stop()
     with pytest.raises(SetupError):
