@@ -193,4 +193,7 @@ def test_one_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(native_adapters, "available_memory", lambda: AvailableMemory(1000, 1000))
     with pytest.raises(MemoryTooSmall, match=r"a\.gguf takes .* of memory, but 1 KiB are free"):
         base.loader.read(path)
+    monkeypatch.setattr(native_adapters, "merged", lambda base, change: pytest.fail("it was changed"))
+    with pytest.raises(MemoryTooSmall, match=r"c\.gguf takes .* of memory, but 1 KiB are free"):
+        base.loader.read(write_adapter(tmp_path / "c.gguf", "llama", 2, embeddings=True))
     base.model.close()

@@ -3,6 +3,7 @@ the adapter's own matrices."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from onward.errors import MemoryTooSmall
 from onward.kernels.code import Code
 from onward.kernels.expert_tape import ExpertTape
 from onward.kernels.interpreter import Kernels
-from onward.kernels.tape import Part, Table
+from onward.kernels.tape import Part
 from onward.machine import available_memory
 from onward.runtimes.fingerprint import adapter_id
 from onward.runtimes.kv_plan import mib
@@ -29,6 +30,8 @@ TAPE_GROWTH = 3
 """How many times as many records the tape of an adapter may have: a product has two more, what it reads one."""
 ADAPTER_TYPE = "F32"
 """In which type an adapter is held and computed."""
+MERGED_BYTES = 8
+"""Per number of embeddings while they are changed: the sum, and what is added to it, in float32."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,12 @@ class NativeAdapters:
         adapter = adapter_id(paths, self._cache_dir)
         embedding, table = f"{EMBEDDING}.weight", None
         if embedding in changes:  # rows are looked up: there is no product to which their change could be added
-            table = table_of(merged(self._checkpoint.tensor(embedding), changes[embedding]))
+            base = self._checkpoint.tensor(embedding)
+            _require_memory(path, MERGED_BYTES * math.prod(base.shape))
+            table = table_of(merged(base, changes[embedding]))
             if self._weights.output_name() != EMBEDDING:
                 del changes[embedding]
-        return adapter, self._weights.changed(self._held(path, changes, table), table)
+        return adapter, self._weights.changed(self._held(path, changes), table)
 
     def add(self, adapter: str, read: object) -> None:
         """See AdapterLoader."""
@@ -86,14 +91,12 @@ class NativeAdapters:
         """See AdapterLoader."""
         self._model.drop_tape(adapter)
 
-    def _held(self, path: Path, changes: Mapping[str, Change], table: Table | None) -> dict[str, MatrixChange]:
+    def _held(self, path: Path, changes: Mapping[str, Change]) -> dict[str, MatrixChange]:
         """Return the matrices of an adapter, in memory. Raises MemoryTooSmall."""
         sides = {(name, side): getattr(each, side) for name, each in changes.items() for side in ("low", "high")}
         group = [PanelSource(f"{name} {side}", tensor, ADAPTER_TYPE) for (name, side), tensor in sides.items()]
-        size, free = bytes_of(group) + (0 if table is None else table.data.nbytes), available_memory().free_bytes
-        words = f"The adapter {path} takes {mib(size)} of memory, but {mib(free)} are free."
-        if size > free:
-            raise MemoryTooSmall(words)
+        size = bytes_of(group)
+        words = _require_memory(path, size)
         panels = PanelCache([group], self._code, self._writer.threads, size, words)
         panels.close()
         return {
@@ -102,3 +105,12 @@ class NativeAdapters:
             )
             for name, each in changes.items()
         }
+
+
+def _require_memory(path: Path, size: int) -> str:
+    """Raise MemoryTooSmall for an adapter that takes more bytes than are free. Returns the sentence that says so."""
+    free = available_memory().free_bytes
+    words = f"The adapter {path} takes {mib(size)} of memory, but {mib(free)} are free."
+    if size > free:
+        raise MemoryTooSmall(words)
+    return words
