@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from onward.backends.shared_engine import SharedEngine
 from onward.errors import EngineStopped, SetupError
 from tests.backends.scripted_engine import ScriptedEngine
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 
 class AdaptableEngine(ScriptedEngine):
@@ -19,15 +20,17 @@ class AdaptableEngine(ScriptedEngine):
         super().__init__(lambda job: [])
         self.changes: list[str] = []
         self.problem: Exception | None = None
+        self.is_reading = False
+        self.loading: Future[None] = Future()
 
     def load_adapter(self, adapter: str, path: Path) -> Future[None]:
         self.changes.append(f"load {adapter} from {path.name}")
-        future: Future[None] = Future()
+        future = self.loading = Future()
         if isinstance(self.problem, EngineStopped):
             raise self.problem
         if self.problem is not None:
             future.set_exception(self.problem)
-        else:
+        elif not self.is_reading:
             future.set_result(None)
         return future
 
@@ -35,8 +38,11 @@ class AdaptableEngine(ScriptedEngine):
         self.changes.append(f"unload {adapter}")
 
     def stop(self) -> None:
+        if not self.num_stops:
+            self.changes.append("stop")
         super().stop()
-        self.changes.append("stop")
+        if not self.loading.done():
+            self.loading.set_exception(SetupError("The engine was stopped."))
 
 
 def test_what_the_last_model_has_used_is_freed() -> None:
@@ -69,6 +75,22 @@ def test_an_adapter_that_cannot_be_loaded_is_not_in_use() -> None:
     engine.leave("a")
     engine.leave()
     assert client.changes[-2:] == ["unload a", "stop"]
+
+
+def test_an_engine_does_not_stay_for_an_adapter_that_is_being_loaded() -> None:
+    client = AdaptableEngine()
+    engine = SharedEngine(client)
+    engine.use()
+    client.is_reading = True
+    with ThreadPoolExecutor(1) as pool:
+        using = pool.submit(engine.use, "a", Path("one"))
+        wait_for(lambda: bool(client.changes), "the load")
+        engine.leave()
+        changes = list(client.changes)
+        client.stop()
+        with pytest.raises(SetupError, match="was stopped"):
+            using.result(PATIENCE_SECONDS)
+    assert changes == ["load a from one", "stop"]
 
 
 def test_an_engine_that_is_another_server_has_none() -> None:

@@ -27,6 +27,8 @@ class SharedEngine:
         """The running answer of each job, by job id."""
         self._uses: Counter[str] = Counter()
         """How many models use it, by the id of their adapter."""
+        self._num_loading = 0
+        """How many of these wait for their adapters: the engine does not stay for them alone."""
         self._lock = threading.Lock()
         client.start(self._deliver)
 
@@ -42,18 +44,23 @@ class SharedEngine:
         with self._lock:  # in the order of `leave`
             loading = self.client.load_adapter(adapter, path)
             self._uses[adapter] += 1
+            self._num_loading += 1
+        is_loaded = False
         try:
             loading.result()
-        except BaseException:
-            self.leave(adapter)
-            raise
+            is_loaded = True
+        finally:
+            with self._lock:
+                self._num_loading -= 1
+            if not is_loaded:
+                self.leave(adapter)
 
     def leave(self, adapter: str = "") -> None:
         """A model uses the engine no more. What no other one uses is freed: its adapter, or the engine. Any thread;
         blocks."""
         with self._lock:
             self._uses[adapter] -= 1
-            is_last = not self._uses.total()
+            is_last = self._uses.total() <= self._num_loading
             if adapter and not self._uses[adapter] and not is_last and isinstance(self.client, AdaptableClient):
                 self.client.unload_adapter(adapter)
         if is_last:
