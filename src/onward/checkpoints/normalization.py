@@ -11,8 +11,9 @@ import re
 import struct
 import sys
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 MAX_KEY_CHARACTERS = 16
 """Of a text that is replaced. The longest one of NFKC has four."""
@@ -20,6 +21,8 @@ MAX_TEXT_BYTES = 256
 """Of a text that replaces another. The longest one of NFKC has 33."""
 _LABEL, _HAS_VALUE, _VALUE = 0x8000_00FF, 1 << 8, 0x7FFF_FFFF
 _ASCII = 128
+_MAX_DEPTH = 64
+"""Of groups in a regular expression, whose compiler is recursive. The deepest are of runs: Gemma's have 31."""
 
 SPACE = "▁"
 """What stands for a space in the text of a token."""
@@ -83,6 +86,28 @@ class CharacterMap:
         return self._texts[begin : begin + MAX_TEXT_BYTES].partition(b"\0")[0].decode("utf-8", "replace")
 
 
+def longest_of(texts: Iterable[str]) -> str:
+    """Return a regular expression that matches the longest of some texts, none of which is empty, at a place.
+
+    It is a trie: in a list of thousands, as Gemma 3 has them, each would be tried at every place of what a stranger
+    sends, and the interpreter's lock is held meanwhile.
+    """
+    return _longest_of(sorted(set(texts)), 0)
+
+
+def _longest_of(texts: list[str], depth: int) -> str:
+    """`texts` are sorted, and each is there once."""
+    if depth == _MAX_DEPTH:
+        return "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True))
+    pairs = enumerate(zip(texts[0], texts[-1], strict=False))
+    common = texts[0][: next((place for place, (one, other) in pairs if one != other), None)]
+    rests = [text[len(common) :] for text in texts if text != common]
+    if not rests:
+        return re.escape(common)
+    branches = [_longest_of(list(group), depth + 1) for _, group in groupby(rests, key=lambda rest: rest[0])]
+    return f"{re.escape(common)}(?:{'|'.join(branches)}){'?' if len(rests) < len(texts) else ''}"
+
+
 def _offset(unit: int) -> int:
     """Return how far the children of a node are, to be combined with a byte by exclusive or."""
     return (unit >> 10) << ((unit & (1 << 9)) >> 6)
@@ -108,7 +133,8 @@ class Normalizer:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._kept = frozenset(rules.kept)
-        parts = [re.escape(text) for text in sorted(self._kept, key=len, reverse=True) if text]
+        kept = self._kept - {""}
+        parts = [longest_of(kept)] if kept else []
         parts += [rules.replaced.pattern()] if rules.replaced else []
         parts += [" "] if rules.drops_spaces else []
         self._notable = re.compile("|".join(parts)) if parts else None

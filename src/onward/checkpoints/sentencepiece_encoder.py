@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from onward.checkpoints.normalization import Normalizer, Rules
+from onward.checkpoints.normalization import Normalizer, Rules, longest_of
 from onward.checkpoints.sentencepiece import SentencePieces
 from onward.checkpoints.types import BYTE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from onward.errors import CheckpointError
@@ -136,8 +136,7 @@ class BytePairs:
         self._scores = {text: score for text, (_, score) in scores.items()} | dict(unused) | dict.fromkeys(chosen, 0.0)
         self._chosen = frozenset(chosen)
         self._unused = frozenset(unused)
-        parts = [re.escape(text) for text in sorted(chosen, key=len, reverse=True)]
-        self._symbols = re.compile("|".join([*parts, "."]), re.DOTALL)
+        self._symbols = re.compile(f"{longest_of(chosen)}|." if chosen else ".", re.DOTALL)
 
     def cuts(self, text: str) -> list[Cut]:
         symbols: list[str] = self._symbols.findall(text)
@@ -253,8 +252,7 @@ def around(literals: Mapping[str, int], encode: Encode, strips: Collection[str] 
     `strips` absorb the white space after them."""
     if not literals:
         return encode
-    longest_first = sorted(literals, key=len, reverse=True)
-    pattern = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+    pattern = re.compile(f"({longest_of(literals)})")
 
     def encode_all(text: str) -> list[int]:
         found: list[int] = []
