@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import itertools
 import struct
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,14 @@ from hypothesis import strategies as st
 
 from onward.checkpoints.normalization import CharacterMap, Normalizer, Rules
 from onward.checkpoints.sentencepiece import read_sentence_piece
-from onward.checkpoints.sentencepiece_encoder import SentencePieceEncoder, needs_encoder
+from onward.checkpoints.sentencepiece_encoder import BytePairs, SentencePieceEncoder, Unigram, around, needs_encoder
 from onward.errors import CheckpointError
 from onward.model_files.tokenizer import HuggingFaceTokenizer
+from onward.offload import MAX_INLINE_SIZE, Abandoned, inline_or_on_thread
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_sentencepiece import BPE, PLAIN, folder, message, model_bytes
 from tests.examples import examples
+from tests.waiting import PATIENCE_SECONDS, until
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed: pip install onward[test]")
 
@@ -198,3 +203,35 @@ def test_sums_of_long_texts_are_rounded_as_the_library_does() -> None:
     library = sentencepiece.SentencePieceProcessor(model_proto=content)
     text = "".join(LINES[:4]) * 300
     assert SentencePieceEncoder(read_sentence_piece(content, "m"), "m").encode(text) == library.encode(text)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: Unigram({"a": (0, -1.0)}, {}).cuts("a" * 1000),
+        lambda: BytePairs({"a": (0, -1.0)}, {}, {}).cuts("a" * 1000),
+        lambda: around({"<s>": 0}, lambda text: [])("<s>" * 1000),
+        lambda: Normalizer(Rules(drops_spaces=True)).normalized("a " * 1000),
+    ],
+    ids=["unigram", "merging", "literals", "normalizer"],
+)
+def test_a_long_text_is_given_up_when_nobody_waits_for_its_tokens(work: Callable[[], object]) -> None:
+    begun, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def encode() -> None:
+        begun.set()
+        assert cancelled.wait(PATIENCE_SECONDS)
+        try:
+            work()
+        except Abandoned:
+            ended.set()
+
+    async def run() -> None:
+        task = asyncio.create_task(inline_or_on_thread(MAX_INLINE_SIZE + 1, encode))
+        await until(begun.is_set)
+        task.cancel()
+        await asyncio.wait([task])
+        cancelled.set()
+        await until(ended.is_set)
+
+    asyncio.run(run())

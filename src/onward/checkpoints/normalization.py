@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from onward.offload import breathe
+
 MAX_KEY_CHARACTERS = 16
 """Of a text that is replaced. The longest one of NFKC has four."""
 MAX_TEXT_BYTES = 256
@@ -146,6 +148,7 @@ class Normalizer:
         rules, found = self._rules, [" "] if self._rules.has_space_before else []
         is_behind_space = rules.drops_spaces
         for part in self._parts(text):
+            breathe()
             kept = part.lstrip(" ") if is_behind_space else part
             if kept:
                 found.append(kept)

@@ -20,12 +20,15 @@ from onward.checkpoints.normalization import Normalizer, Rules, longest_of
 from onward.checkpoints.sentencepiece import SentencePieces
 from onward.checkpoints.types import BYTE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from onward.errors import CheckpointError
+from onward.offload import breathe
 
 _UNKNOWN_PENALTY = 10.0
 _MAX_SUM = 100_000.0
 """Of logarithms, before they are counted from zero again."""
 _SHIFT = 21
 """Bits of a character."""
+_STRIDE = 128
+"""After how many characters or pairs others may run: these loops take microseconds for each."""
 Encode = Callable[[str], list[int]]
 Cut = tuple[int, str]
 """A token and the text that it stands for; -1: there is no token for it."""
@@ -77,6 +80,8 @@ class Unigram:
         begins, chosen = [-1] * (size + 1), [-1] * (size + 1)
         farthest = 0
         for begin in range(size):
+            if not begin % _STRIDE:
+                breathe()
             if abs(sums[begin]) > _MAX_SUM:
                 _start_again(sums, begins, begin, farthest)
             so_far, node, is_known = sums[begin], 0, False
@@ -164,8 +169,14 @@ class _Merging:
     def run(self) -> None:
         symbols = self._symbols
         for index in range(1, len(symbols)):
+            if not index % _STRIDE:
+                breathe()
             self._propose(index - 1, index)
+        num_popped = 0
         while self._pairs:
+            num_popped += 1
+            if not num_popped % _STRIDE:
+                breathe()
             _, left, right, size = heapq.heappop(self._pairs)
             if not symbols[left] or not symbols[right] or len(symbols[left]) + len(symbols[right]) != size:
                 continue
@@ -258,6 +269,7 @@ def around(literals: Mapping[str, int], encode: Encode, strips: Collection[str] 
         found: list[int] = []
         before = ""
         for index, part in enumerate(pattern.split(text)):
+            breathe()
             if index % 2:
                 found.append(literals[part])
             else:
