@@ -287,6 +287,24 @@ class SlowFiles:
         return self._read(key, parts)
 
 
+SlowDown = Callable[[ToyEngine], SlowFiles]
+
+
+@pytest.fixture
+def slow_files(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDown]:
+    """Lets an engine's reads wait, at most until the test ends: before engines are closed."""
+    made: list[SlowFiles] = []
+
+    def make(engine: ToyEngine) -> SlowFiles:
+        assert engine.disk is not None
+        made.append(SlowFiles(engine.disk._files, monkeypatch))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.go_on.set()
+
+
 class Clock:
     """Stands in for `time` in a module."""
 
@@ -301,29 +319,22 @@ class Clock:
 
 
 def test_a_disk_that_hangs_delays_a_job_for_a_while_and_no_other(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+    open_engine: OpenEngine, slow_files: SlowDown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(open_engine(), [JOBS["plain"]()])
     monkeypatch.setattr(disk_cache, "READ_SECONDS", 0.05)
     engine = open_engine()
-    assert engine.disk is not None
-    slow = SlowFiles(engine.disk._files, monkeypatch)
+    slow_files(engine)
     jobs = [JOBS["plain"](), JOBS["plain"](), make_job(prompt(90, seed=9)), JOBS["choices"]()]
-    try:
-        results = serve(engine, jobs, save=False)
-        for job, result in zip(jobs, results, strict=True):
-            assert result.bits == run_alone(job).bits
-    finally:
-        slow.go_on.set()
+    results = serve(engine, jobs, save=False)
+    for job, result in zip(jobs, results, strict=True):
+        assert result.bits == run_alone(job).bits
 
 
-def test_a_job_that_is_cancelled_while_its_blocks_are_read_ends(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_is_cancelled_while_its_blocks_are_read_ends(open_engine: OpenEngine, slow_files: SlowDown) -> None:
     serve(open_engine(), [JOBS["plain"]()])
     engine = open_engine()
-    assert engine.disk is not None
-    slow = SlowFiles(engine.disk._files, monkeypatch)
+    slow = slow_files(engine)
     loop, job = EngineLoop(engine), JOBS["plain"]()
     loop.mailbox.put(Submit([job]))
 
@@ -354,23 +365,22 @@ def test_reading_leaves_memory_for_those_that_run(open_engine: OpenEngine) -> No
     assert engine.disk.begin(make_job(prompt(500, seed=3)), lambda restore: None) is None
 
 
-def test_a_read_that_hangs_has_no_block_of_the_engine(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_hangs_has_no_block_of_the_engine(
+    open_engine: OpenEngine, slow_files: SlowDown, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another job that needs nearly all memory runs meanwhile."""
     serve(open_engine(), [make_job(prompt(600), max_tokens=1)])
     monkeypatch.setattr(disk_cache, "READ_SECONDS", 0.05)
     engine = open_engine(blocks=24)
+    slow = slow_files(engine)
     assert engine.disk is not None
-    slow = SlowFiles(engine.disk._files, monkeypatch)
-    try:
-        assert engine.disk.begin(make_job(prompt(600)), lambda restore: None) is not None
-        assert slow.begun.wait(PATIENCE_SECONDS)
-        engine.check()
-        assert engine.cache.pool.num_used == 0
-        large = make_job(prompt(650, seed=4), max_tokens=4)
-        (result,) = serve(engine, [large], save=False)
-        assert result.bits == run_alone(large).bits
-    finally:
-        slow.go_on.set()
+    assert engine.disk.begin(make_job(prompt(600)), lambda restore: None) is not None
+    assert slow.begun.wait(PATIENCE_SECONDS)
+    engine.check()
+    assert engine.cache.pool.num_used == 0
+    large = make_job(prompt(650, seed=4), max_tokens=4)
+    (result,) = serve(engine, [large], save=False)
+    assert result.bits == run_alone(large).bits
 
 
 def test_what_is_read_has_a_bound_and_a_longer_prompt_comes_in_parts(
@@ -520,7 +530,7 @@ def test_what_waits_behind_others_is_no_sign_of_a_disk_that_hangs(
 
 
 def test_a_job_that_waits_for_several_reads_waits_no_longer_in_all(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+    open_engine: OpenEngine, slow_files: SlowDown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longer = [*prompt(192), *prompt(100, seed=6)]
     serve(open_engine(), [make_job(longer, max_tokens=1)])
@@ -536,14 +546,11 @@ def test_a_job_that_waits_for_several_reads_waits_no_longer_in_all(
     assert [each.job for each in restore.waiting] == [first, second]
     restored = loop.mailbox.get(timeout=60)
     clock.now += 3
-    slow = SlowFiles(engine.disk._files, monkeypatch)
-    try:
-        loop._execute(restored)
-        assert list(loop.preparing) == [second.id] and engine.disk.overdue() == []
-        clock.now += 3
-        assert engine.disk.overdue() == [second]
-    finally:
-        slow.go_on.set()
+    slow_files(engine)
+    loop._execute(restored)
+    assert list(loop.preparing) == [second.id] and engine.disk.overdue() == []
+    clock.now += 3
+    assert engine.disk.overdue() == [second]
 
 
 def test_what_was_being_computed_when_blocks_were_forgotten_is_not_written(
