@@ -148,10 +148,18 @@ def test_of_equal_scores_the_first_is_merged_and_characters_need_not_be_tokens(
     assert token_ids(model_with(tmp_path, made), text) == [id_of(made, token) for token in expected]
 
 
-SCORES = [-1.0 - token for token in range(272)] + [0.0] * 4
+SCORES = [-1.0 - token for token in range(272)]
 RUNS = {
-    name: (sentence_piece([("=" * length, NORMAL) for length in lengths], scores=SCORES), needs_encoder)
-    for name, lengths, needs_encoder in (("alike", (2, 4, 3, 1), False), ("by place", (1, 2, 3, 4), True))
+    name: (
+        sentence_piece([("=" * length, NORMAL) for length in lengths], scores=SCORES + [0.0] * len(lengths)),
+        needs_encoder,
+    )
+    for name, lengths, needs_encoder in (
+        ("alike", (2, 4, 3, 1), False),
+        ("by place", (1, 2, 3, 4), True),
+        ("as long as any", tuple(1 << power for power in range(7)), False),
+        ("too long to try", tuple(1 << power for power in range(8)), True),
+    )
 }
 """Of one score, of which the list has the first ids first."""
 
