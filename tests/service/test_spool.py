@@ -16,7 +16,7 @@ import pytest
 from onward.errors import SetupError
 from onward.service import spool as spool_module
 from onward.service.spool import Spool
-from onward.service.spool_file import Progress, SpoolEntry, SpoolFile, read_entries
+from onward.service.spool_file import SpoolEntry, SpoolFile, SpoolProgress, read_entries
 from tests.server.fakes import in_loop
 from tests.waiting import until, wait_for
 
@@ -51,7 +51,7 @@ def entry(id: str, **given: Any) -> SpoolEntry:
 def running(id: str, counts: list[int]) -> SpoolEntry:
     """A running request: `counts` has the tokens of its completion."""
 
-    def progress() -> Progress:
+    def progress() -> SpoolProgress:
         return (5, 200, 3, 0, counts[0], counts[0], counts[0], 1, 0, 0, "")
 
     found = entry(id)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu"]
-Norm = Literal["rms", "layer"]
+NormKind = Literal["rms", "layer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Architecture:
     """For layers with a window, where it differs."""
     ropeless_layers: frozenset[int] = field(default_factory=frozenset)
     """Layers that know nothing of positions but their order."""
-    norm: Norm = "rms"
+    norm: NormKind = "rms"
     has_norms_before: bool = True
     """Whether attention and feed-forward layers read normalised values."""
     has_norms_after: bool = False

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from onward.checkpoints.architecture import Activation, Architecture, Norm, Rope
+from onward.checkpoints.architecture import Activation, Architecture, NormKind, Rope
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.metadata_keys import WINDOW
 from onward.checkpoints.mixtures import has_experts, mixture_of
@@ -18,7 +18,7 @@ from onward.checkpoints.requirements import checked, require_computable
 from onward.checkpoints.rope import rope_of, with_long_positions
 from onward.errors import CheckpointError
 
-_EPSILONS: dict[Norm, str] = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
+_EPSILONS: dict[NormKind, str] = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 _EXAONE4_PATTERN = 4
 _GEMMA2_PATTERN = 2
 _GEMMA3_PATTERN = 6
@@ -262,7 +262,7 @@ def _cohere2(checkpoint: Checkpoint) -> Architecture:
     return replace(found, ropeless_layers=frozenset(range(found.num_layers)) - found.window_layers)
 
 
-def _common(checkpoint: Checkpoint, *, norm: Norm = "rms", activation: Activation = "silu") -> Architecture:
+def _common(checkpoint: Checkpoint, *, norm: NormKind = "rms", activation: Activation = "silu") -> Architecture:
     """Return what all architectures state in the same way, as Llama would use it."""
     parameters = checkpoint.parameters
     hidden, layers = parameters.integer("embedding_length", minimum=1), parameters.num_layers()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from onward.checkpoints.cursor import Value
+from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.parameters import MAX_LAYERS
 from onward.checkpoints.rope_scaling import rope_metadata
 from onward.errors import CheckpointError
@@ -199,7 +199,7 @@ def of_texts(config: Config) -> Config:
     return {"model_type": _OF_IMAGES_TOO[config["model_type"]], **shared, **config["text_config"]}
 
 
-def metadata_of(config: Config, where: str) -> dict[str, Value]:
+def metadata_of(config: Config, where: str) -> dict[str, MetadataValue]:
     """Return the metadata of a checkpoint. `where` names the file in messages. Raises CheckpointError."""
     kind = config.get("model_type")
     architecture = _ARCHITECTURES.get(kind) if isinstance(kind, str) else None

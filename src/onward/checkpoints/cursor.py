@@ -24,7 +24,7 @@ _NUMBERS: dict[int, str] = {
 _BOOLEAN = 7
 _LENGTH = struct.Struct("<Q")
 
-Value = str | int | float | bool | list[str] | list[int] | list[float] | list[bool] | NDArray[Any]
+MetadataValue = str | int | float | bool | list[str] | list[int] | list[float] | list[bool] | NDArray[Any]
 """A value in a file's metadata. Numbers and booleans of a GGUF file's
 array are a view of the file, of numpy's type."""
 
@@ -51,7 +51,7 @@ class Cursor:
             raise self.broken(f"a string of {length} bytes")
         return bytes(self._take(length)).decode("utf-8", "replace")
 
-    def value(self) -> Value:
+    def value(self) -> MetadataValue:
         """Return the next metadata value, which begins with its type. Raises CheckpointError."""
         kind = self.number("I")
         if kind == _STRING:
@@ -61,7 +61,7 @@ class Cursor:
         single: int | float | bool = self._numbers(kind, 1)[0].item()
         return single
 
-    def _array(self) -> Value:
+    def _array(self) -> MetadataValue:
         kind, count = self.number("I"), self.number("Q")
         return self._strings(count) if kind == _STRING else self._numbers(kind, count)
 

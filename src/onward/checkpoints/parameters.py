@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.checkpoints.cursor import Value
+from onward.checkpoints.cursor import MetadataValue
 from onward.errors import CheckpointError
 
 MAX_NUMBER = 1 << 31
@@ -21,7 +21,7 @@ _KINDS = {int: "iu", float: "f"}
 class Parameters:
     """The metadata of one model. `where` names the file in messages."""
 
-    def __init__(self, metadata: Mapping[str, Value], where: str) -> None:
+    def __init__(self, metadata: Mapping[str, MetadataValue], where: str) -> None:
         """Raises CheckpointError if no architecture is stated."""
         self.where = where
         self.metadata = metadata
@@ -115,11 +115,11 @@ class Parameters:
             raise self._wrong(name, "a list of something else")
         return list(value)
 
-    def own(self, name: str) -> Value | None:
+    def own(self, name: str) -> MetadataValue | None:
         """Return a value of any kind by its name without the architecture's prefix, None if there is none."""
         return self.metadata.get(f"{self.architecture}.{name}")
 
-    def whole(self, name: str) -> Value | None:
+    def whole(self, name: str) -> MetadataValue | None:
         """Return a value of any kind by its whole name, None if there is none."""
         return self.metadata.get(name)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from onward.checkpoints.architecture import Architecture, Mixture
 from onward.checkpoints.checkpoint import Checkpoint
-from onward.checkpoints.cursor import Value
+from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.metadata_keys import REFUSED, SAME_AS, USED_BY, WINDOW
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.rope_scaling import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
@@ -47,7 +47,7 @@ def require_computable(parameters: Parameters) -> None:
         raise CheckpointError(f"{parameters.where} is a model of embeddings: it cannot continue a text.")
 
 
-def _is_in_use(name: str, value: Value | None) -> bool:
+def _is_in_use(name: str, value: MetadataValue | None) -> bool:
     if isinstance(value, np.ndarray):
         least = 0 if name == "deepstack_mapping" else 1
         return bool((value >= least).any())

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer as Library
 
-from onward.checkpoints.sentencepiece_encoder import Encode
+from onward.checkpoints.sentencepiece_encoder import EncodeText
 from onward.checkpoints.tokenizer import INFILL_TOKENS, SPECIAL_IDS, TOKENS
 from onward.errors import ModelFolderError, OnwardError, TextNotEncodable
 from onward.model_files.files import (
@@ -59,7 +59,7 @@ class TokenizerContent:
     """tokenizer_config.json over special_tokens_map.json."""
     configs: list[dict[str, Any]]
     """generation_config.json and config.json."""
-    encode: Encode | None = None
+    encode: EncodeText | None = None
     """What turns texts into tokens where the library only knows the vocabulary."""
 
 

@@ -23,7 +23,7 @@ from onward.models.pull import pull, pulled_path, require_acceptance
 from onward.models.registry import BUILT_IN, UNLISTED, did_you_mean
 from onward.settings import cache_folder
 
-Source = Literal["built-in", "folder", "hub", "catalogue"]
+ModelSource = Literal["built-in", "folder", "hub", "catalogue"]
 Check = Callable[[Path], ModelFiles]
 """Returns the model at a path. Raises ModelFolderError, for instance where Onward cannot compute it."""
 
@@ -67,7 +67,7 @@ class ResolvedModel:
 
     files: ModelFiles
     id: str
-    source: Source
+    source: ModelSource
     adapter: Path | None = None
     """A LoRA adapter that changes it."""
     draft: ResolvedModel | None = None
@@ -196,7 +196,7 @@ def built_in_folder(name: str) -> Path:
     return Path(str(resources.files("onward.models").joinpath(name)))
 
 
-def _checked(path: Path, model_id: str, source: Source, check: Check) -> ResolvedModel:
+def _checked(path: Path, model_id: str, source: ModelSource, check: Check) -> ResolvedModel:
     return ResolvedModel(check(path), model_id, source)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from onward.api.reply import Event, Sink
+from onward.api.reply import ReplyEvent, Sink
 from onward.backends.base import Needs
 from onward.completions.delta import Delta, TokenCounts
 from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange
@@ -16,7 +16,7 @@ from onward.service.grant import Grant
 from onward.service.records import LedgerRow
 
 if TYPE_CHECKING:  # a server without a database does not import what needs one
-    from onward.service.spool_file import Progress, SpoolEntry
+    from onward.service.spool_file import SpoolEntry, SpoolProgress
     from onward.service.team import Admitted, Team
 
 
@@ -117,7 +117,7 @@ class Account:
         self._team.record(self._row, self._grant, self._admitted)
         self._admitted = self._entry = None
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> SpoolProgress:
         now_ms, needs = self._team.now_ms, self._needs  # the time first: all that was sent before it is counted
         assert needs is not None
         counts = self._counts()
@@ -171,11 +171,11 @@ class AccountedSink:
         self._sink = sink
         self._account = account
 
-    async def send(self, events: list[Event]) -> None:
+    async def send(self, events: list[ReplyEvent]) -> None:
         await self._sink.send(events)
         self._account.sent()
 
-    async def end(self, events: list[Event]) -> None:
+    async def end(self, events: list[ReplyEvent]) -> None:
         await self._account.before_end()
         await self._sink.end(events)
         self._account.sent()

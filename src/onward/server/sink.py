@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from onward.api.openai.routes import LINK
-from onward.api.reply import Event, Reply
+from onward.api.reply import Reply, ReplyEvent
 from onward.api.sse import KEEP_ALIVE
 from onward.offload import on_thread
 from onward.server.exchange import HttpExchange, convert_error
@@ -73,7 +73,7 @@ class ConnectionSink:
         self._is_stream = reply.is_stream
         self.events = EventStream(exchange, reply.content_type, reply.keep_alive)
 
-    async def send(self, events: list[Event]) -> None:
+    async def send(self, events: list[ReplyEvent]) -> None:
         small: list[bytes] = []
         for event in events:
             if isinstance(event, bytes):
@@ -90,7 +90,7 @@ class ConnectionSink:
             await self.events.send(joined)
         events.clear()
 
-    async def end(self, events: list[Event]) -> None:
+    async def end(self, events: list[ReplyEvent]) -> None:
         if self._is_stream:
             *others, last = events or [b""]
             assert isinstance(last, bytes)
@@ -110,7 +110,7 @@ class ConnectionSink:
         await exchange.end_response(exchange.words.event(error))
 
 
-async def send_whole(exchange: HttpExchange, body: Event) -> None:
+async def send_whole(exchange: HttpExchange, body: ReplyEvent) -> None:
     """Send a whole answer as one JSON response. Raises ClientDisconnected."""
     if exchange.with_schema:
         exchange.headers.append(LINK)

@@ -34,7 +34,7 @@ from onward.runtimes.native.decoder import Buffers, Cache, expert_names, matrix_
 from onward.runtimes.native.expert_cache import ExpertCache, ExpertLayer, least_bytes, total_bytes
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
-from onward.runtimes.native.panel_cache import Group, PanelCache, bytes_of
+from onward.runtimes.native.panel_cache import PanelCache, PanelGroup, bytes_of
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.types import FLOATS, expansion_note, form_for
 from onward.runtimes.native.weights import EMBEDDING, POSITION_EMBEDDING, Weights
@@ -165,7 +165,7 @@ class _Memory:
     """Divides what is free among the weights that every step uses and the experts, of which it uses some."""
 
     def __init__(
-        self, checkpoint: Checkpoint, groups: Sequence[Group], layers: Sequence[ExpertLayer], *, must_fit: bool
+        self, checkpoint: Checkpoint, groups: Sequence[PanelGroup], layers: Sequence[ExpertLayer], *, must_fit: bool
     ) -> None:
         """Raises MemoryTooSmall if everything `must_fit` and does not."""
         self._groups, self._layers = groups, layers

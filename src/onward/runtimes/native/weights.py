@@ -19,7 +19,7 @@ from onward.kernels.panels import panel_count
 from onward.kernels.tape import Matrix, Table
 from onward.kernels.weight_types import PANEL_ROWS, WEIGHT_TYPES, WeightType
 from onward.runtimes.native.expert_cache import ExpertLayer
-from onward.runtimes.native.panel_cache import Group, PanelCache, PanelSource
+from onward.runtimes.native.panel_cache import PanelCache, PanelGroup, PanelSource
 from onward.runtimes.native.types import StoredType, is_router
 
 EMBEDDING, POSITION_EMBEDDING, OUTPUT = "token_embd", "position_embd", "output"
@@ -121,7 +121,7 @@ class Weights:
         """Return the types of matrices, by name."""
         return {name: self._form_of(name) for name in names}
 
-    def groups(self, names: Iterable[str]) -> list[Group]:
+    def groups(self, names: Iterable[str]) -> list[PanelGroup]:
         """Return matrices in the groups that a step needs one after the other: of each layer, and the output's."""
         sources: dict[str, list[PanelSource]] = {}
         for name in dict.fromkeys(names):
