@@ -87,8 +87,9 @@ def read_changes(checkpoint: Checkpoint, path: Path) -> tuple[tuple[Path, ...], 
     paths, scale_of, pairs = _read(path, checkpoint.parameters)
     found = {}
     for name, pair in pairs.items():
-        if is_of_experts(name):
-            raise CheckpointError(f"{path} changes experts ({name!r}), which Onward does not compute.")
+        if is_of_experts(name) or name.endswith("shortconv.conv.weight"):
+            kind = "experts" if is_of_experts(name) else "convolutions"
+            raise CheckpointError(f"{path} changes {kind} ({name!r}), which Onward does not compute.")
         base = checkpoint.tensors.get(name)
         if base is None:
             raise CheckpointError(f"{path} changes {name!r}, which {checkpoint.paths[0]} does not have.")

@@ -90,5 +90,9 @@ class Architecture:
     window: int = 0
     """Tokens that a layer with a window attends to, itself included."""
     window_layers: frozenset[int] = field(default_factory=frozenset)
+    convolution_layers: frozenset[int] = field(default_factory=frozenset)
+    """Layers with a gated short convolution in attention's place (LFM2)."""
+    convolution_length: int = 0
+    """Positions that it reads, its own included."""
     mixture: Mixture | None = None
     """None: no layer has experts."""

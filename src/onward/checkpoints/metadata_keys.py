@@ -57,6 +57,7 @@ USED_BY: dict[str, frozenset[str]] = {
     "gpt2": frozenset({_LAYER}),
     "gptneox": frozenset({_LAYER, "use_parallel_residual"}),
     "cohere2": frozenset({_LAYER, "logit_scale", *_WINDOW[:2]}),
+    "lfm2": frozenset({_RMS, "shortconv.l_cache", "attention.sliding_window"}),
 }  # fmt: skip
 """By one architecture, in addition to `USED`."""
 REFUSED: dict[str, str] = {

@@ -76,16 +76,19 @@ class Parameters:
             raise self._wrong(name, value, f"{count} layers")
         return [bool(each) for each in value]
 
-    def same_in_layers(self, name: str, count: int, default: int | None = None) -> int:
-        """Return a whole number of at least one that may be stated once, or for each of `count` layers. Raises
-        CheckpointError as `integer` does, and for layers that differ."""
+    def same_in_layers(self, name: str, count: int, default: int | None = None, *, may_lack: bool = False) -> int:
+        """Return a whole number of at least one that may be stated once, or for each of `count` layers. `may_lack`: a
+        layer may state zero, which does not count. Raises CheckpointError as `integer` does, and for layers that
+        differ."""
         value = self._get(name, default)
         if not isinstance(value, list | np.ndarray):
             return self.integer(name, default, minimum=1)
         if len(value) != count:
             raise self._wrong(name, value, f"{count} layers")
         numbers = [each.item() if isinstance(each, np.generic) else each for each in value]
-        if any(type(each) is not int or not 0 < each <= MAX_NUMBER for each in numbers):
+        if may_lack:
+            numbers = [each for each in numbers if each != 0 or type(each) is not int]
+        if not numbers or any(type(each) is not int or not 0 < each <= MAX_NUMBER for each in numbers):
             raise self._wrong(name, numbers)
         if len(set(numbers)) > 1:
             raise CheckpointError(

@@ -30,7 +30,7 @@ from onward.runtimes.base import LoadedModel
 from onward.runtimes.fingerprint import fingerprint
 from onward.runtimes.kv_plan import mib, plan_kv_cache
 from onward.runtimes.native.adapters import ADAPTER_TYPE, TAPE_GROWTH, NativeAdapters, TapeWriter
-from onward.runtimes.native.decoder import Buffers, Cache, expert_names, matrix_names
+from onward.runtimes.native.decoder import Buffers, Cache, expert_names, kept_bytes, matrix_names
 from onward.runtimes.native.expert_cache import ExpertCache, ExpertLayer, least_bytes, total_bytes
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
@@ -95,17 +95,17 @@ def _load(
     panels = memory.panels(code, threads)
     weights.use(panels)
     experts = memory.experts(found.mixture, code, threads) if found.mixture else None
+    kept = kept_bytes(found, shape)
     plan = plan_kv_cache(
-        found.num_layers * shape.block_bytes, STEP_SHAPE.block_tokens, context,
+        sum(kept), STEP_SHAPE.block_tokens, context,
         available_memory().free_bytes - memory.expert_bytes, options.kv_memory, max_sequences=options.max_sequences,
     )  # fmt: skip
     # all layers of a block side by side: a short sequence touches few huge pages
-    cache = Rows.exactly(plan.blocks, found.num_layers * shape.block_bytes)
+    cache = Rows.exactly(plan.blocks, sum(kept))
     positions = Positions(found, plan.context_length)
     buffers = Buffers(found, weights, MAX_ROWS)
     writer = TapeWriter(
-        found, kernels, threads, buffers, positions,
-        Cache([cache.without(layer * shape.block_bytes) for layer in range(found.num_layers)]),
+        found, kernels, threads, buffers, positions, Cache.within(cache, kept),
         ExpertRecords(found, weights, experts, MAX_ROWS) if experts else None,
     )  # fmt: skip
     tape, keep = writer.write(weights)
@@ -140,6 +140,7 @@ def _kernels(found: Architecture, weights: Weights, names: Sequence[str], rotate
         shape,
         has_experts=found.mixture is not None,
         has_logit_cap=found.logit_cap is not None,
+        has_convolutions=bool(found.convolution_layers),
     )
 
 

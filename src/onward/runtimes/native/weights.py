@@ -34,6 +34,11 @@ def table_of(tensor: Tensor) -> Table:
     return Table(kind, rows, inputs, data)
 
 
+def _layer_of(name: str) -> str:
+    """Return "blk.0" of "blk.0.attn_q"; "" of what is in no layer."""
+    return ".".join(name.split(".")[:-1][:2])
+
+
 @dataclass(frozen=True, slots=True)
 class MatrixChange:
     """What an adapter adds to a product W x: scale * high (low x), in float32."""
@@ -67,6 +72,12 @@ class Weights:
         """Return a vector that the architecture requires. Raises CheckpointError."""
         if name not in self._vectors:
             self._vectors[name] = Vector.of(self._checkpoint.tensor(name).floats().reshape(-1))
+        return self._vectors[name]
+
+    def by_input(self, name: str) -> Vector:
+        """Return a matrix as numbers, those of its first inputs before all others. Raises CheckpointError."""
+        if name not in self._vectors:
+            self._vectors[name] = Vector.of(np.ascontiguousarray(self._checkpoint.tensor(name).floats().T).reshape(-1))
         return self._vectors[name]
 
     def expert_biases(self, name: str) -> NDArray[np.float32] | None:
@@ -125,7 +136,7 @@ class Weights:
         """Return matrices in the groups that a step needs one after the other: of each layer, and the output's."""
         sources: dict[str, list[PanelSource]] = {}
         for name in dict.fromkeys(names):
-            sources.setdefault(name.rpartition(".")[0], []).append(self._source(name))
+            sources.setdefault(_layer_of(name), []).append(self._source(name))
         return list(sources.values())
 
     def _source(self, name: str) -> PanelSource:
