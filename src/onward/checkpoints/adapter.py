@@ -18,7 +18,7 @@ from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.folder import read_object, with_kinds_apart
 from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.mixtures import is_of_experts
-from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.parameters import LISTS, Parameters
 from onward.checkpoints.paths import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from onward.checkpoints.safetensors import read_safetensors
 from onward.checkpoints.tensor import Tensor
@@ -169,7 +169,7 @@ def _read_gguf(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Sc
     if stated.architecture != parameters.architecture:
         raise CheckpointError(f"{path} was made for {stated.architecture!r}, not for {parameters.architecture!r}.")
     for name, value in found.metadata.items():
-        is_stated = len(value) > 0 if isinstance(value, np.ndarray | list) else bool(value)
+        is_stated = len(value) > 0 if isinstance(value, LISTS) else bool(value)
         if name.startswith("adapter.") and name not in _PLAIN_GGUF and is_stated:
             raise CheckpointError(f"{path} states {name[:80]!r}, which Onward does not compute.")
     alpha = found.metadata.get("adapter.lora.alpha", 0.0)

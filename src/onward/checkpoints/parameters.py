@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from onward.checkpoints.cursor import MetadataValue
+from onward.checkpoints.cursor import MetadataValue, Strings
 from onward.errors import CheckpointError
 
 MAX_NUMBER = 1 << 31
 MAX_LAYERS = 512
 """Of a model; llama.cpp's limit, too (src/llama-hparams.h)."""
+LISTS = (list, np.ndarray, Strings)
+"""What a value is that is a list."""
 _KINDS = {int: "iu", float: "f"}
 """Kinds of numpy's types by Python's type."""
 
@@ -72,7 +74,7 @@ class Parameters:
             return None
         if type(value) is int and 0 <= value <= MAX_NUMBER:
             return [value == 0 or layer % value < value - 1 for layer in range(count)]
-        if not isinstance(value, list | np.ndarray) or len(value) != count:
+        if not isinstance(value, LISTS) or len(value) != count:
             raise self._wrong(name, value, f"{count} layers")
         return [bool(each) for each in value]
 
@@ -81,7 +83,7 @@ class Parameters:
         layer may state zero, which does not count. Raises CheckpointError as `integer` does, and for layers that
         differ."""
         value = self._get(name, default)
-        if not isinstance(value, list | np.ndarray):
+        if not isinstance(value, LISTS):
             return self.integer(name, default, minimum=1)
         if len(value) != count:
             raise self._wrong(name, value, f"{count} layers")
@@ -106,7 +108,7 @@ class Parameters:
         value = self.metadata.get(name)
         if value is None:
             return None
-        if not isinstance(value, list | np.ndarray):
+        if not isinstance(value, LISTS):
             raise self._wrong(name, value)
         if count is not None and len(value) != count:
             raise CheckpointError(f"{self.where} has {len(value)} entries of {name!r} instead of {count}.")
@@ -114,9 +116,10 @@ class Parameters:
             if len(value) and value.dtype.kind not in _KINDS.get(kind, ""):
                 raise self._wrong(name, "a list of something else")
             return list(value.tolist())
-        if not all(type(item) is kind for item in value):
+        found = list(value)
+        if not all(type(item) is kind for item in found):
             raise self._wrong(name, "a list of something else")
-        return list(value)
+        return found
 
     def own(self, name: str) -> MetadataValue | None:
         """Return a value of any kind by its name without the architecture's prefix, None if there is none."""
@@ -131,9 +134,9 @@ class Parameters:
 
     def _wrong(self, name: str, value: object, needed: str = "") -> CheckpointError:
         if needed:
-            found = f"{len(value)} values" if isinstance(value, list | np.ndarray) else str(value)[:80]
+            found = f"{len(value)} values" if isinstance(value, LISTS) else str(value)[:80]
             return CheckpointError(f"{self.where} states {found} as {name!r}, but has {needed}.")
-        if isinstance(value, list | np.ndarray):
+        if isinstance(value, LISTS):
             value = f"{len(value)} values"
         if value is None:
             return CheckpointError(f"{self.where} does not state {name!r}: it is not a complete model.")

@@ -155,7 +155,7 @@ def load_models(config: EngineConfig, progress: Progress) -> LoadedModels:
 
 def _load(files: ModelFiles, options: RuntimeOptions, progress: Progress) -> LoadedModel:
     loaded = table.load_model(files, options, progress)
-    for note in (*files.notes(), *loaded.notes):
+    for note in loaded.notes:
         progress(note)
     return loaded
 

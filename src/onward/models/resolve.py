@@ -85,6 +85,12 @@ class ResolvedModel:
         """The same model without its adapter."""
         return replace(self, id=self.base_id or self.id, adapter=None, base_id="")
 
+    def release(self) -> None:
+        """Free what was read of the files to check them and to load the model."""
+        self.files.release()
+        if self.draft is not None:
+            self.draft.release()
+
     @property
     def created(self) -> int:
         """Unix time in seconds of the file that dates the model."""
