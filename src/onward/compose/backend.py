@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
@@ -196,21 +196,6 @@ def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) 
         settings, models, {}, wanted, progress, on_failure, in_processes=settings.engine_process == "on"
     )
     return served
-
-
-def spare_process(settings: Settings) -> AbstractContextManager[SpareProcess | None]:
-    """Start the process of the first engine, if `compose` will use one, so that it imports while the caller does.
-
-    Call it on the main thread; what `compose` did not take ends with the context. Raises SetupError.
-    """
-    if settings.engine_process == "off" or settings.cluster:
-        return nullcontext()
-    elsewhere = named_upstreams(settings).keys() | wanted_engines(settings).keys()
-    if elsewhere.issuperset(served_names(settings)):
-        return nullcontext()
-    from onward.engines.child.child import SpareProcess
-
-    return SpareProcess(WORKER)
 
 
 def load_tokenizer(model: str | None, settings: Settings, progress: Progress = lambda message: None) -> Tokenizer:
