@@ -10,11 +10,12 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from onward.file_locks import try_lock
 from onward.service.records import LedgerRow
