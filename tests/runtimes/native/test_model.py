@@ -108,6 +108,25 @@ def whole(model: ModelRunner, tokens: list[int]) -> NDArray[np.float32]:
     return model.evaluate([row]).copy()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="files that are mapped cannot be replaced there")
+def test_a_file_that_is_written_to_changes_no_answer(tmp_path: Path, models: Callable[..., ModelRunner]) -> None:
+    model = models()
+    path, tokens = tmp_path / "m.gguf", tokens_of(model)
+    expected = whole(model, tokens)
+    written = path.read_bytes()
+    (tmp_path / "new").write_bytes(bytes(len(written)))
+    (tmp_path / "new").replace(path)  # what is mapped is the old file
+    np.testing.assert_array_equal(whole(model, tokens), expected)
+    path.write_bytes(written)
+    other = models()
+    np.testing.assert_array_equal(whole(other, tokens), expected)
+    with path.open("r+b") as file:
+        file.seek(len(written) // 2)
+        file.write(bytes(64))
+    with pytest.raises(RuntimeError, match=r"m\.gguf was written to while"):
+        whole(other, tokens)
+
+
 @pytest.mark.parametrize("name", slow_but(FAST_NAMES, NAMES))
 def test_log_probabilities_are_those_of_the_reference(name: str, models: Callable[..., ModelRunner]) -> None:
     metadata, tensors = tiny(name)

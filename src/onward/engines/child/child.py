@@ -132,7 +132,7 @@ class ChildEngine:
         on_report: OnReport,
         on_lost: OnLost,
     ) -> None:
-        self._process = process
+        self._process, self._name = process, name
         self._writer = FrameWriter(process.down, name=f"commands-{name}")
         self._progress = progress
         self._on_report = on_report
@@ -212,8 +212,10 @@ class ChildEngine:
         except BaseException as error:
             log.exception("a report of the engine could not be processed")
             self.kill(f"a report of the engine could not be processed: {error!r}")
-        status = self._wait()
-        self._reason = self._reason or how_it_ended(status)
+        ended = how_it_ended(self._wait())
+        if self._info is None:
+            ended = f"The engine of {self._name} could not be loaded: {ended}."
+        self._reason = self._reason or ended
         if self._info is not None and not self._is_closing:
             self._on_lost(self._reason)
         self._ready.set()

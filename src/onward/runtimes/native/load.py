@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 
 from onward import kernels as kernel_package
 from onward.checkpoints.architecture import Architecture, Mixture
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.mapped import FileWatch
 from onward.checkpoints.rope import has_long_positions
 from onward.errors import MemoryTooSmall, SetupError
 from onward.kernels.activations import ActivationName
@@ -60,10 +62,14 @@ def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progre
     tested = run_self_test()
     if tested.problem:
         facts.append(tested.found)
-    with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing:
+    with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing, ExitStack() as on_failure:
+        watch = FileWatch(checkpoint.paths)
+        on_failure.callback(watch.close)
         identity = hashing.submit(fingerprint, checkpoint.paths, facts, options.cache_dir)
-        model, notes, adapters = _load(checkpoint, found, options, progress)
-        return LoadedModel(model, identity.result(), (tested.problem, *notes) if tested.problem else notes, adapters)
+        model, notes, adapters = _load(checkpoint, found, options, watch, progress)
+        loaded = LoadedModel(model, identity.result(), (tested.problem, *notes) if tested.problem else notes, adapters)
+        on_failure.pop_all()
+    return loaded
 
 
 def _require_form(checkpoint: Checkpoint, options: RuntimeOptions) -> None:
@@ -77,7 +83,7 @@ def _require_form(checkpoint: Checkpoint, options: RuntimeOptions) -> None:
 
 
 def _load(
-    checkpoint: Checkpoint, found: Architecture, options: RuntimeOptions, progress: Progress
+    checkpoint: Checkpoint, found: Architecture, options: RuntimeOptions, watch: FileWatch, progress: Progress
 ) -> tuple[NativeModel, tuple[str, ...], NativeAdapters]:
     threads = options.threads or compute_threads()
     is_exact = options.precision == "exact"
@@ -114,7 +120,7 @@ def _load(
         scratch_bytes=kernels.scratch_bytes(isa, _longest_row(found)), growth=TAPE_GROWTH,
     )  # fmt: skip
     model = NativeModel(
-        machine, panels, experts, cache, positions, buffers.logits, context_length=plan.context_length,
+        machine, panels, experts, cache, positions, buffers.logits, watch, context_length=plan.context_length,
         vocab_size=weights.matrix(weights.output_name()).rows, blocks=plan.blocks, keep=(keep, weights, checkpoint),
     )  # fmt: skip
     adapters = NativeAdapters(checkpoint, weights, code, writer, model, options.cache_dir)
