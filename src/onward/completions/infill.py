@@ -50,6 +50,8 @@ CONVENTIONS = (
         file=("<file_sep>",),
     ),
     Convention("<fim-prefix>", "<fim-suffix>", "<fim-middle>", ("<|endoftext|>", "<fim-pad>")),
+    # LFM2: in the usual order, which its authors do not state
+    Convention("<|fim_pre|>", "<|fim_suf|>", "<|fim_mid|>", ("<|endoftext|>",)),
     # CodeLlama
     Convention("▁<PRE>", "▁<SUF>", "▁<MID>", ("▁<EOT>",)),
     Convention("<PRE>", "<SUF>", "<MID>", ("<EOT>",)),
