@@ -21,6 +21,10 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
+from sqlalchemy import URL
+
+from onward.service.store import open_store
+from tests.parity import ledger
 from tests.parity.servers import KEY, Server
 
 from . import wire
@@ -152,6 +156,7 @@ class Bench:
             "editors": self._start(*name).url,
             "faults": proxy.url,
             "batches": self._start("--data-dir", str(self._folder / "data")).url,
+            "ledger": self._ledger().url,
         }
 
     @cache  # noqa: B019
@@ -159,6 +164,14 @@ class Bench:
         """A server of this model; one that is not the toy has the toy beside it, which is never the default."""
         beside = () if model == "toy" else ("--model", "toy")
         return self._start("--profile", "lenient", *beside, model=model)
+
+    def _ledger(self) -> Server:
+        """A server with a ledger of past requests, and the admin key of `tests.parity.ledger`."""
+        folder = self._folder / "ledger"
+        store = open_store(URL.create("sqlite", database=str(folder / "onward.db")))
+        ledger.fill(store)
+        store.close()
+        return self._start("--data-dir", str(folder))
 
     @cache  # noqa: B019
     def expected(self, model: str) -> Path:
@@ -204,6 +217,7 @@ def _run_program(client: Installed, command: list[str | Path], on: Bench, report
         "ONWARD_CLIENT_URLS": json.dumps(on.urls(client.model)),
         "ONWARD_CLIENT_MODEL": client.model,
         "ONWARD_CLIENT_KEY": KEY,
+        "ONWARD_CLIENT_LEDGER": json.dumps({"admin": ledger.ADMIN, "midnight": ledger.MIDNIGHT}),
         "ONWARD_CLIENT_EXPECTED": str(expected),
         "ONWARD_CLIENT_RECIPES": json.dumps(recipes()),
         "ONWARD_CLIENT_TASKS": str(HERE / "tasks"),

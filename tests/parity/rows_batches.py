@@ -7,14 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import openai
+
 from tests.waiting import PATIENCE_SECONDS
 
-from .servers import COMPLETIONS, Answer, Server
+from .servers import COMPLETIONS, KEY_PREFIX, Answer, Server
 from .table import Area, assert_error, error_of
 
 FILES = Area("Files", "§18")
 BATCHES = Area("Batches", "§18")
 BOUNDARY = "parity-b0undary"
+FORM = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
 KEY = "batches"
 FINAL = ("completed", "failed", "expired", "cancelled")
 
@@ -36,8 +39,7 @@ def form(*parts: tuple[str, str | bytes, str | None]) -> bytes:
 
 
 def send_form(server: Server, body: bytes, name: str = KEY) -> Answer:
-    content_type = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
-    return server.send("POST", "/v1/files", body, key(name) | content_type)
+    return server.send("POST", "/v1/files", body, key(name) | FORM)
 
 
 def upload(server: Server, data: bytes, filename: str = "in.jsonl", name: str = KEY, **fields: str) -> Answer:
@@ -92,6 +94,7 @@ def run(server: Server, data: bytes, name: str = KEY) -> dict[str, Any]:
 def content(server: Server, file_id: str, name: str = KEY) -> list[dict[str, Any]]:
     answer = ask(server, "GET", f"/v1/files/{file_id}/content", name=name)
     assert answer.status == 200 and answer.raw.endswith(b"\n")
+    assert answer.headers["content-type"] == "application/octet-stream"
     return [json.loads(each) for each in answer.raw.decode().splitlines()]
 
 
@@ -144,11 +147,21 @@ def expiring(server: Server) -> None:
     assert upload(server, GOOD, **after | {"expires_after[seconds]": "soon"}).error["code"] == "invalid_type"
 
 
-@FILES.law("files.node", "a form of Node's SDK: the file comes first", on="team")
+@FILES.law(
+    "files.node",
+    "a form of Node's SDK: the file comes first; the same without a length, in chunks",
+    on="team",
+    needs_socket=True,
+)
 def file_first(server: Server) -> None:
     """The parts of a form may have any order, and others are ignored."""
-    answer = send_form(server, form(("file", GOOD, "in.jsonl"), ("purpose", "batch", None), ("other", "x", None)))
-    assert answer.status == 200 and answer.json["bytes"] == len(GOOD)
+    body = form(("file", GOOD, "in.jsonl"), ("purpose", "batch", None), ("other", "x", None))
+    chunked = (body[start : start + 100] for start in range(0, len(body), 100))
+    whole, chunks = send_form(server, body), server.http.post("/v1/files", content=chunked, headers=key() | FORM)
+    assert (whole.status, chunks.status_code) == (200, 200)
+    for file in (whole.json, chunks.json()):
+        changes = {"id": file["id"], "created_at": 0, "expires_at": 0}
+        assert file | changes == upload(server, GOOD).json | changes
 
 
 @FILES.law("files.name", "file names é x.jsonl, ../../etc/passwd and C:\\a.jsonl", on="team")
@@ -404,7 +417,10 @@ WAITING = jsonl(*(line(str(number), logit_bias={"97": 100}, max_tokens=20) for n
 def waiting(server: Server, name: str) -> dict[str, Any]:
     """Return a batch that has finished some lines, and does not finish the others."""
     batch = submit(server, WAITING, name)
-    return wait(server, batch, lambda found: found["request_counts"]["completed"] > 1, name=name)
+    found = wait(server, batch, lambda found: found["request_counts"]["completed"] > 1, name=name)
+    assert (found["status"], found["request_counts"]["total"]) == ("in_progress", 10)
+    assert found["in_progress_at"] is not None and found["output_file_id"] is found["error_file_id"] is None
+    return found
 
 
 def check_unrun(server: Server, batch: dict[str, Any], code: str, name: str) -> None:
@@ -454,7 +470,7 @@ def expired(server: Server) -> None:
     check_unrun(server, done, "batch_expired", "expiring")
 
 
-@BATCHES.law("batches.list", "25 batches, listed by ten", on="team")
+@BATCHES.law("batches.list", "25 batches, listed by ten, and by OpenAI's SDK for Python", on="team", needs_socket=True)
 def listed_batches(server: Server) -> None:
     """Lists have the newest first, and continue after an id."""
     ids = [create(server, "file-none", "lister").json["id"] for _ in range(25)]
@@ -467,6 +483,8 @@ def listed_batches(server: Server) -> None:
         if not page["has_more"]:
             break
     assert found == ids[::-1]
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY_PREFIX + "lister") as client:
+        assert [batch.id for batch in client.batches.list(limit=10)] == ids[::-1]
     assert len(ask(server, "GET", "/v1/batches", name="lister").json["data"]) == 20
 
 

@@ -67,23 +67,27 @@ def sdk_waits(server: Server) -> None:
 
 @AREA.law(
     "usage.no_retry",
-    "a request that would have to wait until tomorrow, by OpenAI's SDK for Python",
+    "requests that are too large, beyond a budget, or have to wait until tomorrow, by OpenAI's SDK for Python",
     on="team",
     needs_socket=True,
 )
 def sdk_gives_up(server: Server) -> None:
-    """A wait of more than a minute is not retried: the answer says so, and has the wait."""
-    counts: list[str] = []
-    with counting(server, "tomorrow", counts) as client:
-        try:
-            for _ in range(2):
-                client.completions.create(model="toy", prompt="a", max_tokens=40, extra_body={"ignore_eos": True})
-        except openai.RateLimitError as error:
-            assert error.response.headers["x-should-retry"] == "false"
-            assert int(error.response.headers["retry-after"]) >= 1
-        else:
-            raise AssertionError("it was not refused")
-    assert counts == ["0", "0"]
+    """What waiting does not cure, and a wait of more than a minute, is not retried: the answer says so."""
+    for name, max_tokens, num_requests in (("small", 40, 1), ("spent", 300, 1), ("tomorrow", 40, 2)):
+        counts: list[str] = []
+        with counting(server, name, counts) as client:
+            try:
+                for _ in range(num_requests):
+                    client.completions.create(
+                        model="toy", prompt="a", max_tokens=max_tokens, extra_body={"ignore_eos": True}
+                    )
+            except openai.RateLimitError as error:
+                assert error.response.headers["x-should-retry"] == "false"
+                if name == "tomorrow":
+                    assert int(error.response.headers["retry-after"]) > 60
+            else:
+                raise AssertionError("it was not refused")
+        assert counts == ["0"] * num_requests
 
 
 @AREA.law(

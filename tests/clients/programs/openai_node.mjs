@@ -1,6 +1,9 @@
 // openai for Node: whole, stream, raw response, abort, retries, errors.
+import { createReadStream, mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import OpenAI from "openai";
-import { assert, check, exit, key, prompt, until, urls } from "./report.mjs";
+import { assert, check, exit, key, ledger, prompt, until, urls } from "./report.mjs";
 
 const greedy = { model: "toy", prompt, temperature: 0, max_tokens: 12 };
 const at = (root, more = {}) => new OpenAI({ baseURL: root + "/v1", apiKey: "any", maxRetries: 0, ...more });
@@ -160,11 +163,52 @@ await check("files and a batch, to its results", async () => {
   const found = await read(batch.output_file_id);
   assert(found.map((line) => line.custom_id).join() === "a,c", found);
   assert((await read(batch.error_file_id))[0].response.status_code === 400, batch);
-  for await (const each of batches.batches.list({ limit: 1 })) if (each.id === batch.id) break;
   const { body, seed } = found[0].response;
   const again = await batches.completions.create({ ...lines[0].body, seed });
   assert(again.choices[0].text === body.choices[0].text, [again, body]);
   assert((await batches.files.delete(file.id)).deleted, file);
+});
+
+await check("a file from a stream, whose form has no length", async () => {
+  const path = join(mkdtempSync(join(tmpdir(), "onward-")), "é x.jsonl");
+  writeFileSync(path, "{}\n".repeat(50000));
+  const file = await at(urls.batches).files.create({ file: createReadStream(path), purpose: "batch" });
+  assert(file.bytes === 150000 && file.filename === "é x.jsonl" && file.status === "processed", file);
+  assert(file.expires_at - file.created_at === 2592000, file);
+});
+
+await check("25 batches, in pages of ten", async () => {
+  const batches = at(urls.batches);
+  const fields = { input_file_id: "file-none", endpoint: "/v1/completions", completion_window: "24h" };
+  const ids = [];
+  for (let made = 0; made < 25; made++) ids.unshift((await batches.batches.create(fields)).id);
+  const found = [];
+  for await (const each of batches.batches.list({ limit: 10 })) found.push(each.id);
+  assert(found.slice(0, 25).join() === ids.join(), found);
+});
+
+await check("usage by model and project, and all of its pages", async () => {
+  const usage = new OpenAI({ baseURL: urls.ledger + "/v1", adminAPIKey: ledger.admin, maxRetries: 0 }).admin.organization.usage;
+  const day = { start_time: ledger.midnight, end_time: ledger.midnight + 86400 };
+  const { data } = await usage.completions({ ...day, group_by: ["model", "project_id"] });
+  const rows = data[0].results;
+  assert(rows.map((row) => `${row.model} ${row.input_tokens} ${row.num_model_requests}`).join() === "m 40 4,n 10 1", rows);
+  assert(rows.every((row) => row.project_id === null && row.user_id === null && row.batch === null), rows);
+  const query = `start_time=${day.start_time}&end_time=${day.end_time}&group_by=model&group_by=project_id`;
+  const headers = { authorization: `Bearer ${ledger.admin}` };
+  const plain = await (await fetch(`${urls.ledger}/v1/organization/usage/completions?${query}`, { headers })).json();
+  assert(JSON.stringify(plain.data) === JSON.stringify(data), plain);
+  const whole = { start_time: ledger.midnight, end_time: ledger.midnight + 30 * 86400 };
+  const starts = [];
+  let page = await usage.completions(whole);
+  for (;;) {
+    starts.push(...page.data.map((bucket) => bucket.start_time));
+    if (!page.has_more) break;
+    page = await usage.completions({ ...whole, page: page.next_page });
+  }
+  assert(starts.join() === Array.from({ length: 30 }, (_, number) => ledger.midnight + number * 86400).join(), starts);
+  const { data: costs } = await usage.costs(day);
+  assert(costs[0].results[0].amount.value === 15, costs);
 });
 
 await check("models", async () => {

@@ -1,6 +1,8 @@
 // Shared by the programs for Node: the servers' addresses, and reporting of checks (see report.py).
 export const urls = JSON.parse(process.env.ONWARD_CLIENT_URLS);
 export const key = process.env.ONWARD_CLIENT_KEY;
+// The admin key of the server "ledger", and when the days of its requests begin.
+export const ledger = JSON.parse(process.env.ONWARD_CLIENT_LEDGER);
 export const prompt = "Say this is a test";
 const recipes = JSON.parse(process.env.ONWARD_CLIENT_RECIPES);
 let failed = 0;
