@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from tests.clients.run import CLIENTS, Bench, run_client
 from tests.engines.cluster.simulated import SimulatedCluster
 from tests.parity.rows import ROWS
-from tests.parity.servers import PROFILES, Server
+from tests.parity.servers import Server, Servers
 
 if not sys.platform.startswith("linux"):
     pytest.skip("finds processes in /proc", allow_module_level=True)
@@ -34,18 +35,16 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def faces(address: str) -> Iterator[dict[str, Server]]:
+def faces(address: str) -> Iterator[Servers]:
     """The servers of the table, by profile."""
-    profiles = {name: flags for name, flags in PROFILES.items() if name not in ONE_PROCESS}
-    running = {name: Server(*flags, "--cluster", address, model=None) for name, flags in profiles.items()}
+    running = Servers(partial(Server, "--cluster", address, model=None))
     yield running
-    for server in running.values():
-        server.close()
+    running.close()
 
 
-def test_the_parity_table(faces: dict[str, Server]) -> None:
+def test_the_parity_table(faces: Servers) -> None:
     """All rows at once: a test each would be a thousand more for the same reason."""
-    rows = [row for row in ROWS if row.on in faces and row.id not in STEP_BY_STEP]
+    rows = [row for row in ROWS if row.on not in ONE_PROCESS and row.id not in STEP_BY_STEP]
     failed = [problem for row in rows if (problem := row.problem(faces[row.on])) is not None]
     assert failed == []
     assert len(rows) > 0.9 * len(ROWS)

@@ -14,13 +14,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx2
 
 from tests.engines.upstreams.byte_model import llama_server, write_byte_model
 from tests.parity.rows import ROWS
-from tests.parity.servers import PROFILES, Answer, Server
+from tests.parity.servers import Answer, Server, Servers
 from tests.parity.table import Row
 from tests.real_models.vllm.folders import write_byte_folder
 from tests.real_models.vllm.install import installed
@@ -80,22 +81,18 @@ def outcome(row: Row, server: Watched) -> tuple[str, str]:
     return "passed", ""
 
 
-def outcomes(
-    url: str, kind: str = "llama", profiles: Mapping[str, tuple[str, ...]] = PROFILES
-) -> Iterator[tuple[Row, str, str]]:
-    """Yield every row of these profiles with what became of it through Onward, and why. Limits of keys are counted
-    before any engine is asked: their profile is left out."""
-    for profile, flags in profiles.items():
-        if profile == "team":
-            continue
-        address = f"toy={kind}+{url}"
-        server = Watched("--tokenizer", "toy=toy", *flags, model=address)
-        try:
-            for row in ROWS:
-                if row.on == profile:
-                    yield row, *outcome(row, server)
-        finally:
-            server.close()
+def outcomes(url: str, kind: str = "llama") -> Iterator[tuple[Row, str, str]]:
+    """Yield every row with what became of it through Onward, and why. Limits of keys are counted before any engine is
+    asked: their rows are left out."""
+    servers = Servers(partial(Watched, "--tokenizer", "toy=toy", model=f"toy={kind}+{url}"))
+    try:
+        for row in ROWS:
+            if row.on != "team":
+                server = servers[row.on]
+                assert isinstance(server, Watched)
+                yield row, *outcome(row, server)
+    finally:
+        servers.close()
 
 
 def main() -> int:
