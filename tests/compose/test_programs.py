@@ -51,6 +51,10 @@ def test_a_model_has_the_engine_that_names_it_or_the_one_for_all(
             {"engine": (("there", "vllm"),), "model": (UPSTREAM,)},
             "--engine there=…: there is computed by the server at its address already.",
         ),
+        (
+            {"model": ("toy",), "tokenizer": (("toy", "toy"),)},
+            "--tokenizer toy=… is for a model NAME=KIND+URL that another server computes; every other model has the",
+        ),
         ({"engine": (("", "llama.cpp"),), "model": ("toy",)}, "llama-server reads GGUF models; toy is one of"),
         (
             {"engine": (("", "vllm"),), "cluster": "auto"},
