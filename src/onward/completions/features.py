@@ -19,7 +19,8 @@ def _has_penalties(request: CompletionRequest) -> bool:
 def _needs_raw_logprobs(request: CompletionRequest) -> bool:
     is_reported = request.logprobs is not None or request.candidates > request.n
     is_changed = request.temperature not in (0, 1) or request.min_tokens or request.logit_bias or request.banned_tokens
-    return bool(is_reported and (is_changed or _has_penalties(request) or request.ban_eos_token))
+    is_restricted = request.allowed_token_ids or request.bad_words or request.constraint or request.ban_eos_token
+    return bool(is_reported and (is_changed or is_restricted or request.dry_multiplier or _has_penalties(request)))
 
 
 def _is_greedy(request: CompletionRequest) -> bool:
@@ -87,6 +88,7 @@ FEATURES: dict[str, Feature] = {
         lambda request: not _is_greedy(request) and not is_in_usual_order(acting_filters(request)),
     ),
     "samplers": _named("samplers", lambda request: request.samplers is not None or request.temperature_last),
+    "seed": _named("seed", lambda request: request.seed is not None and not _is_greedy(request)),
     "cache_salt": _named("cache_salt", lambda request: request.cache_salt is not None),
     "constraint": Feature(None, "constrained output", lambda request: request.constraint is not None),
 }

@@ -57,6 +57,8 @@ class StandIn:
         """Whether vLLM reports the log-probability of every token, which is asked for at the start."""
         self.vocab_size = TOKENIZER.size
         self.num_asked_for_all = 0
+        self.end_of_grammars: int | None = 1
+        """With what vLLM ends an empty text by a grammar; None: it takes no grammars."""
         self.idle = threading.Event()
         """That answer waits for it, as behind other requests."""
         self.idle.set()
@@ -64,6 +66,8 @@ class StandIn:
         """What vLLM's usage says."""
         self.is_unhealthy = False
         self.is_incremental = False
+        self.is_deterministic = False
+        """SGLang's mode in which it uses seeds."""
         self.connections: list[socket.socket] = []
         """All that were opened."""
         self.num_sent = 0
@@ -155,6 +159,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_json({"default_generation_settings": settings, "total_slots": 2, "build_info": state.build})
         elif self.path == "/get_model_info":
             self.send_json({"model_path": "org/name", "weight_version": state.build})
+        elif self.path == "/get_server_info":
+            self.send_json({"enable_deterministic_inference": state.is_deterministic, "version": state.build})
         elif self.path == "/version":
             self.send_json({"version": state.build})
         else:
@@ -180,6 +186,10 @@ class Handler(BaseHTTPRequestHandler):
             logprobs = {"tokens": ["token_id:0"], "token_logprobs": [-1.0], "top_logprobs": [reported]}
             answer = {"choices": [{"token_ids": [0], "logprobs": logprobs}]}
             self.send_json(answer if state.reports_all else refusal, 200 if state.reports_all else 400)
+            return
+        if 'text_of_start: ""' in body.get("structured_outputs", {}).get("grammar", ""):  # asked for at the start
+            end = state.end_of_grammars
+            self.send_json({"choices": [{"token_ids": [end]}]} if end is not None else {}, 400 if end is None else 200)
             return
         state.requests.append(body)
         state.headers.append({name.lower(): value for name, value in self.headers.items()})
@@ -236,7 +246,7 @@ class Handler(BaseHTTPRequestHandler):
             if fault == "half" and count == 3:
                 self.close_connection = True
                 return
-            token = self.server_state.script([*prompt, *made])
+            token = self._best([*prompt, *made], params.get("logit_bias", {}))
             if token in params["stop_token_ids"] and count <= params["min_new_tokens"]:
                 token = ord("z")
             made.append(99_999 if fault == "other model" else token)
@@ -305,12 +315,16 @@ class Handler(BaseHTTPRequestHandler):
         self.send_chunk(b"")
 
     def _vllm_token(self, tokens: list[int], body: dict[str, Any]) -> int:
-        """The best of what is allowed: what the script says has a logit of 10, all others have 0."""
-        biases = {int(token): value for token, value in body.get("logit_bias", {}).items()}
+        biases: dict[str, float] = body.get("logit_bias", {})
         assert all(-100 <= value <= 100 for value in biases.values())
-        allowed = body.get("allowed_token_ids") or range(TOKENIZER.size)
+        return self._best(tokens, biases, body.get("allowed_token_ids"))
+
+    def _best(self, tokens: list[int], named: dict[str, float], allowed: list[int] | None = None) -> int:
+        """The best of what is allowed: what the script says has a logit of 10, all others have 0."""
+        biases = {int(token): value for token, value in named.items()}
         token = self.server_state.script(tokens)
-        return max(allowed, key=lambda other: (biases.get(other, 0.0) + 10 * (other == token), -other))
+        found = allowed or range(TOKENIZER.size)
+        return max(found, key=lambda other: (biases.get(other, 0.0) + 10 * (other == token), -other))
 
     def _vllm_logprobs(self, tokens: Sequence[int], body: dict[str, Any]) -> dict[str, list[Any]]:
         if body["logprobs"] == TOKENIZER.size:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onward.backends.embedded import EmbeddedBackend
-from onward.errors import InvalidRequest, ServerError
+from onward.errors import InvalidRequest, ServerError, SetupError
 from onward.model_files.toy import END
 from tests.engines.upstreams.harness import PROMPT, ask, complete, on, spell
 from tests.engines.upstreams.standin import TOKENIZER, StandIn, stand_in
@@ -86,6 +86,43 @@ def test_a_choice_with_penalties_goes_on_after_a_loss_with_the_same_penalties(se
     assert [each["frequency_penalty"] for each in sent] == [0.25, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"regex": "[x-z]{3}q"}, "xxxq"),
+        ({"bad_words": ["bc"]}, "ab\0cde"),
+        ({"allowed_token_ids": [97, 99]}, "aacaaa"),
+        ({"allowed_token_ids": [*range(98, TOKENIZER.size)]}, "bbcdef"),
+    ],
+)
+def test_rules_that_depend_on_earlier_tokens_are_biases(server: StandIn, fields: dict[str, Any], text: str) -> None:
+    server.script = lambda tokens: ord("a") + len([token for token in tokens if token >= ord("a")]) % 26
+    [choice] = ask(server, prompt="!", max_tokens=6, **fields).choices
+    assert choice.text == text
+
+
+def test_seeds_act_in_its_deterministic_mode(server: StandIn) -> None:
+    ask(server, seed=1, max_tokens=1)  # it makes no difference where the most likely token is taken
+    server.is_deterministic = True
+    seeds = set()
+    for seed in (1, 1, 2):
+        ask(server, seed=seed, temperature=1, max_tokens=1)
+        seeds.add(server.requests[-1]["sampling_params"]["sampling_seed"])
+    assert len(seeds) == 2
+
+
+def test_an_engine_that_is_ill_is_not_ready(server: StandIn) -> None:
+    server.is_unhealthy = True
+    with pytest.raises(SetupError, match="status 503"):
+        ask(server)
+
+
+def test_penalties_of_a_window_are_biases(server: StandIn) -> None:
+    server.script = lambda tokens: ord("a")
+    fields = {"presence_penalty": 2, "repeat_last_n": 1, "logit_bias": {"98": 9}}
+    assert ask(server, max_tokens=4, **fields).choices[0].text == "abab"
+
+
 @pytest.mark.parametrize("fault", ["html", "refuse", "other model", "abort"])
 def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, fault: str) -> None:
     async def test(backend: EmbeddedBackend) -> None:
@@ -104,9 +141,13 @@ def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, 
         ({"logprobs": 1, "frequency_penalty": 1}, "logprobs"),
         ({"top_p": 0.9, "min_p": 0.1}, "top_p"),
         ({"repetition_penalty": 1.5}, "repetition_penalty"),
-        ({"allowed_token_ids": [5]}, "allowed_token_ids"),
+        ({"logprobs": 1, "allowed_token_ids": [5]}, "logprobs"),
+        ({"logprobs": 1, "regex": "a*"}, "logprobs"),
+        ({"logprobs": 1, "bad_words": ["a"]}, "logprobs"),
+        ({"logprobs": 1, "dry_multiplier": 1}, "logprobs"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
-        ({"penalize_nl": False, "presence_penalty": 1}, "penalize_nl"),
+        ({"cache_salt": "a"}, "cache_salt"),
+        ({"seed": 1, "temperature": 1}, "seed"),
     ],
 )
 def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:

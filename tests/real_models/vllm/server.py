@@ -34,20 +34,21 @@ def vllm_server(program: Path, model: Path, name: str = "toy") -> Iterator[str]:
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        _wait(process, url, log)
+        wait_for_server(process, url, log)
         yield url
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def wait_for_server(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    """Wait until a server says that it is healthy. Raises AssertionError, with its log, when it has ended."""
     for _ in range(START_SECONDS):
         assert process.poll() is None, log.read_text(errors="replace")[-4000:]
         try:
-            if httpx2.get(url + "/health", timeout=2).status_code == 200:
+            if httpx2.get(url + "/health", timeout=30).status_code == 200:
                 return
         except httpx2.HTTPError:
             pass
         time.sleep(1)
-    raise AssertionError(f"vLLM does not answer: {log.read_text(errors='replace')[-4000:]}")
+    raise AssertionError(f"the server does not answer: {log.read_text(errors='replace')[-4000:]}")

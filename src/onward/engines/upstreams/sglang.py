@@ -4,7 +4,7 @@
 Streams report all tokens so far, or, with `--incremental-streaming-output`, the new ones: `completion_tokens` says
 which. Log-probabilities of generated tokens are computed behind temperature, penalties and biases: they are refused
 where one of these is in use. It does not report ranks of a prompt's tokens. Its filters act together on the whole
-distribution: requests with several are refused.
+distribution: requests with several are refused. It uses seeds in its deterministic mode only.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -40,22 +41,18 @@ LACKS = frozenset(
         "prompt_logprobs",
         "raw_logprobs",
         "several_filters",
-        "allowed_token_ids",
         "repetition_penalty",
-        "repeat_last_n",
-        "penalize_nl",
-        "bad_words",
         *OPTIONAL,
-        "dry",
         "mirostat",
         "cache_salt",
         "samplers",
-        "constraint",
+        "seed",
     )
 )
 NUM_SLOTS = 256
 """Choices that are sent at the same time: SGLang queues what its `--max-running-requests` has no room for."""
-BAN = -10_000.0
+BAN, ALLOWING_BIAS = -10_000.0, 1_000.0
+"""Biases beyond all logits. A float32 logit near the second is rounded to 6e-5."""
 RESERVED_TOKENS = 7
 """Of its context: the longest prompt that it takes has so many tokens less, and what it generates ends two before."""
 
@@ -76,6 +73,10 @@ class _Models(UpstreamAnswer, kw_only=True):
 class _ModelInfo(UpstreamAnswer, kw_only=True):
     model_path: str
     weight_version: str | int | None = None
+
+
+class _ServerInfo(UpstreamAnswer, kw_only=True):
+    enable_deterministic_inference: bool = False
 
 
 class _Tokenized(UpstreamAnswer, kw_only=True):
@@ -110,6 +111,7 @@ class SGLang:
     """Implements `base.Upstream`."""
 
     traits = Traits(LACKS, has_min_tokens=True, counts_prompt=False)
+    """Without "seed" in its deterministic mode, when `probe` has found out."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -122,8 +124,12 @@ class SGLang:
         await self._connection.close()
 
     async def probe(self) -> UpstreamInfo:
+        await self._connection.check("/health")  # it answers the others without its engine too
         models = await self._connection.get("/v1/models", _Models)
         model = await self._connection.get("/get_model_info", _ModelInfo)
+        server = await self._connection.get("/get_server_info", _ServerInfo)
+        if server.enable_deterministic_inference:
+            self.traits = replace(self.traits, lacks=LACKS - {"seed"})
         described = f"sglang {model.model_path} {model.weight_version}"
         length = context_length(first_model(models.data).max_model_len)
         return UpstreamInfo(context_length(length - RESERVED_TOKENS), NUM_SLOTS, described, model.model_path)
@@ -199,10 +205,7 @@ class SGLang:
 def request_body(segment: Segment) -> Fields:
     """Return the request for a segment."""
     params = segment.sampling
-    biases: dict[int, float] = {}
-    for token, value in (*params.logit_bias, *segment.penalties):
-        biases[token] = biases.get(token, 0.0) + value
-    biases |= dict.fromkeys(segment.banned, BAN)
+    biases = _biases(segment)
     sampling: Fields = {
         "max_new_tokens": segment.max_tokens,
         "min_new_tokens": segment.min_tokens,
@@ -220,11 +223,28 @@ def request_body(segment: Segment) -> Fields:
         "no_stop_trim": True,
     }
     if biases:
-        sampling["logit_bias"] = {str(token): value for token, value in biases.items()}
+        sampling["logit_bias"] = biases
     body: Fields = {"input_ids": list(segment.tokens), "sampling_params": sampling, "stream": True}
     if params.logprobs is not None:
         body |= {"return_logprob": True, "top_logprobs_num": params.logprobs}
     return body
+
+
+def _biases(segment: Segment) -> dict[str, float]:
+    """Return what is added to logits, by token id. Of the tokens that are allowed and those that are not, the fewer are
+    named."""
+    biases: dict[int, float] = {}
+    for token, value in (*segment.sampling.logit_bias, *segment.penalties):
+        biases[token] = biases.get(token, 0.0) + value
+    banned = set(segment.banned)
+    if segment.allowed is not None:
+        allowed, others = np.flatnonzero(segment.allowed).tolist(), np.flatnonzero(~segment.allowed).tolist()
+        if len(others) < len(allowed):
+            banned.update(others)
+        else:
+            biases |= {token: biases.get(token, 0.0) + ALLOWING_BIAS for token in allowed}
+    biases |= dict.fromkeys(banned, BAN)
+    return {str(token): value for token, value in biases.items()}
 
 
 def _scored(
