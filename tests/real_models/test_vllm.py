@@ -4,21 +4,32 @@ survives when Onward starts it."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from onward.api.openai.response import Choice
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
+from onward.constraints.grammar import choice_grammar, regex_grammar, text_grammar
+from onward.constraints.json_schema import json_schema_grammar
+from onward.constraints.lark import ending_with
+from onward.constraints.matcher import MaskBuffer, TokenTrie
+from onward.constraints.tokens import library_tokens
 from onward.engines.programs.engine import ProgramEngine
+from onward.engines.programs.kinds import KINDS
 from onward.errors import HubUnreachable
+from onward.models.resolve import resolve
+from onward.sampling.masks import pack_mask, unpack_mask
 from onward.settings import Settings
 from tests.clients.run import CLIENTS, Bench, run_client
 from tests.engines.programs.test_process import has_ended
@@ -26,6 +37,7 @@ from tests.engines.upstreams.harness import complete
 from tests.engines.upstreams.parity import outcomes
 from tests.parity.servers import Server
 from tests.real_models.fetch import fetch
+from tests.real_models.vllm import masks
 from tests.real_models.vllm.folders import write_byte_folder, write_folder_of
 from tests.real_models.vllm.install import ENVIRONMENT, FLAGS, NoVLLM, installed
 from tests.real_models.vllm.server import vllm_server
@@ -106,12 +118,16 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         file = fetch("smollm2")
     except HubUnreachable as reason:
         pytest.skip(str(reason))
-    folder = write_folder_of(file, tmp_path_factory.mktemp("smol") / "smol")
+    return write_folder_of(file, tmp_path_factory.mktemp("smol") / "smol")
+
+
+@pytest.fixture(scope="module")
+def running(program: Path, folder: Path) -> Iterator[Running]:
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner() as loop:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
@@ -155,6 +171,87 @@ def test_greedy_texts_are_those_of_the_own_engine(running: Running, name: str) -
     fields = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0, **SAME_TEXT[name]}
     here, there = running.ask_own(**fields), running.ask(**fields)
     assert (there.text, there.finish_reason) == (here.text, here.finish_reason)
+
+
+GRAMMARS: dict[str, Callable[[], str]] = {
+    "regex": lambda: regex_grammar("( [A-Z][a-z]+){3}\\."),
+    "slashes": lambda: regex_grammar(r"https?://[a-z./]{3,20}"),
+    "counted": lambda: regex_grammar("[A-Za-z ]{1,40}"),
+    "any text": lambda: regex_grammar("(.|\n)+"),
+    "characters": lambda: regex_grammar("[für日本🦜]{4}é"),
+    "choice": lambda: choice_grammar(["London", "Paris, France", "Par is", "日本"]),
+    "nothing or more": lambda: regex_grammar("(ab)*"),
+    "json": lambda: json_schema_grammar({}, whitespace=None),
+    "object": lambda: json_schema_grammar(
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "minLength": 2, "maxLength": 9},
+                "age": {"type": "integer", "minimum": 7, "maximum": 1234},
+                "size": {"type": "number", "exclusiveMinimum": -1.5},
+                "tags": {"type": "array", "items": {"enum": ["a", "ab", 1, None]}, "maxItems": 3},
+                "when": {"type": "string", "format": "date"},
+                "more": {"anyOf": [{"$ref": "#"}, {"type": "null"}, {"pattern": "^x+y?$", "type": "string"}]},
+            },
+            "required": ["name", "tags"],
+            "additionalProperties": False,
+        },
+        whitespace=None,
+    ),
+    "compact": lambda: json_schema_grammar({"const": {"a": [1, 2, "x y"]}}, whitespace=None),
+    "lark": lambda: 'start: "a" (list | NUMBER)\nlist: "[" list* "]"\nNUMBER: /[0-9]+(\\.[0-9]+)?/',
+    "gbnf": lambda: text_grammar('root ::= "yes" (" " word)* | "no"\nword ::= [a-z]+', {}),
+}
+NUM_WALKS, NUM_STEPS = 8, 40
+
+
+def walks(trie: TokenTrie, ends: frozenset[int]) -> Iterator[tuple[str, str, list[int], list[Any]]]:
+    """Yield the name of a grammar, the grammar, tokens that it allows, and what it allows at each place."""
+    random, ending = np.random.default_rng(0), pack_mask(ends, trie.vocab_size)
+    for name, make in GRAMMARS.items():
+        grammar = make()
+        for _ in range(NUM_WALKS):
+            matcher = trie.compile(grammar)
+            tokens: list[int] = []
+            found: list[Any] = []
+            while not matcher.is_complete and len(tokens) < NUM_STEPS:
+                [mask] = MaskBuffer.compute_here(matcher, ending)
+                allowed = unpack_mask(mask, trie.vocab_size)
+                found.append(masks.summary(allowed))
+                allowed[list(ends)] = False
+                others = np.flatnonzero(allowed)
+                if not others.size:
+                    break
+                first = others[: 1 + len(others) // 50]  # else a text is mostly long words
+                tokens.append(int(random.choice(others if random.random() < 0.5 else first)))
+                matcher.consume(tokens[-1])
+            if matcher.is_complete:
+                found.append(masks.summary(unpack_mask(ending, trie.vocab_size)))
+            yield name, grammar, tokens, found
+
+
+def test_masks_of_its_library_are_those_of_the_own_engine(program: Path, folder: Path) -> None:
+    """For random texts of each grammar, before every token: so that it may keep to grammars itself. Without white space
+    in JSON: its release knows no pattern for that, and allows any."""
+    tokenizer = resolve(str(folder)).files.load_tokenizer(None)
+    trie = TokenTrie(library_tokens(tokenizer.size, tokenizer, tokenizer))
+    ends = tokenizer.end_tokens
+    found = list(walks(trie, ends))
+    asked = {
+        "folder": str(folder),
+        "vocab_size": tokenizer.size,
+        "walks": [(ending_with(grammar, ends), tokens) for _, grammar, tokens, _ in found],
+    }
+    ran = subprocess.run(
+        [program.with_name("python"), str(Path(masks.__file__))],
+        input=json.dumps(asked),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env=KINDS["vllm"].variables(),
+    )
+    for (name, _, tokens, here), there in zip(found, json.loads(ran.stdout), strict=True):
+        assert there[: len(here)] == here, f"{name}: {tokens}"
 
 
 def test_scores_are_those_of_the_own_engine(running: Running) -> None:

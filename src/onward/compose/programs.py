@@ -148,7 +148,8 @@ def start_program(
     url = f"unix:{plan.socket}" if kind.has_socket else f"http://127.0.0.1:{plan.port}"
 
     def connections() -> dict[str, Upstream]:
-        return {url: upstream_at(url, kind.upstream, plan.key or None, settings)}
+        has_grammars = kind.has_grammars(plan)
+        return {url: upstream_at(url, kind.upstream, plan.key or None, settings, has_grammars=has_grammars)}
 
     engine = ProgramEngine(
         found.id,

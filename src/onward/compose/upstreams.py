@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,14 +73,16 @@ def tokenizer_check(
     return check
 
 
-def upstream_at(url: str, kind: str, key: str | None, settings: Settings) -> Upstream:
-    """Return a connection to a server of a kind in UPSTREAM_KINDS."""
+def upstream_at(url: str, kind: str, key: str | None, settings: Settings, *, has_grammars: bool = False) -> Upstream:
+    """Return a connection to a server of a kind in UPSTREAM_KINDS. `has_grammars`: whether llguidance keeps to grammars
+    there."""
     from onward.engines.upstreams.connection import Connection
     from onward.engines.upstreams.llama_server import LlamaServer
     from onward.engines.upstreams.sglang import SGLang
     from onward.engines.upstreams.vllm import VLLM
 
-    kinds: dict[str, Callable[[Connection], Upstream]] = {"llama": LlamaServer, "vllm": VLLM, "sglang": SGLang}
+    vllm = partial(VLLM, has_grammars=has_grammars)
+    kinds: dict[str, Callable[[Connection], Upstream]] = {"llama": LlamaServer, "vllm": vllm, "sglang": SGLang}
     return kinds[kind](Connection(url, key, settings.engine_timeout))
 
 

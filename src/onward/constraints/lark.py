@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from onward.constraints.errors import GrammarError
 
 _PARTS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/|<[^<>\s]+>', re.DOTALL)
 """Texts, comments, expressions, and last tokens, which are looked for outside of the others."""
 _DEFINITION = re.compile(r"^[ \t]*(?:[?!]*[A-Za-z_][\w-]*(?:\[[^\]\n]*\]|::\w+|\.\d+)?[ \t]*:(?!:?=)|%)", re.MULTILINE)
+
+_FIRST_RULE = re.compile(r"^start[ \t]*:", re.MULTILINE)
+_FIRST_NAME = re.compile(r"(?<![\w-])start(?![\w-])")
+_RENAMED = "text_of_start"
 
 _UNSUPPORTED = {
     "temperature": "set the request's 'temperature'",
@@ -45,3 +49,14 @@ def check_options(grammar: str) -> None:
     found = _OPTION.search(_PARTS.sub('""', grammar))
     if found is not None:
         raise GrammarError(f"the option '{found[1]}' of a rule is not supported: {_UNSUPPORTED[found[1]]}")
+
+
+def ending_with(grammar: str, tokens: Iterable[int]) -> str:
+    """Return the grammar of the same texts, each followed by one of some tokens; "" where that cannot be written,
+    because other rules lead to the first one."""
+    without = _PARTS.sub('""', grammar)
+    if len(_FIRST_RULE.findall(grammar)) != 1 or len(_FIRST_NAME.findall(without)) != 1 or _RENAMED in grammar:
+        return ""
+    ends = " | ".join(f"<[{token}]>" for token in sorted(tokens))
+    header = "" if "%llguidance" in without else "%llguidance {}\n"
+    return f"{header}{_FIRST_RULE.sub(f'{_RENAMED}:', grammar)}\nstart: {_RENAMED} ({ends})" if ends else ""

@@ -10,8 +10,8 @@ from onward import values
 from onward.errors import SetupError
 
 T = TypeVar("T")
-SettingGroup = Literal["Model", "Network", "Security", "Limits", "Team", "Performance", "Logging"]
-GROUPS: tuple[SettingGroup, ...] = ("Model", "Network", "Security", "Limits", "Team", "Performance", "Logging")
+Group = Literal["Model", "Network", "Security", "Limits", "Team", "Performance", "Logging"]
+GROUPS: tuple[Group, ...] = ("Model", "Network", "Security", "Limits", "Team", "Performance", "Logging")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Option:
     name: str
     flag: str
     environment: str
-    group: SettingGroup
+    group: Group
     help: str
     metavar: str
     parser: Callable[[str], Any]
@@ -54,7 +54,7 @@ class Option:
 
 def option(
     default: T,
-    group: SettingGroup,
+    group: Group,
     parser: Callable[[str], Any],
     help: str,
     *,

@@ -11,7 +11,6 @@ import pytest
 
 from onward.cli.batch.remote import _progress
 
-from ...listening import served_here
 from ...processes import served
 from ..conftest import onward
 from .test_run import records, write_input
@@ -19,7 +18,7 @@ from .test_run import records, write_input
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served_here("--data-dir", str(tmp_path_factory.mktemp("data"))) as url:
+    with served("--data-dir", str(tmp_path_factory.mktemp("data"))) as url:
         yield f"{url}/v1"
 
 

@@ -30,7 +30,7 @@ COMMANDS = {
     "llama.cpp": "--model /models/m --alias m --host FOLDER/engine.sock --parallel 4 --ctx-size 16384 --no-webui "
     "--offline --mine",
     "vllm": "serve /models/m --served-model-name m --uds FOLDER/engine.sock --max-num-seqs 64 --max-model-len 4096 "
-    "--max-logprobs -1 --enable-prompt-tokens-details --mine",
+    "--max-logprobs -1 --enable-prompt-tokens-details --structured-outputs-config.backend=guidance --mine",
     "sglang": "--config FOLDER/sglang.yaml --model-path /models/m --served-model-name m --host 127.0.0.1 --port 4321 "
     "--max-running-requests 64 --context-length 4096 --mine",
 }
@@ -40,6 +40,21 @@ COMMANDS = {
 def test_the_command_of_each_program(tmp_path: Path, word: str) -> None:
     command = KINDS[word].command(["program"], plan(tmp_path))
     assert " ".join(command).replace(str(tmp_path), "FOLDER") == f"program {COMMANDS[word]}"
+
+
+@pytest.mark.parametrize(
+    ("word", "argument", "found"),
+    [
+        ("vllm", "--mine", True),
+        ("vllm", "--structured-outputs-config.backend=xgrammar", False),
+        ("vllm", '--structured_outputs_config={"backend": "xgrammar"}', False),
+        ("sglang", "--mine", False),
+    ],
+)
+def test_what_keeps_to_grammars_in_a_program_is_known_unless_the_operator_says_it(
+    tmp_path: Path, word: str, argument: str, found: bool
+) -> None:
+    assert KINDS[word].has_grammars(plan(tmp_path, arguments=(argument,))) == found
 
 
 @pytest.mark.parametrize("word", ["vllm", "sglang"])

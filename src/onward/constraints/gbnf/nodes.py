@@ -31,7 +31,7 @@ class Text:
 class Seq:
     """All parts, one after the other. Without parts: the empty text."""
 
-    parts: tuple[GrammarNode, ...]
+    parts: tuple[Node, ...]
 
     @cached_property
     def _hash(self) -> int:
@@ -45,7 +45,7 @@ class Seq:
 class Alt:
     """One of the options."""
 
-    options: tuple[GrammarNode, ...]
+    options: tuple[Node, ...]
 
     @cached_property
     def _hash(self) -> int:
@@ -59,7 +59,7 @@ class Alt:
 class Repeat:
     """`least` to `most` times; `most` None: any number."""
 
-    node: GrammarNode
+    node: Node
     least: int
     most: int | None
 
@@ -79,9 +79,9 @@ class Token:
     negated: bool
 
 
-GrammarNode: TypeAlias = Chars | Text | Seq | Alt | Repeat | Ref | Token
+Node: TypeAlias = Chars | Text | Seq | Alt | Repeat | Ref | Token
 
-GrammarRules = dict[str, GrammarNode]
+Rules = dict[str, Node]
 """The rules by name."""
 
 EMPTY = Seq(())
@@ -114,16 +114,16 @@ def _of_texts(ranges: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
 ANY = chars([], negated=True)
 
 
-def literal(text: str) -> GrammarNode:
+def literal(text: str) -> Node:
     """Return the node of a text."""
     if len(text) == 1:
         return Chars(((ord(text), ord(text)),))
     return Text(text) if text else EMPTY
 
 
-def seq(parts: Iterable[GrammarNode]) -> GrammarNode:
+def seq(parts: Iterable[Node]) -> Node:
     """Return a sequence, without sequences inside."""
-    flat: list[GrammarNode] = []
+    flat: list[Node] = []
     for part in parts:
         flat.extend(part.parts if isinstance(part, Seq) else (part,))
     if NOTHING in flat:
@@ -131,9 +131,9 @@ def seq(parts: Iterable[GrammarNode]) -> GrammarNode:
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
 
 
-def alt(options: Iterable[GrammarNode]) -> GrammarNode:
+def alt(options: Iterable[Node]) -> Node:
     """Return a choice, without repeated options, options that match nothing, and choices inside."""
-    flat: dict[GrammarNode, None] = {}
+    flat: dict[Node, None] = {}
     for option in options:
         flat.update(dict.fromkeys(option.options if isinstance(option, Alt) else (option,)))
     flat.pop(NOTHING, None)
@@ -142,7 +142,7 @@ def alt(options: Iterable[GrammarNode]) -> GrammarNode:
     return next(iter(flat)) if len(flat) == 1 else Alt(tuple(flat))
 
 
-def repeat(node: GrammarNode, least: int, most: int | None) -> GrammarNode:
+def repeat(node: Node, least: int, most: int | None) -> Node:
     """Return a repetition; one of `*`, `+` and `?` of another one is one."""
     if most == 0 or node == EMPTY:
         return EMPTY
@@ -153,7 +153,7 @@ def repeat(node: GrammarNode, least: int, most: int | None) -> GrammarNode:
     return node if (least, most) == (1, 1) else Repeat(node, least, most)
 
 
-def children(node: GrammarNode) -> tuple[GrammarNode, ...]:
+def children(node: Node) -> tuple[Node, ...]:
     """Return what a node consists of."""
     match node:
         case Seq(parts):
@@ -166,7 +166,7 @@ def children(node: GrammarNode) -> tuple[GrammarNode, ...]:
             return ()
 
 
-def names_in(node: GrammarNode) -> set[str]:
+def names_in(node: Node) -> set[str]:
     """Return the names of the rules that a node refers to itself."""
     found: set[str] = set()
     pending = [node]

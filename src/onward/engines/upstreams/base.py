@@ -52,7 +52,8 @@ class Segment:
     `penalties`: what DRY adds to logits, and the penalties that `sampling` does not have here, as (token id, value)
     pairs. `num_generated`: how many of the last `tokens` were generated, and are counted by the penalties of
     `sampling`. `whole`: the answer is needed in one piece. `end_tokens` end it, but not among its first `min_tokens`,
-    where the upstream has `Traits.has_min_tokens`. `salt`: see `Job`.
+    where the upstream has `Traits.has_min_tokens`. `salt`: see `Job`. `grammar`: what the upstream itself keeps to
+    (`Traits.has_grammars`), end token included, in llguidance's Lark.
     """
 
     tokens: tuple[int, ...]
@@ -67,6 +68,7 @@ class Segment:
     allowed: NDArray[np.bool_] | None = None
     penalties: tuple[tuple[int, float], ...] = ()
     salt: str = ""
+    grammar: str = ""
 
     @property
     def forced_token(self) -> int | None:
@@ -86,6 +88,7 @@ class Traits:
     generated tokens, and those alone, what was generated before a request is penalised by biases. `counts_cache_last`:
     it says behind the last token how many tokens of the prompt were in its cache. `has_distribution`: it reports the
     log-probability of every token, from which Onward samples where the upstream does not have the samplers.
+    `has_grammars`: it can keep to a grammar itself, with the masks that llguidance computes here.
     """
 
     lacks: frozenset[str]
@@ -93,6 +96,7 @@ class Traits:
     counts_prompt: bool = True
     counts_cache_last: bool = False
     has_distribution: bool = False
+    has_grammars: bool = False
 
 
 @dataclass(frozen=True, slots=True)

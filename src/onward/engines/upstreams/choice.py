@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from onward.constraints.choice import ChoiceConstraint
 from onward.constraints.grammars import Grammars
-from onward.constraints.process.masks import RemoteGrammars
+from onward.constraints.lark import ending_with
+from onward.constraints.process.masks import RemoteChoice, RemoteGrammars
 from onward.engine.choice_end import ChoiceEnd
 from onward.engine.events import EngineFinishReason
 from onward.engine.job import Job
@@ -34,6 +35,8 @@ from onward.sampling.rng import GOLDEN_GAMMA, mix
 
 WHOLE_TOKENS = 8
 """Tokens of a segment that is asked for in one piece, because a stream would not report all ids."""
+WIDER_THERE = "whitespace_pattern"
+"""An option of JSON in grammars that older releases of the library do not know: they allow any white space."""
 _SEED_MASK = (1 << 32) - 2
 """llama-server takes 2**32 - 1 as "choose one"."""
 
@@ -70,6 +73,11 @@ class UpstreamGrammars:
         known = constraint.known_masks(1)
         mask: Mask = (constraint.first if known is None else known)[0]
         return mask
+
+    @staticmethod
+    def takes_long(constraint: ChoiceConstraint) -> bool:
+        """Whether masks of its grammar take long to compute: an upstream would let all its other rows wait for them."""
+        return isinstance(constraint, RemoteChoice) and constraint.compiled.is_slow
 
     def close(self) -> None:
         """End the processes and the threads without waiting for them."""
@@ -124,6 +132,7 @@ class ChoiceRun:
         self._unpenalized = replace(job.sampling, presence_penalty=0.0, frequency_penalty=0.0)
         self._end = ChoiceEnd(job, vocabulary, constraint)
         self._needs_whole = False
+        self._grammar_there = self._grammar_to_leave()
         self._reference = ReferenceSampler(self._vocab_size) if self.needs_distribution else None
         for token in generated:
             self.take(token)
@@ -142,7 +151,8 @@ class ChoiceRun:
             sampling = self._unpenalized
         if count < job.min_tokens and not self.traits.has_min_tokens:
             banned, limit = banned | job.end_tokens, min(limit, job.min_tokens - count)
-        one_by_one = self._changes_with_each_token
+        grammar = self._grammar_there = "" if count else self._grammar_there  # no request continues one half-way
+        one_by_one = self._changes_with_each_token and not grammar
         whole = one_by_one or self._needs_whole
         if whole:
             limit = 1 if one_by_one or job.sampling.logprobs is not None else min(limit, WHOLE_TOKENS)
@@ -159,9 +169,10 @@ class ChoiceRun:
             whole,
             job.end_tokens,
             min(least, limit),
-            self._allowed(mask, banned),
+            None if grammar else self._allowed(mask, banned),
             tuple(penalties),
             job.salt,
+            grammar,
         )
 
     @property
@@ -209,6 +220,51 @@ class ChoiceRun:
         counts = self._sampler.has_penalties and self.traits.counts_prompt
         has_rules = bool(sampling.banned_sequences or sampling.dry) or self.constraint is not None
         return counts or has_rules or self._has_penalties_as_biases
+
+    def _grammar_to_leave(self) -> str:
+        """Return the grammar that the upstream itself is to keep to from the first token on, as it is written there; ""
+        where that would mean something else: its log-probabilities are those behind the mask. Where the masks take
+        long, other rows of the upstream would wait for them."""
+        job, traits = self.job, self.traits
+        if self.constraint is None or not traits.has_grammars or UpstreamGrammars.takes_long(self.constraint):
+            return ""
+        is_reported = job.sampling.logprobs is not None
+        if is_reported or job.sampling.dry or self._has_penalties_as_biases or self.needs_distribution:
+            return ""
+        if WIDER_THERE in job.grammar and not (job.sampling.is_greedy or {*job.sampling.chain} <= {"temperature"}):
+            return ""  # a token that is refused here is sampled again: the same, unless filters come behind the mask
+        return ending_with(job.grammar, job.end_tokens)
+
+    @property
+    def leaves_grammar(self) -> bool:
+        """Whether the upstream itself keeps to the grammar in this segment."""
+        return bool(self._grammar_there)
+
+    def keep_grammar_here(self) -> bool:
+        """Ask token by token from now on. Returns whether the upstream was to keep to the grammar until now."""
+        was_left, self._grammar_there = self.leaves_grammar, ""
+        self._needs_whole = self._needs_whole or was_left
+        return was_left
+
+    async def take_checked(self, tokens: list[Sampled]) -> tuple[list[Sampled], EngineFinishReason | None]:
+        """Take tokens of an upstream that keeps to the grammar, as many as the masks here allow, too; and the finish
+        reason. Keeps to it here from then on where one was not allowed, or takes long. Raises GrammarError."""
+        assert self.constraint is not None
+        taken: list[Sampled] = []
+        for sampled in tokens:
+            mask = UpstreamGrammars.mask_of(self.constraint)
+            is_allowed = mask is None or bool(mask[sampled.token // 32] >> np.uint32(sampled.token % 32) & 1)
+            if not is_allowed or UpstreamGrammars.takes_long(self.constraint):
+                self.keep_grammar_here()
+                break
+            taken.append(sampled)
+            finish = self.take(sampled.token)
+            if finish is None and self.constraint.is_unsettled:
+                await UpstreamGrammars.wait_for(self.constraint)
+                finish = self.settle()
+            if finish is not None:
+                return taken, finish
+        return taken, None
 
     @property
     def _has_penalties_as_biases(self) -> bool:

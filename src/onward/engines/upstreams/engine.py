@@ -26,7 +26,7 @@ from onward.engines.losses import Losses, LossPolicy
 from onward.engines.upstreams.answers import check_scores, checked
 from onward.engines.upstreams.base import AnswerPart, Upstream, UpstreamError
 from onward.engines.upstreams.choice import ChoiceRun, JobRun, UpstreamGrammars
-from onward.engines.upstreams.pool import WAIT_SECONDS, Address, CheckUpstream, Pool
+from onward.engines.upstreams.pool import WAIT_SECONDS, Address, Check, Pool
 from onward.errors import SetupError
 from onward.sampling.outputs import Sampled
 
@@ -74,7 +74,7 @@ class UpstreamEngine(LoopClient):
         self._pool: Pool | None = None
         self._num_running = self._num_waiting = self._num_prefilled = self._num_decoded = 0
 
-    def connect(self, check: CheckUpstream | None = None) -> None:
+    def connect(self, check: Check | None = None) -> None:
         """Reach the upstreams. Raises SetupError."""
         atexit.register(self.stop)
         self._thread.start()
@@ -84,7 +84,7 @@ class UpstreamEngine(LoopClient):
             self.stop()
             raise SetupError(f"The engine of {self._name} cannot be used: {error}") from None
 
-    async def _connect(self, check: CheckUpstream | None) -> None:
+    async def _connect(self, check: Check | None) -> None:
         self._pool = pool = Pool(
             self._name,
             self._make(),
@@ -189,6 +189,9 @@ class UpstreamEngine(LoopClient):
                     return
                 except UpstreamError as error:
                     error.locate(address.url)
+                    if state.keep_grammar_here() and error.is_request:
+                        log.warning("%s: %s; it is asked token by token", self._name, error)
+                        continue
                     pool.failed(address, num_losses, error)
                     if len(state.generated) > num_before:
                         losses.progressed()
@@ -246,7 +249,7 @@ class UpstreamEngine(LoopClient):
         if (part := await state.sampled_here(address.upstream, segment, mask)) is not None:
             if segment.forced_token is None:
                 self._pool.worked(address)
-            event = self._taken(run, state, part)
+            event = await self._taken(run, state, part)
             self._record(event)
             return event.finish_reason is not None
         run.first_choice = state.choice if run.first_choice is None else run.first_choice
@@ -260,9 +263,12 @@ class UpstreamEngine(LoopClient):
                     run.note_cached(part, segment, state.choice)
                     continue
                 self._pool.worked(address)
-                event = self._taken(run, state, part)
+                event = await self._taken(run, state, part)
                 if event.finish_reason is None:
-                    self._record(event)
+                    if event.tokens:
+                        self._record(event)
+                    if segment.grammar and not state.leaves_grammar:
+                        return False
                     continue
                 num_taken = len(state.generated) - num_before + len(event.tokens)
                 if num_taken < segment.max_tokens and event.tokens[-1].token not in segment.end_tokens:
@@ -276,14 +282,17 @@ class UpstreamEngine(LoopClient):
                 return True
         return False
 
-    def _taken(self, run: JobRun, state: ChoiceRun, part: AnswerPart) -> Decoded:
+    async def _taken(self, run: JobRun, state: ChoiceRun, part: AnswerPart) -> Decoded:
         """Return the event of a part, up to the token that ends the choice."""
         taken: list[Sampled] = []
         finish: EngineFinishReason | None = None
-        for sampled in part.tokens:
-            taken.append(sampled)
-            if finish := state.take(sampled.token):
-                break
+        if state.leaves_grammar:
+            taken, finish = await state.take_checked(part.tokens)
+        else:
+            for sampled in part.tokens:
+                taken.append(sampled)
+                if finish := state.take(sampled.token):
+                    break
         self._prefilled(run, part.num_cached or 0)
         self._num_decoded += len(taken)
         return Decoded(run.job.id, state.choice, taken, finish, mu=state.mu)

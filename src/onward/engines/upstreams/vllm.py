@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.constraints.lark import ending_with
 from onward.engine_load import Certificate
 from onward.engines.upstreams.answers import (
     MAX_CONTEXT_LENGTH,
@@ -76,8 +77,10 @@ class VLLM:
     traits = Traits(LACKS, has_min_tokens=True, counts_prompt=False, counts_cache_last=True)
     """With `has_distribution`, and without what that adds, when `probe` has found out."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, has_grammars: bool = False) -> None:
+        """`has_grammars`: whether llguidance keeps to grammars there, by its settings."""
         self._connection = connection
+        self._has_grammars = has_grammars
         self._model = ""
         self._context_length = MAX_CONTEXT_LENGTH
         self._reports_all: bool | None = None
@@ -103,6 +106,8 @@ class VLLM:
             self._reports_all = await self._asked_for_all()
             if self._reports_all:
                 self.traits = replace(self.traits, lacks=WITH_DISTRIBUTION, has_distribution=True)
+            if self._has_grammars:
+                self.traits = replace(self.traits, has_grammars=await self._keeps_grammars())
         return UpstreamInfo(self._context_length, NUM_SLOTS, described, first.root or "")
 
     def _require_version(self, version: str) -> None:
@@ -125,6 +130,18 @@ class VLLM:
                 return False
             raise
         return bool(answer.choices)
+
+    async def _keeps_grammars(self) -> bool:
+        """Ask for a text that a grammar ends at once; return whether it did. Raises UpstreamError."""
+        grammar = ending_with('start: ""', [1])
+        segment = Segment((0,), 0, 1, SamplingParams(temperature=0.0), 0, whole=True, grammar=grammar)
+        try:
+            part = await self._whole(request_body(segment, self._model), segment)
+        except UpstreamError as error:
+            if error.is_request:
+                return False
+            raise
+        return [sampled.token for sampled in part.tokens] == [1]
 
     async def encode(self, text: str) -> list[int]:
         body: Fields = {"model": self._model, "prompt": text, "add_special_tokens": False}
@@ -266,6 +283,8 @@ def request_body(segment: Segment, model: str) -> Fields:
         body["logprobs"] = params.logprobs
     if segment.salt:
         body["cache_salt"] = segment.salt
+    if segment.grammar:
+        body["structured_outputs"] = {"grammar": segment.grammar}
     return body
 
 
