@@ -72,10 +72,10 @@ def families(models: Path = MODELS) -> dict[str, Family]:
 def family_of(gguf: Path) -> Family:
     """Return the family of one file. Raises PeerError if it cannot be read."""
     try:
-        tokens = read_checkpoint(gguf).parameters.whole("tokenizer.ggml.tokens")
+        tokens = read_checkpoint(gguf).num_tokens
     except CheckpointError as problem:
         raise PeerError(str(problem)) from None
-    return Family(gguf.stem, len(tokens) if isinstance(tokens, list) else 0, {"file": gguf})
+    return Family(gguf.stem, tokens or 0, {"file": gguf})
 
 
 def select(names: Iterable[str], models: Path) -> list[Family]:

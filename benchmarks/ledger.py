@@ -1,22 +1,25 @@
-"""What a ledger costs: `onward serve` with and without a database, in alternating rounds of one run.
+"""What a ledger costs: `onward serve` with and without a database, in alternating rounds.
 
-Both servers run, one at a time has work, and both do the same in a round. The goal is at most 1 % of the throughput of
-32 clients. `python -m benchmarks.ledger`.
+Both servers run, one at a time has work, and both do the same in a round. In each session both are started anew: where
+its memory happens to lie makes one process faster than another of the same program, for as long as it runs. The goal is
+at most 1 % of the throughput of 32 clients. `python -m benchmarks.ledger`.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import statistics
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
-from benchmarks.engine_process import Round, requests_for, turn_of
+from benchmarks.engine_process import Round, Turn, requests_for, turn_of
 from benchmarks.http_client import Target
 from benchmarks.load import Bounds, LoadGenerator, run_async
 from benchmarks.models import model_id
@@ -45,42 +48,58 @@ def run_round(servers: dict[str, Server], options: argparse.Namespace, clients: 
     return found
 
 
-def compare(rounds: list[Round]) -> dict[str, Any]:
+def compare(sessions: Sequence[Sequence[Round]]) -> dict[str, Any]:
     """Return ratios within a round, with to without: throughput, processor time per token; and the time to first token
     that is added, in milliseconds."""
-    pairs = [(each[WITH], each[WITHOUT]) for each in rounds]
+    rounds = list(itertools.chain.from_iterable(sessions))
+
+    def figure(of: Callable[[Turn, Turn], float]) -> dict[str, float]:
+        values = [[of(each[WITH], each[WITHOUT]) for each in session] for session in sessions]
+        low, high = measure.interval(values)
+        return measure.median_of(list(itertools.chain.from_iterable(values))) | {"low": low, "high": high}
+
     return {
         "tok_s": {name: statistics.median(each[name].tok_s for each in rounds) for name in (WITHOUT, WITH)},
-        "throughput_ratio": measure.median_of([mine.tok_s / its.tok_s for mine, its in pairs]),
-        "cpu_ratio": measure.median_of([mine.cpu_ms / its.cpu_ms for mine, its in pairs if mine.cpu_ms and its.cpu_ms]),
-        "ttft_added_ms": measure.median_of([mine.ttft_ms - its.ttft_ms for mine, its in pairs]),
+        "throughput_ratio": figure(lambda mine, its: mine.tok_s / its.tok_s),
+        "cpu_ratio": figure(lambda mine, its: (mine.cpu_ms or 0) / its.cpu_ms if its.cpu_ms else math.nan),
+        "ttft_added_ms": figure(lambda mine, its: mine.ttft_ms - its.ttft_ms),
     }
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Start both servers, run all rounds; return the figures by number of clients."""
-    figures: dict[str, Any] = {}
+def run_sessions(
+    options: argparse.Namespace, flags_of: Callable[[ExitStack], dict[str, Sequence[str]]]
+) -> dict[str, Any]:
+    """Start both servers in each session, with the flags that `flags_of` returns for its time, and run its rounds;
+    return the figures by number of clients."""
+    found: dict[int, list[list[Round]]] = {clients: [] for clients in options.clients}
     numbers = itertools.count()
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        flags = {WITHOUT: (), WITH: ("--data-dir", folder)}
-        servers = {name: stack.enter_context(serve("storyteller", *given)) for name, given in flags.items()}
-        for clients in options.clients:
-            run_round(servers, options, clients, next(numbers))
-            figures[str(clients)] = compare(
-                [run_round(servers, options, clients, next(numbers)) for _ in range(options.rounds)]
-            )
-    return figures
+    for session in range(options.sessions):
+        with ExitStack() as stack:
+            flags = flags_of(stack)
+            names = list(flags) if session % 2 else list(reversed(flags))
+            servers = {name: stack.enter_context(serve("storyteller", *flags[name])) for name in names}
+            for clients in options.clients:
+                run_round(servers, options, clients, next(numbers))
+                rounds = [run_round(servers, options, clients, next(numbers)) for _ in range(options.rounds)]
+                found[clients].append(rounds)
+    return {str(clients): compare(sessions) for clients, sessions in found.items()}
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    return run_sessions(
+        options, lambda stack: {WITHOUT: (), WITH: ("--data-dir", stack.enter_context(tempfile.TemporaryDirectory()))}
+    )
 
 
 def table(figures: dict[str, Any]) -> str:
-    lines = [f"{'clients':>7}{'without':>10}{'with':>10} tok/s{'ratio':>8} (range){'CPU':>17}{'TTFT added':>14}"]
+    lines = [f"{'clients':>7}{'without':>10}{'with':>10} tok/s   ratio, CPU, TTFT added (95 % intervals)"]
     for clients, found in figures.items():
-        ratio = found["throughput_ratio"]
+        ratio, cpu, added = found["throughput_ratio"], found["cpu_ratio"], found["ttft_added_ms"]
         lines.append(
-            f"{clients:>7}{found['tok_s'][WITHOUT]:10.1f}{found['tok_s'][WITH]:10.1f}{ratio['median']:14.1%} "
-            f"({ratio['least']:.1%} to {ratio['greatest']:.1%}){found['cpu_ratio']['median']:9.1%}"
-            f"{found['ttft_added_ms']['median']:+11.2f} ms"
+            f"{clients:>7}{found['tok_s'][WITHOUT]:10.1f}{found['tok_s'][WITH]:10.1f}"
+            f"{ratio['median']:14.2%} ({ratio['low']:.2%} to {ratio['high']:.2%})"
+            f"{cpu['median']:9.2%} ({cpu['low']:.2%} to {cpu['high']:.2%})"
+            f"{added['median']:+8.2f} ms ({added['low']:+.2f} to {added['high']:+.2f})"
         )
     return "\n".join(lines)
 
@@ -90,7 +109,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt (default 128)")
     parser.add_argument("--out", type=int, default=64, help="tokens per completion (default 64)")
-    parser.add_argument("--rounds", type=int, default=15, help="measured rounds (default 15)")
+    parser.add_argument("--sessions", type=int, default=8, help="how often servers are started (default 8)")
+    parser.add_argument("--rounds", type=int, default=10, help="measured rounds per session (default 10)")
     parser.add_argument("--waves", type=int, default=4, help="requests per client and round (default 4, at least 8)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import random
 import statistics
 import sys
 import time
@@ -56,6 +57,19 @@ def median_of(values: Sequence[float]) -> dict[str, float]:
         "greatest": max(values),
         "rounds": len(values),
     }
+
+
+def interval(groups: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float, float]:
+    """Return the bounds between which the median of all values lies in 95 % of all draws, with replacement, of groups
+    and of values in them: what a repeated run may find, where the values of a group have something in common."""
+    rng = random.Random(0)
+    medians = sorted(
+        statistics.median(
+            value for group in rng.choices(groups, k=len(groups)) for value in rng.choices(group, k=len(group))
+        )
+        for _ in range(draws)
+    )
+    return medians[round(0.025 * (draws - 1))], medians[round(0.975 * (draws - 1))]
 
 
 def warmup_size(size: int) -> int:

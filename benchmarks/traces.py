@@ -1,23 +1,21 @@
-"""What traces cost: `onward serve` with and without `--otlp-endpoint`, in alternating rounds of one run.
+"""What traces cost: `onward serve` with and without `--otlp-endpoint`, in alternating rounds, as `benchmarks.ledger`.
 
-Both servers run, one at a time has work, and both do the same in a round; spans go to a process that takes them and
-does nothing with them. The goal is at most 1 % of the throughput of 32 clients. `python -m benchmarks.traces`.
+Spans go to a process that takes them and does nothing with them. The goal is at most 1 % of the throughput of 32
+clients. `python -m benchmarks.traces`.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from benchmarks import ledger, measure
 from benchmarks.ledger import WITH, WITHOUT
-from benchmarks.server_process import serve
 
 
 class Taker(BaseHTTPRequestHandler):
@@ -55,17 +53,9 @@ def collector() -> Iterator[str]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Start both servers, run all rounds; return the figures by number of clients."""
-    figures: dict[str, Any] = {}
-    numbers = itertools.count()
-    with ExitStack() as stack:
-        flags = {WITHOUT: (), WITH: ("--otlp-endpoint", stack.enter_context(collector()))}
-        servers = {name: stack.enter_context(serve("storyteller", *given)) for name, given in flags.items()}
-        for clients in options.clients:
-            ledger.run_round(servers, options, clients, next(numbers))
-            rounds = [ledger.run_round(servers, options, clients, next(numbers)) for _ in range(options.rounds)]
-            figures[str(clients)] = ledger.compare(rounds)
-    return figures
+    return ledger.run_sessions(
+        options, lambda stack: {WITHOUT: (), WITH: ("--otlp-endpoint", stack.enter_context(collector()))}
+    )
 
 
 def main() -> int:

@@ -256,28 +256,33 @@ def test_the_code_that_a_page_names_exists(page: Path) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether what begins with a folder of the repository, or with a room, is there; anything else is not a path."""
+    """Whether what begins with a folder of the repository, with a room, or with a module before its class, is there;
+    anything else is not a path."""
     first, *rest = re.split(r"[/.]", name.removesuffix(".py"))
     if first in TOPS:
         place = ROOT / first
     elif (SOURCE / first).is_dir() and rest:
         place = SOURCE / first
     else:
-        return True
+        is_class = re.match(r"\w+\.[A-Z]", name) is not None
+        return not is_class or any(defines(path, rest[0]) for path in SOURCE.rglob(f"{first}.py"))
     while rest and (place / rest[0]).is_dir():
         place /= rest.pop(0)
     if not rest or (place / ".".join(rest)).is_file():
         return True
     place /= f"{rest.pop(0)}.py" if (place / f"{rest[0]}.py").is_file() else "__init__.py"
-    text = place.read_text(encoding="utf-8") if place.is_file() else ""
-    return all(
-        re.search(rf"\b(?:class|def|import)\b.*\b{part}\b|^ *{part}\b[^=\n]*=", text, re.MULTILINE) for part in rest
-    )
+    return all(defines(place, part) for part in rest)
+
+
+def defines(path: Path, name: str) -> bool:
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return re.search(rf"\b(?:class|def|import)\b.*\b{name}\b|^ *{name}\b[^=\n]*=", text, re.MULTILINE) is not None
 
 
 def test_what_a_page_names_and_does_not_exist_is_found() -> None:
     assert exists("engine/choice_end.ChoiceEnd") and exists("tests/examples.py") and exists("engine.model.ModelRunner")
     assert exists("model_files/formats.FORMATS") and exists("models/catalogue.toml") and exists("v1/completions")
+    assert exists("choice_end.ChoiceEnd") and not exists("suspects.ChoiceEnd")
     assert not exists("engine/no_such_module") and not exists("engine/choice_end.NoSuchClass")
 
 

@@ -1,5 +1,5 @@
 """The house holds: rooms import downwards only, without cycles (imports for type checkers and those inside functions
-included), in files that are neither large nor shattered, and every public class has a name of its own.
+included), in files that are neither large nor shattered, and every public type has a name of its own.
 
 import-linter could check the levels and the cycles. It is not used: it does not know which imports are inside
 functions, and sizes, lonely modules and names would need this file all the same, over the same graph.
@@ -8,6 +8,7 @@ functions, and sizes, lonely modules and names would need this file all the same
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -147,6 +148,20 @@ LATE_MODULES = [
 """Entries of the tables of formats and runtimes import what they need when a model is loaded: completion and `doctor`
 read the tables, and must not wait for numpy and OpenVINO."""
 
+LATE_LIBRARIES = {
+    "gguf": "an extra",
+    "ray": "an extra",
+    "re2": "an extra",
+    "resource": "not on Windows",
+    "uvloop": "not on Windows",
+    "ctypes": "only Windows is asked through it",
+    "httpx2": "takes a tenth of a second, and only downloads and the command line send requests",
+    "llguidance": "only constrained requests need it",
+    "msgspec": "completion reads the table of formats",
+    "tqdm": "only downloads need it",
+}
+"""Libraries that other rooms import inside functions, and why."""
+
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 SMALL_MODULE = 60
 SMALL_ON_PURPOSE = {
@@ -233,6 +248,12 @@ def test_own_modules_are_imported_at_the_top() -> None:
     assert not late
 
 
+def test_libraries_are_imported_at_the_top() -> None:
+    bound = [path for path in FILES if room_of(path) not in LATE_IMPORTS]
+    late = {module.split(".")[0] for path in bound for module, inside in imports_of(path) if inside}
+    assert late - {"onward"} == LATE_LIBRARIES.keys()
+
+
 def test_there_is_no_cycle_of_modules() -> None:
     graph = {}
     for path in FILES:
@@ -259,8 +280,8 @@ def test_nobody_imports_a_name_from_where_it_is_only_imported() -> None:
     modules = {module_name(path): path for path in FILES}
     passed_on = []
     for path in FILES:
-        for node in ast.walk(parsed(path)):
-            if not isinstance(node, ast.ImportFrom) or node.module not in modules:
+        for node in imports_from(path):
+            if node.module not in modules:
                 continue
             sources = imported_names(modules[node.module])
             for alias in node.names:
@@ -269,6 +290,10 @@ def test_nobody_imports_a_name_from_where_it_is_only_imported() -> None:
                 if source.startswith("onward.") and source != "onward" and not is_gathered:
                     passed_on.append(f"{module_name(path)} has {alias.name} of {source} from {node.module}")
     assert not passed_on, passed_on
+
+
+def imports_from(path: Path) -> list[ast.ImportFrom]:
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.ImportFrom)]
 
 
 def module_name(path: Path) -> str:
@@ -298,14 +323,29 @@ def test_no_small_module_has_a_single_importer_beside_it() -> None:
     assert {*lonely} == SMALL_ON_PURPOSE
 
 
-def test_every_public_class_has_a_name_of_its_own() -> None:
-    """`client` is left out: its names are those of OpenAI's library."""
+def test_every_public_type_has_a_name_of_its_own() -> None:
+    """Classes, and those aliases of types that another module imports. `client` is left out: its names are those of
+    OpenAI's library."""
+    taken = {(node.module, alias.name) for path in FILES for node in imports_from(path) for alias in node.names}
     places: dict[str, list[str]] = {}
     for path in FILES:
-        for node in parsed(path).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and room_of(path) != "client":
-                places.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
+        for name in declared_types(path) if room_of(path) != "client" else ():
+            is_class = any(isinstance(node, ast.ClassDef) and node.name == name for node in parsed(path).body)
+            if is_class or (module_name(path), name) in taken:
+                places.setdefault(name, []).append(path.relative_to(SOURCE).as_posix())
     assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def declared_types(path: Path) -> list[str]:
+    """The public classes and aliases of types of a module, all in CamelCase."""
+    names = []
+    for node in parsed(path).body:
+        if isinstance(node, ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return [name for name in names if re.fullmatch(r"[A-Z]\w*[a-z]\w*", name)]
 
 
 def test_files_and_functions_stay_small() -> None:

@@ -149,6 +149,15 @@ def test_helm_renders_the_chart() -> None:
     assert pod["terminationGracePeriodSeconds"] == 60
 
 
+def test_helm_writes_numbers_as_they_stand_in_the_values(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("settings: {ONWARD_MAX_BODY: 2000000000, ONWARD_KEEP_ALIVE: 0.5, ONWARD_OFFLINE: true}")
+    made = rendered("--set", "secret=s", "--values", str(values))
+    assert made.returncode == 0, made.stderr
+    settings = next(iter(YAML(typ="safe", pure=True).load_all(made.stdout)))["data"]
+    assert settings == {"ONWARD_MAX_BODY": "2000000000", "ONWARD_KEEP_ALIVE": "0.5", "ONWARD_OFFLINE": "true"}
+
+
 def test_helm_says_what_the_chart_needs() -> None:
     made = rendered()
     assert made.returncode != 0 and "Name a secret with ONWARD_API_KEY or ONWARD_DATABASE" in made.stderr

@@ -117,6 +117,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gptneox": {"model_type": "gpt_neox"},
     "gptneox, sequential": {"model_type": "gpt_neox", "use_parallel_residual": False, "rotary_pct": 1.0},
     "cohere2": {"model_type": "cohere2", "sliding_window": 16, "logit_scale": 0.5},
+    "lfm2": {
+        "model_type": "lfm2", "num_key_value_heads": 2, "norm_eps": 1e-5, "full_attn_idxs": [1, 3],
+        "block_ff_dim": 130, "block_multiple_of": 32, "block_ffn_dim_multiplier": 1.0, "intermediate_size": None,
+        "rope_theta": 1e6, "rms_norm_eps": None, "tie_embedding": True, "conv_L_cache": 3, "conv_bias": False,
+    },
 }  # fmt: skip
 """What config.json states besides the common sizes, for the checkpoint of the same name."""
 _LLAMA = {
@@ -162,6 +167,13 @@ _NAMES = {
     "exaone4": _SANDWICHED,
     "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     "starcoder2": {**_LLAMA, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+    "lfm2": {
+        **{f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"}, "attn_output": "self_attn.out_proj",
+        "attn_q_norm": "self_attn.q_layernorm", "attn_k_norm": "self_attn.k_layernorm", "attn_norm": "operator_norm",
+        "ffn_norm": "ffn_norm", "ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
+        **{f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "conv", "out_proj")},
+    },
     "gpt2": {
         "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
         "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
@@ -180,6 +192,7 @@ _EXPERT_NAMES = {
 }
 _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _WHOLE_OF = {
+    "lfm2": {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"},
     "internlm2": {"token_embd": "model.tok_embeddings", "output_norm": "model.norm", "output": "output"},
     "gpt2": {"token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f"},
     "gptneox": {
@@ -331,7 +344,7 @@ def hugging_face_name(name: str, kind: str) -> str:
     if part.split(".")[-1].isdigit():
         _, layer, part, expert = part.split(".")
         return f"model.layers.{layer}.{_EXPERT_NAMES.get(kind, _EXPERT)[part].format(expert)}.{end}"
-    _, layer, part = part.split(".")
+    _, layer, part = part.split(".", 2)
     return f"{_LAYERS.get(kind, 'model.layers')}.{layer}.{_NAMES.get(kind, _LLAMA)[part]}.{end}"
 
 
@@ -340,6 +353,8 @@ def _habits(name: str, array: NDArray[np.float32], kind: str, metadata: dict[str
         return array - 1
     if "ffn_gate_inp_shexp" in name:
         return array[None]
+    if name.endswith("shortconv.conv.weight"):
+        return array[:, None]
     if kind == "gpt2" and array.ndim == 2 and name.startswith("blk."):
         return array.T
     return hugging_face_rows(name, array, kind, metadata)

@@ -32,7 +32,8 @@ class Reference:
         self.tensors = {name: value.astype(np.float64) for name, value in tensors.items()}
         stated = self.stated["attention.head_count"]
         self.heads = stated[0] if isinstance(stated, list) else stated
-        self.kv_heads = self.stated["attention.head_count_kv"]
+        stated = self.stated["attention.head_count_kv"]
+        self.kv_heads = max(stated) if isinstance(stated, list) else stated
         self.size = self.stated.get("attention.key_length", self.stated["embedding_length"] // self.heads)
         kind = "layer_norm" if self.kind in LAYER_NORM else "layer_norm_rms"
         self.epsilon = self.stated[f"attention.{kind}_epsilon"]
@@ -47,7 +48,7 @@ class Reference:
         hidden = hidden * self.stated.get("embedding_scale", 1.0)
         for layer in range(self.stated["block_count"]):
             hidden = self.block(layer, hidden)
-        hidden = self.norm(hidden, "output_norm")
+        hidden = self.norm(hidden, "token_embd_norm" if self.kind == "lfm2" else "output_norm")
         logits = self.linear(hidden, "output" if "output.weight" in self.tensors else "token_embd")
         scale = self.stated.get("logit_scale", 1.0)
         logits = logits * scale if self.kind == "cohere2" else logits / scale
@@ -68,7 +69,8 @@ class Reference:
         if self.kind in ("olmo2", "exaone4"):
             hidden = hidden + self.norm(self.attention(layer, hidden), prefix + "post_attention_norm")
             return hidden + self.norm(self.feed_forward(prefix, hidden), prefix + "post_ffw_norm")
-        attended = self.attention(layer, self.norm(hidden, prefix + "attn_norm"))
+        mixed = self.convolution if prefix + "shortconv.conv.weight" in self.tensors else self.attention
+        attended = mixed(layer, self.norm(hidden, prefix + "attn_norm"))
         if self.kind in ("gemma2", "gemma3", "glm4"):
             attended = self.norm(attended, prefix + "post_attention_norm")
         hidden = hidden + attended * self.stated.get("residual_scale", 1.0)
@@ -130,6 +132,16 @@ class Reference:
             return 0.5 * gate * (1 + np.vectorize(math.erf)(gate / math.sqrt(2)))
         return gate / (1 + np.exp(-gate))
 
+    def convolution(self, layer: int, hidden: Array) -> Array:
+        """LFM2's (Liquid AI's technical report, arXiv 2511.23404): gates before and after a causal convolution of each
+        channel."""
+        prefix = f"blk.{layer}.shortconv."
+        before, after, values = np.split(self.linear(hidden, prefix + "in_proj"), 3, axis=-1)
+        taps = self.tensors[prefix + "conv.weight"]
+        padded = np.concatenate((np.zeros((taps.shape[1] - 1, hidden.shape[1])), before * values))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, taps.shape[1], axis=0)
+        return self.linear(after * np.einsum("tdj,dj->td", windows, taps), prefix + "out_proj")
+
     def attention(self, layer: int, hidden: Array) -> Array:
         prefix, count = f"blk.{layer}.", len(hidden)
         query, key, value = self.projected(prefix, hidden)
@@ -165,7 +177,7 @@ class Reference:
         if self.kind in ("olmo2", "olmoe"):
             flat[:2] = [self.norm(flat[0], prefix + "attn_q_norm"), self.norm(flat[1], prefix + "attn_k_norm")]
         query, key, value = (each.reshape(len(hidden), -1, self.size) for each in flat)
-        is_normal = self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "stablelm", "exaone4")
+        is_normal = self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "stablelm", "exaone4", "lfm2")
         if is_normal and prefix + "attn_q_norm.weight" in self.tensors:
             query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")
         return [query, key, value]

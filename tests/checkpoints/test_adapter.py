@@ -31,12 +31,18 @@ Arrays = dict[str, NDArray[np.float32]]
 RANK = 4
 
 
+def is_linear(name: str, weights: NDArray[Any]) -> bool:
+    """Whether a tensor is the matrix of a linear layer."""
+    is_matrix = name.startswith("blk.") and name.endswith(".weight") and weights.ndim == 2
+    return is_matrix and "shortconv.conv." not in name
+
+
 def changes(tensors: Arrays, kind: str) -> dict[str, tuple[Any, Any]]:
     """A and B for every linear layer, by GGUF's names."""
     random = np.random.default_rng(7)
     found = {}
     for name, weights in tensors.items():
-        if name.startswith("blk.") and name.endswith(".weight") and weights.ndim == 2:
+        if is_linear(name, weights):
             rows, inputs = weights.shape
             low = 0.3 * random.normal(size=(RANK, inputs)) / math.sqrt(inputs)
             found[name] = low.astype(np.float32), random.normal(size=(rows, RANK)).astype(np.float32)
@@ -63,7 +69,7 @@ def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
     return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
 
 
-TUNED = ["llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4"]
+TUNED = ["llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4", "lfm2"]
 """Of mixtures, everything but the experts: their routers too."""
 
 
@@ -181,6 +187,9 @@ def test_adapters_of_other_models_are_refused(tmp_path: Path) -> None:
         refused("states an alpha that is not a finite number", pairs, **{"adapter.lora.alpha": alpha})
     refused("was made for another model", {name: (low[:, :-2], high) for name, (low, high) in pairs.items()})
     refused("changes 'blk.9.attn_q.weight', which", {"blk.9.attn_q.weight": pairs["blk.0.attn_q.weight"]})
+    base = gguf(tmp_path / "base.gguf", *tiny("lfm2"))
+    taps = np.ones((RANK, 3), np.float32), np.ones((64, RANK), np.float32)
+    refused("changes convolutions", {"blk.0.shortconv.conv.weight": taps}, **{"general.architecture": "lfm2"})
     with pytest.raises(ModelFolderError, match=r"not a LoRA adapter: pass a folder with adapter_config\.json"):
         resolve(f"{base}+{tmp_path}")
     with pytest.raises(ModelFolderError, match="nowhere does not exist: pass a folder with"):

@@ -108,6 +108,11 @@ READ: dict[str, tuple[str, ...]] = {
         *_USUAL, "layer_norm_eps", "attention_bias", "hidden_dropout", "classifier_dropout", "is_decoder",
         "use_parallel_residual", "rotary_pct", "rotary_emb_base",
     ),
+    "lfm2": (
+        *(key for key in _USUAL if key not in ("hidden_act", "attention_dropout")), "num_key_value_heads", "norm_eps",
+        "conv_bias", "conv_L_cache", "block_multiple_of", "block_ffn_dim_multiplier", "block_auto_adjust_ff_dim",
+        "full_attn_idxs", "layer_types", "tie_embedding", "block_ff_dim",
+    ),
     "cohere2": (
         *_USUAL, "num_key_value_heads", "layer_norm_eps", "attention_bias", "layer_types", "sliding_window",
         "logit_scale",
@@ -130,7 +135,9 @@ OTHERS: dict[str, Any] = {
     "num_experts_per_tok": 3, "moe_intermediate_size": 48,
     "shared_expert_intermediate_size": 48, "qkv_bias": False, "norm_topk_prob": True,
     "sliding_window_pattern": 2, "mlp_only_layers": [0], "decoder_sparse_step": 2, "tie_word_embeddings": None,
-    "original_max_position_embeddings": 64,
+    "original_max_position_embeddings": 64, "norm_eps": 0.5, "conv_bias": True, "conv_L_cache": 5,
+    "block_multiple_of": 64, "block_ffn_dim_multiplier": 9.0, "block_auto_adjust_ff_dim": False,
+    "full_attn_idxs": [1], "tie_embedding": False, "block_ff_dim": 4096,
 }  # fmt: skip
 _SWITCHED_OFF = (
     ("mellum", "norm_topk_prob"), ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
@@ -196,6 +203,8 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = "silu"
         if kind == "gpt_neox":
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
+        if kind == "lfm2":  # whose inner size is a multiple of 256
+            other = {"intermediate_size": 4096, "layer_types": ["conv", "full_attention"]}.get(key, other)
         if (kind, key) in _SWITCHED_OFF:
             other = False
         if (kind, key) == ("internlm3", "qkv_bias"):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onward.checkpoints.cursor import Strings
 from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.paths import is_gguf
 from onward.errors import CheckpointError
@@ -38,10 +39,24 @@ def test_metadata_and_tensors_are_read(version: int, alignment: int, tmp_path: P
     found = read_gguf(path)
     assert found.metadata.keys() == metadata.keys()
     for name, stated in found.metadata.items():
-        assert (stated.tolist() if isinstance(stated, np.ndarray) else stated) == metadata[name]
+        listed = stated.tolist() if isinstance(stated, np.ndarray) else stated
+        assert (list(listed) if isinstance(listed, Strings) else listed) == metadata[name]
     assert found.tensors["a"].shape == (2, 3)
     np.testing.assert_array_equal(found.tensors["a"].floats(), np.arange(6.0).reshape(2, 3))
     np.testing.assert_array_equal(found.tensors["b"].floats().reshape(-1), np.arange(4.0))
+
+
+def test_lists_of_texts_are_decoded_when_they_are_used(tmp_path: Path) -> None:
+    stored = struct.pack("<IIQ", 9, 8, 4) + b"".join(
+        struct.pack("<Q", len(each)) + each for each in (b"a", b"", b"\xff\xe4", "ä".encode())
+    )
+    path = tmp_path / "m.gguf"
+    path.write_bytes(_head(num_entries=1) + text("words") + stored)
+    words = read_gguf(path).metadata["words"]
+    assert isinstance(words, Strings) and len(words) == 4
+    assert list(words) == list(words) == ["a", "", "\ufffd\ufffd", "ä"]
+    assert (words[3], words[-4], words[1:3]) == ("ä", "a", ["", "\ufffd\ufffd"])
+    assert words.stored == stored[16:]
 
 
 def test_parts_are_read_as_one_model_from_any_of_them(tmp_path: Path) -> None:
@@ -153,6 +168,8 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], None]
         assert sum(tensor.data.nbytes for tensor in found.tensors.values()) <= len(content)
         for tensor in found.tensors.values():
             tensor.floats()
+        for stated in found.metadata.values():
+            assert not isinstance(stated, Strings) or len(list(stated)) == len(stated)
 
     return read
 

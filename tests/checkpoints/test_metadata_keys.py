@@ -49,6 +49,7 @@ READ: dict[str, tuple[str, ...]] = {
     "olmoe": (_RMS, *RULES),
     "gpt-oss": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
     "seed_oss": (_RMS,),
+    "lfm2": (_RMS, "shortconv.l_cache", "attention.sliding_window"),
     "mistral3": (
         _RMS, "attention.temperature_scale", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
         "rope.scaling.yarn_log_multiplier",
@@ -126,6 +127,7 @@ OTHERS: dict[str, Any] = {
     "expert_weights_norm": False, "expert_weights_scale": 3.0, "attn_logit_softcapping": 2.0,
     "final_logit_softcapping": 3.0, "attention.temperature_scale": 0.9, "rope.scaling.yarn_beta_fast": 4.0,
     "rope.scaling.yarn_beta_slow": 2.0, "rope.scaling.yarn_log_multiplier": 0.5,
+    "shortconv.l_cache": 5,
 }  # fmt: skip
 """Values that tiny models do not have."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -219,6 +221,16 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "countless layers": ("llama", {"block_count": 1 << 30}, "cannot compute"),
     "scaled by an unknown rule": ("llama", {"rope.scaling.type": "dynamic"}, "'dynamic'"),
     "a start of positions below zero": ("llama", {"rope.scaling.factor": -4.0}, "no model can have"),
+    "a convolution of one position": ("lfm2", {"shortconv.l_cache": 1}, "'shortconv.l_cache'"),
+    "a convolution without a length": ("lfm2", {"shortconv.l_cache": None}, "does not state 'shortconv.l_cache'"),
+    "a convolution over a text": ("lfm2", {"shortconv.l_cache": 65}, "over 65 positions .*at most 64 are computed"),
+    "attention in another layer": (
+        "lfm2", {"attention.head_count_kv": [2, 0, 0, 2, 0]}, "no tensor 'blk.0.attn_q.weight'",
+    ),
+    "no attention at all": ("lfm2", {"attention.head_count_kv": [0] * 5}, "'attention.head_count_kv'"),
+    "attention of other heads": ("lfm2", {"attention.head_count_kv": [0, 2, 0, 1, 0]}, "layers of different sizes"),
+    "kinds of fewer layers": ("lfm2", {"attention.head_count_kv": [0, 2]}, "states 2 values as .*but has 5 layers"),
+    "layers without attention": ("llama", {"attention.head_count_kv": [2, 0]}, "cannot compute"),
     "a switch as a number": ("gptneox", {"use_parallel_residual": 1}, "'use_parallel_residual'"),
 }  # fmt: skip
 
@@ -324,6 +336,18 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "joined heads": ("gpt2", {"blk.0.attn_qkv.weight": _zeros(64, HIDDEN)}, "attn_qkv.weight"),
     "positions": ("gpt2", {"position_embd.weight": _zeros(9, HIDDEN)}, "position_embd.weight' has the shape"),
     "factors": ("llama", {"rope_freqs.weight": _zeros(3)}, r"rope_freqs.weight' has the shape \[3\] instead of \[8\]"),
+    "a convolution of another length": (
+        "lfm2", {"blk.2.shortconv.conv.weight": _zeros(64, 4)}, r"the shape \[64, 4\] instead of \[64, 3\]",
+    ),
+    "no convolution": ("lfm2", {"blk.0.shortconv.conv.weight": None}, "no tensor 'blk.0.shortconv.conv.weight'"),
+    "what a convolution reads": (
+        "lfm2", {"blk.0.shortconv.in_proj.weight": _zeros(128, 64)}, r"\[128, 64\] instead of \[192, 64\]",
+    ),
+    "a bias of a convolution": ("lfm2", {"blk.0.shortconv.conv.bias": _zeros(64)}, "does not compute for 'lfm2'"),
+    "a bias before it": ("lfm2", {"blk.0.shortconv.in_proj.bias": _zeros(192)}, "does not compute for 'lfm2'"),
+    "attention beside a convolution": ("lfm2", {"blk.0.attn_q.weight": _zeros(64, 64)}, "attn_q.weight', which"),
+    "norms of no keys": ("lfm2", {"blk.0.attn_k_norm.weight": _zeros(16)}, "attn_k_norm.weight', which"),
+    "two last norms": ("lfm2", {"output_norm.weight": _zeros(64)}, "'token_embd_norm.weight', which"),
     "no output layer": ("olmo2", {"output.weight": None}, "no output layer"),
     "fewer rows than tokens": ("llama", {"token_embd.weight": _zeros(28, HIDDEN)}, "has 30 tokens, but.*has 28 rows"),
     "more rows than tokens": ("llama", {"token_embd.weight": _zeros(40, HIDDEN)}, "has 30 tokens, but.*has 40 rows"),

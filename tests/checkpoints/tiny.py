@@ -116,9 +116,19 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gptneox": {"rope.dimension_count": 4, "use_parallel_residual": True, "attention.head_count_kv": HEADS},
     "gptneox, sequential": {"use_parallel_residual": False, "attention.head_count_kv": HEADS},
     "cohere2": {"attention.sliding_window": 16, "logit_scale": 0.5},
+    "lfm2": {
+        "attention.head_count_kv": [0, KV_HEADS, 0, KV_HEADS, 0], "shortconv.l_cache": 3, "rope.freq_base": 1_000_000.0,
+    },
+    "lfm2, window": {
+        "attention.head_count_kv": [KV_HEADS, 0, 0, KV_HEADS, 0], "shortconv.l_cache": 4,
+        "attention.sliding_window": 16,
+    },
 }  # fmt: skip
 """What each states besides the common sizes. A name may go on behind a comma."""
-LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5}
+LAYERS = {
+    "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
+    "lfm2": 5,
+}  # fmt: skip
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 BIASED = ("starcoder2", "gpt2", "gptneox")
@@ -157,7 +167,7 @@ def tiny(name: str, seed: int = 0) -> Checkpoint:
     metadata |= letters_tokenizer()
     made = _Tensors(name, stated, np.random.default_rng(seed))
     vocabulary = len(metadata["tokenizer.ggml.tokens"])
-    tensors = {"token_embd.weight": 3 * made.matrix(vocabulary, HIDDEN), **made.norm("output_norm")}
+    tensors = {"token_embd.weight": 3 * made.matrix(vocabulary, HIDDEN), **made.norm(last_norm(kind))}
     if name in UNTIED:
         tensors["output.weight"] = 3 * made.matrix(vocabulary, HIDDEN)
     if name == "llama, rope factors":
@@ -168,8 +178,13 @@ def tiny(name: str, seed: int = 0) -> Checkpoint:
     if kind == "gpt2":
         tensors["position_embd.weight"] = made.matrix(CONTEXT, HIDDEN)
     for layer in range(layers):
-        tensors |= {f"blk.{layer}.{part}": weights for part, weights in made.block().items()}
+        tensors |= {f"blk.{layer}.{part}": weights for part, weights in made.block(layer).items()}
     return metadata, tensors
+
+
+def last_norm(kind: str) -> str:
+    """The name of the last norm in GGUF files of an architecture."""
+    return "token_embd_norm" if kind == "lfm2" else "output_norm"
 
 
 class _Tensors:
@@ -180,10 +195,13 @@ class _Tensors:
         self.kind = name.partition(",")[0]
         self.size = stated.get("attention.key_length", HIDDEN // HEADS)
         self.stated = stated
-        self.queries, self.keys = HEADS * self.size, stated["attention.head_count_kv"] * self.size
+        heads = stated["attention.head_count_kv"]
+        self.heads_by_layer = heads if isinstance(heads, list) else [heads] * stated["block_count"]
+        self.queries, self.keys = HEADS * self.size, max(self.heads_by_layer) * self.size
 
-    def block(self) -> dict[str, Any]:
-        found = {**self._attention(), **self._feed_forward()}
+    def block(self, layer: int) -> dict[str, Any]:
+        mixer = self._attention() if self.heads_by_layer[layer] else self._convolution()
+        found = {**mixer, **self._feed_forward()}
         before = [] if self.kind in ("olmo2", "exaone4") else ["attn_norm", "ffn_norm"]
         if self.kind in ("gpt-oss", "seed_oss"):
             before[1] = "post_attention_norm"
@@ -207,7 +225,7 @@ class _Tensors:
         found = {f"{part}.weight": weights for part, weights in parts.items()}
         if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", "seed_oss", *BIASED) or self.name in _BIASED_QUERIES:
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
-        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4"):
+        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2"):
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
         if self.name == "stablelm, head norms":
             for part, width in (("q", self.queries), ("k", self.keys)):
@@ -216,6 +234,14 @@ class _Tensors:
         if self.kind in ("olmo2", "olmoe"):
             found |= self.norm("attn_q_norm", self.queries) | self.norm("attn_k_norm", self.keys)
         return found | self._layer("attn_output", HIDDEN, self.queries)
+
+    def _convolution(self) -> dict[str, Any]:
+        """LFM2's, whose products are as large as what attention adds."""
+        return {
+            "shortconv.in_proj.weight": 1.5 * self.matrix(3 * HIDDEN, HIDDEN),
+            "shortconv.conv.weight": self.bias(HIDDEN * self.stated["shortconv.l_cache"]).reshape(HIDDEN, -1),
+            "shortconv.out_proj.weight": self.matrix(HIDDEN, HIDDEN),
+        }
 
     def _feed_forward(self) -> dict[str, Any]:
         if "expert_count" in self.stated:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from onward.cli.root import root
 
-from ..processes import served
+from ..listening import served_here
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +44,6 @@ def create(*arguments: str, stdin: str | bytes | None = None) -> Result:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
-    """The address of a real server of the toy model, /v1 included."""
-    with served(model="toy") as url:
+    """The address of a server of the toy model on a real socket, /v1 included."""
+    with served_here() as url:
         yield url + "/v1"

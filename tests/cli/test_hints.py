@@ -134,3 +134,14 @@ def test_advice_names_what_the_running_command_has(monkeypatch: pytest.MonkeyPat
     assert onward("tokenize", "x").stderr == named
     kept = "onward: The disk is full: set --cache-dir to another folder, or pass --tokenizer NAME=MODEL.\n"
     assert onward("serve", "--port", "0", "toy").stderr.endswith(kept)
+
+
+def test_commands_in_errors_begin_with_what_the_program_was_called_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.models.registry.program", lambda: ".venv/bin/onward")
+    unknown = " ".join(onward("run").stderr.split())
+    assert unknown.endswith(".venv/bin/onward completions create 'Once upon a time'")
+    missing = " ".join(onward("models", "show", "org/nowhere").stderr.split())
+    assert "download it with `.venv/bin/onward pull org/nowhere`" in missing
+    assert hints.runnable("onward: see /opt/onward x, and `onward serve`") == (
+        "onward: see /opt/onward x, and `.venv/bin/onward serve`"
+    )

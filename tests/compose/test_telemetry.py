@@ -63,6 +63,7 @@ class Collector:
                     headers = {name.lower(): value for name, value in self.headers.items()}
                     collector.requests.append((self.path, headers, message))
                 self.send_response(collector.status)
+                self.send_header("location", "/elsewhere")
                 self.send_header("content-length", "0")
                 self.end_headers()
 
@@ -298,6 +299,16 @@ def test_a_collector_that_is_away_is_said_once_and_found_again(
         assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
+@pytest.mark.parametrize("status", [302, 307])
+def test_spans_that_are_answered_with_a_redirect_are_not_taken(status: int, tracer_of: Any, caplog: Any) -> None:
+    with collecting() as collector:
+        collector.status = status
+        tracer = tracer_of(collector.url)
+        tracer.add(span())
+        wait_for(lambda: tracer.counts() == {"exported": 0, "dropped": 0, "failed": 1})
+        wait_for(lambda: f"{collector.url}/v1/traces takes no traces (it answers {status})" in caplog.text)
+
+
 def test_why_a_collector_takes_none_is_said_without_what_may_be_secret(
     tracer_of: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,7 +336,7 @@ def test_what_the_exporter_raises_itself_is_not_in_the_log_either(
     caplog.set_level(logging.DEBUG)
     sender = telemetry.Sender("http://127.0.0.1:1/v1/traces")
     monkeypatch.setattr(sender._exporter, "export", fails)
-    assert not sender.send(b"") and sender.problem == "InvalidHeader"
+    assert not sender.send(b"") and sender.problem == "a header of OTEL_EXPORTER_OTLP_HEADERS is not valid"
     assert "secret" not in caplog.text
     sender.close()
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx2
 import openai
 import pytest
-import uvicorn
 
 from onward.errors import Overloaded
 from onward.server.app import make_app
-from onward.server.connection import server_config
-from onward.server.process import bind
+from tests.listening import listening
 from tests.server.fakes import STORY, FakeBackend, Step, delta, settings
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
@@ -23,18 +20,8 @@ from tests.waiting import PATIENCE_SECONDS, wait_for
 @contextmanager
 def served(backend: FakeBackend, *keys: str) -> Iterator[str]:
     """Serve the application on a thread of this process; yields its base URL."""
-    server = uvicorn.Server(server_config(make_app(backend, settings(api_key=keys, access_log=False))))
-    listener = bind("127.0.0.1", 0)
-    port = listener.getsockname()[1]
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
-    thread.start()
-    while not server.started:
-        thread.join(0.005)
-    try:
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.should_exit = True
-        thread.join()
+    with listening(make_app(backend, settings(api_key=keys, access_log=False))) as url:
+        yield f"{url}/v1"
 
 
 def test_keys_are_required_and_accepted() -> None:

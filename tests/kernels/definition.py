@@ -298,3 +298,21 @@ def _step(state: tuple[Any, Any, Floats], query: Floats, keys: Floats, values: F
     for t in range(len(keys)):
         sums = fma(values[t], np.full(len(query), weights[t]), sums)
     return new, fma(weight, factor, lanes[0])[()], sums
+
+
+# short convolutions
+
+
+def convolved(rows: Floats, weights: Floats, dtype: Any) -> Floats:
+    """All positions of a sequence: rows [positions, 3 * width], weights [length, width]; what is kept of a position has
+    a type."""
+    before, after, x = np.split(rows, 3, axis=1)
+    limit = np.finfo(np.float16).max if dtype == np.float16 else np.inf
+    kept = np.clip(before * x, -limit, limit).astype(dtype).astype(np.float32)
+    sums = np.zeros_like(kept)
+    for position in range(len(rows)):
+        for tap in range(len(weights)):
+            if (earlier := position - len(weights) + 1 + tap) >= 0:
+                sums[position] = fma(kept[earlier], weights[tap], sums[position])
+    found: Floats = after * sums
+    return found

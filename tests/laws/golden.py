@@ -28,6 +28,7 @@ NAMES = (
     "llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3", "starcoder2", "granite", "smollm3", "olmo2", "stablelm",
     "gpt2", "gptneox", "cohere2", "llama, experts", "olmoe", "qwen2moe", "granitemoe", "granitemoe, shared", "mellum",
     "gpt-oss", "gemma", "gemma2", "glm4", "exaone4, window", "seed_oss", "internlm2", "mistral3",
+    "lfm2",
 )  # fmt: skip
 
 PRECISIONS: tuple[Precision, ...] = ("fast", "exact")

@@ -11,12 +11,11 @@ from typing import Any
 
 import httpx2
 
-from onward.cli.settings_command import SettingsCommand
 from onward.compose import compose
 from onward.compose.team import open_team
 from onward.loop_thread import LoopThread
 from onward.server.app import make_app
-from onward.settings import Settings
+from tests.listening import parsed
 
 from .servers import COMPLETIONS, KEY, Answer, Server
 
@@ -28,9 +27,7 @@ class InProcess(Server):
     """The application that `onward serve` would serve with these flags, called as uvicorn calls it, on `loop`."""
 
     def __init__(self, loop: LoopThread, *flags: str, model: str | Path = "toy") -> None:
-        settings: Settings = SettingsCommand("serve", callback=lambda resolved: resolved.settings).main(
-            ["--model", str(model), "--no-access-log", *flags], standalone_mode=False
-        )
+        settings = parsed("--model", str(model), *flags)
         self.url = f"http://{HOST}"
         self._key = {"authorization": f"Bearer {KEY}"} if KEY in flags else {}
         self._loop = loop

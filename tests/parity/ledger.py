@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from onward.service.keys import create_key
 from onward.service.ledger import write_row

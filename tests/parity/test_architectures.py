@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onward.loop_thread import LoopThread
 from onward.model_files.toy import END
 from tests.checkpoints.making import floats, write_gguf
-from tests.checkpoints.tiny import HIDDEN, tiny
+from tests.checkpoints.tiny import HIDDEN, last_norm, tiny
 from tests.engines.upstreams.byte_model import CONTEXT, byte_vocabulary
 
 from .in_process import InProcess
@@ -25,19 +25,19 @@ from .rows import ROWS
 
 ARCHITECTURES = (
     "gpt-oss", "gemma", "gemma2", "glm4", "exaone4, window", "seed_oss", "internlm2", "olmo2, window", "mistral3",
-    "qwen3moe", "mellum", "granitemoe, shared",
+    "qwen3moe", "mellum", "granitemoe, shared", "lfm2",
 )  # fmt: skip
 TURNS = 3
 """On how many of them each row runs. All of them pass with as many as there are, which takes a minute and a half."""
 LETTERS = [*range(ord("a"), ord("z") + 1), ord(" ")]
 OF_INPUTS = (
     "attn_q", "attn_k", "attn_v", "ffn_up", "ffn_gate", "ffn_gate_inp", "ffn_up_exps", "ffn_gate_exps", "ffn_up_shexp",
-    "ffn_gate_shexp",
+    "ffn_gate_shexp", "shortconv.in_proj",
 )  # fmt: skip
 """Tensors of a layer that read what comes before it."""
 SHARES = {
     "gpt-oss": 0.1, "gemma": 5.0, "gemma2": 12.0, "glm4": 1.8, "exaone4": 0.8, "seed_oss": 0.5, "mistral3": 0.5,
-    "qwen3moe": 0.8, "granitemoe": 7.0,
+    "qwen3moe": 0.8, "granitemoe": 7.0, "lfm2": 0.1,
 }  # fmt: skip
 """By how much what layers add is multiplied, so that texts have mostly letters, and not always the same one. 1: not."""
 _DRAFTED = "what is drafted depends on what steps cost at that moment"
@@ -63,13 +63,13 @@ def write_letters_model(path: Path, name: str) -> Path:
     is_tied = "output.weight" not in tensors  # then a token is followed by itself unless layers add much to it
     share = SHARES.get(kind, 1.0)
     for tensor, weights in tensors.items():
-        part = tensor.split(".")[2] if tensor.startswith("blk.") else ""
+        part = ".".join(tensor.split(".")[2:-1]) if tensor.startswith("blk.") else ""
         if tensor.endswith("attn_v.bias"):
             weights *= 0.05  # what is the same after every token
         if weights.ndim > 1 and part in OF_INPUTS:
             weights *= 4.0 if is_tied else 1.0
             weights[..., 0] = 0.0
-        if part in ("attn_output", "ffn_down", "ffn_down_exps", "ffn_down_shexp"):
+        if part in ("attn_output", "shortconv.out_proj", "ffn_down", "ffn_down_exps", "ffn_down_shexp"):
             tensors[tensor] = _without_first(share * weights, is_experts="exps" in part)
         if part in ("post_attention_norm", "post_ffw_norm") and kind not in ("gpt-oss", "seed_oss"):
             tensors[tensor] = share * weights
@@ -82,7 +82,7 @@ def write_letters_model(path: Path, name: str) -> Path:
             weights[LETTERS, 0] = 8.0
             weights[END, 0] = 7.0
             tensors[tensor] = weights
-    tensors["output_norm.weight"] = np.ones(HIDDEN, np.float32)
+    tensors[f"{last_norm(kind)}.weight"] = np.ones(HIDDEN, np.float32)
     return write_gguf(path, metadata, {tensor: floats(weights) for tensor, weights in tensors.items()})
 
 

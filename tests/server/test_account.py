@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from sqlalchemy import select
 
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
@@ -18,6 +19,7 @@ from onward.engine.job import Job
 from onward.model_files.toy import END, ToyTokenizer
 from onward.models.registry import ListedModel
 from onward.server.app import App, make_app
+from onward.service import team as team_module
 from onward.service.limits import Limits
 from onward.service.tables import REQUESTS
 from onward.service.team import Team
@@ -26,6 +28,7 @@ from tests.backends.scripted_engine import Script, ScriptedEngine, decoding, rep
 from tests.server.fakes import Call, completion, in_loop, settings
 from tests.server.streams.resumable import id_of, resumable, resume
 from tests.server.test_running_team import store_with
+from tests.service.test_spool import SteppedSpool
 from tests.waiting import PATIENCE_SECONDS, until
 
 PROMPT_TOKENS = 2
@@ -213,6 +216,34 @@ def test_a_stream_whose_client_leaves_is_billed_until_then(tmp_path: Path) -> No
         await call.done()
         assert await served.counts() == Counts(200, 3, 3, 3, "")
         gate.open()
+
+    serving(tmp_path, gate, test)
+
+
+def test_what_a_killed_server_has_delivered_is_in_its_spool_100_ms_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spools: list[SteppedSpool] = []
+
+    def stepped(*given: Any) -> SteppedSpool:
+        spools.append(SteppedSpool(*given))
+        return spools[0]
+
+    monkeypatch.setattr(team_module, "Spool", stepped)
+    gate = Gate("abc", "defg")
+
+    async def test(served: Served) -> None:
+        (spool,) = spools
+        call = served.ask(stream=True, max_tokens=7)
+        await until(lambda: spool._waiting)
+        assert not call.body, "nothing is sent before the request has a row"
+        spool.run_until(spool.now)
+        await call.until(4)
+        spool.run_until(spool.now + 0.1)
+        ((row,),) = [[each.row for each in entries.values()] for _, entries in spool.left[-1:]]
+        assert (row.status, row.delivered_tokens, row.completion_tokens) == (200, 3, 3)
+        gate.open()
+        await call.done()
 
     serving(tmp_path, gate, test)
 

@@ -217,11 +217,21 @@ def test_what_cannot_be_done_is_a_sentence_and_not_audited(tmp_path: Path) -> No
     serving(tmp_path, test)
 
 
-def test_nothing_is_changed_while_it_cannot_be_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("", {"model": "tiny"}),
+        ("/v1/load_lora_adapter", {"lora_name": "poet", "lora_path": "poet"}),
+        ("/v1/unload_lora_adapter", {"lora_name": "poet"}),
+    ],
+)
+def test_nothing_is_changed_while_it_cannot_be_audited(
+    path: str, body: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test(served: Served, models: FakeModels) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(type(served.store), "begin", lambda store: (_ for _ in ()).throw(DatabaseAway("it is away")))
-            call = await served.call("POST", "", {"model": "tiny"})
+            call = await served.call("POST", path, body)
             assert (call.status, call.headers["retry-after"]) == (503, "5")
         assert served.audit == []
 

@@ -6,12 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from onward.errors import ModelNameError, SetupError
 from onward.server.admin import NOT_ADMIN, NOT_LIVE
 from onward.server.app import make_app
-from onward.service.store import DatabaseAway
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
 from tests.server.test_admin import FakeModels, Served, serving
 
@@ -109,16 +106,6 @@ def test_what_cannot_be_done_has_vllm_s_shape_and_is_not_audited(tmp_path: Path)
         served.backend.drain()
         assert (await served.call("POST", *REQUESTS[1])).status == 503
         assert served.audit == []
-
-    serving(tmp_path, test)
-
-
-def test_nothing_is_changed_while_it_cannot_be_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(served: Served, models: FakeModels) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(type(served.store), "begin", lambda store: (_ for _ in ()).throw(DatabaseAway("it is away")))
-            call = await served.call("POST", *REQUESTS[0])
-            assert (call.status, call.headers["retry-after"]) == (503, "5")
 
     serving(tmp_path, test)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import urllib.parse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from onward.server.app import make_app
 from onward.server.organization import BAD_TOKEN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from onward.service.batches import cancel_batch, create_batch, find_batch
 from onward.service.desk import Desk
 from onward.service.files import add_part, begin_upload, delete_file, find_file, finish_upload, read_parts
 from onward.service.limits import NO_LIMITS
-from onward.service.lines import MAX_STRIKES, RUNNING, SUSPECT_LOSSES, drop_lines
+from onward.service.lines import MAX_STRIKES, RUNNING, SUSPECT_LOSSES, drop_lines, give_back
 from onward.service.reservations import beat, leave
 from onward.service.store import Store
 from onward.service.tables import BATCHES, LINES
@@ -72,6 +73,7 @@ class Dialect:
 
     on_line: Callable[[BatchLine], Awaitable[None]] | None = None
     valid: bool = True
+    weights: dict[str, int] = field(default_factory=dict)
     computed: list[int] = field(default_factory=list)
     running: int = 0
     most_running: int = 0
@@ -90,6 +92,9 @@ class Dialect:
 
     def key_is_valid(self, key_id: str) -> bool:
         return self.valid
+
+    def weight_of(self, key_id: str) -> int:
+        return self.weights.get(key_id, 1)
 
     async def compute(self, line: BatchLine) -> Computed:
         self.running += 1
@@ -134,7 +139,7 @@ class Face:
 
     async def kill(self) -> None:
         """End as a process that was killed: nothing is given back, until others notice."""
-        self.runner._give_back = lambda *_, **__: None  # type: ignore[method-assign]
+        self.desk.ensure = lambda *_: None  # type: ignore[method-assign]
         await self.stop()
 
 
@@ -150,6 +155,16 @@ class LossyStore(BreakingStore):
     def begin(self) -> Iterator[Connection]:
         self.is_away, self.forgets = (self._rng.random() < chance for chance in (0.1, 0.2))
         self.num_lost += self.forgets
+        with super().begin() as connection:
+            yield connection
+
+
+class ForgetfulStore(BreakingStore):
+    """One whose database goes away when it has committed a transaction that has set `forgets`."""
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        self.forgets = False
         with super().begin() as connection:
             yield connection
 
@@ -406,6 +421,65 @@ def test_keys_share_the_lines_that_run(store: Store, clock: Clock) -> None:
         await ended(store, first)
 
     with_face(store, Dialect(note), test)
+
+
+def test_keys_share_the_lines_that_run_by_their_weight(store: Store, clock: Clock) -> None:
+    """Of eight lines, six are of the key with weight 3, though all were of it before the other one came."""
+    running: Counter[str] = Counter()
+    first_ones, later_ones = asyncio.Event(), asyncio.Event()
+
+    async def wait(line: BatchLine) -> None:
+        running[line.key_id] += 1
+        await (first_ones if line.key_id == KEY and line.number <= 8 else later_ones).wait()
+        running[line.key_id] -= 1
+
+    async def test(_: Face) -> None:
+        first = submit(store, clock, numbers(20))
+        await until(lambda: running[KEY] == 8)
+        second = submit(store, clock, numbers(20), key="key_b")
+        await until(lambda: look(store, second, "key_b").status == "in_progress")
+        first_ones.set()
+        await until(lambda: look(store, first).num_completed == 7 and running.total() == 8)
+        assert running == {KEY: 6, "key_b": 2}
+        later_ones.set()
+
+    with_face(store, Dialect(wait, weights={KEY: 3, "key_b": 1}), test, max_lines=8)
+
+
+def test_a_line_that_was_given_back_is_not_given_back_again_while_it_is_computed(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes away when it has just committed that a line waits again, and nobody hears of that."""
+    forgetful = ForgetfulStore(store._engine, store.clock)
+    num_given_back, attempts, losses = 0, 0, []
+
+    def forgotten(connection: Connection, **given: Any) -> None:
+        nonlocal num_given_back
+        give_back(connection, **given)
+        num_given_back += 1
+        forgetful.forgets = num_given_back == 1
+
+    async def lost_once(line: BatchLine) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise EngineLost
+        await until(lambda: num_given_back == 2)
+        with store.read() as connection:
+            losses.append(connection.execute(select(LINES.c.state, LINES.c.losses)).one())
+
+    monkeypatch.setattr(batch_runner, "give_back", forgotten)
+
+    async def run() -> StoredBatch:
+        face = Face(store, "face", Dialect(lost_once), written=forgetful)
+        face.start()
+        try:
+            return await ended(store, submit(store, clock, numbers(1)))
+        finally:
+            await face.stop()
+
+    assert asyncio.run(run()).num_completed == 1
+    assert attempts == 2 and losses == [(RUNNING, 1)]
 
 
 def test_an_engine_that_is_lost_gives_its_lines_back_and_finds_the_one_that_ends_it(store: Store, clock: Clock) -> None:

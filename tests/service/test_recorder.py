@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Connection, select
 
 from onward.service import recorder as recorder_module
 from onward.service.grant import Grant
 from onward.service.limits import Limits, Reservation
-from onward.service.recorder import Recorder
+from onward.service.recorder import GATHER_SECONDS, Recorder
 from onward.service.records import LedgerRow
 from onward.service.spool import Spool
 from onward.service.spool_file import SpoolEntry
 from onward.service.store import DatabaseAway, Store
 from onward.service.tables import REQUESTS
 from onward.service.writer import Writer
-from tests.server.fakes import in_loop
+from tests.server.fakes import in_loop, skip
 from tests.waiting import until
 
 from .test_ledger import EMPTY, count
@@ -70,7 +71,7 @@ class Bench:
     def rows(self) -> dict[str, LedgerRow]:
         with self.store.read() as connection:
             found = connection.execute(select(REQUESTS)).mappings().all()
-        names = LedgerRow.__dataclass_fields__
+        names = LedgerRow.__struct_fields__
         return {row["id"]: LedgerRow(**{name: row[name] for name in names}) for row in found}
 
 
@@ -107,13 +108,29 @@ def test_what_a_key_waits_for_is_written_at_once(store: Store, tmp_path: Path, m
     @in_loop
     async def test() -> None:
         with bench_of(store, tmp_path) as bench:
+            bench.end("first")
+            await bench.settled()
             bench.end("gathered")
             bench.end("r", grant, "reserved", completion_tokens=5)
             await until(lambda: not reserved(store))
-            assert bench.writer.num_operations == 1 and bench.spool.num_waiting
+            assert bench.writer.num_operations == 2 and bench.spool.num_waiting
 
     test()
-    assert usage_of(store, grant).day_tokens == 5 and count(store) == 2
+    assert usage_of(store, grant).day_tokens == 5 and count(store) == 3
+
+
+def test_rows_that_come_one_by_one_are_written_once_per_second(store: Store, tmp_path: Path) -> None:
+    @in_loop
+    async def test() -> None:
+        with bench_of(store, tmp_path) as bench:
+            for number in range(40):
+                bench.end(f"r{number}")
+                await skip(GATHER_SECONDS / 10)
+                await asyncio.sleep(0)
+            await bench.settled()
+            assert 4 <= bench.writer.num_operations <= 6 and count(store) == 40
+
+    test()
 
 
 def test_a_row_that_cannot_be_written_holds_up_no_other(store: Store, tmp_path: Path) -> None:

@@ -6,17 +6,21 @@ import errno
 import signal
 import subprocess
 import sys
+import tempfile
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from onward.errors import SetupError
 from onward.service import spool as spool_module
 from onward.service.spool import Spool
-from onward.service.spool_file import Progress, SpoolEntry, SpoolFile, read_entries
+from onward.service.spool_file import SpoolEntry, SpoolFile, SpoolProgress, read_entries
+from tests.examples import examples
 from tests.server.fakes import in_loop
 from tests.waiting import until, wait_for
 
@@ -24,7 +28,7 @@ from .test_ledger import EMPTY
 
 VICTIM = """
 import asyncio, sys, time
-from dataclasses import replace
+from msgspec.structs import replace
 from pathlib import Path
 from typing import Any
 from onward.service.spool import Spool
@@ -35,7 +39,7 @@ spool.begin(running("runs", counts))
 spool.begin(running("ends", counts))
 spool.end(entry("ends", completion_tokens=9))
 spool.end(done := entry("done"))
-spool.drop(done.row)
+spool.drop([done.row])
 asyncio.run(spool.flushed())
 counts[0] = 7
 asyncio.run(spool.flushed())
@@ -51,12 +55,36 @@ def entry(id: str, **given: Any) -> SpoolEntry:
 def running(id: str, counts: list[int]) -> SpoolEntry:
     """A running request: `counts` has the tokens of its completion."""
 
-    def progress() -> Progress:
+    def progress() -> SpoolProgress:
         return (5, 200, 3, 0, counts[0], counts[0], counts[0], 1, 0, 0, "")
 
     found = entry(id)
     found.progress = progress
     return found
+
+
+class SteppedSpool(Spool):
+    """A spool that takes its turns when a test moves its clock on, each `late` seconds after it is due. A turn takes
+    `writing` seconds. `left` has what a server that is killed leaves: from when on the file has which entries."""
+
+    def __init__(self, folder: Path, face: str = "stepped", *_: Any, late: float = 0.0, writing: float = 0.0) -> None:
+        self.now = 1000.0
+        self.left: list[tuple[float, dict[str, SpoolEntry]]] = []
+        self._late = late
+        self._writing = writing
+        super().__init__(folder, face, monotonic=lambda: self.now)
+
+    def _run(self) -> None:
+        """The thread does nothing."""
+
+    def run_until(self, moment: float) -> None:
+        while (due := (self.now if self._wake.is_set() else self.now + self._pause()) + self._late) <= moment:
+            self.now = due
+            self._wake.clear()
+            self._turn()
+            self.now += self._writing
+            self.left.append((self.now, {each.row.id: each for each in read_entries(self._file.path)}))
+        self.now = max(self.now, moment)
 
 
 def files(folder: Path) -> list[str]:
@@ -83,7 +111,7 @@ def test_the_next_server_adopts_what_a_killed_one_left(tmp_path: Path) -> None:
     assert files(folder) == ["next"]
     last = Spool(folder, "last")
     for each in last.ended():
-        last.drop(each.row)
+        last.drop([each.row])
     last.close()
     assert files(folder) == []
 
@@ -98,6 +126,43 @@ def test_a_server_that_lives_adopts_too_and_says_so(tmp_path: Path, monkeypatch:
     wait_for(lambda: adopted)
     assert adopted == [1]
     spool.close()
+
+
+HAPPENINGS = st.tuples(
+    st.floats(0, 0.2), st.sampled_from(["token", "token", "token", "begin", "end"]), st.integers(0, 3)
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(HAPPENINGS, min_size=1, max_size=60), st.floats(0, 0.01), st.floats(0, 0.02))
+def test_a_token_is_in_the_file_100_ms_after_it_was_delivered(
+    happens: list[tuple[float, str, int]], late: float, writing: float
+) -> None:
+    """Whatever begins and ends meanwhile, where a turn begins at most 10 ms late and takes at most 20 ms."""
+    with tempfile.TemporaryDirectory() as folder:
+        spool = SteppedSpool(Path(folder), late=late, writing=writing)
+        counts: dict[str, list[int]] = {}
+        ended: set[str] = set()
+        delivered: list[tuple[float, str, int]] = []
+        moment = spool.now
+        for after, kind, number in happens:
+            moment += after
+            spool.run_until(moment)
+            id = str(number)
+            if kind == "begin" and id not in counts:
+                counts[id] = [0]
+                spool.begin(running(id, counts[id]))
+            elif kind == "token" and id in counts and id not in ended:
+                counts[id][0] += 1
+                delivered.append((moment, id, counts[id][0]))
+            elif kind == "end" and id in counts and id not in ended:
+                ended.add(id)
+                spool.end(entry(id, completion_tokens=counts[id][0], delivered_tokens=counts[id][0]))
+        spool.run_until(moment + 1)
+        spool.close()
+    for moment, id, count in delivered:
+        known = [entries for since, entries in spool.left if since <= moment + 0.1][-1]
+        assert known[id].row.delivered_tokens >= count, (moment, id, count)
 
 
 def test_an_entry_is_written_before_its_request_goes_on(tmp_path: Path) -> None:
@@ -153,7 +218,7 @@ def test_the_file_stays_small_and_has_what_is_needed(tmp_path: Path, monkeypatch
         for number in range(300):
             spool.end(each := entry(str(number)))
             if number != 100:
-                spool.drop(each.row)
+                spool.drop([each.row])
             if number % 10 == 0:
                 await spool.flushed()
         counts[0] = 4
@@ -170,7 +235,7 @@ def test_a_row_that_was_replaced_meanwhile_is_not_dropped(tmp_path: Path) -> Non
     spool = Spool(tmp_path, "a")
     spool.end(first := entry("x"))
     spool.end(entry("x", delivered_tokens=5))
-    spool.drop(first.row)
+    spool.drop([first.row])
     assert [each.row.delivered_tokens for each in spool.ended()] == [5]
     spool.close()
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from onward.service.records import LedgerRow
 from onward.service.spool_file import PROGRESS, SpoolEntry, lines, read_entries

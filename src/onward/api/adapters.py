@@ -14,7 +14,7 @@ from onward.api.errors import ErrorWords
 from onward.api.openai.errors import error_response
 from onward.api.openai.files import body
 from onward.api.operations import ref
-from onward.api.routes import Node
+from onward.api.routes import JsonObject
 from onward.errors import ApiError, InvalidRequest, NotFound
 
 TEXT = "text/plain"
@@ -100,7 +100,7 @@ def _body(error: ApiError) -> tuple[int, bytes, str]:
 ERRORS = ErrorWords(body=_body)
 
 
-def adapter_schemas() -> dict[str, Node]:
+def adapter_schemas() -> dict[str, JsonObject]:
     """Return the schema of the errors of these routes, by name."""
     nullable = {"type": ["string", "null"]}
     fields = {"message": {"type": "string"}, "type": {"type": "string"}, "param": nullable, "code": {"type": "integer"}}
@@ -108,14 +108,14 @@ def adapter_schemas() -> dict[str, Node]:
     return {"AdapterError": {"type": "object", "properties": {"error": error}, "required": ["error"]}}
 
 
-def _operation(name: str, summary: str, properties: dict[str, Node], required: tuple[str, ...]) -> Any:
+def _operation(name: str, summary: str, properties: dict[str, JsonObject], required: tuple[str, ...]) -> Any:
     schema = {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
     described = operation(
         name, summary, None, ("400", "403", "404", "408", "409", "413", "503"), media=TEXT,
         requestBody=body("application/json", schema),
     )  # fmt: skip
 
-    def with_errors(profile: Any) -> Node:
+    def with_errors(profile: Any) -> JsonObject:
         found = described(profile)
         for status, response in found["responses"].items():
             if status != "200":
@@ -125,7 +125,7 @@ def _operation(name: str, summary: str, properties: dict[str, Node], required: t
     return with_errors
 
 
-_NAME: Node = {"type": "string", "maxLength": MAX_NAME, "description": "The name that requests use as `model`."}
+_NAME: JsonObject = {"type": "string", "maxLength": MAX_NAME, "description": "The name that requests use as `model`."}
 LOAD = _operation(
     "loadLoraAdapter", "Load a LoRA adapter of a model, and serve it under a name of its own, by an admin key.",
     {

@@ -11,8 +11,8 @@ import msgspec
 from onward.api import refusals
 from onward.api.openai.files import body
 from onward.api.openai.response import WireObject, describe
-from onward.api.operations import Operation, get
-from onward.api.routes import JSON, Node
+from onward.api.operations import OpenAPIOperation, get
+from onward.api.routes import JSON, JsonObject
 from onward.backends.base import LiveModel
 from onward.errors import ApiError, InvalidRequest
 
@@ -126,7 +126,7 @@ def admin_schemas(ref_template: str) -> dict[str, Any]:
     return schemas
 
 
-EXAMPLE: Node = {
+EXAMPLE: JsonObject = {
     "id": "qwen-coder",
     "object": "admin.model",
     "status": "ready",
@@ -136,9 +136,9 @@ EXAMPLE: Node = {
     "running": 0,
     "waiting": 0,
 }
-LIST_EXAMPLE: Node = {"object": "list", "folders": ["/srv/models"], "data": [EXAMPLE]}
-DELETED_EXAMPLE: Node = {"id": "qwen-coder", "object": "admin.model.deleted", "deleted": True}
-_NEW: Node = {
+LIST_EXAMPLE: JsonObject = {"object": "list", "folders": ["/srv/models"], "data": [EXAMPLE]}
+DELETED_EXAMPLE: JsonObject = {"id": "qwen-coder", "object": "admin.model.deleted", "deleted": True}
+_NEW: JsonObject = {
     "type": "object",
     "properties": {
         "model": {
@@ -159,7 +159,7 @@ _NEW: Node = {
 
 def operation(
     name: str, summary: str, schema: str | None, errors: tuple[str, ...], *, media: str = JSON, **more: Any
-) -> Operation:
+) -> OpenAPIOperation:
     """Return the operation of a route for admin keys: see `operations.get`."""
     described = get(name, summary, media, schema=schema, errors=("401", *errors))
     return lambda profile: described(profile) | {"tags": ["Administration"], **more}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.api.parameter import Group, Kind, Parameter
+from onward.api.parameter import Parameter, ParameterGroup, ParameterKind
 from onward.sampling.filters import FILTERS
 
 LOGIT_EDITS = ("penalties", "dry")
@@ -12,7 +12,9 @@ SAMPLER_NAMES = (*LOGIT_EDITS, *(name for each in FILTERS.values() for name in (
 """What `samplers` may list: SAMPLERS, and other names of some."""
 
 
-def _extension(name: str, kind: Kind, group: Group, example: object, help: str, **changes: object) -> Parameter:
+def _extension(
+    name: str, kind: ParameterKind, group: ParameterGroup, example: object, help: str, **changes: object
+) -> Parameter:
     return Parameter(name=name, kind=kind, origin="extension", group=group, example=example, help=help, **changes)  # type: ignore[arg-type]
 
 

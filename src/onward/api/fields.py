@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from onward.api.core_parameters import OPENAI_PARAMETERS
 from onward.api.extension_parameters import EXTENSION_PARAMETERS
-from onward.api.parameter import Kind, Parameter
+from onward.api.parameter import Parameter, ParameterKind
 
 _BY_NAME = {parameter.name: parameter for parameter in (*OPENAI_PARAMETERS, *EXTENSION_PARAMETERS)}
 
@@ -33,13 +33,13 @@ def same(name: str, parameter: str, dialect: str, *, default: object = None, **c
     return replace(row, **changes)  # type: ignore[arg-type]
 
 
-def own(name: str, kind: Kind, dialect: str, help: str, **changes: object) -> Parameter:
+def own(name: str, kind: ParameterKind, dialect: str, help: str, **changes: object) -> Parameter:
     """Return a field that only the dialect has, and that acts."""
     row = Parameter(name=name, kind=kind, help=help, group="other", example=None, origin="extension", dialect=dialect)
     return replace(row, **changes)  # type: ignore[arg-type]
 
 
-def unused(name: str, kind: Kind, dialect: str, why: str, **changes: object) -> Parameter:
+def unused(name: str, kind: ParameterKind, dialect: str, why: str, **changes: object) -> Parameter:
     """Return a field that is checked and has no meaning here. `why` is a sentence for the documentation."""
     return own(name, kind, dialect, f"No meaning here: {why}", has_effect=False, **changes)
 

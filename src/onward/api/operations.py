@@ -9,10 +9,10 @@ from typing import Any
 from onward.api.openai.parameters import TABLES
 from onward.api.parameter import Profile
 from onward.api.request_schema import request_schema
-from onward.api.routes import Node
+from onward.api.routes import JsonObject
 from onward.api.seed import SEED_OF_REQUEST, SEED_OF_RESPONSE
 
-Operation = Callable[[Profile], Node]
+OpenAPIOperation = Callable[[Profile], JsonObject]
 
 _ERRORS = {
     "400": "The request is invalid.",
@@ -28,7 +28,7 @@ _ERRORS = {
     "503": "The server is overloaded or draining, or its engine has crashed. `Retry-After` is in seconds.",
 }
 
-_REQUEST_EXAMPLES: dict[str, Node] = {
+_REQUEST_EXAMPLES: dict[str, JsonObject] = {
     "text": {"model": "storyteller", "prompt": "Once upon a time", "max_tokens": 32},
     "stream": {
         "model": "storyteller",
@@ -51,16 +51,16 @@ _REQUEST_EXAMPLES: dict[str, Node] = {
 }
 
 
-def ref(name: str) -> Node:
+def ref(name: str) -> JsonObject:
     """Return a reference to a schema."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def complete_in_path(operation: str) -> Operation:
+def complete_in_path(operation: str) -> OpenAPIOperation:
     """Return the operation of a completions route whose URL names the model."""
     complete_here = complete(operation)
 
-    def described(profile: Profile) -> Node:
+    def described(profile: Profile) -> JsonObject:
         return complete_here(profile) | {
             "description": "The fields of CompletionRequest; the URL names the model, so `model` may be omitted.",
             "requestBody": _request_body(request_schema(profile, model_in_path=True), profile),
@@ -69,7 +69,7 @@ def complete_in_path(operation: str) -> Operation:
     return described
 
 
-def resume(suffix: str = "") -> Operation:
+def resume(suffix: str = "") -> OpenAPIOperation:
     """Return the operation that resumes a stream requested with `stream_options.resumable`."""
     operation = _get(
         f"resumeCompletion{suffix}",
@@ -77,7 +77,7 @@ def resume(suffix: str = "") -> Operation:
         schema=f"{'Linked' if suffix else ''}Completion",
         errors=("400", "401", "404", "500", "503"),
     )
-    events: Node = {"description": "Server-sent events.", "contentMediaType": "text/event-stream"}
+    events: JsonObject = {"description": "Server-sent events.", "contentMediaType": "text/event-stream"}
     operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": events}
     operation["responses"]["200"]["headers"] = SEED_OF_RESPONSE
     operation["responses"]["204"] = {"description": "Nothing follows the last event."}
@@ -85,13 +85,13 @@ def resume(suffix: str = "") -> Operation:
     return lambda _: operation | {"tags": ["Completions"], "parameters": [last_event]}
 
 
-def cancel(suffix: str = "") -> Operation:
+def cancel(suffix: str = "") -> OpenAPIOperation:
     """Return the operation that ends a stream."""
     operation = _get(f"cancelCompletion{suffix}", "End the work on a stream.", errors=("401", "404"))
     return lambda _: operation | {"tags": ["Completions"]}
 
 
-def _parameter(place: str, name: str, description: str) -> Node:
+def _parameter(place: str, name: str, description: str) -> JsonObject:
     return {"name": name, "in": place, "description": description, "schema": {"type": "string"}}
 
 
@@ -103,13 +103,13 @@ def get(
     schema: str | None = None,
     errors: tuple[str, ...] = ("401",),
     is_open: bool = False,
-) -> Operation:
+) -> OpenAPIOperation:
     """Return an operation that answers with a schema, or with a text of a media type. `is_open`: it needs no key."""
     described = _get(operation, summary, media, schema=schema, errors=errors)
     return lambda _: _open(described) if is_open else described
 
 
-def tokenize(suffix: str = "") -> Operation:
+def tokenize(suffix: str = "") -> OpenAPIOperation:
     ids = _post(f"tokenize{suffix}", "Token ids of a text.", "TokenizeRequest", "TokenizeResponse")
     ids["description"] = (
         "Where the dialect of llama-server is served, its request is taken too: `content` instead of `prompt`, "
@@ -118,12 +118,12 @@ def tokenize(suffix: str = "") -> Operation:
     return lambda _: ids
 
 
-def detokenize(suffix: str = "") -> Operation:
+def detokenize(suffix: str = "") -> OpenAPIOperation:
     text = _post(f"detokenize{suffix}", "The text of token ids.", "DetokenizeRequest", "DetokenizeResponse")
     return lambda _: text
 
 
-def apply_template(suffix: str = "") -> Operation:
+def apply_template(suffix: str = "") -> OpenAPIOperation:
     applied = _post(
         f"applyTemplate{suffix}", "A conversation as the prompt that the model's chat template makes of it.",
         "ApplyTemplateRequest", "ApplyTemplateResponse",
@@ -135,27 +135,27 @@ def apply_template(suffix: str = "") -> Operation:
     return lambda _: applied
 
 
-def health() -> Operation:
+def health() -> OpenAPIOperation:
     return lambda _: _open(_health())
 
 
-def _open(operation: Node) -> Node:
+def _open(operation: JsonObject) -> JsonObject:
     """Return a copy of an operation that needs no key."""
     responses = {status: answer for status, answer in operation["responses"].items() if status not in ("401", "429")}
     return operation | {"security": [], "responses": responses}
 
 
-def complete(operation: str, *, linked: bool = False) -> Operation:
+def complete(operation: str, *, linked: bool = False) -> OpenAPIOperation:
     """Return the operation of a completions route. The response of a linked one has `$schema` and a Link header."""
     return lambda profile: _complete(operation, profile, linked=linked)
 
 
-def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node:
-    complete: Node = {"application/json": {"schema": ref("LinkedCompletion" if linked else "Completion")}}
+def _complete(operation: str, profile: Profile, *, linked: bool = False) -> JsonObject:
+    complete: JsonObject = {"application/json": {"schema": ref("LinkedCompletion" if linked else "Completion")}}
     # OpenAPI 3.1 cannot describe event streams; tools apply a schema either to the body or to each event.
-    events: Node = {"description": "Server-sent events.", "contentMediaType": "text/event-stream"}
+    events: JsonObject = {"description": "Server-sent events.", "contentMediaType": "text/event-stream"}
     stream = {"text/event-stream": {"schema": events}}
-    answer: Node = {
+    answer: JsonObject = {
         "description": "The completion. With `stream`, server-sent events: each `data:` line holds one "
         "CompletionChunk, and `data: [DONE]` ends the stream. An error after the first event is one more event "
         "with an `error` object. Lines that begin with a colon are comments.",
@@ -175,7 +175,7 @@ def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node
     }
 
 
-def _request_body(schema: Node, profile: Profile) -> Node:
+def _request_body(schema: JsonObject, profile: Profile) -> JsonObject:
     """Return a body of this schema, with the examples that the profile accepts."""
     known = TABLES[profile].keys()
     examples = {name: {"value": value} for name, value in _REQUEST_EXAMPLES.items() if value.keys() <= known}
@@ -189,8 +189,8 @@ def _get(
     *,
     schema: str | None = None,
     errors: tuple[str, ...] = ("401",),
-) -> Node:
-    content: Node = {media: {"schema": ref(schema) if schema else {"type": "string"}}}
+) -> JsonObject:
+    content: JsonObject = {media: {"schema": ref(schema) if schema else {"type": "string"}}}
     if media.endswith("json") and schema is None:
         content = {media: {"schema": ref("JsonObject")}}
     return {
@@ -200,7 +200,7 @@ def _get(
     }
 
 
-def _post(operation: str, summary: str, request: str, answer: str) -> Node:
+def _post(operation: str, summary: str, request: str, answer: str) -> JsonObject:
     return {
         "operationId": operation,
         "summary": summary,
@@ -213,7 +213,7 @@ def _post(operation: str, summary: str, request: str, answer: str) -> Node:
     }
 
 
-def _health() -> Node:
+def _health() -> JsonObject:
     operation = _get("health", "Whether the server is ready, and each of its models.", schema="Health", errors=())
     operation["responses"]["503"] = operation["responses"]["200"] | {
         "description": "It is not: it is draining, an engine is being started again, or one has crashed."
@@ -221,14 +221,14 @@ def _health() -> Node:
     return operation
 
 
-def _errors(*statuses: str) -> Node:
+def _errors(*statuses: str) -> JsonObject:
     """Return these errors, and those that go with them: 403 with all, 429 with 401."""
     body = {"application/json": {"schema": ref("Error")}}
     listed = sorted({*statuses, "403", *(["429"] if "401" in statuses else [])})
     return {status: {"description": _ERRORS[status], "content": body} for status in listed}
 
 
-MODEL_ID: Node = {
+MODEL_ID: JsonObject = {
     "name": "id",
     "in": "path",
     "required": True,
@@ -237,7 +237,7 @@ MODEL_ID: Node = {
 }
 
 
-MODEL_QUERY: Node = {
+MODEL_QUERY: JsonObject = {
     "name": "model",
     "in": "query",
     "description": "A model id or alias; by default the first model.",

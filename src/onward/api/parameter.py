@@ -13,7 +13,7 @@ strict: only OpenAI's fields and limits. default: also the extensions and dialec
 rejected. lenient: unknown fields are ignored, the model may be omitted, and more stop strings are accepted.
 """
 
-Kind = Literal[
+ParameterKind = Literal[
     "string",
     "integer",  # a 64-bit JSON number without a fraction; not true, not 16.0
     "number",
@@ -37,7 +37,7 @@ Kind = Literal[
     "token_biases",  # array of pairs of a token id and a number or false, or an object as in logit_bias
 ]
 Origin = Literal["openai", "extension"]
-Group = Literal["prompt", "length", "sampling", "choices", "output", "stream", "other"]
+ParameterGroup = Literal["prompt", "length", "sampling", "choices", "output", "stream", "other"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,9 @@ class Parameter:
     """
 
     name: str
-    kind: Kind
+    kind: ParameterKind
     help: str
-    group: Group
+    group: ParameterGroup
     example: object
     default: object = None
     minimum: float | None = None

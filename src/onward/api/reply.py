@@ -11,7 +11,7 @@ from onward.completions.answer import Answer
 from onward.completions.delta import Delta, TokenCounts, merged
 from onward.errors import RequestCancelled
 
-Event = bytes | Iterator[bytes]
+ReplyEvent = bytes | Iterator[bytes]
 """One event of a stream, or a whole answer. One of megabytes is an iterator over its parts, each of which is encoded
 when it is taken, on a thread."""
 
@@ -28,7 +28,7 @@ class Reply(Protocol):
     def begin(self, answer: Answer) -> None:
         """The answer's model has accepted the request."""
 
-    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> list[Event]:
+    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> list[ReplyEvent]:
         """Add what one step generated, and return what a stream sends of it."""
         ...
 
@@ -37,7 +37,7 @@ class Reply(Protocol):
         """Whether the rest of the answer is not needed."""
         ...
 
-    async def end(self, counts: TokenCounts) -> list[Event]:
+    async def end(self, counts: TokenCounts) -> list[ReplyEvent]:
         """Return the last events of the stream, or the whole answer."""
         ...
 
@@ -45,10 +45,10 @@ class Reply(Protocol):
 class Sink(Protocol):
     """Receives what a reply writes. Each method waits while there is no room."""
 
-    async def send(self, events: list[Event]) -> None:
+    async def send(self, events: list[ReplyEvent]) -> None:
         """Take the events of one step."""
 
-    async def end(self, events: list[Event]) -> None:
+    async def end(self, events: list[ReplyEvent]) -> None:
         """Take the last events, or the whole answer."""
 
     async def fail(self, exception: Exception) -> None:
@@ -96,12 +96,12 @@ class OneChoice:
     def begin(self, answer: Answer) -> None:
         self._model = answer.model
 
-    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> list[Event]:
+    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> list[ReplyEvent]:
         (delta,) = merged(deltas)
         written = self.write(delta, counts)
         return [written] if written and self.is_stream else []
 
-    async def end(self, counts: TokenCounts) -> list[Event]:
+    async def end(self, counts: TokenCounts) -> list[ReplyEvent]:
         return [self.finish(counts)]
 
     def write(self, delta: Delta, counts: TokenCounts) -> bytes:

@@ -24,7 +24,7 @@ from onward.settings import Settings
 T = TypeVar("T")
 Complete = Callable[[Any, CompletionRequest, Reply], Awaitable[None]]
 """Completes a request for the client of an exchange; the reply writes the answer."""
-Node = dict[str, Any]
+JsonObject = dict[str, Any]
 """A part of an OpenAPI document."""
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -140,9 +140,9 @@ class Route:
     stream: str | None = None
     words: ErrorWords = OPENAI_ERRORS
     public: bool = False
-    operation: Callable[[Profile], Node] | None = None
+    operation: Callable[[Profile], JsonObject] | None = None
     example: Mapping[str, object] = field(default_factory=dict)
-    parameters: tuple[Node, ...] = ()
+    parameters: tuple[JsonObject, ...] = ()
 
     def also(self, path: str) -> Route:
         """Return another URL of this route, which is not described."""

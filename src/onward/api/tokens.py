@@ -17,7 +17,7 @@ from onward.api.body import decode_object
 from onward.api.dialects import served_dialects
 from onward.api.openai.routes import check_content_type
 from onward.api.operations import MODEL_ID, MODEL_QUERY, get
-from onward.api.routes import JSON, Exchange, Node, Route, Services
+from onward.api.routes import JSON, Exchange, JsonObject, Route, Services
 from onward.errors import InvalidRequest
 from onward.offload import inline_or_on_thread
 from onward.templates.render import Message, Render, TemplateError, render
@@ -242,8 +242,8 @@ async def _decode(services: Services, exchange: Exchange, arguments: Callable[[d
     return await inline_or_on_thread(len(body), lambda: arguments(decode_object(body, services.body_limits)))
 
 
-_TOKENS: Node = {"count": 2, "max_model_len": 1024, "tokens": [788, 617], "token_strs": None}
-_TOKENIZER: Node = {
+_TOKENS: JsonObject = {"count": 2, "max_model_len": 1024, "tokens": [788, 617], "token_strs": None}
+_TOKENIZER: JsonObject = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "bos_token": "<|endoftext|>",
     "bos_token_id": 0,
@@ -258,7 +258,9 @@ _TOKENIZER: Node = {
 }
 
 
-def _routes(root: str, suffix: str, in_path: tuple[Node, ...], in_query: tuple[Node, ...]) -> tuple[Route, ...]:
+def _routes(
+    root: str, suffix: str, in_path: tuple[JsonObject, ...], in_query: tuple[JsonObject, ...]
+) -> tuple[Route, ...]:
     """Return the routes below `root`, whose operations end in `suffix`."""
     about = get(
         f"tokenizerInfo{suffix}",

@@ -18,7 +18,7 @@ from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.folder import read_object, with_kinds_apart
 from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.mixtures import is_of_experts
-from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.parameters import LISTS, Parameters
 from onward.checkpoints.paths import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from onward.checkpoints.safetensors import read_safetensors
 from onward.checkpoints.tensor import Tensor
@@ -87,8 +87,9 @@ def read_changes(checkpoint: Checkpoint, path: Path) -> tuple[tuple[Path, ...], 
     paths, scale_of, pairs = _read(path, checkpoint.parameters)
     found = {}
     for name, pair in pairs.items():
-        if is_of_experts(name):
-            raise CheckpointError(f"{path} changes experts ({name!r}), which Onward does not compute.")
+        if is_of_experts(name) or name.endswith("shortconv.conv.weight"):
+            kind = "experts" if is_of_experts(name) else "convolutions"
+            raise CheckpointError(f"{path} changes {kind} ({name!r}), which Onward does not compute.")
         base = checkpoint.tensors.get(name)
         if base is None:
             raise CheckpointError(f"{path} changes {name!r}, which {checkpoint.paths[0]} does not have.")
@@ -168,7 +169,7 @@ def _read_gguf(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Sc
     if stated.architecture != parameters.architecture:
         raise CheckpointError(f"{path} was made for {stated.architecture!r}, not for {parameters.architecture!r}.")
     for name, value in found.metadata.items():
-        is_stated = len(value) > 0 if isinstance(value, np.ndarray | list) else bool(value)
+        is_stated = len(value) > 0 if isinstance(value, LISTS) else bool(value)
         if name.startswith("adapter.") and name not in _PLAIN_GGUF and is_stated:
             raise CheckpointError(f"{path} states {name[:80]!r}, which Onward does not compute.")
     alpha = found.metadata.get("adapter.lora.alpha", 0.0)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu"]
-Norm = Literal["rms", "layer"]
+NormKind = Literal["rms", "layer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Architecture:
     """For layers with a window, where it differs."""
     ropeless_layers: frozenset[int] = field(default_factory=frozenset)
     """Layers that know nothing of positions but their order."""
-    norm: Norm = "rms"
+    norm: NormKind = "rms"
     has_norms_before: bool = True
     """Whether attention and feed-forward layers read normalised values."""
     has_norms_after: bool = False
@@ -90,5 +90,9 @@ class Architecture:
     window: int = 0
     """Tokens that a layer with a window attends to, itself included."""
     window_layers: frozenset[int] = field(default_factory=frozenset)
+    convolution_layers: frozenset[int] = field(default_factory=frozenset)
+    """Layers with a gated short convolution in attention's place (LFM2)."""
+    convolution_length: int = 0
+    """Positions that it reads, its own included."""
     mixture: Mixture | None = None
     """None: no layer has experts."""

@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from onward.checkpoints.architecture import Activation, Architecture, Norm, Rope
+from onward.checkpoints.architecture import Activation, Architecture, NormKind, Rope
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.convolutions import with_convolutions
 from onward.checkpoints.metadata_keys import WINDOW
 from onward.checkpoints.mixtures import has_experts, mixture_of
 from onward.checkpoints.parameters import Parameters
@@ -18,7 +19,7 @@ from onward.checkpoints.requirements import checked, require_computable
 from onward.checkpoints.rope import rope_of, with_long_positions
 from onward.errors import CheckpointError
 
-_EPSILONS: dict[Norm, str] = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
+_EPSILONS: dict[NormKind, str] = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 _EXAONE4_PATTERN = 4
 _GEMMA2_PATTERN = 2
 _GEMMA3_PATTERN = 6
@@ -262,8 +263,20 @@ def _cohere2(checkpoint: Checkpoint) -> Architecture:
     return replace(found, ropeless_layers=frozenset(range(found.num_layers)) - found.window_layers)
 
 
-def _common(checkpoint: Checkpoint, *, norm: Norm = "rms", activation: Activation = "silu") -> Architecture:
-    """Return what all architectures state in the same way, as Llama would use it."""
+def _lfm2(checkpoint: Checkpoint) -> Architecture:
+    """LFM2 (modular_lfm2.py): gated short convolutions in most layers, norms per head in the others, which may have a
+    window in GGUF files."""
+    parameters = checkpoint.parameters
+    found = with_convolutions(_common(checkpoint, may_lack_heads=True), parameters)
+    windowed = _windowed(found, parameters, _EVERY_LAYER)
+    return replace(windowed, window_layers=windowed.window_layers - found.convolution_layers)
+
+
+def _common(
+    checkpoint: Checkpoint, *, norm: NormKind = "rms", activation: Activation = "silu", may_lack_heads: bool = False
+) -> Architecture:
+    """Return what all architectures state in the same way, as Llama would use it. `may_lack_heads`: layers may have no
+    attention."""
     parameters = checkpoint.parameters
     hidden, layers = parameters.integer("embedding_length", minimum=1), parameters.num_layers()
     heads = parameters.same_in_layers("attention.head_count", layers)
@@ -277,7 +290,7 @@ def _common(checkpoint: Checkpoint, *, norm: Norm = "rms", activation: Activatio
         num_layers=layers,
         hidden=hidden,
         num_heads=heads,
-        num_kv_heads=parameters.same_in_layers("attention.head_count_kv", layers, heads),
+        num_kv_heads=parameters.same_in_layers("attention.head_count_kv", layers, heads, may_lack=may_lack_heads),
         head_size=head_size,
         feed_forward=parameters.same_in_layers("feed_forward_length", layers, 4 * hidden),
         context_length=parameters.integer("context_length", minimum=1),
@@ -350,4 +363,5 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "gpt2": _gpt2,
     "gptneox": _gptneox,
     "cohere2": _cohere2,
+    "lfm2": _lfm2,
 }

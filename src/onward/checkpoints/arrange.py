@@ -28,6 +28,9 @@ _LAYER = {
     "shared_mlp.input_linear": "ffn_gate_up_shexp", "shared_mlp.output_linear": "ffn_down_shexp",
     "attention.wqkv": "attn_qkv", "attention.wo": "attn_output", "attention_norm": "attn_norm", "ffn_norm": "ffn_norm",
     "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down",
+    "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
+    "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
+    "self_attn.k_layernorm": "attn_k_norm", "operator_norm": "attn_norm",
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "attn.c_attn": "attn_qkv",
     "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "attention.query_key_value": "attn_qkv",
     "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
@@ -49,7 +52,7 @@ _OTHERWISE: dict[str, dict[str, str]] = {
 _WHOLE = {
     "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output", "wte": "token_embd",
     "wpe": "position_embd", "ln_f": "output_norm", "embed_in": "token_embd", "final_layer_norm": "output_norm",
-    "embed_out": "output", "tok_embeddings": "token_embd", "output": "output",
+    "embedding_norm": "output_norm", "embed_out": "output", "tok_embeddings": "token_embd", "output": "output",
 }  # fmt: skip
 _NAME = re.compile(
     r"(?:language_model\.)?(?:(?:model|transformer|gpt_neox)\.)?(?:language_model\.)?"
@@ -74,8 +77,12 @@ PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4"
 """Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""
 PAIRED_IN_FOLDERS = ("cohere2", "glm4")
 """The same for Hugging Face's files."""
-_NORMS_BETWEEN = ("gpt-oss", "seed_oss")
-"""Architectures whose GGUF files call the norm before feed-forward layers `post_attention_norm`."""
+_USUAL_NORMS = {
+    **dict.fromkeys(("gpt-oss", "seed_oss"), (".post_attention_norm.", ".ffn_norm.")),
+    "lfm2": ("token_embd_norm.", "output_norm."),
+}
+"""What a norm is called in GGUF files of an architecture, and in those of others: that before feed-forward layers, and
+the last one."""
 _JOINED_GATES = ("phi3", "glm4")
 """Architectures whose `ffn_up` contains the gate, too."""
 
@@ -110,8 +117,8 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
     `has_pairs`: the two dimensions of a rotated pair are side by side. A tensor whose size contradicts the parameters
     stays as it is, for whoever checks sizes. Raises CheckpointError for sizes of heads that are missing.
     """
-    if parameters.architecture in _NORMS_BETWEEN:
-        tensors = {_usual_norm(name, tensors): tensor for name, tensor in tensors.items()}
+    if usual := _USUAL_NORMS.get(parameters.architecture):
+        tensors = {_usual_norm(name, usual, tensors): tensor for name, tensor in tensors.items()}
     has_parts = parameters.architecture in _JOINED_GATES or any(_layer(name) == "attn_qkv" for name in tensors)
     if not has_pairs and not has_parts:
         return dict(tensors)
@@ -124,8 +131,8 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
     return found
 
 
-def _usual_norm(name: str, tensors: Mapping[str, Tensor]) -> str:
-    usual = name.replace(".post_attention_norm.", ".ffn_norm.")
+def _usual_norm(name: str, names: tuple[str, str], tensors: Mapping[str, Tensor]) -> str:
+    usual = name.replace(*names)
     return name if usual in tensors else usual
 
 
@@ -135,7 +142,7 @@ class _Heads:
     def __init__(self, parameters: Parameters) -> None:
         layers = parameters.num_layers()
         self.num_heads = parameters.same_in_layers("attention.head_count", layers)
-        self.num_kv_heads = parameters.same_in_layers("attention.head_count_kv", layers, self.num_heads)
+        self.num_kv_heads = parameters.same_in_layers("attention.head_count_kv", layers, self.num_heads, may_lack=True)
         hidden = parameters.integer("embedding_length", minimum=1)
         self.size = parameters.integer("attention.key_length", hidden // self.num_heads, minimum=1)
         self.rotated = parameters.integer("rope.dimension_count", self.size)

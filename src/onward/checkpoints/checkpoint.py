@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onward.checkpoints.arrange import PAIRED_IN_GGUF, arranged
+from onward.checkpoints.cursor import Strings
 from onward.checkpoints.folder import read_folder
 from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.metadata_keys import understood
@@ -53,6 +54,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
         file.paths,
         parameters,
         joined_experts(arranged(parameters, file.tensors, has_pairs=has_pairs), str(path)),
-        num_tokens=len(tokens) if isinstance(tokens, list) and tokens else None,
+        num_tokens=len(tokens) if isinstance(tokens, Strings) and len(tokens) else None,
         notes=notes,
     )

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from onward.checkpoints.cursor import Value
+from onward.checkpoints.convolutions import convolution_metadata
+from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.parameters import MAX_LAYERS
 from onward.checkpoints.rope_scaling import rope_metadata
 from onward.errors import CheckpointError
@@ -20,7 +21,7 @@ _ARCHITECTURES = {
     "gemma3_text": "gemma3", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2",
     "internlm2": "internlm2", "internlm3": "llama", "ministral3": "mistral3", "stablelm": "stablelm",
-    "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2",
+    "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2", "lfm2": "lfm2",
 }  # fmt: skip
 """GGUF's name of each `model_type`."""
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -103,6 +104,10 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "attention_bias": True, "rotary_pct": 0.25, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
         "use_parallel_residual": True,
     },
+    "lfm2": {
+        "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 1e6, "max_position_embeddings": 128_000,
+        "hidden_size": 2560, "intermediate_size": 12_288, "num_hidden_layers": 32,
+    },
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4, "logit_scale": 0.0625, "layer_norm_eps": 1e-5},
 }  # fmt: skip
 """Of the configuration class of a `model_type`, where they differ from those of most."""
@@ -154,6 +159,7 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "ministral3": (False, False), "internlm2": ("bias", False), "internlm3": ("qkv_bias", "bias"),
     "stablelm": ("use_qkv_bias", False),
     "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
+    "lfm2": (False, False),
 }  # fmt: skip
 """Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
 _OUTPUT_BIASES: dict[str, str | bool] = {
@@ -161,15 +167,17 @@ _OUTPUT_BIASES: dict[str, str | bool] = {
     "internlm3": "bias",
 }  # fmt: skip
 """Whether attention's output has one, where that is not as its other biases."""
-_TIED = frozenset({"gemma", "gemma2", "gemma3_text", "starcoder2", "smollm3", "gpt2", "cohere2"})
+_TIED = frozenset({"gemma", "gemma2", "gemma3_text", "starcoder2", "smollm3", "gpt2", "cohere2", "lfm2"})
 """Model types whose embeddings are the output layer, too, unless `tie_word_embeddings` says otherwise."""
 _CHANGES = {
     "clip_qkv": "clamped queries",
     "scale_attn_by_inverse_layer_idx": "attention that is scaled by layer",
     "use_bidirectional_attention": "attention in both directions",
     "add_cross_attention": "layers that read what another model computes",
+    "conv_bias": "convolutions with biases",
 }
 """Statements that change what is computed, and what they stand for."""
+_SWITCHED_OFF_BY_NULL = ("sliding_window", "block_ffn_dim_multiplier")
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _FIXED = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 """Numbers of gpt-oss's experts, which all of its models have."""
@@ -199,7 +207,7 @@ def of_texts(config: Config) -> Config:
     return {"model_type": _OF_IMAGES_TOO[config["model_type"]], **shared, **config["text_config"]}
 
 
-def metadata_of(config: Config, where: str) -> dict[str, Value]:
+def metadata_of(config: Config, where: str) -> dict[str, MetadataValue]:
     """Return the metadata of a checkpoint. `where` names the file in messages. Raises CheckpointError."""
     kind = config.get("model_type")
     architecture = _ARCHITECTURES.get(kind) if isinstance(kind, str) else None
@@ -229,6 +237,8 @@ def metadata_of(config: Config, where: str) -> dict[str, Value]:
         found[f"{part}.bias"] = switch if isinstance(switch, bool) else bool(stated.get(switch))
     if (of_output := _OUTPUT_BIASES.get(str(kind))) is not None:
         found["attention.output_bias"] = of_output if isinstance(of_output, bool) else bool(stated.get(of_output))
+    if kind == "lfm2":
+        found |= convolution_metadata(stated, found, where)
     if (scalar := stated.get("query_pre_attn_scalar")) is not None:
         found["attention.query_scale"] = 1 / math.sqrt(_number(scalar, where))
     return {"general.architecture": architecture, **{f"{architecture}.{name}": value for name, value in found.items()}}
@@ -237,6 +247,8 @@ def metadata_of(config: Config, where: str) -> dict[str, Value]:
 def is_tied(config: Config) -> bool:
     """Return whether the embeddings are the output layer, too."""
     stated = config.get("tie_word_embeddings")
+    if config.get("model_type") == "lfm2":
+        stated = config.get("tie_embedding", stated)
     return stated if isinstance(stated, bool) else config.get("model_type") in _TIED
 
 
@@ -271,7 +283,7 @@ def _require_computable(config: Config, where: str) -> None:
 
 def _set(config: Config) -> dict[str, Any]:
     """Return what a configuration states. A null counts as absent, except for keys that null switches off."""
-    stated = {name: value for name, value in config.items() if value is not None or name == "sliding_window"}
+    stated = {name: value for name, value in config.items() if value is not None or name in _SWITCHED_OFF_BY_NULL}
     return {**stated, **{name: 0.0 for name in _CAPS if config.get(name, 0.0) is None}}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +25,37 @@ _NUMBERS: dict[int, str] = {
 _BOOLEAN = 7
 _LENGTH = struct.Struct("<Q")
 
-Value = str | int | float | bool | list[str] | list[int] | list[float] | list[bool] | NDArray[Any]
-"""A value in a file's metadata. Numbers and booleans of a GGUF file's
-array are a view of the file, of numpy's type."""
+
+class Strings(Sequence[str]):
+    """Strings of a file, each behind its length, which are decoded whenever they are asked for: a vocabulary and its
+    merges are 300,000, and most processes that open a model's file use none. Bytes that are not UTF-8 become U+FFFD."""
+
+    def __init__(self, stored: memoryview, count: int) -> None:
+        """`stored`: exactly so many strings with their lengths."""
+        self.stored = stored
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[str]:
+        stored, position, length_at = bytes(self.stored), 0, _LENGTH.unpack_from
+        for _ in range(self._count):
+            begin = position + _LENGTH.size
+            position = begin + length_at(stored, position)[0]
+            yield stored[begin:position].decode("utf-8", "replace")
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return list(self)[index]
+
+
+MetadataValue = str | int | float | bool | list[str] | list[int] | list[float] | list[bool] | NDArray[Any] | Strings
+"""A value in a file's metadata. Arrays of a GGUF file are views of the file: numbers and booleans of numpy's type,
+texts as Strings."""
 
 
 class Cursor:
@@ -51,7 +80,7 @@ class Cursor:
             raise self.broken(f"a string of {length} bytes")
         return bytes(self._take(length)).decode("utf-8", "replace")
 
-    def value(self) -> Value:
+    def value(self) -> MetadataValue:
         """Return the next metadata value, which begins with its type. Raises CheckpointError."""
         kind = self.number("I")
         if kind == _STRING:
@@ -61,7 +90,7 @@ class Cursor:
         single: int | float | bool = self._numbers(kind, 1)[0].item()
         return single
 
-    def _array(self) -> Value:
+    def _array(self) -> MetadataValue:
         kind, count = self.number("I"), self.number("Q")
         return self._strings(count) if kind == _STRING else self._numbers(kind, count)
 
@@ -72,22 +101,18 @@ class Cursor:
         found = np.frombuffer(self._take(dtype.itemsize * count), dtype)
         return found != 0 if kind == _BOOLEAN else found
 
-    def _strings(self, count: int) -> list[str]:
+    def _strings(self, count: int) -> Strings:
         """Return `count` strings. In one pass: vocabularies have hundreds of thousands."""
         self._num_strings += count
         if count > min(MAX_ARRAY_STRINGS, self.remaining // _LENGTH.size) or self._num_strings > MAX_STRINGS:
             raise self.broken(f"a list of {count} strings")
-        data, position, end, found = self._data, self.position, len(self._data), []
+        data, position, last = self._data, self.position, len(self._data) - _LENGTH.size
+        length_at, size = _LENGTH.unpack_from, _LENGTH.size
         for _ in range(count):
-            begin = position + _LENGTH.size
-            if begin > end:
+            if position > last:
                 raise self._ends_early()
-            position = begin + _LENGTH.unpack_from(data, position)[0]
-            if position > end:
-                raise self._ends_early()
-            found.append(str(data[begin:position], "utf-8", "replace"))
-        self.position = position
-        return found
+            position += size + length_at(data, position)[0]
+        return Strings(self._take(position - self.position), count)
 
     @property
     def remaining(self) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onward.checkpoints.cursor import Cursor, Value
+from onward.checkpoints.cursor import Cursor, MetadataValue
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.paths import MAGIC, part_paths
 from onward.checkpoints.tensor import Tensor
@@ -34,7 +34,7 @@ class GGUF:
     """What a file, or all parts of one, contain. The tensors' data are views of the mapped files."""
 
     paths: tuple[Path, ...]
-    metadata: dict[str, Value]
+    metadata: dict[str, MetadataValue]
     tensors: dict[str, Tensor]
 
 
@@ -56,11 +56,11 @@ def read_gguf(path: Path) -> GGUF:
     return GGUF(paths, metadata, tensors)
 
 
-def _read_part(path: Path) -> tuple[dict[str, Value], dict[str, Tensor]]:
+def _read_part(path: Path) -> tuple[dict[str, MetadataValue], dict[str, Tensor]]:
     data = mapped(path)
     cursor = Cursor(data, str(path))
     num_tensors, num_entries = _read_head(cursor, path, data)
-    metadata: dict[str, Value] = {}
+    metadata: dict[str, MetadataValue] = {}
     for _ in range(num_entries):
         key = cursor.string()
         if key in metadata:
@@ -87,7 +87,7 @@ def _read_head(cursor: Cursor, path: Path, data: memoryview) -> tuple[int, int]:
     return num_tensors, num_entries
 
 
-def _alignment(cursor: Cursor, metadata: dict[str, Value]) -> int:
+def _alignment(cursor: Cursor, metadata: dict[str, MetadataValue]) -> int:
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise cursor.broken(f"an alignment of {alignment}")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import os
+from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,39 @@ def mapped(path: Path) -> memoryview:
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         reason = getattr(error, "strerror", None) or "it is empty"
         raise CheckpointError(f"{path} cannot be read ({reason}).") from None
+
+
+class FileWatch:
+    """Looks whether mapped files still have the content that they had when this was created. A file that another one
+    has taken the place of still has it."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        """Keeps the files open until `close`. Raises OSError."""
+        self._files: list[tuple[int, Path, tuple[int, int]]] = []
+        with ExitStack() as opened:
+            for path in paths:
+                number = opened.enter_context(path.open("rb", buffering=0)).fileno()
+                self._files.append((number, path, _version(number)))
+            self._opened = opened.pop_all()
+
+    def require_unchanged(self) -> None:
+        """Raise RuntimeError for a file that was written to. Takes a microsecond per file."""
+        for number, path, version in self._files:
+            if _version(number) != version:
+                raise RuntimeError(
+                    f"{path} was written to while its model was in use: replace such a file by renaming another one, "
+                    "and then restart the server"
+                )
+
+    def close(self) -> None:
+        """May be called again. Nothing is looked at any more."""
+        self._files = []
+        self._opened.close()
+
+
+def _version(number: int) -> tuple[int, int]:
+    status = os.fstat(number)
+    return status.st_mtime_ns, status.st_size
 
 
 def drop_pages(view: NDArray[Any]) -> None:

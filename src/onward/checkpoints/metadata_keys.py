@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onward.checkpoints.cursor import Value
+from onward.checkpoints.cursor import MetadataValue
 
 USED = frozenset({
     "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
@@ -57,6 +57,7 @@ USED_BY: dict[str, frozenset[str]] = {
     "gpt2": frozenset({_LAYER}),
     "gptneox": frozenset({_LAYER, "use_parallel_residual"}),
     "cohere2": frozenset({_LAYER, "logit_scale", *_WINDOW[:2]}),
+    "lfm2": frozenset({_RMS, "shortconv.l_cache", "attention.sliding_window"}),
 }  # fmt: skip
 """By one architecture, in addition to `USED`."""
 REFUSED: dict[str, str] = {
@@ -127,7 +128,7 @@ TOKENIZER_CANNOT_MATTER: dict[str, str] = {
 """The same two lists for tokenizers, of which llama.cpp reads in `llama_vocab::impl::load` of src/llama-vocab.cpp."""
 
 
-def understood(metadata: Mapping[str, Value], where: str) -> tuple[dict[str, Value], tuple[str, ...]]:
+def understood(metadata: Mapping[str, MetadataValue], where: str) -> tuple[dict[str, MetadataValue], tuple[str, ...]]:
     """Return the metadata of a GGUF file without what llama.cpp does not read either, and a note about that, if there
     is something. `where` names the file."""
     prefix = f"{metadata.get('general.architecture')}."

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from onward.checkpoints.architectures import architecture_of
-from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.mixtures import is_of_experts
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.tokenizer import tokenizer_notes
-from onward.errors import CheckpointError
 
 _CHUNK_BYTES = 1 << 24
 
 
-def problem_of(path: Path) -> str:
-    """Return what keeps the model at a path from being computed, "" if nothing was found. Reads no weights."""
-    try:
-        checkpoint = read_checkpoint(path)
-        architecture_of(checkpoint)
-        _tokenizer_notes(checkpoint)
-    except CheckpointError as problem:
-        return str(problem)
-    return ""
-
-
-def notes_of(path: Path) -> list[str]:
-    """Return the notes about a GGUF file, or a folder of safetensors files. Raises CheckpointError."""
-    checkpoint = read_checkpoint(path)
-    return [*checkpoint.notes, *_tokenizer_notes(checkpoint), *_output_layer(checkpoint)]
+def require_contents(checkpoint: Checkpoint) -> list[str]:
+    """Return the notes about a tokenizer that is in the metadata. Reads no weights. Raises CheckpointError for what
+    keeps the model from being computed."""
+    architecture_of(checkpoint)
+    has_tokenizer = checkpoint.parameters.whole("tokenizer.ggml.model") is not None
+    return tokenizer_notes(checkpoint.parameters) if has_tokenizer else []
 
 
 def expert_facts(checkpoint: Checkpoint) -> dict[str, int | str]:
@@ -44,14 +32,8 @@ def expert_facts(checkpoint: Checkpoint) -> dict[str, int | str]:
     return {"experts": mixture.count, "parameters": total, "active_parameters": active}
 
 
-def _tokenizer_notes(checkpoint: Checkpoint) -> list[str]:
-    """Return those of a tokenizer that is in the metadata. Raises CheckpointError."""
-    has_tokenizer = checkpoint.parameters.whole("tokenizer.ggml.model") is not None
-    return tokenizer_notes(checkpoint.parameters) if has_tokenizer else []
-
-
-def _output_layer(checkpoint: Checkpoint) -> list[str]:
-    """Say so where embeddings should be the output layer, too, but are not (transformers 5 uses both as they are)."""
+def output_layer_notes(checkpoint: Checkpoint) -> list[str]:
+    """Return a note where embeddings should be the output layer, too, but are not (transformers 5 uses both)."""
     embedding, output = (checkpoint.tensors.get(f"{name}.weight") for name in ("token_embd", "output"))
     if not checkpoint.is_tied or embedding is None or output is None or _are_equal(embedding, output):
         return []

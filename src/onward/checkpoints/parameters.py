@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from onward.checkpoints.cursor import Value
+from onward.checkpoints.cursor import MetadataValue, Strings
 from onward.errors import CheckpointError
 
 MAX_NUMBER = 1 << 31
 MAX_LAYERS = 512
 """Of a model; llama.cpp's limit, too (src/llama-hparams.h)."""
+LISTS = (list, np.ndarray, Strings)
+"""What a value is that is a list."""
 _KINDS = {int: "iu", float: "f"}
 """Kinds of numpy's types by Python's type."""
 
@@ -21,7 +23,7 @@ _KINDS = {int: "iu", float: "f"}
 class Parameters:
     """The metadata of one model. `where` names the file in messages."""
 
-    def __init__(self, metadata: Mapping[str, Value], where: str) -> None:
+    def __init__(self, metadata: Mapping[str, MetadataValue], where: str) -> None:
         """Raises CheckpointError if no architecture is stated."""
         self.where = where
         self.metadata = metadata
@@ -72,20 +74,23 @@ class Parameters:
             return None
         if type(value) is int and 0 <= value <= MAX_NUMBER:
             return [value == 0 or layer % value < value - 1 for layer in range(count)]
-        if not isinstance(value, list | np.ndarray) or len(value) != count:
+        if not isinstance(value, LISTS) or len(value) != count:
             raise self._wrong(name, value, f"{count} layers")
         return [bool(each) for each in value]
 
-    def same_in_layers(self, name: str, count: int, default: int | None = None) -> int:
-        """Return a whole number of at least one that may be stated once, or for each of `count` layers. Raises
-        CheckpointError as `integer` does, and for layers that differ."""
+    def same_in_layers(self, name: str, count: int, default: int | None = None, *, may_lack: bool = False) -> int:
+        """Return a whole number of at least one that may be stated once, or for each of `count` layers. `may_lack`: a
+        layer may state zero, which does not count. Raises CheckpointError as `integer` does, and for layers that
+        differ."""
         value = self._get(name, default)
-        if not isinstance(value, list | np.ndarray):
+        if not isinstance(value, LISTS):
             return self.integer(name, default, minimum=1)
         if len(value) != count:
             raise self._wrong(name, value, f"{count} layers")
         numbers = [each.item() if isinstance(each, np.generic) else each for each in value]
-        if any(type(each) is not int or not 0 < each <= MAX_NUMBER for each in numbers):
+        if may_lack:
+            numbers = [each for each in numbers if each != 0 or type(each) is not int]
+        if not numbers or any(type(each) is not int or not 0 < each <= MAX_NUMBER for each in numbers):
             raise self._wrong(name, numbers)
         if len(set(numbers)) > 1:
             raise CheckpointError(
@@ -103,7 +108,7 @@ class Parameters:
         value = self.metadata.get(name)
         if value is None:
             return None
-        if not isinstance(value, list | np.ndarray):
+        if not isinstance(value, LISTS):
             raise self._wrong(name, value)
         if count is not None and len(value) != count:
             raise CheckpointError(f"{self.where} has {len(value)} entries of {name!r} instead of {count}.")
@@ -111,15 +116,16 @@ class Parameters:
             if len(value) and value.dtype.kind not in _KINDS.get(kind, ""):
                 raise self._wrong(name, "a list of something else")
             return list(value.tolist())
-        if not all(type(item) is kind for item in value):
+        found = list(value)
+        if not all(type(item) is kind for item in found):
             raise self._wrong(name, "a list of something else")
-        return list(value)
+        return found
 
-    def own(self, name: str) -> Value | None:
+    def own(self, name: str) -> MetadataValue | None:
         """Return a value of any kind by its name without the architecture's prefix, None if there is none."""
         return self.metadata.get(f"{self.architecture}.{name}")
 
-    def whole(self, name: str) -> Value | None:
+    def whole(self, name: str) -> MetadataValue | None:
         """Return a value of any kind by its whole name, None if there is none."""
         return self.metadata.get(name)
 
@@ -128,9 +134,9 @@ class Parameters:
 
     def _wrong(self, name: str, value: object, needed: str = "") -> CheckpointError:
         if needed:
-            found = f"{len(value)} values" if isinstance(value, list | np.ndarray) else str(value)[:80]
+            found = f"{len(value)} values" if isinstance(value, LISTS) else str(value)[:80]
             return CheckpointError(f"{self.where} states {found} as {name!r}, but has {needed}.")
-        if isinstance(value, list | np.ndarray):
+        if isinstance(value, LISTS):
             value = f"{len(value)} values"
         if value is None:
             return CheckpointError(f"{self.where} does not state {name!r}: it is not a complete model.")

@@ -8,7 +8,7 @@ import numpy as np
 
 from onward.checkpoints.architecture import Architecture, Mixture
 from onward.checkpoints.checkpoint import Checkpoint
-from onward.checkpoints.cursor import Value
+from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.metadata_keys import REFUSED, SAME_AS, USED_BY, WINDOW
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.rope_scaling import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
@@ -19,7 +19,7 @@ _UNGATED = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED_NORMS = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED = _BIASED_NORMS | {"gpt-oss"}
 """All matrices have biases, unless the configuration of a folder says that they have none."""
-_HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3", "exaone4"})
+_HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2"})
 """Queries and keys have norms, per head."""
 _WHOLE_NORMS = frozenset({"olmo2", "olmoe"})
 """Queries and keys have norms, over all heads."""
@@ -47,7 +47,7 @@ def require_computable(parameters: Parameters) -> None:
         raise CheckpointError(f"{parameters.where} is a model of embeddings: it cannot continue a text.")
 
 
-def _is_in_use(name: str, value: Value | None) -> bool:
+def _is_in_use(name: str, value: MetadataValue | None) -> bool:
     if isinstance(value, np.ndarray):
         least = 0 if name == "deepstack_mapping" else 1
         return bool((value >= least).any())
@@ -142,6 +142,9 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
         yield f"{name}.weight", (found.hidden,)
         if found.name in _BIASED_NORMS:
             yield f"{name}.bias", (found.hidden,)
+    if layer in found.convolution_layers:
+        yield "shortconv.conv.weight", (found.hidden, found.convolution_length)
+        return
     for name, heads in (("attn_q_norm", found.num_heads), ("attn_k_norm", found.num_kv_heads)):
         if found.name in _HEAD_NORMS:
             yield f"{name}.weight", (found.head_size,)
@@ -160,6 +163,8 @@ def _matrices(found: Architecture, layer: int) -> dict[str, Shape]:
         "attn_v": (keys, hidden),
         "attn_output": (hidden, queries),
     }
+    if layer in found.convolution_layers:
+        matrices = {"shortconv.in_proj": (3 * hidden, hidden), "shortconv.out_proj": (hidden, hidden)}
     if found.mixture is not None and layer in found.mixture.layers:
         gate: dict[str, Shape] = {"ffn_gate_inp_shexp": (hidden,)} if found.name in _GATED_SHARES else {}
         return matrices | _experts(found.mixture, hidden) | gate
@@ -183,7 +188,10 @@ def _experts(mixture: Mixture, hidden: int) -> dict[str, Shape]:
 
 
 def _may_have_bias(parameters: Parameters, name: str) -> bool:
-    """Return whether a matrix may have a bias, as the configuration of a folder says; of a GGUF file: it may."""
+    """Return whether a matrix may have a bias, as the configuration of a folder says; of a GGUF file: it may, unless it
+    is a convolution's."""
+    if name.startswith("shortconv"):
+        return False
     found = parameters.switch("attention.bias" if name.startswith("attn") else "feed_forward.bias", True)
     return parameters.switch("attention.output_bias", found) if name == "attn_output" else found
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from onward.checkpoints.cursor import Value
+from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.normalization import SPACE, CharacterMap, Rules
 from onward.checkpoints.types import BYTE, NORMAL, USER_DEFINED
 from onward.errors import CheckpointError
@@ -77,11 +77,11 @@ class SentencePieces:
         self.scores.append(score)
         self.kinds.append(kind)
 
-    def metadata(self) -> dict[str, Value]:
+    def metadata(self) -> dict[str, MetadataValue]:
         """Return this by GGUF's names. Tokens that the makers chose have spaces, because they are looked for in the
         text before it is rewritten."""
         each = zip(self.tokens, self.kinds, strict=True)
-        found: dict[str, Value] = {
+        found: dict[str, MetadataValue] = {
             "tokenizer.ggml.model": "llama",
             "tokenizer.ggml.tokens": [
                 text.replace(SPACE, " ") if kind == USER_DEFINED else text for text, kind in each

@@ -29,7 +29,7 @@ _SHIFT = 21
 """Bits of a character."""
 _STRIDE = 128
 """After how many characters or pairs others may run: these loops take microseconds for each."""
-Encode = Callable[[str], list[int]]
+EncodeText = Callable[[str], list[int]]
 Cut = tuple[int, str]
 """A token and the text that it stands for; -1: there is no token for it."""
 
@@ -258,7 +258,7 @@ class Merging:
         return found
 
 
-def around(literals: Mapping[str, int], encode: Encode, strips: Collection[str] = ()) -> Encode:
+def around(literals: Mapping[str, int], encode: EncodeText, strips: Collection[str] = ()) -> EncodeText:
     """Return what encodes a text with literals in it, which are tokens; `encode` does what is between them. Those in
     `strips` absorb the white space after them."""
     if not literals:

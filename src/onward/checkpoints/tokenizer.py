@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from onward.checkpoints.cursor import Strings
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.pretokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from onward.checkpoints.sentencepiece_encoder import BytePairs, Merging, around
@@ -24,6 +25,7 @@ MAX_RUN_CHARACTERS = 64
 """Of runs of equal scores, the longest of each character, all together. It is not tried how longer ones are merged: the
 work grows with the cube. Those of Llama have 16, of Gemma 31."""
 
+MERGES = "tokenizer.ggml.merges"
 _SPACE = "▁"
 MAX_CHARACTERS = 4_000_000
 """Of all tokens of a SentencePiece model, which are split at every place. The largest known one has two million."""
@@ -172,7 +174,7 @@ def tokenizer_notes(parameters: Parameters) -> list[str]:
     _require_known(vocabulary)
     if vocabulary.model == BYTE_LEVEL:
         _rule(vocabulary)
-        _lines_of_merges(vocabulary)
+        _require_merges(vocabulary)
     else:
         vocabulary.scores()
     for name in ("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id"):
@@ -246,22 +248,23 @@ def _byte_level(vocabulary: VocabularyLists) -> dict[str, Any]:
     }
 
 
-def _lines_of_merges(vocabulary: VocabularyLists) -> list[Any]:
-    """Return the merges as they are stated. Raises CheckpointError where there should be some."""
-    lines: list[Any] = vocabulary.parameters.list_of(str, "tokenizer.ggml.merges") or []
+def _require_merges(vocabulary: VocabularyLists) -> None:
+    """Raise CheckpointError where there should be merges and are none."""
+    stated = vocabulary.parameters.whole(MERGES)
+    num_merges = len(stated if isinstance(stated, Strings) else vocabulary.parameters.list_of(str, MERGES) or [])
     pieces = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    if not lines and any(kind == NORMAL and len(text) > 1 for text, kind in pieces):
+    if not num_merges and any(kind == NORMAL and len(text) > 1 for text, kind in pieces):
         raise CheckpointError(
             f"{vocabulary.parameters.where} has no merges: every text would become single bytes, which the model has "
             "never seen. Download it again, or convert it with a newer version of llama.cpp."
         )
-    return lines
 
 
 def _stated_merges(vocabulary: VocabularyLists) -> list[list[str]]:
     """Return the merges as pairs: a line has a space between two tokens, the first of which may begin with one."""
-    lines, pairs = _lines_of_merges(vocabulary), []
-    for line in lines:
+    _require_merges(vocabulary)
+    pairs = []
+    for line in vocabulary.parameters.list_of(str, MERGES) or []:
         left, _, right = line[1:].partition(" ")
         pairs.append([line[:1] + left, right])
     for left, right in pairs:

@@ -95,10 +95,10 @@ def command_hint(name: str, commands: Iterable[str]) -> str:
     if name in commands:
         return ""
     if " " in name.strip():
-        return _CREATE
+        return runnable(_CREATE)
     near = _similar(name, commands)
     hint = _HINTS.get(name.lower(), "")
-    return hint or (f"Did you mean {near[0]!r}?" if near else "")
+    return runnable(hint) or (f"Did you mean {near[0]!r}?" if near else "")
 
 
 def corrected(problem: click.UsageError) -> click.UsageError:
@@ -107,7 +107,7 @@ def corrected(problem: click.UsageError) -> click.UsageError:
         return _corrected_flag(problem, problem.ctx)
     command = problem.ctx.command if problem.ctx else None
     if isinstance(problem, click.BadParameter) and command is not None and command.name == "completion":
-        return click.UsageError(f"{problem.format_message()} {_CREATE}", problem.ctx)
+        return click.UsageError(f"{problem.format_message()} {runnable(_CREATE)}", problem.ctx)
     is_prompt = command is not None and any(each.name == "positional" for each in command.params)
     if is_prompt and problem.message.startswith("Got unexpected extra argument"):
         return click.UsageError(f"{problem.message.rstrip('.')}. {_EXTRA_WORDS}", problem.ctx)
@@ -120,7 +120,7 @@ def _corrected_flag(problem: click.NoSuchOption, context: click.Context) -> clic
     name = problem.option_name
     meant = _FLAGS.get(name.replace("_", "-"))
     if meant not in visible and (parameter := _request_flag(meant or name, context)):
-        hint = f" {parameter!r} is a parameter of requests: pass it to `onward completions create`."
+        hint = f" {parameter!r} is a parameter of requests: pass it to {runnable('`onward completions create`')}."
     else:
         near = [meant] if meant in visible else _similar(name, visible)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -156,6 +156,13 @@ def known_flags(message: str) -> str:
         return f"set {variable}{'=' if found['space'] else ''}" if found["verb"] else variable + found["space"]
 
     return re.sub(r"(?P<verb>\bpass )?(?<![\w-])(?P<flag>--[a-z][a-z-]+)(?P<space> ?)", named, message)
+
+
+def runnable(message: str) -> str:
+    """Return a message whose commands begin with what this program was called by: `onward` may not be on PATH."""
+    from onward.models.registry import program
+
+    return re.sub(r"(?<![\w./-])onward (?=[a-z])", lambda _: f"{program()} ", message)
 
 
 def _similar(name: str, names: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from onward.cli.global_flags import hoist
-from onward.cli.hints import COMMAND_KEY, command_hint, corrected, known_flags
+from onward.cli.hints import COMMAND_KEY, command_hint, corrected, known_flags, runnable
 from onward.cli.interrupt import EXIT_CODE
 from onward.cli.output.errors import report_output_errors
 from onward.cli.output.terminal import visible
@@ -80,7 +80,7 @@ class LazyGroup(click.Group):
         except click.UsageError as problem:
             raise corrected(problem) from None
         except SetupError as problem:
-            click.echo(f"onward: {visible(known_flags(str(problem)))}", err=True)
+            click.echo(f"onward: {visible(runnable(known_flags(str(problem))))}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt:
             ctx.exit(EXIT_CODE)

@@ -13,7 +13,7 @@ from onward import values
 from onward.cli.command import Argument
 from onward.cli.completers import model_names
 from onward.errors import SetupError
-from onward.settings import GROUPS, Group, Option, Resolved, home_folder, options, resolve
+from onward.settings import GROUPS, Option, Resolved, SettingGroup, home_folder, options, resolve
 
 
 class SettingType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
@@ -43,7 +43,7 @@ class SettingType(click.ParamType):  # type: ignore[type-arg]  # not generic bef
 class SettingsCommand(click.Command):
     """A command whose help shows the settings by group. Its callback receives them as `resolved`."""
 
-    def __init__(self, name: str, *, groups: Iterable[Group] = GROUPS, **attributes: Any) -> None:
+    def __init__(self, name: str, *, groups: Iterable[SettingGroup] = GROUPS, **attributes: Any) -> None:
         self._settings = [option for option in options() if option.group in set(groups)]
         parameters: list[click.Parameter] = [setting_flag(option) for option in self._settings]
         super().__init__(name, params=[_models_argument(), *parameters, _config_option()], **attributes)

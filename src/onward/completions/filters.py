@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from onward.completions.delta import Finish
-from onward.completions.patterns import FindSpans, Span, compile_patterns, load_callable
+from onward.completions.patterns import FindSpans, MatchSpan, compile_patterns, load_callable
 from onward.completions.text_deltas import TextDelta
 from onward.text.assembler import Alternative, TokenRecord
 from onward.values import ContentFilterSetting
@@ -80,11 +80,11 @@ class FilterStream:
         self._start = 0
         self._decided = 0
         self._positions = [0] * len(filters.all)
-        self._flagged: list[Span] = []
+        self._flagged: list[MatchSpan] = []
         """Spans that later text or records can overlap; `_forget` counts the others in `_omitted`."""
         self._omitted = self._forgotten = 0
         self._has_match = False
-        self._stop: Span | None = None
+        self._stop: MatchSpan | None = None
         self._records: deque[TokenRecord] = deque()
         self._num_tokens = 0
 

@@ -21,9 +21,9 @@ MAX_MATCH_LENGTH = 4096
 _PYTHON_ONLY_REPETITION = re.compile(r"\{(?:,|(?:\d+,)?0\d)")
 """`{,2}` and `{02}`: repetitions for Python, literal characters for RE2."""
 
-Span = tuple[int, int]
+MatchSpan = tuple[int, int]
 """Start and end (exclusive) in code points of a text."""
-FindSpans = Callable[[str, int], Iterator[Span]]
+FindSpans = Callable[[str, int], Iterator[MatchSpan]]
 """Yields the flagged spans of a text that begin at or after a position, in order. Text before it is context."""
 
 
@@ -51,7 +51,7 @@ def compile_patterns(name: str, patterns: Sequence[str]) -> tuple[FindSpans, int
             raise SetupError(f"The content filter {name!r} has a pattern that matches the empty string: {pattern!r}.")
     joined = re2.compile("|".join(f"(?:{pattern})" for pattern in patterns), options)
 
-    def find(text: str, start: int) -> Iterator[Span]:
+    def find(text: str, start: int) -> Iterator[MatchSpan]:
         return (found.span() for found in joined.finditer(text, start))
 
     lengths = [max_match_length(pattern) for pattern in patterns]
@@ -94,17 +94,17 @@ def load_callable(name: str, entry_point: str) -> tuple[FindSpans, int | None]:
             f"point of this name in the group {ENTRY_POINTS!r}."
         )
     try:
-        function: Callable[[str], Iterable[Span]] = next(iter(found)).load()
+        function: Callable[[str], Iterable[MatchSpan]] = next(iter(found)).load()
     except (ImportError, AttributeError) as problem:
         raise SetupError(f"The content filter {name!r} cannot be loaded: {problem}.") from None
     longest: int | None = getattr(function, "longest", None)
     return _sorted_spans(function), longest
 
 
-def _sorted_spans(function: Callable[[str], Iterable[Span]]) -> FindSpans:
+def _sorted_spans(function: Callable[[str], Iterable[MatchSpan]]) -> FindSpans:
     """Return a function that sorts the callable's spans, and skips empty ones and those before the position."""
 
-    def find(text: str, start: int) -> Iterator[Span]:
+    def find(text: str, start: int) -> Iterator[MatchSpan]:
         return iter(sorted(span for span in function(text) if start <= span[0] < span[1] <= len(text)))
 
     return find

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
@@ -142,6 +142,9 @@ def start_engines(
     for name, kind in kinds.items():
         found, tokenizer = models[name], tokenizers[name]
         served.append(Served(found, tokenizer, start_program(kind, found, tokenizer, settings, progress, on_failure)))
+    for found in models.values():
+        found.release()
+    trim_heap()
     by_id = {one.found.id: one for one in served}
     return [by_id[found.id] for found in models.values()]
 
@@ -193,21 +196,6 @@ def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) 
         settings, models, {}, wanted, progress, on_failure, in_processes=settings.engine_process == "on"
     )
     return served
-
-
-def spare_process(settings: Settings) -> AbstractContextManager[SpareProcess | None]:
-    """Start the process of the first engine, if `compose` will use one, so that it imports while the caller does.
-
-    Call it on the main thread; what `compose` did not take ends with the context. Raises SetupError.
-    """
-    if settings.engine_process == "off" or settings.cluster:
-        return nullcontext()
-    elsewhere = named_upstreams(settings).keys() | wanted_engines(settings).keys()
-    if elsewhere.issuperset(served_names(settings)):
-        return nullcontext()
-    from onward.engines.child.child import SpareProcess
-
-    return SpareProcess(WORKER)
 
 
 def load_tokenizer(model: str | None, settings: Settings, progress: Progress = lambda message: None) -> Tokenizer:
@@ -322,9 +310,9 @@ def _start_processes(
         on_failure.callback(engine.stop)
         engine.begin()
         tokenizer = _describe(found, settings, described)  # while the process loads the model
+        _report_notes(found, progress)
         engine.wait_until_ready()
         served += [Served(each, tokenizer, engine) for each in group]
-    trim_heap()
     return served
 
 
@@ -364,10 +352,10 @@ def _start_threads(
             config = EngineConfig.create(found, settings, must_fit=must_fit)
             loading = executor.submit(_load_tokenizer, found, settings)
             both = load_models(config, progress)
+            _report_notes(found, progress)
             on_failure.callback(both.close)
             loaded.append((group, config, both, loading.result()))
         kernels_loaded()
-    trim_heap()
     if drop_pages:
         drop_loading_pages(files for _, config, _, _ in loaded for files in config.all_files())
     served: list[Served] = []
@@ -376,6 +364,13 @@ def _start_threads(
         client = EngineThread(engine, name=config.model_id, fingerprint=info.fingerprint)
         served += [Served(each, tokenizer, client) for each in group]
     return served
+
+
+def _report_notes(found: ResolvedModel, progress: Progress) -> None:
+    """Report what the files of a model, and of the one that drafts for it, state that its operator should know."""
+    for each in (found, found.draft):
+        for note in () if each is None else each.files.notes():
+            progress(note)
 
 
 def _load_tokenizer(found: ResolvedModel, settings: Settings) -> Tokenizer:

@@ -21,13 +21,11 @@ import msgspec
 from onward.errors import SetupError
 from onward.model_files import formats
 from onward.model_files.base import ModelFiles, Progress
-from onward.models.resolve import ResolvedModel
 from onward.private_files import private_folder
 from onward.residency import drop_file_pages
 from onward.runtimes import table
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.options import RuntimeOptions
-from onward.settings import Settings
 
 log = logging.getLogger("onward.engine")
 
@@ -37,6 +35,8 @@ if TYPE_CHECKING:
     from onward.engine.model import Tokenizer, Vocabulary
     from onward.engine.step import Engine
     from onward.kernels.self_test import SelfTest
+    from onward.models.resolve import ResolvedModel
+    from onward.settings import Settings
 
 SAMPLING_REVISION = 4
 """Raised with every change of `sampling` that may change a sampled token or a reported log-probability."""
@@ -155,7 +155,7 @@ def load_models(config: EngineConfig, progress: Progress) -> LoadedModels:
 
 def _load(files: ModelFiles, options: RuntimeOptions, progress: Progress) -> LoadedModel:
     loaded = table.load_model(files, options, progress)
-    for note in (*files.notes(), *loaded.notes):
+    for note in loaded.notes:
         progress(note)
     return loaded
 

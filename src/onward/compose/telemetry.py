@@ -42,6 +42,8 @@ CLOSE_SECONDS = 3.0
 """How long the end of the server waits until the last spans are sent."""
 MAX_KEPT_TEXT = 256
 """Characters of an attribute that is kept in its encoded form, for further spans."""
+REASONS = {"InvalidHeader": "a header of OTEL_EXPORTER_OTLP_HEADERS is not valid"}
+"""What exceptions of `requests` mean that have no cause of the operating system."""
 KINDS = {"internal": 1, "server": 2, "client": 3}
 IS_SAMPLED, KNOWS_PARENT, HAS_REMOTE_PARENT = 0x001, 0x100, 0x200
 """Flags of a span in OTLP."""
@@ -89,10 +91,11 @@ class Sender:
         """Return whether the collector has taken an ExportTraceServiceRequest. Waits for EXPORT_SECONDS at most."""
         self._body, self.problem = body, ""
         try:
-            return bool(self._exporter.export(self._stand_in).name == "SUCCESS")
+            is_taken = self._exporter.export(self._stand_in).name == "SUCCESS"
         except Exception as problem:
             self.problem = reason_of(problem)
             return False
+        return is_taken and not self.problem
 
     def _send_body(self, request: Any, **more: Any) -> Any:
         body = self._body
@@ -107,7 +110,8 @@ class Sender:
         except Exception as problem:
             self.problem = reason_of(problem)
             raise
-        self.problem = "" if response.ok else f"it answers {response.status_code}"
+        is_taken = 200 <= response.status_code < 300  # the exporter takes redirects for successes, and follows none
+        self.problem = "" if is_taken else f"it answers {response.status_code}"
         return response
 
     def close(self) -> None:
@@ -138,7 +142,7 @@ def reason_of(problem: BaseException) -> str:
         seen.add(id(cause))
         further = (*cause.args, getattr(cause, "reason", None), cause.__cause__, cause.__context__)
         causes += [each for each in further if isinstance(each, BaseException) and id(each) not in seen]
-    return type(problem).__name__
+    return REASONS.get(type(problem).__name__, type(problem).__name__)
 
 
 class ExportingTracer:

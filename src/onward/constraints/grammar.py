@@ -12,7 +12,7 @@ from onward.constraints.first_steps import chain_problem, error_of_first_steps
 from onward.constraints.gbnf.write import gbnf_to_lark
 from onward.constraints.lark import check_options, is_gbnf, quoted, with_tokens
 from onward.constraints.reasons import shown_reason
-from onward.constraints.references import Table, writer
+from onward.constraints.references import ReferenceTable, writer
 from onward.constraints.tokens import ANY_TOKEN, byte_tokens
 
 MAX_GRAMMAR_BYTES = 65_536
@@ -59,7 +59,7 @@ def choice_grammar(choices: Sequence[str]) -> str:
     return bounded("start: " + " | ".join(map(quoted, choices)))
 
 
-def text_grammar(text: str, references: Table) -> str:
+def text_grammar(text: str, references: ReferenceTable) -> str:
     """Return the grammar that a text describes: in llguidance's Lark, or in GBNF, llama.cpp's notation. `references`
     has the tokens that it may name. Raises GrammarError."""
     bounded(text)

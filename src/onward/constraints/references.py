@@ -17,7 +17,7 @@ MAX_REFERENCES = 2_000
 """Maximum number of different ones in a grammar."""
 _LIKE_ONE = re.compile(r"!?<[^<>\n]+>")
 
-Table = dict[str, tuple[str, str]]
+ReferenceTable = dict[str, tuple[str, str]]
 """By reference: the Lark that is written for it, or why it cannot be used."""
 
 Range = tuple[int, int]
@@ -47,14 +47,14 @@ class References:
         self._num_tokens = min(vocab_size, names.size)
         self._end_tokens = end_tokens
 
-    def table(self, grammar: str) -> Table:
+    def table(self, grammar: str) -> ReferenceTable:
         """Return what is to be written for everything in a grammar that looks like a reference. Raises GrammarError if
         that is too much."""
         found = dict.fromkeys(_LIKE_ONE.findall(grammar))
         if len(found) > MAX_REFERENCES:
             raise GrammarError(f"it names more than {MAX_REFERENCES} tokens; use ranges of ids such as <[5-7]>")
         write = self._of_gbnf if is_gbnf(grammar) else self._of_lark
-        table: Table = {}
+        table: ReferenceTable = {}
         for reference in found:
             try:
                 table[reference] = write(reference), ""
@@ -118,7 +118,7 @@ class References:
         return found
 
 
-def writer(table: Table) -> Callable[[str], str]:
+def writer(table: ReferenceTable) -> Callable[[str], str]:
     """Return what looks a reference up, and raises GrammarError for one that cannot be used."""
 
     def write(reference: str) -> str:

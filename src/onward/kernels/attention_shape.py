@@ -71,6 +71,10 @@ class AttentionShape:
         """Bytes of one layer's block."""
         return 2 * self.values_offset
 
+    def kept_bytes(self, width: int) -> int:
+        """Return the bytes of a layer's block that has `width` numbers of each position."""
+        return BLOCK_TOKENS * width * self.kv_size
+
     @property
     def query_stride(self) -> int:
         """Bytes of a row of rotated queries."""

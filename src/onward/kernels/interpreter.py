@@ -16,6 +16,7 @@ from typing import Any
 from onward.kernels.activations import ActivationName
 from onward.kernels.attention_kernels import attention_scratch_bytes, emit_attention, emit_merge
 from onward.kernels.attention_shape import AttentionShape
+from onward.kernels.convolution import emit_convolve, emit_keep
 from onward.kernels.expert_operations import (
     emit_combine,
     emit_expert_product,
@@ -56,6 +57,7 @@ from onward.kernels.weight_types import WEIGHT_TYPES
 
 END, NORM_CODE, QUANTISE_CODE, UNIT_CODE, ROTATE_CODE, ATTEND_CODE, NORM_HEADS_CODE, MERGE_CODE = range(8)
 ROUTE_CODE, GROUP_CODE, GATHER_CODE, COMBINE_CODE, CAP_CODE = range(8, 13)
+KEEP_CODE, CONVOLVE_CODE = range(13, 15)
 _FIRST_EMBED, _FIRST_PRODUCT, _FIRST_EXPERT_PRODUCT = 16, 64, 128
 SLEEPERS_OFFSET = 64
 """Behind a number that threads wait for, how many of them sleep."""
@@ -82,6 +84,7 @@ class Kernels:
     attention: AttentionShape
     has_experts: bool = False
     has_logit_cap: bool = False
+    has_convolutions: bool = False
 
     def embed_code(self, name: str) -> int:
         """Return the operation that reads a table of this type."""
@@ -132,6 +135,11 @@ class Kernels:
             }
         if self.has_logit_cap:
             operations[CAP_CODE] = emit_cap(module)
+        if self.has_convolutions:
+            operations |= {
+                KEEP_CODE: emit_keep(module, self.attention),
+                CONVOLVE_CODE: emit_convolve(module, self.attention, writers),
+            }
         _emit_interpreter(module, isa, operations)
         return module.text()
 

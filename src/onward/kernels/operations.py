@@ -316,10 +316,12 @@ class _Rotation:
         """Write a head's numbers to the cache."""
         f = self.f
         with f.loop(0, self.shape.head_size) as d:
-            value = f.load(source, F32, d * 4)
-            if not self.shape.is_wide:
-                value = f.max(f.min(value, MAX_FLOAT16), -MAX_FLOAT16).fptrunc()
-            f.store(value, place(d))
+            f.store(narrowed(f, self.shape, f.load(source, F32, d * 4)), place(d))
+
+
+def narrowed(f: Function, shape: AttentionShape, value: Value) -> Value:
+    """Return float32 as the cache keeps numbers."""
+    return value if shape.is_wide else f.max(f.min(value, MAX_FLOAT16), -MAX_FLOAT16).fptrunc()
 
 
 def f_at(op: Operation, name: str, offset: Value) -> Value:

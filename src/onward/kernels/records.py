@@ -93,6 +93,15 @@ ATTEND = Layout(
     queries=PTR, query_stride=I64, cache=PTR, cache_stride=I64, target=PTR, target_stride=I64,
     window=I64, cap=F32, sinks=PTR,
 )  # fmt: skip
+KEEP = Layout(source=PTR, source_stride=I64, width=I64, cache=PTR, cache_stride=I64)
+"""Writes what a short convolution reads of a row to the layer's cache: the products of the first and the last `width`
+of its 3 * `width` numbers."""
+CONVOLVE = Layout(
+    source=PTR, source_stride=I64, width=I64, cache=PTR, cache_stride=I64, weights=PTR, length=I64, target=PTR,
+    target_stride=I64, form=I64,
+)  # fmt: skip
+"""target = the second `width` numbers of source times the sums of what `length` positions keep times weights, float32
+[length, width]."""
 
 ROUTE = Layout(
     logits=PTR, stride=I64, count=I64, used=I64, chosen=PTR, weights=PTR, is_normalised=I64, scale=F32,

@@ -17,6 +17,8 @@ from onward.kernels.attention_shape import LANES
 from onward.kernels.interpreter import (
     ATTEND_CODE,
     CAP_CODE,
+    CONVOLVE_CODE,
+    KEEP_CODE,
     MAX_GROUP,
     MERGE_CODE,
     NORM_CODE,
@@ -33,8 +35,10 @@ from onward.kernels.products import OUT_BYTES, ProductKind
 from onward.kernels.records import (
     ATTEND,
     CAP,
+    CONVOLVE,
     EMBED,
     HEADER,
+    KEEP,
     NORM,
     NORM_HEADS,
     PRODUCT,
@@ -305,6 +309,38 @@ class TapeBuilder:
         record = record.copy()
         HEADER.set(record, operation=MERGE_CODE)
         self._append(record, queries, cache, target)
+
+    def keep(self, source: Rows, width: int, cache: Rows) -> None:
+        """Write what a short convolution reads of the step's rows to a layer's cache."""
+        self._require_convolution(source, width, cache)
+        record = KEEP.record(
+            KEEP_CODE, has_barrier=True, source=source.address, source_stride=source.stride, width=width,
+            cache=cache.address, cache_stride=cache.stride,
+        )  # fmt: skip
+        self._append(record, source, cache)
+
+    def convolve(
+        self, source: Rows, width: int, weights: Vector, cache: Rows, target: Rows, form: ActivationName
+    ) -> None:
+        """Write convolutions in a form of activations, of rows that are kept: `weights` are of the position furthest
+        back first, `width` for each."""
+        self._require_convolution(source, width, cache)
+        target.require(self._rows, ACTIVATIONS[form].row_bytes(width))
+        length, rest = divmod(weights.length, width)
+        if length == 0 or rest:
+            raise ValueError(f"A convolution of {width} numbers has {weights.length} weights.")
+        record = CONVOLVE.record(
+            CONVOLVE_CODE, has_barrier=True, source=source.address, source_stride=source.stride, width=width,
+            cache=cache.address, cache_stride=cache.stride, weights=weights.address, length=length,
+            target=target.address, target_stride=target.stride, form=self._form(form),
+        )  # fmt: skip
+        self._append(record, source, weights, cache, target)
+
+    def _require_convolution(self, source: Rows, width: int, cache: Rows) -> None:
+        source.require(self._rows, 3 * 4 * width)
+        cache.require(1, self._kernels.attention.kept_bytes(width))
+        if not self._kernels.has_convolutions:
+            raise ValueError("The kernels were compiled without convolutions.")
 
     def cap(self, values: Rows, numbers: int, cap: float) -> None:
         """Cap the logits that are wanted, float32 [rows, numbers]: whole vectors of 16."""

@@ -69,6 +69,9 @@ class ModelFiles(ABC):
         what was assumed. Reads no weights that are not needed for it."""
         return []
 
+    def release(self) -> None:  # noqa: B027 - most formats keep nothing
+        """Free what was read of the files and is kept for further questions. It is read again when it is asked for."""
+
     @classmethod
     def conversion(cls, source: str) -> str:
         """Return the command that converts `source`, a folder or hub id in another format; "" if there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class CheckpointFiles(ModelFiles):
-    """Files that are read as a Checkpoint, and that adapters may change."""
+    """Files that are read as a Checkpoint, and that adapters may change. They are read once, until `release`: a start
+    checks them, builds their tokenizer and has notes about them."""
 
     @property
     @abstractmethod
@@ -23,21 +25,37 @@ class CheckpointFiles(ModelFiles):
 
     def checkpoint(self) -> Checkpoint:
         """Return parameters and tensors, whose bytes stay in the files until they are used. Raises CheckpointError."""
+        return self._checkpoint
+
+    @cached_property
+    def _checkpoint(self) -> Checkpoint:
         from onward.checkpoints.checkpoint import read_checkpoint
 
         return read_checkpoint(self.checkpoint_path)
 
-    def notes(self) -> list[str]:
-        from onward.checkpoints.notes import notes_of
+    @cached_property
+    def _tokenizer_notes(self) -> list[str]:
+        from onward.checkpoints.notes import require_contents
 
-        return notes_of(self.checkpoint_path)
+        return require_contents(self.checkpoint())
+
+    def release(self) -> None:
+        for kept in ("_checkpoint", "_tokenizer_notes"):
+            self.__dict__.pop(kept, None)
+
+    def notes(self) -> list[str]:
+        from onward.checkpoints.notes import output_layer_notes
+
+        checkpoint = self.checkpoint()
+        return [*checkpoint.notes, *self._tokenizer_notes, *output_layer_notes(checkpoint)]
 
     def contents_problems(self) -> list[str]:
         """Return what the files' own statements make impossible. Reads what they state, not their weights."""
-        from onward.checkpoints.notes import problem_of
-
-        problem = problem_of(self.checkpoint_path)
-        return [problem] if problem else []
+        try:
+            self._tokenizer_notes  # noqa: B018 - for what it raises
+        except CheckpointError as problem:
+            return [str(problem)]
+        return []
 
     def adapter_misfit(self, adapter: Path) -> str:
         """Return why an adapter does not fit the model, "" if nothing was found. Reads no weights."""

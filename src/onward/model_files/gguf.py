@@ -47,6 +47,7 @@ class GGUFFiles(CheckpointFiles):
         return missing or self.contents_problems()
 
     def facts(self) -> dict[str, int | str]:
+        from onward.checkpoints.cursor import Strings
         from onward.checkpoints.notes import expert_facts
         from onward.checkpoints.types import FILE_TYPES
 
@@ -63,7 +64,7 @@ class GGUFFiles(CheckpointFiles):
         if (name := FILE_TYPES.get(file_type if isinstance(file_type, int) else -1)) is not None:
             found["quantisation"] = name
         found |= expert_facts(self.checkpoint())
-        return found | ({"vocabulary": len(tokens)} if isinstance(tokens, list) else {})
+        return found | ({"vocabulary": len(tokens)} if isinstance(tokens, Strings) else {})
 
     def load_tokenizer(self, cache_dir: Path | None = None) -> Tokenizer:
         from onward.checkpoints.tokenizer import NEEDS_ENCODER, sentence_piece_encoder

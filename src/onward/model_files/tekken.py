@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from onward.checkpoints.cursor import Value
+from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
 from onward.checkpoints.tokenizer import MAX_CHARACTERS, merges_of_scores
 from onward.checkpoints.types import CONTROL, NORMAL, USER_DEFINED
@@ -52,7 +52,7 @@ class _File(msgspec.Struct):
     special_tokens: list[_Special] | None = None
 
 
-def tekken_metadata(path: Path) -> dict[str, Value]:
+def tekken_metadata(path: Path) -> dict[str, MetadataValue]:
     """Return what a file states, with the merges that its ranks mean. Slow: a second. Raises ModelFolderError."""
     found = _read(path)
     specials, kinds = _special_tokens(found, path)

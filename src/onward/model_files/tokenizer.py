@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer as Library
 
-from onward.checkpoints.sentencepiece_encoder import Encode
+from onward.checkpoints.sentencepiece_encoder import EncodeText
 from onward.checkpoints.tokenizer import INFILL_TOKENS, SPECIAL_IDS, TOKENS
 from onward.errors import ModelFolderError, OnwardError, TextNotEncodable
 from onward.model_files.files import (
@@ -59,7 +59,7 @@ class TokenizerContent:
     """tokenizer_config.json over special_tokens_map.json."""
     configs: list[dict[str, Any]]
     """generation_config.json and config.json."""
-    encode: Encode | None = None
+    encode: EncodeText | None = None
     """What turns texts into tokens where the library only knows the vocabulary."""
 
 
@@ -86,22 +86,22 @@ class HuggingFaceTokenizer:
 
     def _read_vocabulary(self, path: Path, content: bytes) -> None:
         self._library, bytes_of = _read_tokenizer(content)
-        self._ids: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
+        added = self._library.get_added_tokens_decoder()
+        own = self._library.get_vocab(with_added_tokens=False)
+        self._added = {entry.content: token for token, entry in added.items()}
+        self._ids: dict[str, int] = own | self._added  # the library makes a new list of all whenever it is asked
         self.size = max(self._ids.values(), default=-1) + 1
         if self.size > MAX_VOCABULARY_TOKENS:
             raise ModelFolderError(
                 f"{path} is not a valid tokenizer (it has the token id {self.size - 1}, beyond any vocabulary): "
                 "copy or download it again."
             )
-        added = self._library.get_added_tokens_decoder()
-        own = self._library.get_vocab(with_added_tokens=False)
         self._bytes = [b""] * self.size
-        for text, token in own.items():
-            self._bytes[token] = bytes_of(text)
+        for token, found in zip(own.values(), bytes_of(list(own)), strict=True):
+            self._bytes[token] = found
         for token, entry in added.items():
             if entry.special or entry.content not in own:
                 self._bytes[token] = entry.content.encode()
-        self._added = {entry.content: token for token, entry in added.items()}
         self._special = frozenset(token for token, entry in added.items() if entry.special)
         self.special_literals = tuple(added[token].content for token in sorted(self._special))
 

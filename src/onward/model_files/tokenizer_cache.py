@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from onward.checkpoints.cursor import Strings
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tokenizer import TokenizerFiles, strips_space, tokenizer_files
 from onward.errors import ModelFolderError
@@ -18,7 +19,7 @@ from onward.model_files.files import MAX_TOKENIZER_BYTES, read_bounded
 
 FOLDER = "tokenizers"
 """In the cache folder."""
-REVISION = 6
+REVISION = 7
 """Raised with every change that may change a tokenizer that is built from metadata."""
 MAX_FILES = 16
 """Of the cache: at most about 25 MB each. The ones written first are removed."""
@@ -51,6 +52,9 @@ def _key(parameters: Parameters) -> str:
         if isinstance(value, np.ndarray):
             digest.update(msgspec.msgpack.encode([name, value.dtype.str, len(value)]))
             digest.update(value.view(np.uint8).data)
+        elif isinstance(value, Strings):
+            digest.update(msgspec.msgpack.encode([name, len(value), len(value.stored)]))
+            digest.update(value.stored)
         else:
             digest.update(msgspec.msgpack.encode([name, value]))
     return digest.hexdigest()

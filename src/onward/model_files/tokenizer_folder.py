@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from onward.checkpoints.cursor import Value
+from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.sentencepiece import ADVICE, MAX_MODEL_BYTES, SentencePieces, read_sentence_piece
-from onward.checkpoints.sentencepiece_encoder import Encode, SentencePieceEncoder, around, needs_encoder
+from onward.checkpoints.sentencepiece_encoder import EncodeText, SentencePieceEncoder, around, needs_encoder
 from onward.checkpoints.tokenizer import TokenizerFiles, tokenizer_files
 from onward.checkpoints.types import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from onward.errors import CheckpointError, ModelFolderError
@@ -53,7 +53,7 @@ class MadeTokenizer:
     """The files that a folder lacks. `encode`: what turns texts into tokens where the library cannot."""
 
     files: TokenizerFiles
-    encode: Encode | None = None
+    encode: EncodeText | None = None
 
 
 def made_tokenizer(folder: Path) -> MadeTokenizer:
@@ -115,7 +115,7 @@ def _of_merges(folder: Path) -> MadeTokenizer:
         )
     found = _Tokens(*_read_vocabulary(folder / VOCABULARY))
     _add(folder, found, VOCABULARY)
-    metadata: dict[str, Value] = {
+    metadata: dict[str, MetadataValue] = {
         "general.architecture": VOCABULARY,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": rule,

@@ -9,7 +9,7 @@ from onward.models.catalogue import catalogue
 from onward.models.hub import REPOSITORY_PREFIX, hub_cache
 from onward.models.pull import pulled_path
 from onward.models.registry import BUILT_IN
-from onward.models.resolve import ResolvedModel, Source, built_in_folder
+from onward.models.resolve import ModelSource, ResolvedModel, built_in_folder
 
 
 def local_models(cache_dir: Path) -> list[ResolvedModel]:
@@ -30,7 +30,7 @@ def models_here() -> list[Path]:
         return []
 
 
-def _model(path: Path, name: str, source: Source) -> ResolvedModel | None:
+def _model(path: Path, name: str, source: ModelSource) -> ResolvedModel | None:
     found = files_at(path)
     return None if found is None else ResolvedModel(found, name, source)
 

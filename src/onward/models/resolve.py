@@ -23,7 +23,7 @@ from onward.models.pull import pull, pulled_path, require_acceptance
 from onward.models.registry import BUILT_IN, UNLISTED, did_you_mean
 from onward.settings import cache_folder
 
-Source = Literal["built-in", "folder", "hub", "catalogue"]
+ModelSource = Literal["built-in", "folder", "hub", "catalogue"]
 Check = Callable[[Path], ModelFiles]
 """Returns the model at a path. Raises ModelFolderError, for instance where Onward cannot compute it."""
 
@@ -67,7 +67,7 @@ class ResolvedModel:
 
     files: ModelFiles
     id: str
-    source: Source
+    source: ModelSource
     adapter: Path | None = None
     """A LoRA adapter that changes it."""
     draft: ResolvedModel | None = None
@@ -84,6 +84,12 @@ class ResolvedModel:
     def base(self) -> ResolvedModel:
         """The same model without its adapter."""
         return replace(self, id=self.base_id or self.id, adapter=None, base_id="")
+
+    def release(self) -> None:
+        """Free what was read of the files to check them and to load the model."""
+        self.files.release()
+        if self.draft is not None:
+            self.draft.release()
 
     @property
     def created(self) -> int:
@@ -196,7 +202,7 @@ def built_in_folder(name: str) -> Path:
     return Path(str(resources.files("onward.models").joinpath(name)))
 
 
-def _checked(path: Path, model_id: str, source: Source, check: Check) -> ResolvedModel:
+def _checked(path: Path, model_id: str, source: ModelSource, check: Check) -> ResolvedModel:
     return ResolvedModel(check(path), model_id, source)
 
 

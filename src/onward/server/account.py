@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from onward.api.reply import Event, Sink
+from msgspec.structs import replace
+
 from onward.backends.base import Needs
 from onward.completions.delta import Delta, TokenCounts
 from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange
@@ -16,7 +16,7 @@ from onward.service.grant import Grant
 from onward.service.records import LedgerRow
 
 if TYPE_CHECKING:  # a server without a database does not import what needs one
-    from onward.service.spool_file import Progress, SpoolEntry
+    from onward.service.spool_file import SpoolEntry, SpoolProgress
     from onward.service.team import Admitted, Team
 
 
@@ -68,23 +68,18 @@ class Account:
         row = self._row_of(TokenCounts(prompt=needs.prompt_tokens), CLIENT_CLOSED_REQUEST)
         self._entry = self._team.begin(row, self._grant, self._admitted, self._progress)
 
-    @property
-    def is_noted(self) -> bool:
-        """Whether the request has a row even if the server is killed."""
-        return self._entry is None or self._entry.is_written
-
     async def noted(self) -> None:
-        """Return when it is noted, or cannot be: before that, nothing of it may be sent."""
+        """Return when the request is noted, or cannot be: before that, nothing of it may be sent."""
         if self._entry is not None:
             await self._team.noted(self._entry)
 
     def generated(self, deltas: Iterable[Delta]) -> None:
         """Deltas are about to be sent."""
         for delta in deltas:
-            for record in delta.tokens:
-                self._unsent += not record.is_terminator
+            self._unsent += len(delta.tokens)
             if delta.finish is not None:
                 self._finish_reasons.append(delta.finish.reason)
+                self._unsent -= sum(record.is_terminator for record in delta.tokens)
 
     def sent(self) -> None:
         """What was generated has reached the connection."""
@@ -117,7 +112,7 @@ class Account:
         self._team.record(self._row, self._grant, self._admitted)
         self._admitted = self._entry = None
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> SpoolProgress:
         now_ms, needs = self._team.now_ms, self._needs  # the time first: all that was sent before it is counted
         assert needs is not None
         counts = self._counts()
@@ -162,23 +157,3 @@ class Account:
             completion_cost=costs[1],
             first_token_ms=None if first is None else int(first),
         )
-
-
-class AccountedSink:
-    """A Sink that states what was delivered."""
-
-    def __init__(self, sink: Sink, account: Account) -> None:
-        self._sink = sink
-        self._account = account
-
-    async def send(self, events: list[Event]) -> None:
-        await self._sink.send(events)
-        self._account.sent()
-
-    async def end(self, events: list[Event]) -> None:
-        await self._account.before_end()
-        await self._sink.end(events)
-        self._account.sent()
-
-    async def fail(self, exception: Exception) -> None:
-        await self._sink.fail(exception)

@@ -77,6 +77,10 @@ class OpenAIBatches:
         expires_ms = key.grant.expires_ms
         return key.revoked_ms is None and (expires_ms is None or expires_ms > self._team.now_ms)
 
+    def weight_of(self, key_id: str) -> int:
+        key = self._key(key_id)
+        return 1 if key is None else key.grant.priority
+
     def _key(self, key_id: str) -> StoredKey | None:
         return next((key for key in self._team.keys if key.grant.id == key_id), None)
 

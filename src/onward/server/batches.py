@@ -9,7 +9,7 @@ from onward.api.body import decode_object
 from onward.api.openai import batches as api
 from onward.api.openai.files import PURPOSE, listed
 from onward.api.openai.routes import check_content_type
-from onward.api.routes import JSON, Node, Route
+from onward.api.routes import JSON, JsonObject, Route
 from onward.server.exchange import HttpExchange
 from onward.server.files import Stored, everywhere
 from onward.service.batch_records import WINDOW_MS, StoredBatch, new_batch_id
@@ -127,7 +127,7 @@ async def _respond(exchange: HttpExchange, value: api.BatchObject | api.BatchLis
     await exchange.respond(200, api.encoded(value), "application/json")
 
 
-def _route(method: str, path: str, handler: Any, operation: Any, example: Node) -> Route:
+def _route(method: str, path: str, handler: Any, operation: Any, example: JsonObject) -> Route:
     parameters = (api.BATCH_ID,) if "{id}" in path else ()
     return Route(method, path, handler, operation=operation, example={JSON: example}, parameters=parameters)
 

@@ -14,7 +14,7 @@ from onward.api.ids import request_id
 from onward.api.openai.errors import error_envelope
 from onward.errors import ApiError, SetupError
 from onward.server.app import COMMON_HEADERS, App
-from onward.server.exchange import BODY_ERROR, Message, Receive, Scope, Send
+from onward.server.exchange import BODY_ERROR, ASGIMessage, Receive, Scope, Send
 from onward.server.request_parsing import RequestLimitsProtocol
 
 log = logging.getLogger("onward.server")
@@ -44,7 +44,7 @@ def http10_app(app: Application, cycle: RequestResponseCycle) -> Application:
     async def adapted(scope: Scope, receive: Receive, send: Send) -> None:
         is_close_delimited = False
 
-        async def send_http10(message: Message) -> None:
+        async def send_http10(message: ASGIMessage) -> None:
             nonlocal is_close_delimited
             if message["type"] == "http.response.start":
                 is_close_delimited = not _has_known_length(message)
@@ -61,11 +61,11 @@ def http10_app(app: Application, cycle: RequestResponseCycle) -> Application:
     return adapted
 
 
-def _has_known_length(message: Message) -> bool:
+def _has_known_length(message: ASGIMessage) -> bool:
     return message["status"] in (204, 304) or any(name.lower() == b"content-length" for name, _ in message["headers"])
 
 
-def _with_connection_header(message: Message, *, keep_alive: bool) -> Message:
+def _with_connection_header(message: ASGIMessage, *, keep_alive: bool) -> ASGIMessage:
     """Return the start of a response with a Connection header, unless it has one."""
     headers = message["headers"]
     if any(name.lower() == b"connection" for name, _ in headers):

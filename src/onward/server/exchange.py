@@ -22,9 +22,9 @@ log = logging.getLogger("onward.server")
 CLIENT_CLOSED_REQUEST = 499
 """Status, in logs and metrics, of a request whose client disconnected before the response began. Never sent."""
 Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+ASGIMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[ASGIMessage]]
+Send = Callable[[ASGIMessage], Awaitable[None]]
 BODY_IDLE_SECONDS = 60.0
 """Longest time without progress while a request body is received."""
 BODY_TOTAL_SECONDS = 600.0
@@ -264,7 +264,7 @@ class HttpExchange:
         self.response_complete = True
         await self._deliver({"type": "http.response.body", "body": chunk, "more_body": False})
 
-    async def _deliver(self, message: Message) -> None:
+    async def _deliver(self, message: ASGIMessage) -> None:
         try:
             async with self._send_lock:
                 await self._send(message)

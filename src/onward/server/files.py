@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onward.api.openai import files as api
-from onward.api.routes import JSON, Node, Route
+from onward.api.routes import JSON, JsonObject, Route
 from onward.errors import ApiError, Forbidden, InvalidRequest, NotFound, RequestTooLarge
 from onward.server.exchange import HttpExchange
 from onward.server.multipart import Form, FormParser
@@ -174,7 +174,7 @@ def everywhere(*routes: Route) -> tuple[Route, ...]:
     )
 
 
-def _route(method: str, path: str, handler: Any, operation: Any, example: Node) -> Route:
+def _route(method: str, path: str, handler: Any, operation: Any, example: JsonObject) -> Route:
     parameters = (api.FILE_ID,) if "{id}" in path else ()
     return Route(method, path, handler, operation=operation, example=example, parameters=parameters)
 

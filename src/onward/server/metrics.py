@@ -281,10 +281,10 @@ class MeasuredAnswer:
             if self._record.first_token_ms is None:
                 self._record.first_token_ms = (now - self._started) * 1000
                 observe = self._bound.inter_token.observe
+                if self.account is not None:
+                    await self.account.noted()
             last = now
             if self.account is not None:
-                if not self.account.is_noted:
-                    await self.account.noted()
                 self.account.generated(deltas)
             if self._transcript is not None:
                 self._transcript.generated(deltas)

@@ -17,7 +17,7 @@ from onward.backends.restricted import RestrictedBackend
 from onward.completions.delta import TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import Forbidden, Overloaded
-from onward.server.account import Account, AccountedSink
+from onward.server.account import Account
 from onward.server.exchange import ClientDisconnected, HttpExchange
 from onward.server.metrics import MeasuredAnswer, Metrics, warn
 from onward.server.request_trace import CompletionTrace
@@ -193,8 +193,8 @@ class _CompletionRun:
         answer = await runner.accept(self._exchange, self._request)
         self._reply.begin(answer)
         self._is_accepted = True
-        sink = self._sink if answer.account is None else AccountedSink(self._sink, answer.account)
-        await forward(answer, self._reply, sink)
+        self._sink.account = answer.account
+        await forward(answer, self._reply, self._sink)
 
     async def send_keep_alive(self) -> None:
         """Send what the format has for it on an idle stream, once the request was accepted."""

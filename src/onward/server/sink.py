@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from functools import partial
 
 from onward.api.openai.routes import LINK
-from onward.api.reply import Event, Reply
+from onward.api.reply import Reply, ReplyEvent
 from onward.api.sse import KEEP_ALIVE
 from onward.offload import on_thread
+from onward.server.account import Account
 from onward.server.exchange import HttpExchange, convert_error
 
 EVENT_STREAM = "text/event-stream"
@@ -66,14 +67,16 @@ class EventStream:
 
 class ConnectionSink:
     """Takes what a reply writes and sends it: the small events of a step at once, large ones in parts. Methods raise
-    ClientDisconnected."""
+    ClientDisconnected. `account` is that of a team's server, which learns what was delivered."""
+
+    account: Account | None = None
 
     def __init__(self, exchange: HttpExchange, reply: Reply) -> None:
         self._exchange = exchange
         self._is_stream = reply.is_stream
         self.events = EventStream(exchange, reply.content_type, reply.keep_alive)
 
-    async def send(self, events: list[Event]) -> None:
+    async def send(self, events: list[ReplyEvent]) -> None:
         small: list[bytes] = []
         for event in events:
             if isinstance(event, bytes):
@@ -84,13 +87,18 @@ class ConnectionSink:
             with self.events.event_in_parts():
                 await send_parts(self._exchange, event)
         await self._send_small(small)
+        if self.account is not None:
+            self.account.sent()
 
     async def _send_small(self, events: list[bytes]) -> None:
         if joined := b"".join(events):
             await self.events.send(joined)
         events.clear()
 
-    async def end(self, events: list[Event]) -> None:
+    async def end(self, events: list[ReplyEvent]) -> None:
+        account, self.account = self.account, None  # the last of it is delivered with the last event
+        if account is not None:
+            await account.before_end()
         if self._is_stream:
             *others, last = events or [b""]
             assert isinstance(last, bytes)
@@ -99,6 +107,8 @@ class ConnectionSink:
             await self._exchange.end_response(last)
         else:
             await send_whole(self._exchange, *events)
+        if account is not None:
+            account.sent()
 
     async def fail(self, exception: Exception) -> None:
         """End a stream that has begun with the error; otherwise raise it, so that it becomes the response."""
@@ -110,7 +120,7 @@ class ConnectionSink:
         await exchange.end_response(exchange.words.event(error))
 
 
-async def send_whole(exchange: HttpExchange, body: Event) -> None:
+async def send_whole(exchange: HttpExchange, body: ReplyEvent) -> None:
     """Send a whole answer as one JSON response. Raises ClientDisconnected."""
     if exchange.with_schema:
         exchange.headers.append(LINK)

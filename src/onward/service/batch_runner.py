@@ -9,9 +9,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from sqlalchemy import Connection
@@ -47,10 +48,12 @@ PAUSE_SECONDS = 20.0
 
 
 class BatchDialect(Checks, Protocol):
-    """What the runner does not know. `key_is_valid` says whether a key may still have its lines computed."""
+    """What the runner does not know. `key_is_valid` says whether a key may still have its lines computed, `weight_of`
+    what its share of them is: a key of weight 3 has three lines running for each one of a key of weight 1."""
 
     def not_computed(self, batch_id: str, number: int, custom_id: bytes, code: str) -> bytes: ...
     def key_is_valid(self, key_id: str) -> bool: ...
+    def weight_of(self, key_id: str) -> int: ...
 
     async def compute(self, line: BatchLine) -> Computed:
         """Compute a line. Raises TryLater, BudgetSpent, EngineLost."""
@@ -84,6 +87,9 @@ class BatchRunner:
         self._wake = asyncio.Event()
         self._tended = float("-inf")
         self._running: dict[tuple[str, int], tuple[BatchLine, asyncio.Task[None]]] = {}
+        self._num_leaving = 0
+        """How many lines are being given back, perhaps a second time. None is taken meanwhile: it could be one of them,
+        and be given back again while it is computed."""
         self._active: list[StoredBatch] = []
         """Batches of which lines may be taken here, the oldest first."""
         self._paused: dict[str, float] = {}
@@ -207,7 +213,7 @@ class BatchRunner:
             return
         if any(line.is_suspect for line, _ in self._running.values()) or not await self._desk.has_room():
             return
-        while free > 0 and (wanted := self._choose(free)):
+        while free > 0 and not self._num_leaving and (wanted := self._choose(free)):
             taken = await self._claim(wanted)
             if taken is None:
                 return  # until nothing runs here
@@ -229,17 +235,18 @@ class BatchRunner:
         return taken
 
     def _choose(self, number: int) -> list[str]:
-        """Return the batches of the next lines to take, as often as there are lines: keys that have fewer running come
-        first, of a key's batches the oldest."""
+        """Return the batches of the next lines to take, as often as there are lines: keys that have fewer running, by
+        their weight, come first; of a key's batches the oldest."""
         now = self._monotonic()
         first: dict[str, str] = {}
         for batch in self._active:
             if self._paused.get(batch.key_id, 0.0) <= now:
                 first.setdefault(batch.key_id, batch.id)
         held = Counter(line.key_id for line, _ in self._running.values())
+        weights = {key_id: self._dialect.weight_of(key_id) for key_id in first}
         chosen = []
         for _ in range(number if first else 0):
-            key_id = min(first, key=lambda each: held[each])
+            key_id = min(first, key=lambda each: held[each] / weights[each])
             held[key_id] += 1
             chosen.append(first[key_id])
         return chosen
@@ -263,15 +270,15 @@ class BatchRunner:
             await self._finish(line, computed)
         except BudgetSpent:
             self._paused[line.key_id] = self._monotonic() + PAUSE_SECONDS
-            self._give_back([line])
+            await self._give_back(line)
         except EngineLost:
-            self._give_back([line], is_lost=True, is_strike=line.is_suspect)
+            await self._give_back(line, is_lost=True, is_strike=line.is_suspect)
         except asyncio.CancelledError:
-            self._give_back([line])
+            self._desk.ensure(partial(give_back, face=self._desk.face, line=line), order_of(line.key_id, line.batch_id))
             raise
         except Exception:
             log.exception("line %d of %s could not be computed", line.number, line.batch_id)
-            self._give_back([line], is_lost=True, is_strike=line.is_suspect)
+            await self._give_back(line, is_lost=True, is_strike=line.is_suspect)
 
     async def _compute(self, line: BatchLine) -> Computed:
         while True:
@@ -293,23 +300,30 @@ class BatchRunner:
             elif reserved is not None and grant is not None:
                 settle_request(connection, reserved, grant, 0, 0, now, is_batch=True)
 
+        await self._write(line, write)  # if it was written, nothing is written again
+
+    async def _give_back(self, line: BatchLine, *, is_lost: bool = False, is_strike: bool = False) -> None:
+        """Let a line wait for the next server."""
+        self._num_leaving += 1
+        try:
+            face = self._desk.face
+            await self._write(line, partial(give_back, face=face, line=line, is_lost=is_lost, is_strike=is_strike))
+        finally:
+            self._num_leaving -= 1
+
+    async def _write(self, line: BatchLine, write: Callable[[Connection], None]) -> None:
+        """Run an operation on a line that runs here; where the database is away, again until it answers. It is run even
+        if this call is cancelled: what the line had reserved is settled."""
+        order = order_of(line.key_id, line.batch_id)
         while True:
             try:
-                await self._desk.transact(write, order_of(line.key_id, line.batch_id))
+                await self._desk.transact(write, order)
                 return
-            except Overloaded:  # while the database is away; if it was written, nothing is written again
+            except Overloaded:
                 await asyncio.sleep(RETRY_SECONDS)
-            except asyncio.CancelledError:  # what it had reserved is settled in any case
-                self._desk.ensure(write, order_of(line.key_id, line.batch_id))
+            except asyncio.CancelledError:
+                self._desk.ensure(write, order)
                 raise
-
-    def _give_back(self, lines: Iterable[BatchLine], *, is_lost: bool = False, is_strike: bool = False) -> None:
-        """Let lines wait for the next server. Does not wait."""
-        face, held = self._desk.face, list(lines)
-        self._desk.ensure(
-            lambda connection: give_back(connection, face, held, is_lost=is_lost, is_strike=is_strike),
-            order_of(held[0].key_id, held[0].batch_id),
-        )
 
     async def _validate(self) -> None:
         """Validate the oldest batch that nobody validates."""

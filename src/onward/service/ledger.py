@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, func, insert, or_, select, update
+from msgspec.structs import asdict
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, func, or_, select, text
 
 from onward.service.grant import Grant
 from onward.service.records import LedgerRow, Question, Sums
@@ -22,40 +23,37 @@ COLUMNS: dict[str, ColumnElement[Any]] = {
 """What rows can be grouped by."""
 
 # Statements with parameters are made once: making one takes longer than running it.
-_ROW_NAMES = tuple(LedgerRow.__dataclass_fields__)
-_FIND = select(REQUESTS.c.id, REQUESTS.c.delivered_tokens).where(REQUESTS.c.id.in_(bindparam("ids", expanding=True)))
+_ROW_NAMES = LedgerRow.__struct_fields__
+_FIND = select(REQUESTS.c.id).where(REQUESTS.c.id == bindparam("row_id"))
 _FIND_KEYS = select(KEYS.c.id).where(KEYS.c.id.in_(bindparam("ids", expanding=True)))
-_DELIVER = update(REQUESTS).where(REQUESTS.c.id == bindparam("row_id"))
-_INSERT = insert(REQUESTS)
+_WRITE = text(
+    f"INSERT INTO requests ({', '.join(_ROW_NAMES)}) VALUES ({', '.join(':' + name for name in _ROW_NAMES)}) "
+    "ON CONFLICT (id) DO UPDATE SET delivered_tokens = excluded.delivered_tokens "
+    "WHERE excluded.delivered_tokens > requests.delivered_tokens"
+)
 
 
 def write_row(connection: Connection, row: LedgerRow, grant: Grant | None, reservation_id: str | None) -> None:
     """Add a request to the ledger, as `write_rows` does, and settle what it had reserved, once."""
-    is_new = write_rows(connection, [(row, "" if grant is None else grant.id)])
-    if is_new and grant is not None and reservation_id is not None:
+    if grant is None or reservation_id is None:
+        write_rows(connection, [(row, "" if grant is None else grant.id)])
+        return
+    is_new = connection.execute(_FIND, {"row_id": row.id}).first() is None
+    if write_rows(connection, [(row, grant.id)]) and is_new:
         tokens, cost = row.prompt_tokens + row.completion_tokens, row.prompt_cost + row.completion_cost
         settle_request(connection, reservation_id, grant, tokens, cost, row.ended_ms, is_batch=bool(row.batch))
 
 
 def write_rows(connection: Connection, rows: Sequence[tuple[LedgerRow, str]]) -> int:
-    """Add requests to the ledger, each with the id of its key, "" for none; return how many it did not have. The second
+    """Add requests to the ledger, each with the id of its key, "" for none; return how many were written. The second
     time only more delivered tokens count: a transaction may be run again because its answer was lost, and a stream read
     on after the request has ended. A key that was forgotten meanwhile leaves no row."""
-    wanted: dict[str, LedgerRow] = {}
-    for row, _ in rows:
-        if row.id not in wanted or row.delivered_tokens > wanted[row.id].delivered_tokens:
-            wanted[row.id] = row
-    key_of = {row.id: key_id for row, key_id in rows}
-    found = {row.id: row.delivered_tokens for row in connection.execute(_FIND, {"ids": list(wanted)})}
-    for row_id, delivered in found.items():
-        if (more := wanted[row_id].delivered_tokens) > delivered:
-            connection.execute(_DELIVER, {"row_id": row_id, "delivered_tokens": more})
-    key_ids = {key_of[row_id] for row_id in wanted.keys() - found.keys()} - {""}
+    key_ids = {key_id for _, key_id in rows} - {""}
     keys = {"", *connection.execute(_FIND_KEYS, {"ids": list(key_ids)}).scalars()} if key_ids else {""}
-    new = [row for row in wanted.values() if row.id not in found and key_of[row.id] in keys]
-    if new:
-        connection.execute(_INSERT, [{name: getattr(row, name) for name in _ROW_NAMES} for row in new])
-    return len(new)
+    wanted = [asdict(row) for row, key_id in rows if key_id in keys]
+    if wanted:
+        connection.execute(_WRITE, wanted)
+    return len(wanted)
 
 
 def forget_rows(connection: Connection, before_ms: int, limit: int) -> int:

@@ -8,7 +8,7 @@ results.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, TextClause, delete, func, insert, select, text, update
@@ -118,16 +118,15 @@ def finish_line(connection: Connection, face: str, line: BatchLine, result: Resu
 
 
 def give_back(
-    connection: Connection, face: str, lines: Iterable[BatchLine], *, is_lost: bool = False, is_strike: bool = False
+    connection: Connection, face: str, line: BatchLine, *, is_lost: bool = False, is_strike: bool = False
 ) -> None:
-    """Let lines that run here wait again. `is_lost`: the engine has died with them; `is_strike`: they may be why."""
-    for line in lines:
-        these = (
-            *(LINES.c.batch_id == line.batch_id, LINES.c.number == line.number),
-            *(LINES.c.state == RUNNING, LINES.c.face == face),
-        )
-        counts = {"losses": LINES.c.losses + int(is_lost), "strikes": LINES.c.strikes + int(is_strike)}
-        connection.execute(update(LINES).where(*these).values(state=WAITING, face="", **counts))
+    """Let a line that runs here wait again. `is_lost`: the engine has died with it; `is_strike`: it may be why."""
+    this = (
+        *(LINES.c.batch_id == line.batch_id, LINES.c.number == line.number),
+        *(LINES.c.state == RUNNING, LINES.c.face == face),
+    )
+    counts = {"losses": LINES.c.losses + int(is_lost), "strikes": LINES.c.strikes + int(is_strike)}
+    connection.execute(update(LINES).where(*this).values(state=WAITING, face="", **counts))
 
 
 def give_back_all_but(connection: Connection, face: str, held: Collection[tuple[str, int]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -16,8 +17,9 @@ from onward.service.spool_file import SpoolEntry
 from onward.service.store import DatabaseAway
 from onward.service.writer import MAX_GROUP, Writer
 
-GATHER_SECONDS = 0.1
-"""How long a row waits for others. One that settles a reservation does not: its key may be waiting for that."""
+GATHER_SECONDS = 1.0
+"""How often rows are written: a transaction costs much, a row in it little. One that settles a reservation does not
+wait: its key may be waiting for that."""
 
 
 class Recorder:
@@ -35,6 +37,8 @@ class Recorder:
         self._grants = grants
         self._is_away = is_away
         self._gathered: list[SpoolEntry] = []
+        self._flushed = -math.inf
+        """When, by the event loop's clock."""
 
     def record(self, entry: SpoolEntry) -> None:
         """Write the row of a request that has ended, soon. Called on the event loop."""
@@ -42,7 +46,9 @@ class Recorder:
             self._write([entry])
             return
         if not self._gathered:
-            asyncio.get_running_loop().call_later(GATHER_SECONDS, self.flush)
+            loop = asyncio.get_running_loop()
+            self._flushed = max(loop.time(), self._flushed + GATHER_SECONDS)
+            loop.call_at(self._flushed, self.flush)
         self._gathered.append(entry)
 
     def flush(self) -> None:
@@ -70,8 +76,7 @@ class Recorder:
         def done(future: Future[object]) -> None:
             problem = future.exception()
             if problem is None:
-                for entry in entries:
-                    self._spool.drop(entry.row)
+                self._spool.drop([entry.row for entry in entries])
             elif isinstance(problem, DatabaseAway):
                 self._is_away(str(problem))
             elif len(entries) > 1:  # one of them is to blame

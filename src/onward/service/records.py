@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRow:
+
+class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request. Times are Unix milliseconds, costs micro-units. `computed_tokens` came from the engine,
     `delivered_tokens` are those billed tokens of the completion that reached the client's connection;
     `prompt_tokens`, `cached_tokens` and `completion_tokens` are billed: what `usage` says, or would have said to a

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,19 +39,27 @@ MIN_REWRITE_BYTES = 4_000_000
 class Spool:
     """The file of one server. Methods may be called on any thread, `written` and `flushed` on that of an event loop.
 
-    `adopted` is called, on the spool's thread, after rows of a dead server were added. Raises SetupError for a folder
-    that cannot be used.
+    `adopted` is called, on the spool's thread, after rows of a dead server were added. `monotonic` is a clock in
+    seconds. Raises SetupError for a folder that cannot be used.
     """
 
-    def __init__(self, folder: Path, face: str, adopted: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        face: str,
+        adopted: Callable[[], None] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._folder = folder
         self._face = face
         self._adopted = adopted
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         """Held while the entries, the changes and those who wait are read or changed."""
         self._wake = threading.Event()
         self._entries: dict[str, SpoolEntry] = {}
-        self._num_running = 0
+        self._running: dict[str, SpoolEntry] = {}
+        """Those of requests that run."""
         self._changes: list[tuple[str, Any]] = []
         self._num_changes = self._num_written = 0
         self._waiting: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -63,7 +71,7 @@ class Spool:
         self._names = (f"{face}-{number}" for number in itertools.count())
         self._must_rewrite = False
         self._rewrite_at = MIN_REWRITE_BYTES
-        self._looked = time.monotonic()
+        self._looked = monotonic()
         self.problem = ""
         """Why the file cannot be written; "" while it can."""
         try:
@@ -82,7 +90,7 @@ class Spool:
     @property
     def num_waiting(self) -> int:
         """Number of requests that have ended and are not in the database."""
-        return len(self._entries) - self._num_running
+        return len(self._entries) - len(self._running)
 
     @property
     def is_full(self) -> bool:
@@ -96,8 +104,7 @@ class Spool:
     def begin(self, entry: SpoolEntry) -> None:
         """Add a request that runs."""
         with self._lock:
-            self._entries[entry.row.id] = entry
-            self._num_running += 1
+            self._entries[entry.row.id] = self._running[entry.row.id] = entry
             self._change("put", entry)
         self._wake.set()
 
@@ -107,20 +114,20 @@ class Spool:
             before = self._entries.get(entry.row.id)
             if before is not None and entry.reservation_id is None:
                 entry.reservation_id = before.reservation_id
-            was_running = before is not None and before.progress is not None
-            self._num_running -= was_running
+            was_running = self._running.pop(entry.row.id, None) is not None
             self._entries[entry.row.id] = entry
             self._change("put", entry)
         if not was_running:
             self._wake.set()  # else a tick is near
 
-    def drop(self, row: LedgerRow) -> None:
-        """Forget a row that the database has, unless there is a newer one of the same request."""
+    def drop(self, rows: Iterable[LedgerRow]) -> None:
+        """Forget rows that the database has, each unless there is a newer one of the same request."""
         with self._lock:
-            entry = self._entries.get(row.id)
-            if entry is not None and entry.row is row and entry.progress is None:
-                del self._entries[row.id]
-                self._change("drop", row.id)
+            for row in rows:
+                entry = self._entries.get(row.id)
+                if entry is not None and entry.row is row and entry.progress is None:
+                    del self._entries[row.id]
+                    self._change("drop", row.id)
 
     def _change(self, kind: str, value: Any) -> None:
         self._changes.append((kind, value))
@@ -163,13 +170,13 @@ class Spool:
     def _pause(self) -> float:
         if self.problem:
             return RETRY_SECONDS
-        if self._num_running or self._changes:
-            return max(0.0, self._counted + TICK_SECONDS - time.monotonic())
+        if self._running or self._changes:
+            return max(0.0, self._counted + TICK_SECONDS - self._monotonic())
         return ADOPT_SECONDS
 
     def _turn(self) -> None:
         """Write what is new, and notify those who wait for it."""
-        now = time.monotonic()
+        now = self._monotonic()
         try:
             if now - self._looked >= ADOPT_SECONDS:
                 self._looked = now
@@ -196,16 +203,16 @@ class Spool:
         """Append what has changed; write the file anew where it has grown, or could not be written. Raises OSError.
 
         Counts of running requests are read once in TICK_SECONDS, not with each request that begins."""
-        now = time.monotonic()
+        now = self._monotonic()
         with self._lock:
             changes, self._changes = self._changes, []
             number = self._num_changes
-            counts = self._must_count or now - self._counted >= TICK_SECONDS
-            entries = list(self._entries.values()) if self._num_running and counts else []
+            counts = self._must_count or now >= self._counted + TICK_SECONDS
+            running = list(self._running.values()) if counts else []
             self._must_count = False
         if counts:
             self._counted = now
-        progress = {entry.row.id: entry.last for entry in entries if entry.progress and entry.has_advanced()}
+        progress = {entry.row.id: entry.last for entry in running if entry.has_advanced()}
         if self._must_rewrite or self._file.size > self._rewrite_at:
             self._rewrite()
         elif changes or progress:

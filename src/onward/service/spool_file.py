@@ -10,11 +10,12 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from onward.file_locks import try_lock
 from onward.service.records import LedgerRow
@@ -28,7 +29,7 @@ PROGRESS = (
     *("delivered_tokens", "first_token_ms", "prompt_cost", "completion_cost", "finish_reasons"),
 )
 """What changes of a row while its request runs."""
-Progress = tuple[Any, ...]
+SpoolProgress = tuple[Any, ...]
 
 
 @dataclass(slots=True)
@@ -40,9 +41,9 @@ class SpoolEntry:
     row: LedgerRow
     key_id: str
     reservation_id: str | None
-    progress: Callable[[], Progress] | None = None
+    progress: Callable[[], SpoolProgress] | None = None
     is_written: bool = False
-    last: Progress = ()
+    last: SpoolProgress = ()
 
     def has_advanced(self) -> bool:
         """Bring `last` up to date; return whether there is more than a later time."""
@@ -80,7 +81,7 @@ class SpoolFile:
                 self.path.unlink()
 
 
-def lines(changes: list[tuple[str, Any]], progress: dict[str, Progress]) -> bytes:
+def lines(changes: list[tuple[str, Any]], progress: dict[str, SpoolProgress]) -> bytes:
     """Return the lines of changes ("put" with an SpoolEntry, "drop" with an id), then that of running requests."""
     found = [put_line(value) for kind, value in changes if kind == "put"]
     if dropped := [value for kind, value in changes if kind == "drop"]:
@@ -100,7 +101,7 @@ def _line(value: object) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(encoded), encoded)
 
 
-def _advanced(row: LedgerRow, progress: Progress) -> LedgerRow:
+def _advanced(row: LedgerRow, progress: SpoolProgress) -> LedgerRow:
     return replace(row, **dict(zip(PROGRESS, progress, strict=True)))
 
 

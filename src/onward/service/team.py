@@ -33,7 +33,7 @@ from onward.service.request_log import LoggedRequest, LostRequests
 from onward.service.request_table import forget_requests, insert_request
 from onward.service.reservations import admit, beat, leave, read_usages, settle_request
 from onward.service.spool import Spool
-from onward.service.spool_file import Progress, SpoolEntry
+from onward.service.spool_file import SpoolEntry, SpoolProgress
 from onward.service.store import DatabaseAway, Store
 from onward.service.writer import Writer
 
@@ -280,7 +280,7 @@ class Team:
             self._writer.ensure(lambda connection: settle_request(connection, request_id, grant, 0, 0, now), grant.id)
 
     def begin(
-        self, row: LedgerRow, grant: Grant | None, admitted: Admitted | None, progress: Callable[[], Progress]
+        self, row: LedgerRow, grant: Grant | None, admitted: Admitted | None, progress: Callable[[], SpoolProgress]
     ) -> SpoolEntry:
         """Note a request that runs, so that it has a row even if this server is killed. `progress` is called on another
         thread. Nothing of the request may be delivered before `noted`."""

@@ -14,7 +14,7 @@ from onward.settings.names import (
     upstream_of,
     upstreams_of,
 )
-from onward.settings.option import GROUPS, Group, Option
+from onward.settings.option import GROUPS, Option, SettingGroup
 from onward.settings.sources import CONFIG_ENVIRONMENT, OTHER_VARIABLES, Resolved, resolve
 
 __all__ = [
@@ -25,9 +25,9 @@ __all__ = [
     "OTHER_VARIABLES",
     "PREFIX_CACHE_SAVE_SECONDS",
     "UPSTREAM_KINDS",
-    "Group",
     "Option",
     "Resolved",
+    "SettingGroup",
     "Settings",
     "UpstreamName",
     "adapted_models",

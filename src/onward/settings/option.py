@@ -10,8 +10,8 @@ from onward import values
 from onward.errors import SetupError
 
 T = TypeVar("T")
-Group = Literal["Model", "Network", "Security", "Limits", "Team", "Performance", "Logging"]
-GROUPS: tuple[Group, ...] = ("Model", "Network", "Security", "Limits", "Team", "Performance", "Logging")
+SettingGroup = Literal["Model", "Network", "Security", "Limits", "Team", "Performance", "Logging"]
+GROUPS: tuple[SettingGroup, ...] = ("Model", "Network", "Security", "Limits", "Team", "Performance", "Logging")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Option:
     name: str
     flag: str
     environment: str
-    group: Group
+    group: SettingGroup
     help: str
     metavar: str
     parser: Callable[[str], Any]
@@ -54,7 +54,7 @@ class Option:
 
 def option(
     default: T,
-    group: Group,
+    group: SettingGroup,
     parser: Callable[[str], Any],
     help: str,
     *,

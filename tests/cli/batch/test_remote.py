@@ -11,6 +11,7 @@ import pytest
 
 from onward.cli.batch.remote import _progress
 
+from ...listening import served_here
 from ...processes import served
 from ..conftest import onward
 from .test_run import records, write_input
@@ -18,7 +19,7 @@ from .test_run import records, write_input
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served("--data-dir", str(tmp_path_factory.mktemp("data"))) as url:
+    with served_here("--data-dir", str(tmp_path_factory.mktemp("data"))) as url:
         yield f"{url}/v1"
 
 

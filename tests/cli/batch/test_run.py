@@ -20,6 +20,7 @@ from onward.errors import EngineStopped, HubUnreachable, Overloaded
 from onward.file_locks import NoLocks
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
+from ...listening import served_here
 from ...processes import free_port, served, server_process
 from ..conftest import onward
 from ..scripted import answer, completion, error, scripted
@@ -80,7 +81,7 @@ def test_rejected_lines_go_to_the_errors_file() -> None:
 def test_a_model_that_the_server_does_not_have_ends_a_run_of_it() -> None:
     """Else every line would be rejected, and stay so until the errors file is deleted."""
     write_input(3)
-    with served(model="toy") as url:
+    with served_here() as url:
         result = run("--base-url", f"{url}/v1", "--model", "tpy")
         assert result.exit_code == 4 and "Did you mean 'toy'?" in result.stderr
         assert not Path("out.errors.jsonl").exists() and not Path("out.jsonl").exists()
@@ -92,7 +93,7 @@ def test_lines_for_models_that_the_server_does_not_have_are_reported_once() -> N
     write_input(20)
     lines = Path("in.jsonl").read_text().replace('"toy"', '"tpy"', 5)
     Path("in.jsonl").write_text(lines)
-    with served(model="toy") as url:
+    with served_here() as url:
         result = run("--base-url", f"{url}/v1", "--concurrency", "1")
     assert result.exit_code == 1
     said, summary = result.stderr.splitlines()

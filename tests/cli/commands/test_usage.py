@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from sqlalchemy import URL
 
 from onward.service.ledger import write_row

@@ -16,7 +16,7 @@ import pytest
 from tests.examples import slow_but
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
-from ...processes import served
+from ...listening import served_here
 from ..conftest import onward
 from ..scripted import answer, completion, scripted
 from ..terminal import Terminal
@@ -161,7 +161,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 def test_the_log_of_requests_is_the_same_in_every_api(kind: str, tmp_path: Path) -> None:
     data = ("--data-dir", str(tmp_path / "data"))
     log = ("--log-requests", "database" if kind == "database" else str(tmp_path / "log"))
-    with served(*data, *log, "--dialects", "all") as url:
+    with served_here(*data, *log, "--dialects", "all") as url:
         for path, fields in REQUESTS.items():
             sent = urllib.request.Request(url + path, json.dumps(fields).encode(), {"Content-Type": "application/json"})
             with urllib.request.urlopen(sent) as response:
@@ -171,7 +171,7 @@ def test_the_log_of_requests_is_the_same_in_every_api(kind: str, tmp_path: Path)
     assert (code, len(found)) == (0, len(REQUESTS)), found
     if kind == "folder":
         assert verdicts(str(tmp_path / "log"))[0] == 0
-        with served() as url:
+        with served_here() as url:
             code, found = verdicts(*where, "--base-url", url + "/v1")
         assert code == 6 and [each["verdict"] for each in found.values()].count("same") == 2
         ids = list(found)

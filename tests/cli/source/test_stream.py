@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from onward.cli.session import ServerConnection
 from onward.cli.source.base import ConnectionFailed, Document
 from onward.cli.source.http import HttpSource
 from onward.cli.source.stream import resume_window
+from tests.listening import served_here
 from tests.server.conftest import Process
 from tests.server.fakes import in_loop
 from tests.waiting import until, wait_for
@@ -41,16 +41,8 @@ def server() -> Iterator[Process]:
 @pytest.fixture(scope="module")
 def engine_server() -> Iterator[str]:
     """URL of a server with the toy model, whose engine has a process of its own."""
-    command = [sys.executable, "-m", "onward", "serve", "--model", "toy", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        assert found is not None
-        yield found[0]
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
+    with served_here(engine_process=True) as url:
+        yield url
 
 
 def source_for(url: str, slept: list[float] | None = None) -> HttpSource:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onward.cli.verify.saved import Difference, Saved
-from onward.cli.verify.verdicts import Kind, Verdict, VerdictFile, Verification, digest_of
+from onward.cli.verify.verdicts import Verdict, VerdictFile, VerdictKind, Verification, digest_of
 
 SAVED = Saved(id="a", model="toy", fields={"prompt": "x"}, choices=[{"index": 0, "text": "y"}], fingerprint="fp_1")
 VERDICT = Verdict(id="a", model="toy", verdict="different", fingerprint="fp_1", computed="fp_1")
@@ -62,7 +62,7 @@ def test_what_is_not_known_is_asked_again_and_written_once(tmp_path: Path) -> No
 
 def test_verdicts_are_counted_as_they_come() -> None:
     found = Verification(total=3)
-    kinds: dict[int, Kind] = {2: "same", 0: "different", 1: "same"}
+    kinds: dict[int, VerdictKind] = {2: "same", 0: "different", 1: "same"}
     for place, kind in kinds.items():
         found.add(place, replace(VERDICT, verdict=kind))
     assert found.counts == {"same": 2, "different": 1, "unknown": 0} and found.num_done == 3

@@ -17,7 +17,7 @@ from onward.constraints.process.messages import (
     CompiledGrammar,
     Load,
     Loaded,
-    Reply,
+    WorkerReply,
     decode_request,
     encode,
 )
@@ -32,7 +32,7 @@ def main() -> None:
     down, up = take_connection()
     grammars: dict[int, str] = {}
     for payload in FrameReader(down):
-        reply: Reply
+        reply: WorkerReply
         match decode_request(payload):
             case Load():
                 reply = Loaded()

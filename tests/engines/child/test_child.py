@@ -197,13 +197,28 @@ def test_a_tokenizer_that_cannot_be_loaded_ends_the_process() -> None:
 def test_a_spare_process_is_taken_once_and_ends_with_its_context() -> None:
     reports = Reports()
     with SpareProcess(WORKER) as spare, child(spare=spare) as (engine, _):
-        assert spare.take() is None
+        assert spare.take(configuration()) is None
         other = ChildLauncher(WORKER, configuration(), vocabulary, spare=spare)(reports.on_report, reports.on_lost)
         assert other.pid != engine.pid
         other.close()
     with SpareProcess(WORKER) as spare:
         assert spare.pid is not None and is_running(pid := spare.pid)
     assert not is_running(pid) and spare.pid is None
+
+
+@pytest.mark.slow
+def test_a_spare_process_that_was_told_what_to_load_is_taken_for_that_alone() -> None:
+    with SpareProcess(WORKER) as spare:
+        spare.configure(configuration())
+        told = spare.pid
+        with child(spare=spare) as (engine, _):
+            assert engine.pid == told
+    with SpareProcess(WORKER) as spare:
+        assert (pid := spare.pid) is not None
+        spare.configure(configuration(max_rows=3))
+        with child(spare=spare) as (engine, _):
+            assert engine.pid != pid and engine.info.max_rows != 3
+            assert not is_running(pid)
 
 
 @pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "raise SystemExit(3)")])

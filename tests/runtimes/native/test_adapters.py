@@ -21,12 +21,12 @@ from onward.runtimes.native import adapters as native_adapters
 from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.table import load_model
 from tests.checkpoints.making import floats, write_gguf
-from tests.checkpoints.test_adapter import write_gguf_adapter
+from tests.checkpoints.test_adapter import is_linear, write_gguf_adapter
 from tests.checkpoints.tiny import tiny
 from tests.examples import slow_but
 from tests.runtimes.native.test_model import OPTIONS, tokens_of
 
-NAMES = ["llama", "qwen3moe", "gemma2", "gpt2"]
+NAMES = ["llama", "qwen3moe", "gemma2", "gpt2", "lfm2"]
 NUM_TOKENS = 40
 
 
@@ -35,8 +35,7 @@ def write_adapter(path: Path, name: str, seed: int, *, embeddings: bool = False)
     random = np.random.default_rng(seed)
     pairs: dict[str, tuple[Any, Any]] = {}
     for weight, values in tiny(name)[1].items():
-        is_linear = weight.startswith("blk.") and weight.endswith(".weight") and values.ndim == 2
-        if (is_linear and random.random() < 0.7) or (embeddings and weight == "token_embd.weight"):
+        if (is_linear(weight, values) and random.random() < 0.7) or (embeddings and weight == "token_embd.weight"):
             rank = int(random.integers(1, 20))
             low = random.normal(size=(rank, values.shape[1])) / values.shape[1]
             pairs[weight] = low.astype(np.float32), random.normal(size=(len(values), rank)).astype(np.float32)

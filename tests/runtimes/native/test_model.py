@@ -60,6 +60,7 @@ FAST_NAMES = [
     "qwen3moe",
     "gpt-oss",
     "gemma2",
+    "lfm2",
 ]
 """Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
 NUM_TOKENS = 70
@@ -105,6 +106,25 @@ def whole(model: ModelRunner, tokens: list[int]) -> NDArray[np.float32]:
     """All logits of a sequence, evaluated at once in the first blocks."""
     row = Row(0, tokens, 0, range(model.shape.blocks_for(len(tokens))), len(tokens))
     return model.evaluate([row]).copy()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files that are mapped cannot be replaced there")
+def test_a_file_that_is_written_to_changes_no_answer(tmp_path: Path, models: Callable[..., ModelRunner]) -> None:
+    model = models()
+    path, tokens = tmp_path / "m.gguf", tokens_of(model)
+    expected = whole(model, tokens)
+    written = path.read_bytes()
+    (tmp_path / "new").write_bytes(bytes(len(written)))
+    (tmp_path / "new").replace(path)  # what is mapped is the old file
+    np.testing.assert_array_equal(whole(model, tokens), expected)
+    path.write_bytes(written)
+    other = models()
+    np.testing.assert_array_equal(whole(other, tokens), expected)
+    with path.open("r+b") as file:
+        file.seek(len(written) // 2)
+        file.write(bytes(64))
+    with pytest.raises(RuntimeError, match=r"m\.gguf was written to while"):
+        whole(other, tokens)
 
 
 @pytest.mark.parametrize("name", slow_but(FAST_NAMES, NAMES))
@@ -164,10 +184,10 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
         model.close()
 
 
-CUT = ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2"]
+CUT = ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2"]
 
 
-@pytest.mark.parametrize("name", slow_but(["gemma3", "qwen3moe"], CUT))
+@pytest.mark.parametrize("name", slow_but(["gemma3", "qwen3moe", "lfm2"], CUT))
 def test_fast_is_near_exact_and_no_cut_of_a_step_changes_a_bit(name: str, models: Callable[..., ModelRunner]) -> None:
     fast, exact = models(name), models(name, precision="exact")
     tokens = tokens_of(fast)
@@ -198,7 +218,7 @@ def test_no_cut_of_a_step_changes_a_bit(name: str, precision: str, models: Calla
     assert pieces([3, 32, 1, 34]) == expected
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3moe"])
+@pytest.mark.parametrize("name", ["llama", "qwen3moe", "lfm2"])
 def test_rows_of_other_sequences_change_no_bit(name: str, models: Callable[..., ModelRunner]) -> None:
     model = models(name)
     tokens = tokens_of(model, 40)
@@ -212,18 +232,25 @@ def test_rows_of_other_sequences_change_no_bit(name: str, models: Callable[..., 
     assert among[-1:].tobytes() == alone.tobytes()
 
 
-def test_drafts_have_the_bits_of_one_step_per_token(models: Callable[..., ModelRunner]) -> None:
-    model = models()
-    tokens = tokens_of(model, 10)
+@pytest.mark.parametrize("name", ["llama", "lfm2"])
+def test_drafts_have_the_bits_of_one_step_per_token(name: str, models: Callable[..., ModelRunner]) -> None:
+    """Those that were rejected leave nothing behind."""
+    model = models(name)
+    tokens = tokens_of(model, 40)
     expected = whole(model, tokens)
-    blocks = [4]
-    model.evaluate([Row(0, tokens[:6], 0, blocks, 0)])
-    drafts = [Row(0, [token], 6 + index, blocks, 1) for index, token in enumerate(tokens[6:])]
-    assert model.evaluate(drafts).tobytes() == expected[6:].tobytes()
+    blocks = [4, 6]
+    model.evaluate([Row(0, tokens[:30], 0, blocks, 0)])
+    for rejected in (tokens_of(model, 10, 5), [tokens[30], *tokens_of(model, 9, 7)]):
+        model.evaluate([Row(0, [token], 30 + index, blocks, 1) for index, token in enumerate(rejected)])
+    drafts = [Row(0, [token], 30 + index, blocks, 1) for index, token in enumerate(tokens[30:])]
+    assert model.evaluate(drafts).tobytes() == expected[30:].tobytes()
 
 
-def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(models: Callable[..., ModelRunner]) -> None:
-    model = models()
+@pytest.mark.parametrize("name", ["llama", "lfm2"])
+def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(
+    name: str, models: Callable[..., ModelRunner]
+) -> None:
+    model = models(name)
     tokens = tokens_of(model, 400)
     expected = whole(model, tokens)
     rows = [Row(index, tokens, 0, range(13 * index, 13 * index + 13), 2) for index in range(4)]
@@ -233,7 +260,7 @@ def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(models: C
 
 
 @pytest.mark.parametrize("threads", slow_but([3], [2, 3, 4]))
-@pytest.mark.parametrize("name", ["llama", "qwen3moe"])
+@pytest.mark.parametrize("name", ["llama", "qwen3moe", "lfm2"])
 def test_the_number_of_threads_changes_no_bit(name: str, threads: int, models: Callable[..., ModelRunner]) -> None:
     one, several = models(name), models(name, threads=threads)
     tokens = tokens_of(one, 100)
@@ -277,12 +304,17 @@ def test_threads_that_come_late_change_no_bit(name: str, models: Callable[..., M
         assert alone.evaluate([row]).tobytes() == many.evaluate([row]).tobytes()
 
 
-def test_a_copied_block_is_the_block(models: Callable[..., ModelRunner]) -> None:
-    model = models()
-    tokens = tokens_of(model, 33)
-    expected = whole(model, tokens)
-    copy_block(model, 0, 9)
-    assert model.evaluate([Row(1, tokens[32:], 32, [9, 12], 1)]).tobytes() == expected[32:].tobytes()
+@pytest.mark.parametrize("name", ["llama", "lfm2"])
+@pytest.mark.parametrize("shared", [32, 33, 40])
+def test_a_copied_block_is_the_block(shared: int, name: str, models: Callable[..., ModelRunner]) -> None:
+    """Also as far as another sequence has the same tokens, and wherever that ends."""
+    model = models(name)
+    tokens, others = tokens_of(model, 50), tokens_of(model, 10, 4)
+    expected = whole(model, [*tokens[:shared], *others])
+    whole(model, tokens)
+    for block, copy in ((0, 9), (1, 12)):
+        copy_block(model, block, copy)
+    assert model.evaluate([Row(1, others, shared, [9, 12], 10)]).tobytes() == expected[shared:].tobytes()
 
 
 def test_only_wanted_rows_have_logits(models: Callable[..., ModelRunner]) -> None:
@@ -366,7 +398,7 @@ def deeper(name: str, folder: Path) -> Path:
     return write_gguf(folder / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
 
 
-@pytest.mark.parametrize(("name", "threads"), [("llama", 1), ("qwen2", 2), ("gemma3", 3)])
+@pytest.mark.parametrize(("name", "threads"), [("llama", 1), ("qwen2", 2), ("gemma3", 3), ("lfm2", 2)])
 @pytest.mark.parametrize("share", [0.95, 0.7])
 def test_a_model_larger_than_the_memory_has_the_same_bits(
     name: str, threads: int, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

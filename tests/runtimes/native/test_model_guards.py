@@ -16,15 +16,17 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="mprotect as Linux has it"),
 ]
 
+NAMES = (
+    "llama, untied", "gemma3", "phi3", "gpt2", "cohere2", "olmo2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2",
+)  # fmt: skip
+
 
 def run(argument: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.runtimes.native.guarded", argument]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    "name", ["llama, untied", "gemma3", "phi3", "gpt2", "cohere2", "olmo2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2"]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_no_kernel_leaves_its_memory(name: str, tmp_path: Path) -> None:
     metadata, tensors = tiny(name)
     path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})

@@ -12,7 +12,7 @@ import msgspec
 from onward.api.errors import ErrorWords
 from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
-from onward.api.reply import Event, Stopwatch
+from onward.api.reply import ReplyEvent, Stopwatch
 from onward.api.sse import KEEP_ALIVE, data_event
 from onward.completions.answer import Answer
 from onward.completions.delta import Delta, Finish, TokenCounts, merged
@@ -166,7 +166,7 @@ class LlamaReply:
     def is_complete(self) -> bool:
         return len(self._finals) == self._num_choices
 
-    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> list[Event]:
+    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> list[ReplyEvent]:
         self._stopwatch.mark()
         events: list[Object] = []
         for delta in merged(deltas):
@@ -174,7 +174,7 @@ class LlamaReply:
                 events += self._accept(delta, counts)
         return list(map(data_event, events)) if self.is_stream else []
 
-    async def end(self, counts: TokenCounts) -> list[Event]:
+    async def end(self, counts: TokenCounts) -> list[ReplyEvent]:
         if self.is_stream:
             return []
         finals = [self._finals[index] for index in sorted(self._finals)]

@@ -23,7 +23,7 @@ from onward.api.openai.files import (
     query,
 )
 from onward.api.openai.response import WireObject, describe
-from onward.api.routes import Node
+from onward.api.routes import JsonObject
 from onward.errors import ApiError, InvalidRequest, NotFound
 
 WINDOW = "24h"
@@ -204,7 +204,7 @@ def encoded(value: BatchObject | BatchList) -> bytes:
 
 
 _CREATED = 1764000000
-EXAMPLE: Node = {
+EXAMPLE: JsonObject = {
     "id": "batch_692483c05e8f4d3c9a1b7f2e6d5c4b3a",
     "object": "batch",
     "endpoint": ENDPOINT,
@@ -231,16 +231,22 @@ EXAMPLE: Node = {
     },
     "metadata": None,
 }
-LIST_EXAMPLE: Node = {
+LIST_EXAMPLE: JsonObject = {
     "object": "list",
     "data": [EXAMPLE],
     "first_id": EXAMPLE["id"],
     "last_id": EXAMPLE["id"],
     "has_more": False,
 }
-BATCH_ID: Node = {"name": "id", "in": "path", "required": True, "description": "A batch.", "schema": {"type": "string"}}
-_TEXT: Node = {"type": "string"}
-_NEW: Node = {
+BATCH_ID: JsonObject = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": "A batch.",
+    "schema": {"type": "string"},
+}
+_TEXT: JsonObject = {"type": "string"}
+_NEW: JsonObject = {
     "type": "object",
     "properties": {
         "input_file_id": _TEXT | {"description": "A file of the purpose batch, with one request per line."},

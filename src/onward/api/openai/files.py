@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
+from urllib.parse import quote
 
 import msgspec
 
 from onward.api import refusals
 from onward.api.body import DEFAULT_LIMITS
 from onward.api.openai.response import WireObject
-from onward.api.operations import Operation, get
-from onward.api.routes import Node
+from onward.api.operations import OpenAPIOperation, get
+from onward.api.routes import JsonObject
 from onward.errors import InvalidRequest, NotFound, OnwardError
 
 PURPOSE = "batch"
@@ -162,12 +163,10 @@ def attachment(filename: str) -> bytes:
     plain = "".join(each if each.isascii() and each.isprintable() and each not in '"\\' else "_" for each in filename)
     if plain == filename:
         return f'attachment; filename="{plain}"'.encode()
-    from urllib.parse import quote
-
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}".encode()
 
 
-FILE_EXAMPLE: Node = {
+FILE_EXAMPLE: JsonObject = {
     "id": "file-9Gz0aPuZ7wm1xX0hXh0bY1",
     "object": "file",
     "bytes": 180,
@@ -178,8 +177,8 @@ FILE_EXAMPLE: Node = {
     "expires_at": 1766592000,
     "status_details": None,
 }
-DELETED_EXAMPLE: Node = {"id": FILE_EXAMPLE["id"], "object": "file", "deleted": True}
-LIST_EXAMPLE: Node = {
+DELETED_EXAMPLE: JsonObject = {"id": FILE_EXAMPLE["id"], "object": "file", "deleted": True}
+LIST_EXAMPLE: JsonObject = {
     "object": "list",
     "data": [FILE_EXAMPLE],
     "first_id": FILE_EXAMPLE["id"],
@@ -191,7 +190,7 @@ CONTENT_EXAMPLE = (
     '{"model": "storyteller", "prompt": "Once"}}\n'
 )
 _FILE = {"type": "string", "contentMediaType": "application/octet-stream"}
-_FORM: Node = {
+_FORM: JsonObject = {
     "type": "object",
     "properties": {
         "file": _FILE | {"description": "The file, of at most 200 MiB, one JSON object per line."},
@@ -201,10 +200,16 @@ _FORM: Node = {
     },
     "required": ["file", "purpose"],
 }
-FILE_ID: Node = {"name": "id", "in": "path", "required": True, "description": "A file.", "schema": {"type": "string"}}
+FILE_ID: JsonObject = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": "A file.",
+    "schema": {"type": "string"},
+}
 
 
-def query(name: str, description: str, **schema: Any) -> Node:
+def query(name: str, description: str, **schema: Any) -> JsonObject:
     return {"name": name, "in": "query", "description": description, "schema": schema}
 
 
@@ -217,17 +222,19 @@ FILE_QUERY = (
 ERRORS = ("400", "401", "404", "503")
 
 
-def operation(name: str, summary: str, schema: str, *, errors: tuple[str, ...] = ERRORS, **more: Any) -> Operation:
+def operation(
+    name: str, summary: str, schema: str, *, errors: tuple[str, ...] = ERRORS, **more: Any
+) -> OpenAPIOperation:
     """Return an operation of files and batches, with further parts of its description."""
     described = get(name, summary, schema=schema, errors=errors)
     return lambda profile: described(profile) | {"tags": ["Batches"], **more}
 
 
-def body(media: str, schema: Node) -> Node:
+def body(media: str, schema: JsonObject) -> JsonObject:
     return {"required": True, "content": {media: {"schema": schema}}}
 
 
-def content_operation() -> Operation:
+def content_operation() -> OpenAPIOperation:
     described = get("retrieveFileContent", "What a file contains.", "application/octet-stream", errors=ERRORS)
     return lambda profile: described(profile) | {"tags": ["Batches"]}
 

@@ -13,7 +13,7 @@ from onward.api.openai.choices import ChoiceParts, extend, usage_of
 from onward.api.openai.encode import chunk_event, chunk_event_parts, completion_parts, encode_completion, num_values
 from onward.api.openai.errors import openai_words
 from onward.api.openai.response import Choice, Chunk, Completion, Logprobs, Usage
-from onward.api.reply import Event
+from onward.api.reply import ReplyEvent
 from onward.api.sse import DONE, KEEP_ALIVE
 from onward.completions.answer import Answer
 from onward.completions.delta import Delta, TokenCounts
@@ -43,7 +43,7 @@ class OpenAIReply:
     def begin(self, answer: Answer) -> None:
         self._chunks = Chunks(self._request, self.identity, answer.model, answer.fingerprint)
 
-    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> list[Event]:
+    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> list[ReplyEvent]:
         for delta in deltas:
             if delta.prompt is not None:
                 await self._parts.prepare(delta.index, delta.prompt)
@@ -53,7 +53,7 @@ class OpenAIReply:
             return []
         return self._events(self._chunks.of(choices, counts), num_values(choices))
 
-    async def end(self, counts: TokenCounts) -> list[Event]:
+    async def end(self, counts: TokenCounts) -> list[ReplyEvent]:
         if self.is_stream:
             return [*self._events(self._chunks.last(counts), 0), DONE]
         completion = self._chunks.whole(self._folded.choices(), counts)
@@ -63,7 +63,7 @@ class OpenAIReply:
         """Return what the whole answer has besides its choices."""
         return self._chunks.whole([], counts)
 
-    def _events(self, chunks: list[Chunk], size: int) -> list[Event]:
+    def _events(self, chunks: list[Chunk], size: int) -> list[ReplyEvent]:
         """Return the events of one step: encoded at once, or where they are large, in parts."""
         obfuscate = self._request.include_obfuscation
         if size <= MAX_INLINE_SIZE:
@@ -71,7 +71,7 @@ class OpenAIReply:
         return [chunk_event_parts(chunk, obfuscate=obfuscate) for chunk in chunks]
 
 
-def encoded(completion: Completion, schema: str | None = None) -> Event:
+def encoded(completion: Completion, schema: str | None = None) -> ReplyEvent:
     """Return the body of a whole answer; a large one is consumed as its parts are encoded."""
     if num_values(completion.choices) <= MAX_INLINE_SIZE:
         return encode_completion(completion, schema=schema)

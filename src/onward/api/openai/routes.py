@@ -12,7 +12,7 @@ from onward.api.openai.decode import check_request
 from onward.api.openai.reply import OpenAIReply
 from onward.api.openai.response import Model, ModelList
 from onward.api.operations import MODEL_ID, complete, complete_in_path, get
-from onward.api.routes import EVENTS, JSON, Exchange, Node, Record, Route, Services
+from onward.api.routes import EVENTS, JSON, Exchange, JsonObject, Record, Route, Services
 from onward.completions.request import CompletionRequest
 from onward.errors import ModelNotFound, UnsupportedContentType
 from onward.models.registry import ListedModel
@@ -94,7 +94,7 @@ def check_content_type(exchange: Exchange) -> None:
 
 _CREATED = 1755097557
 _COMPLETION_ID = "cmpl-C47L3RG6ICY37W3Q0flVHr4BPTPMS"
-COMPLETION: Node = {
+COMPLETION: JsonObject = {
     "id": _COMPLETION_ID,
     "object": "text_completion",
     "created": _CREATED,
@@ -123,7 +123,7 @@ COMPLETION: Node = {
         },
     },
 }
-LINKED: Node = {"$schema": f"http://127.0.0.1:8000{SCHEMA_PATH}", **COMPLETION}
+LINKED: JsonObject = {"$schema": f"http://127.0.0.1:8000{SCHEMA_PATH}", **COMPLETION}
 CHUNK = (
     f'data: {{"id":"{_COMPLETION_ID}","object":"text_completion","created":{_CREATED},'
     '"choices":[{"text":" there","index":0,"logprobs":null,"finish_reason":null}],"model":"storyteller"}\n\n'
@@ -192,7 +192,9 @@ def _find(services: Services, name: str | None) -> ListedModel:
     raise ModelNotFound(f"The model '{name}' does not exist", param="model")
 
 
-def _names(root: str, kind: str, schema: str, handlers: tuple[Handler, Handler], example: Node) -> tuple[Route, Route]:
+def _names(
+    root: str, kind: str, schema: str, handlers: tuple[Handler, Handler], example: JsonObject
+) -> tuple[Route, Route]:
     """Return the route of a list and the route of one item of it."""
     all_of = get(f"list{kind}", f"List all {schema.lower()}s.", schema=f"{schema}List")
     one = get(f"retrieve{kind}", f"Retrieve one {schema.lower()}.", schema=schema, errors=("401", "404"))
@@ -213,8 +215,14 @@ async def _respond(exchange: Exchange, value: object) -> None:
     await exchange.respond(200, body, "application/json")
 
 
-_MODEL_EXAMPLE: Node = {"id": "storyteller", "object": "model", "created": _CREATED, "owned_by": "onward"}
-_ENGINE_EXAMPLE: Node = {"id": "storyteller", "object": "engine", "owner": "onward", "ready": True, "created": _CREATED}
+_MODEL_EXAMPLE: JsonObject = {"id": "storyteller", "object": "model", "created": _CREATED, "owned_by": "onward"}
+_ENGINE_EXAMPLE: JsonObject = {
+    "id": "storyteller",
+    "object": "engine",
+    "owner": "onward",
+    "ready": True,
+    "created": _CREATED,
+}
 _MODELS = models, model
 _LISTED, _MODEL = _names("/v1/models", "Models", "Model", _MODELS, _MODEL_EXAMPLE)
 CATALOGUE = (

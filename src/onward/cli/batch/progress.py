@@ -41,7 +41,7 @@ class Counts:
         return self.answered + self.failed
 
 
-class Progress:
+class BatchProgress:
     """A progress bar on stderr while it is open, if stderr is a terminal whose lines can be written anew."""
 
     def __init__(self, counts: Counts) -> None:

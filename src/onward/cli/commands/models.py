@@ -17,6 +17,7 @@ from onward.cli.output.formats import emit, table
 from onward.cli.output.terminal import pluralize, visible
 from onward.cli.session import Session
 from onward.machine import bytes_in_words
+from onward.models.registry import program
 
 if TYPE_CHECKING:
     from onward.models.resolve import ResolvedModel
@@ -65,7 +66,7 @@ def _local(name: str, compare_tokenizer: str | None) -> dict[str, Any]:
     cache_dir = _cache_dir()
     known = catalogue().get(name)
     if compare_tokenizer is None and known and known.wheels is not None and pulled_path(known, cache_dir) is None:
-        return {**described(known), "fetch": f"onward pull {name}"}
+        return {**described(known), "fetch": f"{program()} pull {name}"}
     found = resolve(name, allow_download=False, cache_dir=cache_dir)
     facts = found.files.facts() | computed_by(found)
     shown = {**entry_of(found), "format": found.files.format, **facts, "problems": found.files.problems()}

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def run(resolved: Resolved) -> None:
-    from onward.compose import compose, spare_process
+    from onward.compose import compose
+    from onward.compose.spare import spare_process
 
     with spare_process(resolved.settings) as spare:
         from onward.cli.output.progress import loading

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from onward.cli.hints import known_flags
+from onward.cli.hints import known_flags, runnable
 from onward.cli.interrupt import EXIT_CODE as INTERRUPTED
 from onward.cli.output.terminal import style_of, visible
 from onward.cli.session import Session
@@ -154,9 +154,9 @@ def _print_api_error(problem: ApiError | RemoteError, session: Session) -> None:
 
 def _print_error(words: str, advice: str = "") -> None:
     style = style_of(sys.stderr)
-    print(f"{style.red('onward:')} {visible(words)}", file=sys.stderr)
+    print(f"{style.red('onward:')} {visible(runnable(words))}", file=sys.stderr)
     if advice:
-        print(style.dim(visible(advice)), file=sys.stderr)
+        print(style.dim(visible(runnable(advice))), file=sys.stderr)
     sys.stderr.flush()
 
 

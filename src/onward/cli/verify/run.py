@@ -25,9 +25,9 @@ from onward.cli.verify.verdicts import (
     DIFFERENT,
     SAME,
     UNKNOWN,
-    Kind,
     Verdict,
     VerdictFile,
+    VerdictKind,
     Verification,
     digest_of,
 )
@@ -238,7 +238,7 @@ class _Verifier:
             await self._source.aclose()
 
 
-def _verdict(saved: Saved, verdict: Kind, **more: Any) -> Verdict:
+def _verdict(saved: Saved, verdict: VerdictKind, **more: Any) -> Verdict:
     return Verdict(id=saved.id, model=saved.model, verdict=verdict, fingerprint=saved.fingerprint, **more)
 
 

@@ -12,10 +12,10 @@ import msgspec
 from onward.cli.batch.journal import BatchJournal
 from onward.cli.verify.saved import Difference, Saved
 
-Kind = Literal["same", "different", "unknown"]
-SAME: Kind = "same"
-DIFFERENT: Kind = "different"
-UNKNOWN: Kind = "unknown"
+VerdictKind = Literal["same", "different", "unknown"]
+SAME: VerdictKind = "same"
+DIFFERENT: VerdictKind = "different"
+UNKNOWN: VerdictKind = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Verdict:
 
     id: str
     model: str
-    verdict: Kind
+    verdict: VerdictKind
     fingerprint: str
     computed: str | None = None
     reason: str = ""

@@ -6,9 +6,20 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from onward.constraints.gbnf.nodes import Alt, Chars, Node, Ref, Repeat, Rules, Seq, Text, children, literal
+from onward.constraints.gbnf.nodes import (
+    Alt,
+    Chars,
+    GrammarNode,
+    GrammarRules,
+    Ref,
+    Repeat,
+    Seq,
+    Text,
+    children,
+    literal,
+)
 
-Mask = int
+CharMask = int
 """A set of classes of characters, or of places of an automaton: one bit for each."""
 
 
@@ -31,7 +42,7 @@ class Budget:
 class Classes:
     """Classes of characters that no set of a grammar distinguishes."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: GrammarRules) -> None:
         starts = {0}
         pending = list(rules.values())
         while pending:
@@ -43,7 +54,7 @@ class Classes:
             pending.extend(children(node))
         self._starts = sorted(starts)
 
-    def of(self, chars: Chars) -> Mask:
+    def of(self, chars: Chars) -> CharMask:
         """Return the classes that a set consists of."""
         mask = 0
         for low, high in chars.ranges:
@@ -57,27 +68,27 @@ class Automaton:
     that may come after it. `first` and `last` are the places that may begin and end a match. `parts` has the first
     place of each part of a sequence or a text."""
 
-    chars: list[Mask]
-    follow: list[Mask]
-    first: Mask
-    last: Mask
+    chars: list[CharMask]
+    follow: list[CharMask]
+    first: CharMask
+    last: CharMask
     is_nullable: bool
     parts: list[int]
-    _places: dict[int, Mask] = field(default_factory=dict)
+    _places: dict[int, CharMask] = field(default_factory=dict)
 
     @property
-    def beginning(self) -> Mask:
+    def beginning(self) -> CharMask:
         """The classes of the first character of a match."""
         return self.chars_of(self.first)
 
-    def chars_of(self, places: Mask) -> Mask:
+    def chars_of(self, places: CharMask) -> CharMask:
         """Return the classes of some places."""
         mask = 0
         for place in bits(places):
             mask |= self.chars[place]
         return mask
 
-    def places_of(self, character: int, budget: Budget) -> Mask:
+    def places_of(self, character: int, budget: Budget) -> CharMask:
         """The places of a class of characters. Raises TooComplex."""
         found = self._places.get(character)
         if found is None:
@@ -86,11 +97,11 @@ class Automaton:
             self._places[character] = found
         return found
 
-    def following(self, places: Mask) -> Mask:
+    def following(self, places: CharMask) -> CharMask:
         """The places that may follow these places."""
         return _union(self.follow[place] for place in bits(places))
 
-    def step(self, places: Mask, behind: Mask) -> tuple[int, int]:
+    def step(self, places: CharMask, behind: CharMask) -> tuple[int, int]:
         """One of some places, and one after it that has a class of `behind`."""
         return next(
             (place, its) for place in bits(places) for its in bits(self.follow[place]) if self.chars[its] & behind
@@ -103,7 +114,7 @@ class Automaton:
         return {part, part + 1} if part == its else {its}
 
 
-Part = tuple[Mask, Mask, bool]
+Part = tuple[CharMask, CharMask, bool]
 """First and last places of a part, and whether it may be empty."""
 
 
@@ -111,14 +122,14 @@ class AutomatonBuilder:
     """Builds automata of nodes without recursion. Counted repetitions count as uncounted ones, so what an automaton
     matches may be more than what its node does, never less."""
 
-    def __init__(self, rules: Rules, classes: Classes, budget: Budget) -> None:
+    def __init__(self, rules: GrammarRules, classes: Classes, budget: Budget) -> None:
         self._rules = rules
         self._classes = classes
         self._budget = budget
-        self._chars: list[Mask] = []
-        self._follow: list[Mask] = []
+        self._chars: list[CharMask] = []
+        self._follow: list[CharMask] = []
 
-    def build(self, node: Node) -> Automaton:
+    def build(self, node: GrammarNode) -> Automaton:
         """Return the automaton of a node. Raises TooComplex."""
         self._chars, self._follow = [], []
         parts: list[int] = []
@@ -129,7 +140,7 @@ class AutomatonBuilder:
             parts = list(range(len(self._chars)))
         return Automaton(self._chars, self._follow, first, last, is_nullable, parts)
 
-    def _add(self, node: Node) -> Part:
+    def _add(self, node: GrammarNode) -> Part:
         self._budget.spend()
         match node:
             case Chars():
@@ -153,7 +164,7 @@ class AutomatonBuilder:
                 return self._add_all(parts, [])
         raise AssertionError(f"{node} is not regular")
 
-    def _add_all(self, parts: Iterable[Node], starts: list[int]) -> Part:
+    def _add_all(self, parts: Iterable[GrammarNode], starts: list[int]) -> Part:
         """Add parts, one after the other, and the first place of each to `starts`."""
         first, last, is_nullable = 0, 0, True
         for part in parts:
@@ -165,13 +176,13 @@ class AutomatonBuilder:
             is_nullable = is_nullable and its_nullable
         return first, last, is_nullable
 
-    def _link(self, last: Mask, first: Mask) -> None:
+    def _link(self, last: CharMask, first: CharMask) -> None:
         for place in bits(last):
             self._budget.spend()
             self._follow[place] |= first
 
 
-def where_it_goes_on(shorter: Automaton, longer: Automaton, behind: Mask, budget: Budget) -> tuple[int, int] | None:
+def where_it_goes_on(shorter: Automaton, longer: Automaton, behind: CharMask, budget: Budget) -> tuple[int, int] | None:
     """Return where a match of `longer` continues after one of `shorter` with a character of the classes `behind`: at
     which of its places, and to which. None if it never does. Raises TooComplex."""
     pending = [(shorter.first, longer.first)]
@@ -191,7 +202,7 @@ def where_it_goes_on(shorter: Automaton, longer: Automaton, behind: Mask, budget
     return None
 
 
-def bits(mask: Mask) -> Iterator[int]:
+def bits(mask: CharMask) -> Iterator[int]:
     """Yield the positions of the bits that are set."""
     while mask:
         low = mask & -mask
@@ -199,7 +210,7 @@ def bits(mask: Mask) -> Iterator[int]:
         mask ^= low
 
 
-def _union(masks: Iterable[Mask]) -> Mask:
+def _union(masks: Iterable[CharMask]) -> CharMask:
     found = 0
     for mask in masks:
         found |= mask

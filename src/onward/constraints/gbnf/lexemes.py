@@ -18,8 +18,8 @@ from onward.constraints.gbnf.automaton import (
     Automaton,
     AutomatonBuilder,
     Budget,
+    CharMask,
     Classes,
-    Mask,
     TooComplex,
     where_it_goes_on,
 )
@@ -27,10 +27,10 @@ from onward.constraints.gbnf.nodes import (
     EMPTY,
     Alt,
     Chars,
-    Node,
+    GrammarNode,
+    GrammarRules,
     Ref,
     Repeat,
-    Rules,
     Seq,
     Text,
     Token,
@@ -50,14 +50,14 @@ MAX_STEPS = 150_000
 class Lexeme:
     """A part that the lexer matches as a whole, without recursion."""
 
-    node: Node
+    node: GrammarNode
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """Parts one after the other, or options."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[GrammarPart, ...]
     is_choice: bool
 
 
@@ -65,19 +65,19 @@ class Group:
 class Loop:
     """A part that is repeated, as `Repeat`."""
 
-    part: Part
+    part: GrammarPart
     least: int
     most: int | None
 
 
-Part: TypeAlias = Lexeme | Group | Loop | Ref | Token
+GrammarPart: TypeAlias = Lexeme | Group | Loop | Ref | Token
 """What a rule of the parser consists of."""
 
-Grammar = dict[str, Part]
+Grammar = dict[str, GrammarPart]
 """The parser's rules by name; those that only lexemes refer to are left out."""
 
 
-def divide(rules: Rules) -> Grammar:
+def divide(rules: GrammarRules) -> Grammar:
     """Return a grammar with lexemes that are as large as possible."""
     regular = holding(rules, chars=True, token=False, all_options=True)
     if ROOT in regular:
@@ -101,10 +101,10 @@ def divide(rules: Rules) -> Grammar:
 class _Divider:
     """Makes grammars of rules. Nodes that are `divided` are not lexemes; sequences and texts are divided at cuts."""
 
-    def __init__(self, rules: Rules, regular: frozenset[str]) -> None:
+    def __init__(self, rules: GrammarRules, regular: frozenset[str]) -> None:
         self._rules = rules
         self._regular = regular
-        self.divided: dict[Node, set[int]] = {}
+        self.divided: dict[GrammarNode, set[int]] = {}
         self.divides_all = False
 
     def grammar(self) -> Grammar:
@@ -117,7 +117,7 @@ class _Divider:
                 pending.extend(sorted(names_of(found[name]), reverse=True))
         return found
 
-    def _part(self, node: Node) -> Part:
+    def _part(self, node: GrammarNode) -> GrammarPart:
         if self._is_lexeme(node):
             return Lexeme(node)
         match node:
@@ -137,21 +137,23 @@ class _Divider:
             case _:
                 return node
 
-    def _cut(self, parts: Sequence[Node], whole: Node, join: Callable[[Sequence[Node]], Node]) -> list[Part]:
+    def _cut(
+        self, parts: Sequence[GrammarNode], whole: GrammarNode, join: Callable[[Sequence[GrammarNode]], GrammarNode]
+    ) -> list[GrammarPart]:
         """Return the parts of a sequence, joined to as few as its cuts allow."""
         cuts = range(1, len(parts)) if self.divides_all else sorted(self.divided.get(whole, ()))
         bounds = [0, *(cut for cut in cuts if 0 < cut < len(parts)), len(parts)]
         return [self._part(join(parts[start:end])) for start, end in pairwise(bounds)]
 
-    def _runs(self, parts: Iterable[Node]) -> list[Part]:
+    def _runs(self, parts: Iterable[GrammarNode]) -> list[GrammarPart]:
         """Return the parts of a sequence, those that are regular joined where they follow each other."""
-        found: list[Part] = []
+        found: list[GrammarPart] = []
         for is_regular, run in groupby(parts, self._is_regular):
             nodes = list(run)
             found += map(self._part, [seq(nodes)] if is_regular else nodes)
         return found
 
-    def _options(self, options: Sequence[Node], *, is_regular: bool) -> list[Part]:
+    def _options(self, options: Sequence[GrammarNode], *, is_regular: bool) -> list[GrammarPart]:
         """Return the options of a choice, those that are regular joined unless it `is_regular` as a whole."""
         if is_regular:
             return [self._part(option) for option in options]
@@ -159,21 +161,21 @@ class _Divider:
         joined = [self._part(alt(regular))] if regular else []
         return joined + [self._part(option) for option in options if not self._is_regular(option)]
 
-    def _is_regular(self, node: Node) -> bool:
+    def _is_regular(self, node: GrammarNode) -> bool:
         """Whether a node has neither recursion nor tokens."""
         return not has_token(node) and names_in(node) <= self._regular
 
-    def _is_lexeme(self, node: Node) -> bool:
+    def _is_lexeme(self, node: GrammarNode) -> bool:
         if node == EMPTY or self.divides_all:
             return isinstance(node, Chars)
         return node not in self.divided and self._is_regular(node)
 
 
-def _text(characters: Sequence[Node]) -> Node:
+def _text(characters: Sequence[GrammarNode]) -> GrammarNode:
     return literal("".join(chr(each.ranges[0][0]) for each in characters if isinstance(each, Chars)))
 
 
-def has_token(node: Node) -> bool:
+def has_token(node: GrammarNode) -> bool:
     """Return whether a node itself names a token."""
     match node:
         case Token():
@@ -186,7 +188,7 @@ def has_token(node: Node) -> bool:
             return False
 
 
-def names_of(part: Part) -> set[str]:
+def names_of(part: GrammarPart) -> set[str]:
     """Return the names of the parser's rules that a part refers to."""
     match part:
         case Ref(name):
@@ -199,7 +201,7 @@ def names_of(part: Part) -> set[str]:
             return set()
 
 
-def _group(parts: list[Part], *, is_choice: bool) -> Part:
+def _group(parts: list[GrammarPart], *, is_choice: bool) -> GrammarPart:
     return parts[0] if len(parts) == 1 else Group(tuple(parts), is_choice)
 
 
@@ -210,21 +212,21 @@ class _Contexts:
     grammar: Grammar
     automata: AutomatonBuilder
     budget: Budget
-    _automaton: dict[Node, Automaton] = field(default_factory=dict)
-    _beginning: dict[str, tuple[Mask, bool]] = field(default_factory=dict)
+    _automaton: dict[GrammarNode, Automaton] = field(default_factory=dict)
+    _beginning: dict[str, tuple[CharMask, bool]] = field(default_factory=dict)
     """Of a rule: its first characters, and whether it may be empty."""
-    _behind_rule: dict[str, Mask] = field(default_factory=dict)
-    _behind: dict[Node, Mask] = field(default_factory=dict)
+    _behind_rule: dict[str, CharMask] = field(default_factory=dict)
+    _behind: dict[GrammarNode, CharMask] = field(default_factory=dict)
     """What may follow each lexeme."""
 
-    def ambiguous(self) -> dict[Node, set[int]]:
+    def ambiguous(self) -> dict[GrammarNode, set[int]]:
         """Return lexemes that may continue where a shorter one could have ended, and where to cut them. Raises
         TooComplex."""
         self._beginning = dict.fromkeys(self.grammar, (0, False))
         self._until_stable(self._begin)
         self._behind_rule = dict.fromkeys(self.grammar, 0)
         self._until_stable(self._follow)
-        found: dict[Node, set[int]] = {}
+        found: dict[GrammarNode, set[int]] = {}
         for shorter, behind in self._behind.items():
             one = self._automaton[shorter]
             for longer, other in self._automaton.items():
@@ -236,7 +238,7 @@ class _Contexts:
                     found.setdefault(longer, set()).update(other.cuts(*places))
         return found
 
-    def _until_stable(self, update: Callable[[str, Part], bool]) -> None:
+    def _until_stable(self, update: Callable[[str, GrammarPart], bool]) -> None:
         is_stable = False
         while not is_stable:
             is_stable = True
@@ -244,11 +246,11 @@ class _Contexts:
                 if update(name, part):
                     is_stable = False
 
-    def _begin(self, name: str, part: Part) -> bool:
+    def _begin(self, name: str, part: GrammarPart) -> bool:
         before, self._beginning[name] = self._beginning[name], self._beginning_of(part)
         return before != self._beginning[name]
 
-    def _beginning_of(self, part: Part) -> tuple[Mask, bool]:
+    def _beginning_of(self, part: GrammarPart) -> tuple[CharMask, bool]:
         self.budget.spend()
         match part:
             case Lexeme(node):
@@ -272,10 +274,10 @@ class _Contexts:
             case _:
                 return 0, False
 
-    def _follow(self, name: str, part: Part) -> bool:
+    def _follow(self, name: str, part: GrammarPart) -> bool:
         return self._put_behind(part, self._behind_rule[name])
 
-    def _put_behind(self, part: Part, behind: Mask) -> bool:
+    def _put_behind(self, part: GrammarPart, behind: CharMask) -> bool:
         """Note that characters may follow a part. Returns whether that is new for a rule."""
         self.budget.spend()
         match part:

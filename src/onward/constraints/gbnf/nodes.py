@@ -31,7 +31,7 @@ class Text:
 class Seq:
     """All parts, one after the other. Without parts: the empty text."""
 
-    parts: tuple[Node, ...]
+    parts: tuple[GrammarNode, ...]
 
     @cached_property
     def _hash(self) -> int:
@@ -45,7 +45,7 @@ class Seq:
 class Alt:
     """One of the options."""
 
-    options: tuple[Node, ...]
+    options: tuple[GrammarNode, ...]
 
     @cached_property
     def _hash(self) -> int:
@@ -59,7 +59,7 @@ class Alt:
 class Repeat:
     """`least` to `most` times; `most` None: any number."""
 
-    node: Node
+    node: GrammarNode
     least: int
     most: int | None
 
@@ -79,9 +79,9 @@ class Token:
     negated: bool
 
 
-Node: TypeAlias = Chars | Text | Seq | Alt | Repeat | Ref | Token
+GrammarNode: TypeAlias = Chars | Text | Seq | Alt | Repeat | Ref | Token
 
-Rules = dict[str, Node]
+GrammarRules = dict[str, GrammarNode]
 """The rules by name."""
 
 EMPTY = Seq(())
@@ -114,16 +114,16 @@ def _of_texts(ranges: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
 ANY = chars([], negated=True)
 
 
-def literal(text: str) -> Node:
+def literal(text: str) -> GrammarNode:
     """Return the node of a text."""
     if len(text) == 1:
         return Chars(((ord(text), ord(text)),))
     return Text(text) if text else EMPTY
 
 
-def seq(parts: Iterable[Node]) -> Node:
+def seq(parts: Iterable[GrammarNode]) -> GrammarNode:
     """Return a sequence, without sequences inside."""
-    flat: list[Node] = []
+    flat: list[GrammarNode] = []
     for part in parts:
         flat.extend(part.parts if isinstance(part, Seq) else (part,))
     if NOTHING in flat:
@@ -131,9 +131,9 @@ def seq(parts: Iterable[Node]) -> Node:
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
 
 
-def alt(options: Iterable[Node]) -> Node:
+def alt(options: Iterable[GrammarNode]) -> GrammarNode:
     """Return a choice, without repeated options, options that match nothing, and choices inside."""
-    flat: dict[Node, None] = {}
+    flat: dict[GrammarNode, None] = {}
     for option in options:
         flat.update(dict.fromkeys(option.options if isinstance(option, Alt) else (option,)))
     flat.pop(NOTHING, None)
@@ -142,7 +142,7 @@ def alt(options: Iterable[Node]) -> Node:
     return next(iter(flat)) if len(flat) == 1 else Alt(tuple(flat))
 
 
-def repeat(node: Node, least: int, most: int | None) -> Node:
+def repeat(node: GrammarNode, least: int, most: int | None) -> GrammarNode:
     """Return a repetition; one of `*`, `+` and `?` of another one is one."""
     if most == 0 or node == EMPTY:
         return EMPTY
@@ -153,7 +153,7 @@ def repeat(node: Node, least: int, most: int | None) -> Node:
     return node if (least, most) == (1, 1) else Repeat(node, least, most)
 
 
-def children(node: Node) -> tuple[Node, ...]:
+def children(node: GrammarNode) -> tuple[GrammarNode, ...]:
     """Return what a node consists of."""
     match node:
         case Seq(parts):
@@ -166,7 +166,7 @@ def children(node: Node) -> tuple[Node, ...]:
             return ()
 
 
-def names_in(node: Node) -> set[str]:
+def names_in(node: GrammarNode) -> set[str]:
     """Return the names of the rules that a node refers to itself."""
     found: set[str] = set()
     pending = [node]

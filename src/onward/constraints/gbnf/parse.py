@@ -12,9 +12,9 @@ from onward.constraints.gbnf.nodes import (
     ANY,
     LAST_CODE_POINT,
     SURROGATES,
-    Node,
+    GrammarNode,
+    GrammarRules,
     Ref,
-    Rules,
     Token,
     alt,
     chars,
@@ -38,7 +38,7 @@ _ESCAPES = r"\n \r \t \\ \" \[ \] \- \xXX \uXXXX \UXXXXXXXX"
 _REPEATED: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
-def parse_gbnf(text: str) -> Rules:
+def parse_gbnf(text: str) -> GrammarRules:
     """Return the rules of a grammar, `root` among them. Raises GrammarError with the line of what is wrong."""
     rules = _Parser(text).rules()
     if ROOT not in rules:
@@ -55,8 +55,8 @@ class _Parser:
         self._at = 0
         self._depth = 0
 
-    def rules(self) -> Rules:
-        rules: Rules = {}
+    def rules(self) -> GrammarRules:
+        rules: GrammarRules = {}
         self._skip_space(newlines=True)
         while self._at < len(self._text):
             name = self._name()
@@ -72,7 +72,7 @@ class _Parser:
             self._skip_space(newlines=True)
         return rules
 
-    def _alternatives(self, *, nested: bool) -> Node:
+    def _alternatives(self, *, nested: bool) -> GrammarNode:
         options = [self._sequence(nested=nested)]
         while self._at_bar(nested=nested):
             self._at += 1
@@ -89,9 +89,9 @@ class _Parser:
         self._at = start
         return False
 
-    def _sequence(self, *, nested: bool) -> Node:
-        parts: list[Node] = []
-        last: Node | None = None
+    def _sequence(self, *, nested: bool) -> GrammarNode:
+        parts: list[GrammarNode] = []
+        last: GrammarNode | None = None
         """What a repetition repeats: the symbol before it, with the repetitions that it already has."""
         while self._at < len(self._text):
             found = self._symbol(nested=nested)
@@ -110,10 +110,10 @@ class _Parser:
             parts.append(last)
         return seq(parts)
 
-    def _symbol(self, *, nested: bool) -> Node | None:
+    def _symbol(self, *, nested: bool) -> GrammarNode | None:
         """Return the symbol that begins here, None if there is none."""
         first = self._peek()
-        found: Node
+        found: GrammarNode
         if first == '"':
             found = self._literal()
         elif first == "[":
@@ -132,7 +132,7 @@ class _Parser:
         self._skip_space(newlines=nested)
         return found
 
-    def _group(self) -> Node:
+    def _group(self) -> GrammarNode:
         self._at += 1
         self._depth += 1
         if self._depth > MAX_DEPTH:
@@ -145,7 +145,7 @@ class _Parser:
         self._depth -= 1
         return found
 
-    def _literal(self) -> Node:
+    def _literal(self) -> GrammarNode:
         self._at += 1
         found: list[str] = []
         while not self._take('"'):
@@ -155,7 +155,7 @@ class _Parser:
             found.append(chr(code))
         return literal("".join(found))
 
-    def _set(self) -> Node:
+    def _set(self) -> GrammarNode:
         self._at += 1
         negated = self._take("^")
         ranges: list[tuple[int, int]] = []
@@ -190,7 +190,7 @@ class _Parser:
         self._at += count
         return int(digits, 16)
 
-    def _token(self) -> Node:
+    def _token(self) -> GrammarNode:
         negated = self._take("!")
         end = self._text.find(">", self._at)
         reference = self._text[self._at : end + 1]

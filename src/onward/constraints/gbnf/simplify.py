@@ -10,10 +10,10 @@ from onward.constraints.gbnf.nodes import (
     NOTHING,
     Alt,
     Chars,
-    Node,
+    GrammarNode,
+    GrammarRules,
     Ref,
     Repeat,
-    Rules,
     Seq,
     Text,
     Token,
@@ -26,17 +26,17 @@ from onward.constraints.gbnf.nodes import (
 from onward.constraints.gbnf.parse import ROOT
 
 
-def simplified(rules: Rules) -> Rules:
+def simplified(rules: GrammarRules) -> GrammarRules:
     """Return the rules that `root` needs, without what matches no text, and with repetitions for rules that end or
     begin with themselves. Raises GrammarError if no text is left."""
     productive = holding(rules, chars=True, token=True, all_options=False)
     if ROOT not in productive:
         raise GrammarError("it matches no text")
 
-    def kept(ref: Ref) -> Node:
+    def kept(ref: Ref) -> GrammarNode:
         return ref if ref.name in productive else NOTHING
 
-    found: Rules = {}
+    found: GrammarRules = {}
     pending = [ROOT]
     while pending:
         name = pending.pop()
@@ -46,7 +46,7 @@ def simplified(rules: Rules) -> Rules:
     return found
 
 
-def rebuilt(node: Node, replace: Callable[[Ref], Node]) -> Node:
+def rebuilt(node: GrammarNode, replace: Callable[[Ref], GrammarNode]) -> GrammarNode:
     """Return a node with its references replaced."""
     match node:
         case Ref():
@@ -73,7 +73,7 @@ class _Goal:
         self.name = name
 
 
-def holding(rules: Rules, *, chars: bool, token: bool, all_options: bool) -> dict[str, None]:
+def holding(rules: GrammarRules, *, chars: bool, token: bool, all_options: bool) -> dict[str, None]:
     """Return the rules for which a property holds, in an order in which each comes after those that it needs. It holds
     for characters and tokens as given, for a sequence if it holds for all parts, for a choice if it holds for one
     option or for `all_options`, and for a repetition if it holds for what is repeated or, without `all_options`, if
@@ -124,7 +124,7 @@ def _meet(goal: _Goal, held: dict[str, None], waiting: dict[str, list[_Goal]]) -
             met.extend(waiting.pop(current.name, ()))
 
 
-def _without_recursion(name: str, node: Node) -> Node:
+def _without_recursion(name: str, node: GrammarNode) -> GrammarNode:
     """Return a rule's node with a repetition where it ends or begins with itself: `x ::= a x | b` is `a* b`."""
     own = Ref(name)
     for at_end in (True, False):
@@ -135,7 +135,7 @@ def _without_recursion(name: str, node: Node) -> Node:
     return node
 
 
-def _split(node: Node, own: Ref, *, at_end: bool) -> tuple[Node, Node]:
+def _split(node: GrammarNode, own: Ref, *, at_end: bool) -> tuple[GrammarNode, GrammarNode]:
     """Return what comes before `own` where a node ends with it (after it, where it begins with it), and the rest of
     what the node matches: together they match the same."""
     if node == own:
@@ -156,6 +156,6 @@ def _split(node: Node, own: Ref, *, at_end: bool) -> tuple[Node, Node]:
     return NOTHING, node
 
 
-def _joined(others: list[Node], last: Node, *, at_end: bool) -> Node:
+def _joined(others: list[GrammarNode], last: GrammarNode, *, at_end: bool) -> GrammarNode:
     parts = [*others, last]
     return seq(parts if at_end else parts[::-1])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from onward.constraints.gbnf.lexemes import Grammar, Group, Lexeme, Loop, Part, divide
-from onward.constraints.gbnf.nodes import ANY, Alt, Chars, Node, Ref, Repeat, Rules, Seq, Text, Token
+from onward.constraints.gbnf.lexemes import Grammar, GrammarPart, Group, Lexeme, Loop, divide
+from onward.constraints.gbnf.nodes import ANY, Alt, Chars, GrammarNode, GrammarRules, Ref, Repeat, Seq, Text, Token
 from onward.constraints.gbnf.parse import ROOT, parse_gbnf
 from onward.constraints.gbnf.simplify import simplified
 from onward.constraints.lark import quoted
@@ -26,13 +26,13 @@ def gbnf_to_lark(text: str, write_token: WriteToken) -> str:
 class _Writer:
     """Names are made up: `r` and a number for rules of the parser, `T` and a number for lexemes and their parts."""
 
-    def __init__(self, rules: Rules, grammar: Grammar, write_token: WriteToken) -> None:
+    def __init__(self, rules: GrammarRules, grammar: Grammar, write_token: WriteToken) -> None:
         self._rules = rules
         self._grammar = grammar
         self._write_token = write_token
         self._names = {name: f"r{number}" for number, name in enumerate(grammar)}
-        self._terminals: dict[Node, str] = {}
-        self._pending: list[Node] = []
+        self._terminals: dict[GrammarNode, str] = {}
+        self._pending: list[GrammarNode] = []
 
     def written(self) -> str:
         lines = [f"start: {self._names[ROOT]}"]
@@ -43,7 +43,7 @@ class _Writer:
             lines.append(f"{self._terminals[node]}: {self._regular(body)}")
         return "\n".join(lines) + "\n"
 
-    def _part(self, part: Part) -> str:
+    def _part(self, part: GrammarPart) -> str:
         match part:
             case Lexeme(node):
                 return self._terminal(node)
@@ -56,14 +56,14 @@ class _Writer:
             case Group(parts, is_choice):
                 return _joined(map(self._part, parts), is_choice=is_choice)
 
-    def _terminal(self, node: Node) -> str:
+    def _terminal(self, node: GrammarNode) -> str:
         name = self._terminals.get(node)
         if name is None:
             name = self._terminals[node] = f"T{len(self._terminals)}"
             self._pending.append(node)
         return name
 
-    def _regular(self, node: Node) -> str:
+    def _regular(self, node: GrammarNode) -> str:
         match node:
             case Chars():
                 return _set(node)
@@ -80,7 +80,7 @@ class _Writer:
         raise AssertionError(f"{node} is not regular")
 
 
-def _grouped(written: str, what: Node | Part) -> str:
+def _grouped(written: str, what: GrammarNode | GrammarPart) -> str:
     """Return what is repeated in parentheses, unless it is one name or has its own."""
     has_own = isinstance(what, Alt) or (isinstance(what, Group) and what.is_choice)
     return written if written.isalnum() or has_own else f"({written})"

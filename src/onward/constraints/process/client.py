@@ -12,7 +12,7 @@ from collections.abc import Sequence as ReadOnly
 
 import msgspec
 
-from onward.constraints.process.messages import Encode, Encoded, Reply, Request, decode_reply, encode
+from onward.constraints.process.messages import Encode, Encoded, WorkerReply, WorkerRequest, decode_reply, encode
 from onward.ipc.frames import BrokenFrame, FrameReader, write_frame
 from onward.ipc.spawn import Process, how_it_ended, spawn
 
@@ -67,7 +67,7 @@ class GrammarProcess:
             self._reader = FrameReader(self._process.up)
             self.starts += 1
 
-    def call(self, request: Request, seconds: float = MAX_SECONDS) -> Reply:
+    def call(self, request: WorkerRequest, seconds: float = MAX_SECONDS) -> WorkerReply:
         """Return the answer to a request. Raises ProcessLost: the process is gone then, and the next call starts
         another one."""
         self.start()
@@ -85,7 +85,7 @@ class GrammarProcess:
             raise ProcessLost(TOO_LARGE)
         raise ProcessLost(TOO_SLOW if status == -signal.SIGPROF else TOO_LARGE, was_killed=status == -signal.SIGKILL)
 
-    def tell(self, request: Request) -> None:
+    def tell(self, request: WorkerRequest) -> None:
         """Send what is not answered; ignored if there is no process."""
         if self._process is not None:
             try:
@@ -104,7 +104,7 @@ class GrammarProcess:
         if self._process is not None:
             self._end(CLOSED)
 
-    def _receive(self, process: Process, reader: FrameReader, seconds: float) -> Reply:
+    def _receive(self, process: Process, reader: FrameReader, seconds: float) -> WorkerReply:
         watch = None if reader.can_wait else threading.Timer(seconds, process.popen.kill)
         if watch is not None:
             watch.start()
@@ -113,7 +113,7 @@ class GrammarProcess:
                 payload = reader.receive(seconds)
                 if payload is None:
                     raise EOFError("it ended")
-                reply: Reply = decode_reply(payload)
+                reply: WorkerReply = decode_reply(payload)
                 if not isinstance(reply, Encode):
                     return reply
                 write_frame(process.down, encode(Encoded(self._answer(reply.text) if self._answer else [])))

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from onward.constraints.errors import GrammarError
 from onward.constraints.process.client import MAX_LOAD_SECONDS, GrammarProcess
-from onward.constraints.process.messages import Compile, CompiledGrammar, Forget, Load, Reply, Request
+from onward.constraints.process.messages import Compile, CompiledGrammar, Forget, Load, WorkerReply, WorkerRequest
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class Lane:
             self._known.difference_update(grammars)
             self._process.tell(Forget(choices, grammars))
 
-    def call(self, request: Request) -> Reply:
+    def call(self, request: WorkerRequest) -> WorkerReply:
         """Ask the process. On the lane's thread. Raises ProcessLost."""
         return self._process.call(request)
 

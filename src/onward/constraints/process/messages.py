@@ -90,9 +90,9 @@ class Encoded(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tokens: list[int]
 
 
-Request = Check | Load | Compile | Advance | Forget | Encoded
-Reply = Checked | Loaded | CompiledGrammar | Advanced | Encode
+WorkerRequest = Check | Load | Compile | Advance | Forget | Encoded
+WorkerReply = Checked | Loaded | CompiledGrammar | Advanced | Encode
 
 encode = msgspec.msgpack.Encoder().encode
-decode_request = msgspec.msgpack.Decoder(Request).decode
-decode_reply = msgspec.msgpack.Decoder(Reply).decode
+decode_request = msgspec.msgpack.Decoder(WorkerRequest).decode
+decode_reply = msgspec.msgpack.Decoder(WorkerReply).decode

@@ -33,8 +33,8 @@ from onward.constraints.process.messages import (
     Forget,
     Load,
     Loaded,
-    Reply,
-    Request,
+    WorkerReply,
+    WorkerRequest,
     decode_request,
     encode,
 )
@@ -83,7 +83,7 @@ class Worker:
             if reply is not None:
                 self._send(reply)
 
-    def _answer(self, request: Request) -> Reply | None:
+    def _answer(self, request: WorkerRequest) -> WorkerReply | None:
         match request:
             case Check():
                 return _checked(request)
@@ -139,11 +139,11 @@ class Worker:
             raise BrokenFrame("a question was not answered")
         return answer.tokens
 
-    def _send(self, reply: Reply) -> None:
+    def _send(self, reply: WorkerReply) -> None:
         write_frame(self._up, encode(reply))
 
     @staticmethod
-    def _read(down: int) -> Iterator[Request]:
+    def _read(down: int) -> Iterator[WorkerRequest]:
         for payload in FrameReader(down):
             yield decode_request(payload)
 
@@ -171,7 +171,7 @@ def _checked(request: Check) -> Checked:
     return Checked("", problem) if problem else Checked(grammar)
 
 
-def _seconds(request: Request) -> float:
+def _seconds(request: WorkerRequest) -> float:
     """Return how much processor time a request may take."""
     match request:
         case Load():

@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
+from contextlib import suppress
 from dataclasses import dataclass
 
 from onward.engine.client import Command, EngineInfo, Stop
@@ -26,7 +27,7 @@ from onward.engines.child.messages import (
     split_command,
 )
 from onward.errors import ModelFolderError, SetupError
-from onward.ipc.frames import BrokenFrame, BrokenMessage, FrameReader, FrameWriter
+from onward.ipc.frames import BrokenFrame, BrokenMessage, FrameReader, FrameWriter, write_frame
 from onward.ipc.spawn import Process, how_it_ended, spawn
 
 log = logging.getLogger("onward.engine")
@@ -54,9 +55,10 @@ class ChildLauncher:
     spare: SpareProcess | None = None
 
     def __call__(self, on_report: OnReport, on_lost: OnLost) -> ChildEngine:
-        process = self.spare.take() if self.spare is not None else None
+        process = self.spare.take(self.configuration) if self.spare is not None else None
         child = ChildEngine(process or _spawn(self.command), self.name, self.progress, on_report, on_lost)
-        child.configure(self.configuration)
+        if process is None:
+            child.configure(self.configuration)
         try:
             child.describe(self.vocabulary())
         except BaseException:
@@ -68,7 +70,8 @@ class ChildLauncher:
 
 
 class SpareProcess:
-    """A process that is started before it is known what it is to load, so that both import at the same time.
+    """A process that is started before it is known for certain what it is to load, so that both import at the same
+    time.
 
     A context manager: a process that was not taken ends with the context. Create it on a thread that lives as long as
     the process. Raises SetupError.
@@ -76,26 +79,43 @@ class SpareProcess:
 
     def __init__(self, command: ReadOnly[str]) -> None:
         self._process: Process | None = _spawn(command)
+        self._configuration: bytes | None = None
+        """What it was told to load."""
 
     @property
     def pid(self) -> int | None:
         """Of the process, None once it was taken or has ended."""
         return None if self._process is None else self._process.popen.pid
 
-    def take(self) -> Process | None:
-        """Return the process, which the caller owns from now on; None if it was taken before."""
+    def configure(self, configuration: bytes) -> None:
+        """Have it load an engine, which is described as by `ChildLauncher.configuration`."""
+        assert self._process is not None and self._configuration is None, "it is configured once"
+        self._configuration = configuration
+        with suppress(OSError):  # it has ended, which whoever takes it will find
+            write_frame(self._process.down, encode(Configure(configuration)))
+
+    def take(self, configuration: bytes) -> Process | None:
+        """Return the process, which loads this engine, and which the caller owns from now on; None if it was taken
+        before, or loads another one: then it ends."""
+        if self._configuration is None and self._process is not None:
+            self.configure(configuration)
+        if self._configuration != configuration:
+            self._end()
         process, self._process = self._process, None
         return process
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.popen.kill()
+            process.popen.wait()
+            process.close()
 
     def __enter__(self) -> SpareProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        process = self.take()
-        if process is not None:
-            process.popen.kill()
-            process.popen.wait()
-            process.close()
+        self._end()
 
 
 class ChildEngine:
@@ -112,7 +132,7 @@ class ChildEngine:
         on_report: OnReport,
         on_lost: OnLost,
     ) -> None:
-        self._process = process
+        self._process, self._name = process, name
         self._writer = FrameWriter(process.down, name=f"commands-{name}")
         self._progress = progress
         self._on_report = on_report
@@ -192,8 +212,10 @@ class ChildEngine:
         except BaseException as error:
             log.exception("a report of the engine could not be processed")
             self.kill(f"a report of the engine could not be processed: {error!r}")
-        status = self._wait()
-        self._reason = self._reason or how_it_ended(status)
+        ended = how_it_ended(self._wait())
+        if self._info is None:
+            ended = f"The engine of {self._name} could not be loaded: {ended}."
+        self._reason = self._reason or ended
         if self._info is not None and not self._is_closing:
             self._on_lost(self._reason)
         self._ready.set()

@@ -17,7 +17,7 @@ from onward.engines.child.recovery import RestartPolicy
 from onward.engines.programs.process import ProgramProcess
 from onward.engines.upstreams.base import Upstream, UpstreamError
 from onward.engines.upstreams.engine import UpstreamEngine
-from onward.engines.upstreams.pool import Check
+from onward.engines.upstreams.pool import CheckUpstream
 from onward.errors import SetupError
 
 log = logging.getLogger("onward.engine")
@@ -69,7 +69,7 @@ class ProgramEngine(UpstreamEngine):
         """The id of the group of the program's processes."""
         return None if self._process is None else self._process.pid
 
-    def connect(self, check: Check | None = None) -> None:
+    def connect(self, check: CheckUpstream | None = None) -> None:
         """Start the program, wait until it has loaded its model, and reach it. Raises SetupError."""
         try:
             self._process = self._started()

@@ -26,7 +26,7 @@ from onward.engines.losses import Losses, LossPolicy
 from onward.engines.upstreams.answers import check_scores, checked
 from onward.engines.upstreams.base import AnswerPart, Upstream, UpstreamError
 from onward.engines.upstreams.choice import ChoiceRun, JobRun, UpstreamGrammars
-from onward.engines.upstreams.pool import WAIT_SECONDS, Address, Check, Pool
+from onward.engines.upstreams.pool import WAIT_SECONDS, Address, CheckUpstream, Pool
 from onward.errors import SetupError
 from onward.sampling.outputs import Sampled
 
@@ -74,7 +74,7 @@ class UpstreamEngine(LoopClient):
         self._pool: Pool | None = None
         self._num_running = self._num_waiting = self._num_prefilled = self._num_decoded = 0
 
-    def connect(self, check: Check | None = None) -> None:
+    def connect(self, check: CheckUpstream | None = None) -> None:
         """Reach the upstreams. Raises SetupError."""
         atexit.register(self.stop)
         self._thread.start()
@@ -84,7 +84,7 @@ class UpstreamEngine(LoopClient):
             self.stop()
             raise SetupError(f"The engine of {self._name} cannot be used: {error}") from None
 
-    async def _connect(self, check: Check | None) -> None:
+    async def _connect(self, check: CheckUpstream | None) -> None:
         self._pool = pool = Pool(
             self._name,
             self._make(),

@@ -33,7 +33,7 @@ CHECK_SECONDS = 30.0
 CHANGED = "the upstream serves another model, or another version of itself, than when this server started"
 SHORTER = "the upstream serves a shorter context than when this server started"
 
-Check = Callable[[str, Upstream], Coroutine[Any, Any, None]]
+CheckUpstream = Callable[[str, Upstream], Coroutine[Any, Any, None]]
 """Raises UpstreamError for an upstream, at an address, that is not fit."""
 
 
@@ -93,7 +93,7 @@ class Pool:
         self,
         name: str,
         upstreams: dict[str, Upstream],
-        check: Check | None,
+        check: CheckUpstream | None,
         set_state: Callable[[EngineState], None],
         changed: Callable[[str], None],
         *,

@@ -7,6 +7,8 @@
         h += W (activation(W h') * W h')              h' = norm(h)
     logits = W norm(h)                                of the rows whose logits are wanted
 
+Some layers have a short convolution in attention's place: h += W convolution(W h').
+
 Where architectures depart from it, Architecture says: norms after layers instead of before them, parallel layers,
 windows, other positions, scales. Which norms and biases there are, the tensors say.
 """
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.mixtures import EXPERT_PARTS
 from onward.kernels.activations import ACTIVATIONS, ActivationName
+from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows
 from onward.kernels.panels import panel_count
@@ -33,15 +36,27 @@ from onward.runtimes.native.weights import EMBEDDING, POSITION_EMBEDDING, Weight
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values of each layer, rows of blocks."""
+    """What each layer keeps of positions, keys and values mostly: rows of blocks."""
 
     layers: Sequence[Rows]
+
+    @classmethod
+    def within(cls, blocks: Rows, sizes: Sequence[int]) -> Cache:
+        """Return the layers of blocks that have all of them side by side, of these sizes."""
+        return cls([blocks.without(sum(sizes[:layer])) for layer in range(len(sizes))])
+
+
+def kept_bytes(found: Architecture, shape: AttentionShape) -> list[int]:
+    """Return the bytes of each layer in a KV block."""
+    convolved = shape.kept_bytes(found.hidden)
+    return [convolved if layer in found.convolution_layers else shape.block_bytes for layer in range(found.num_layers)]
 
 
 def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
     """Yield the names of all matrices that a decoder multiplies with."""
     parts = (
-        "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp",
+        "attn_q", "attn_k", "attn_v", "attn_output", "shortconv.in_proj", "shortconv.out_proj",
+        "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp",
         "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp",
     )  # fmt: skip
     for layer in range(found.num_layers):
@@ -69,6 +84,7 @@ class Buffers:
         padded = -(-found.head_size // 16) * 16
         self.rotated = Rows.exactly(rows, 4 * found.num_heads * padded)
         self.attended = self.floats(queries)
+        self.convolved = self.floats(3 * found.hidden if found.convolution_layers else 0)
         inner = max(found.feed_forward, found.mixture.shared_feed_forward if found.mixture else 0)
         self.gate, self.up = self.floats(inner), self.floats(inner)
         output = weights.matrix(weights.output_name())
@@ -122,7 +138,7 @@ class Decoder:
         if found.rope is None:
             self._tape.embed(weights.table(POSITION_EMBEDDING), self._hidden, of_positions=True, is_added=True)
         for layer in range(found.num_layers):
-            self._tape.begin_part(weights.stream_index(f"blk.{layer}.attn_output"))
+            self._tape.begin_part(weights.stream_index(self._mixer_output(layer)))
             self._block(layer, positions, cache.layers[layer])
         output, logits = weights.output_name(), self._buffers.logits
         self._tape.begin_part(weights.stream_index(output))
@@ -133,9 +149,12 @@ class Decoder:
 
     def _block(self, layer: int, positions: Positions, cache: Rows) -> None:
         prefix = f"blk.{layer}."
+        is_convolution = layer in self._found.convolution_layers
         projections = [
             (f"{prefix}attn_q", self._queries), (f"{prefix}attn_k", self._keys), (f"{prefix}attn_v", self._values)
         ]  # fmt: skip
+        if is_convolution:
+            projections = [(f"{prefix}shortconv.in_proj", self._buffers.convolved)]
         feeds = [(f"{prefix}ffn_gate", self._gate), (f"{prefix}ffn_up", self._up)]
         feeds = [part for part in feeds if self._weights.has(f"{part[0]}.weight")]
         self._read(f"{prefix}attn_norm", [name for name, _ in projections])
@@ -146,8 +165,11 @@ class Decoder:
             else:
                 self._read(f"{prefix}attn_norm", [name for name, _ in feeds])
             self._products(feeds)
-        self._attend(layer, positions, cache)
-        self._add(f"{prefix}attn_output", f"{prefix}post_attention_norm")
+        if is_convolution:
+            self._convolve(layer, cache)
+        else:
+            self._attend(layer, positions, cache)
+        self._add(self._mixer_output(layer), f"{prefix}post_attention_norm")
         if self._experts is not None and self._weights.has(f"{prefix}ffn_gate_inp.weight"):
             self._mixture(self._experts, layer)
             return
@@ -182,6 +204,18 @@ class Decoder:
         experts.combine(
             self._hidden, experts.shared if has_shared else None, experts.shared_gates if has_gate else None
         )
+
+    def _mixer_output(self, layer: int) -> str:
+        """Return the name of the last matrix of a layer's attention, or of what it has in its place."""
+        return f"blk.{layer}.{'shortconv.out_proj' if layer in self._found.convolution_layers else 'attn_output'}"
+
+    def _convolve(self, layer: int, cache: Rows) -> None:
+        """Write a layer's convolution, in the form that its output reads."""
+        width, source = self._found.hidden, self._buffers.convolved
+        taps = self._weights.by_input(f"blk.{layer}.shortconv.conv.weight")
+        self._tape.keep(source, width, cache)
+        for form in self._weights.forms(self._mixer_output(layer)):
+            self._tape.convolve(source, width, taps, cache, self._inputs[form], form)
 
     def _attend(self, layer: int, positions: Positions, cache: Rows) -> None:
         """Write what a layer attends to, in the form that its output reads."""

@@ -22,7 +22,7 @@ from onward.kernels.machine import INTEGER, POINTER
 from onward.kernels.memory import address, untouched
 from onward.kernels.panels import panel_count
 from onward.kernels.tape import Matrix
-from onward.runtimes.native.panel_cache import Group, PanelSource, bytes_of, make_panels, wait_for
+from onward.runtimes.native.panel_cache import PanelGroup, PanelSource, bytes_of, make_panels, wait_for
 
 _NEVER = np.iinfo(np.int64).max
 _DECAY_EVICTIONS = 4
@@ -37,11 +37,11 @@ class ExpertLayer:
     sources: Sequence[PanelSource]
 
     @property
-    def of_one(self) -> Group:
+    def of_one(self) -> PanelGroup:
         """The matrices of the first expert."""
         return self.of_expert(0)
 
-    def of_expert(self, expert: int) -> Group:
+    def of_expert(self, expert: int) -> PanelGroup:
         return [PanelSource(each.name, each.tensor.part(expert), each.type) for each in self.sources]
 
     @property
@@ -159,7 +159,7 @@ class ExpertCache:
         for expert, place in taken.items():
             places[expert] = place
 
-    def _make_expert(self, group: Group, memory: NDArray[np.uint8]) -> None:
+    def _make_expert(self, group: PanelGroup, memory: NDArray[np.uint8]) -> None:
         at = 0
         for source in group:
             matrix = source.placed(memory[at : at + source.num_bytes])

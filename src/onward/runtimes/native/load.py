@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 
 from onward import kernels as kernel_package
 from onward.checkpoints.architecture import Architecture, Mixture
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.mapped import FileWatch
 from onward.checkpoints.rope import has_long_positions
 from onward.errors import MemoryTooSmall, SetupError
 from onward.kernels.activations import ActivationName
@@ -30,11 +32,11 @@ from onward.runtimes.base import LoadedModel
 from onward.runtimes.fingerprint import fingerprint
 from onward.runtimes.kv_plan import mib, plan_kv_cache
 from onward.runtimes.native.adapters import ADAPTER_TYPE, TAPE_GROWTH, NativeAdapters, TapeWriter
-from onward.runtimes.native.decoder import Buffers, Cache, expert_names, matrix_names
+from onward.runtimes.native.decoder import Buffers, Cache, expert_names, kept_bytes, matrix_names
 from onward.runtimes.native.expert_cache import ExpertCache, ExpertLayer, least_bytes, total_bytes
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
-from onward.runtimes.native.panel_cache import Group, PanelCache, bytes_of
+from onward.runtimes.native.panel_cache import PanelCache, PanelGroup, bytes_of
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.types import FLOATS, expansion_note, form_for
 from onward.runtimes.native.weights import EMBEDDING, POSITION_EMBEDDING, Weights
@@ -60,10 +62,14 @@ def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progre
     tested = run_self_test()
     if tested.problem:
         facts.append(tested.found)
-    with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing:
+    with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing, ExitStack() as on_failure:
+        watch = FileWatch(checkpoint.paths)
+        on_failure.callback(watch.close)
         identity = hashing.submit(fingerprint, checkpoint.paths, facts, options.cache_dir)
-        model, notes, adapters = _load(checkpoint, found, options, progress)
-        return LoadedModel(model, identity.result(), (tested.problem, *notes) if tested.problem else notes, adapters)
+        model, notes, adapters = _load(checkpoint, found, options, watch, progress)
+        loaded = LoadedModel(model, identity.result(), (tested.problem, *notes) if tested.problem else notes, adapters)
+        on_failure.pop_all()
+    return loaded
 
 
 def _require_form(checkpoint: Checkpoint, options: RuntimeOptions) -> None:
@@ -77,7 +83,7 @@ def _require_form(checkpoint: Checkpoint, options: RuntimeOptions) -> None:
 
 
 def _load(
-    checkpoint: Checkpoint, found: Architecture, options: RuntimeOptions, progress: Progress
+    checkpoint: Checkpoint, found: Architecture, options: RuntimeOptions, watch: FileWatch, progress: Progress
 ) -> tuple[NativeModel, tuple[str, ...], NativeAdapters]:
     threads = options.threads or compute_threads()
     is_exact = options.precision == "exact"
@@ -95,17 +101,17 @@ def _load(
     panels = memory.panels(code, threads)
     weights.use(panels)
     experts = memory.experts(found.mixture, code, threads) if found.mixture else None
+    kept = kept_bytes(found, shape)
     plan = plan_kv_cache(
-        found.num_layers * shape.block_bytes, STEP_SHAPE.block_tokens, context,
+        sum(kept), STEP_SHAPE.block_tokens, context,
         available_memory().free_bytes - memory.expert_bytes, options.kv_memory, max_sequences=options.max_sequences,
     )  # fmt: skip
     # all layers of a block side by side: a short sequence touches few huge pages
-    cache = Rows.exactly(plan.blocks, found.num_layers * shape.block_bytes)
+    cache = Rows.exactly(plan.blocks, sum(kept))
     positions = Positions(found, plan.context_length)
     buffers = Buffers(found, weights, MAX_ROWS)
     writer = TapeWriter(
-        found, kernels, threads, buffers, positions,
-        Cache([cache.without(layer * shape.block_bytes) for layer in range(found.num_layers)]),
+        found, kernels, threads, buffers, positions, Cache.within(cache, kept),
         ExpertRecords(found, weights, experts, MAX_ROWS) if experts else None,
     )  # fmt: skip
     tape, keep = writer.write(weights)
@@ -114,7 +120,7 @@ def _load(
         scratch_bytes=kernels.scratch_bytes(isa, _longest_row(found)), growth=TAPE_GROWTH,
     )  # fmt: skip
     model = NativeModel(
-        machine, panels, experts, cache, positions, buffers.logits, context_length=plan.context_length,
+        machine, panels, experts, cache, positions, buffers.logits, watch, context_length=plan.context_length,
         vocab_size=weights.matrix(weights.output_name()).rows, blocks=plan.blocks, keep=(keep, weights, checkpoint),
     )  # fmt: skip
     adapters = NativeAdapters(checkpoint, weights, code, writer, model, options.cache_dir)
@@ -140,6 +146,7 @@ def _kernels(found: Architecture, weights: Weights, names: Sequence[str], rotate
         shape,
         has_experts=found.mixture is not None,
         has_logit_cap=found.logit_cap is not None,
+        has_convolutions=bool(found.convolution_layers),
     )
 
 
@@ -165,7 +172,7 @@ class _Memory:
     """Divides what is free among the weights that every step uses and the experts, of which it uses some."""
 
     def __init__(
-        self, checkpoint: Checkpoint, groups: Sequence[Group], layers: Sequence[ExpertLayer], *, must_fit: bool
+        self, checkpoint: Checkpoint, groups: Sequence[PanelGroup], layers: Sequence[ExpertLayer], *, must_fit: bool
     ) -> None:
         """Raises MemoryTooSmall if everything `must_fit` and does not."""
         self._groups, self._layers = groups, layers

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.checkpoints.mapped import FileWatch
 from onward.engine.model import Hook, Row, StepShape, nothing
 from onward.kernels.attention_shape import BLOCK_TOKENS
 from onward.kernels.machine import Machine
@@ -39,17 +40,19 @@ class NativeModel:
         cache: Rows,
         positions: Positions,
         logits: Rows,
+        watch: FileWatch,
         *,
         vocab_size: int,
         context_length: int,
         blocks: int,
         keep: object,
     ) -> None:
-        """`cache`: a row per block. `keep`: what owns the memory that the tape points to."""
+        """`cache`: a row per block. `watch`: of the files, which steps read, too. `keep`: what owns the tape's
+        memory."""
         self.vocab_size, self.context_length, self.blocks = vocab_size, context_length, blocks
         self.shape = STEP_SHAPE
         self._parts: tuple[Machine, PanelCache, object] | None = (machine, panels, keep)
-        self._experts = experts
+        self._experts, self._watch = experts, watch
         self._tapes: dict[str, tuple[Sequence[Part], object]] = {}
         """Of adapters, each with what owns the memory that it points to."""
         self._cache = cache.memory[: cache.count * cache.stride].reshape(cache.count, cache.stride)
@@ -71,7 +74,7 @@ class NativeModel:
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """Return logits, float32 [outputs, vocab_size]; see engine.model.ModelRunner. Raises RuntimeError for rows that
         are outside of the context, the vocabulary or their block tables, or of an adapter that is not loaded, and if
-        the model is closed."""
+        the model is closed or its files were written to."""
         groups: dict[str, list[Row]] = {}
         for row in rows:
             groups.setdefault(row.adapter, []).append(row)
@@ -96,6 +99,7 @@ class NativeModel:
         machine.step(count, outputs, self._tapes[adapter][0] if adapter else None)
         if self._experts is not None:
             self._experts.check()
+        self._watch.require_unchanged()
         logits = self._logits[:outputs]
         return logits if logits.flags.c_contiguous else np.ascontiguousarray(logits)
 
@@ -162,6 +166,7 @@ class NativeModel:
             self._experts.close()
             self._experts = None
         self._parts = None
+        self._watch.close()
         self._tapes = {}
         self._cache = np.empty((0, 0), np.uint8)
 

@@ -53,10 +53,10 @@ class PanelSource:
         return self._matrix(memory)
 
 
-Group = Sequence[PanelSource]
+PanelGroup = Sequence[PanelSource]
 
 
-def bytes_of(group: Group) -> int:
+def bytes_of(group: PanelGroup) -> int:
     """Return the memory that the panels of a group take."""
     return sum(source.num_bytes for source in group)
 
@@ -68,7 +68,7 @@ class PanelCache:
     Raises MemoryTooSmall, with `words` as its words, if not even two groups fit.
     """
 
-    def __init__(self, groups: Sequence[Group], code: Code, threads: int, budget: int, words: str) -> None:
+    def __init__(self, groups: Sequence[PanelGroup], code: Code, threads: int, budget: int, words: str) -> None:
         self._interleave = {
             source.type: code.function(f"interleave_{source.type}", [POINTER, INTEGER, POINTER, INTEGER, INTEGER])
             for group in groups
@@ -93,13 +93,13 @@ class PanelCache:
             self.stream_index |= {source.name: index for source in group}
         self._held: list[tuple[int, list[Future[None]]]] = [(-1, [])] * _SLOTS
 
-    def _place(self, group: Group, memory: NDArray[np.uint8]) -> None:
+    def _place(self, group: PanelGroup, memory: NDArray[np.uint8]) -> None:
         at = 0
         for source in group:
             self.matrices[source.name] = source.placed(memory[at : at + source.num_bytes])
             at += source.num_bytes
 
-    def _make(self, group: Group) -> list[Future[None]]:
+    def _make(self, group: PanelGroup) -> list[Future[None]]:
         """Begin to make a group's panels."""
         jobs = []
         for source in group:

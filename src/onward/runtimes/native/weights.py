@@ -19,7 +19,7 @@ from onward.kernels.panels import panel_count
 from onward.kernels.tape import Matrix, Table
 from onward.kernels.weight_types import PANEL_ROWS, WEIGHT_TYPES, WeightType
 from onward.runtimes.native.expert_cache import ExpertLayer
-from onward.runtimes.native.panel_cache import Group, PanelCache, PanelSource
+from onward.runtimes.native.panel_cache import PanelCache, PanelGroup, PanelSource
 from onward.runtimes.native.types import StoredType, is_router
 
 EMBEDDING, POSITION_EMBEDDING, OUTPUT = "token_embd", "position_embd", "output"
@@ -32,6 +32,11 @@ def table_of(tensor: Tensor) -> Table:
     if kind not in WEIGHT_TYPES or tensor.order is not None or tensor.data.ndim > 1:
         kind, data = "F32", tensor.floats().reshape(-1).view(np.uint8)
     return Table(kind, rows, inputs, data)
+
+
+def _layer_of(name: str) -> str:
+    """Return "blk.0" of "blk.0.attn_q"; "" of what is in no layer."""
+    return ".".join(name.split(".")[:-1][:2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,12 @@ class Weights:
         """Return a vector that the architecture requires. Raises CheckpointError."""
         if name not in self._vectors:
             self._vectors[name] = Vector.of(self._checkpoint.tensor(name).floats().reshape(-1))
+        return self._vectors[name]
+
+    def by_input(self, name: str) -> Vector:
+        """Return a matrix as numbers, those of its first inputs before all others. Raises CheckpointError."""
+        if name not in self._vectors:
+            self._vectors[name] = Vector.of(np.ascontiguousarray(self._checkpoint.tensor(name).floats().T).reshape(-1))
         return self._vectors[name]
 
     def expert_biases(self, name: str) -> NDArray[np.float32] | None:
@@ -121,11 +132,11 @@ class Weights:
         """Return the types of matrices, by name."""
         return {name: self._form_of(name) for name in names}
 
-    def groups(self, names: Iterable[str]) -> list[Group]:
+    def groups(self, names: Iterable[str]) -> list[PanelGroup]:
         """Return matrices in the groups that a step needs one after the other: of each layer, and the output's."""
         sources: dict[str, list[PanelSource]] = {}
         for name in dict.fromkeys(names):
-            sources.setdefault(name.rpartition(".")[0], []).append(self._source(name))
+            sources.setdefault(_layer_of(name), []).append(self._source(name))
         return list(sources.values())
 
     def _source(self, name: str) -> PanelSource:

@@ -13,7 +13,7 @@ from onward.api.dialects import DIALECTS
 from onward.api.openai.response import completion_schema
 from onward.api.openai.routes import SCHEMA_PATH, public_url
 from onward.api.openapi import openapi
-from onward.api.operations import Operation, get
+from onward.api.operations import OpenAPIOperation, get
 from onward.api.parameter import Profile
 from onward.api.routes import Route
 from onward.backends.base import Backend
@@ -106,7 +106,7 @@ class Pages:
         await send_asset(exchange, "favicon.svg")
 
 
-def _page(path: str, handler: Handler, operation: Operation) -> Route:
+def _page(path: str, handler: Handler, operation: OpenAPIOperation) -> Route:
     return Route("GET", path, handler, public=True, operation=operation)
 
 

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from onward.api.openai.response import Completion
 from onward.errors import ApiError, NotFound, RequestCancelled
 from onward.server.running import Running
-from onward.server.streams.log import Event, StreamLog, event_size
+from onward.server.streams.log import LoggedEvent, StreamLog, event_size
 
 _ROOM = 64
 """A full memory is freed by at least one part in this many."""
@@ -144,7 +144,7 @@ class KeptStreams:
             self.cancel(kept.log)
 
     def end(
-        self, log: StreamLog, last: Event, *, error: ApiError | None = None, completion: Completion | None = None
+        self, log: StreamLog, last: LoggedEvent, *, error: ApiError | None = None, completion: Completion | None = None
     ) -> None:
         """Add the last event and end the log. From then on a drain waits only for its connections."""
         if (kept := self._streams.get(log.id)) is not None and not log.is_ended:
@@ -156,7 +156,7 @@ class KeptStreams:
         if not kept.num_connections:
             self._running.end()
 
-    async def append(self, log: StreamLog, event: Event) -> None:
+    async def append(self, log: StreamLog, event: LoggedEvent) -> None:
         """Add an event when there is memory for it. Raises RequestCancelled if there is none and nobody reads."""
         while (
             self._num_bytes + event_size(event) > self.max_bytes
@@ -170,7 +170,7 @@ class KeptStreams:
             await log.wait_for_change()
         self._add(log, event)
 
-    def _add(self, log: StreamLog, event: Event) -> None:
+    def _add(self, log: StreamLog, event: LoggedEvent) -> None:
         log.append(event)
         self._count(log, event_size(event))
 

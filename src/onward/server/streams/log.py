@@ -9,7 +9,7 @@ from onward.api.openai.response import Completion
 from onward.errors import ApiError, NotFound
 from onward.server.account import Account
 
-Event = tuple[bytes, ...]
+LoggedEvent = tuple[bytes, ...]
 """An encoded event with its id. Only an event of many kilobytes has more than one part."""
 
 LOG_BYTES = 2048
@@ -50,7 +50,7 @@ class StreamLog:
         self.completion: Completion | None = None
         """The whole answer without its choices, once the stream has ended well."""
         self._first = 1
-        self._events: list[Event] = []
+        self._events: list[LoggedEvent] = []
         self._reader: object | None = None
         self._num_read = 0
         self._changed = asyncio.Event()
@@ -75,7 +75,7 @@ class StreamLog:
         """Whether a connection reads the events and has had all of them."""
         return self.is_read and self._num_read == self.last
 
-    def append(self, event: Event) -> None:
+    def append(self, event: LoggedEvent) -> None:
         """Add the next event."""
         self._events.append(event)
         self.num_bytes += event_size(event)
@@ -101,11 +101,11 @@ class StreamLog:
         self._first += count
         return True
 
-    def kept_events(self) -> list[Event]:
+    def kept_events(self) -> list[LoggedEvent]:
         """Return the events that are kept, in order."""
         return list(self._events)
 
-    async def read(self, after: int) -> AsyncGenerator[list[Event]]:
+    async def read(self, after: int) -> AsyncGenerator[list[LoggedEvent]]:
         """Yield the events after the number `after`, which are kept, as they come.
 
         Raises NotFound when the stream is cancelled, or another reader takes over.
@@ -148,7 +148,7 @@ class StreamLog:
         self._changed = asyncio.Event()
 
 
-def event_size(event: Event) -> int:
+def event_size(event: LoggedEvent) -> int:
     """Return the bytes that an event counts for."""
     return EVENT_BYTES + sum(map(len, event))
 

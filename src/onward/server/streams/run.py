@@ -12,8 +12,7 @@ import msgspec
 from onward.api.openai.errors import error_event
 from onward.api.openai.reply import FoldedChoices, OpenAIReply
 from onward.api.openai.response import Chunk, Completion
-from onward.api.reply import Event as ReplyEvent
-from onward.api.reply import Reply, forward
+from onward.api.reply import Reply, ReplyEvent, forward
 from onward.api.routes import Complete
 from onward.api.sse import event_id
 from onward.completions.request import CompletionRequest
@@ -24,7 +23,7 @@ from onward.server.metrics import MeasuredAnswer
 from onward.server.running import Runner, run_while_connected
 from onward.server.sink import EventStream
 from onward.server.streams.kept import KeptStreams
-from onward.server.streams.log import Event, StreamLog
+from onward.server.streams.log import LoggedEvent, StreamLog
 
 MAX_SENT_BYTES = 65_536
 """Small events are sent together up to about this size."""
@@ -71,7 +70,7 @@ class _LogSink:
         error = convert_error(exception, self._request_id)
         self._kept.end(self._log, await self._numbered(error_event(error)), error=error)
 
-    async def _numbered(self, event: ReplyEvent) -> Event:
+    async def _numbered(self, event: ReplyEvent) -> LoggedEvent:
         """Return an event with its id; the parts of a large one are encoded on a thread."""
         number = event_id(self._log.last + 1)
         if isinstance(event, bytes):
@@ -92,7 +91,7 @@ def completion_of(log: StreamLog) -> Completion:
     return msgspec.structs.replace(log.completion, choices=folded.choices())
 
 
-def _decode(event: Event) -> Chunk:
+def _decode(event: LoggedEvent) -> Chunk:
     _, _, data = b"".join(event).partition(b"\ndata: ")
     return msgspec.json.decode(data, type=Chunk)
 
@@ -139,7 +138,7 @@ class StreamSender:
                     log.account.sent_through(self._after)
         exchange.record.error = log.error.type if log.error is not None else ""
 
-    async def _send(self, events: list[Event]) -> None:
+    async def _send(self, events: list[LoggedEvent]) -> None:
         """Send small events together, and the parts of a large one one by one, as the client takes them."""
         waiting: list[bytes] = []
         num_bytes = 0
@@ -157,7 +156,7 @@ class StreamSender:
         if waiting:
             await self.events.send(b"".join(waiting))
 
-    async def _send_parts(self, event: Event) -> None:
+    async def _send_parts(self, event: LoggedEvent) -> None:
         await self.events.start()
         with self.events.event_in_parts():
             for part in event:

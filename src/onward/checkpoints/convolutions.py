@@ -1,0 +1,88 @@
+"""LFM2's gated short convolutions, which some layers have in attention's place: what files state of them.
+
+GGUF files state no heads of keys for such layers; folders name the kind of each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.cursor import MetadataValue
+from onward.checkpoints.parameters import MAX_LAYERS, Parameters
+from onward.errors import CheckpointError
+
+MAX_LENGTH = 64
+"""Positions that a convolution may read; those of all known models read 3."""
+_ATTENTION, _CONVOLUTION = "full_attention", "conv"
+_DEFAULTS: dict[str, Any] = {
+    "conv_L_cache": 3, "norm_eps": 1e-5, "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
+    "block_auto_adjust_ff_dim": True,
+}  # fmt: skip
+"""Of transformers' Lfm2Config (models/lfm2/configuration_lfm2.py)."""
+
+
+def with_convolutions(found: Architecture, parameters: Parameters) -> Architecture:
+    """Return the architecture with convolutions in the layers that state no heads of keys. Raises CheckpointError."""
+    heads = parameters.own("attention.head_count_kv")
+    of_layers = heads if isinstance(heads, list | np.ndarray) else []
+    length = parameters.integer("shortconv.l_cache", minimum=2)
+    if length > MAX_LENGTH:
+        raise CheckpointError(
+            f"{parameters.where} has convolutions over {length} positions ('shortconv.l_cache'), at most {MAX_LENGTH} "
+            "are computed."
+        )
+    layers = frozenset(layer for layer, count in enumerate(of_layers) if count == 0)
+    return replace(found, convolution_layers=layers, convolution_length=length)
+
+
+def convolution_metadata(
+    stated: Mapping[str, Any], found: Mapping[str, MetadataValue], where: str
+) -> dict[str, MetadataValue]:
+    """Return what config.json states in LFM2's own way, by GGUF's names. `found`: what it states as others do. Raises
+    CheckpointError for a kind of layer that LFM2 does not have, and for numbers that no size can be made of."""
+    given = _DEFAULTS | dict(stated)
+    return {
+        "activation": "silu",
+        "attention.layer_norm_rms_epsilon": given["norm_eps"],
+        "shortconv.l_cache": given["conv_L_cache"],
+        "feed_forward_length": _feed_forward(given, where),
+        "attention.sliding_window": 0,
+        **_heads(given, found, where),
+    }
+
+
+def _heads(given: Mapping[str, Any], found: Mapping[str, MetadataValue], where: str) -> dict[str, MetadataValue]:
+    """Return the heads of keys in each layer, 0 in those with a convolution."""
+    count, heads = found.get("block_count"), found.get("attention.head_count_kv")
+    for name in ("layer_types", "full_attn_idxs"):
+        if not isinstance(given.get(name, []), list):
+            raise CheckpointError(f"{where} states {str(given[name])[:40]!r} as {name!r} instead of a list.")
+    if type(count) is not int or not 0 < count <= MAX_LAYERS or type(heads) is not int:
+        return {}  # as whoever reads the number says
+    with_attention = given.get("full_attn_idxs", range(count))
+    usual = [_ATTENTION if layer in with_attention else _CONVOLUTION for layer in range(count)]
+    kinds = given.get("layer_types", usual)
+    for kind in kinds:
+        if kind not in (_ATTENTION, _CONVOLUTION):
+            raise CheckpointError(f"{where} has layers of the kind {str(kind)[:40]!r}, which Onward does not compute.")
+    return {"attention.head_count_kv": [heads if kind == _ATTENTION else 0 for kind in kinds]}
+
+
+def _feed_forward(given: Mapping[str, Any], where: str) -> Any:
+    """Return the inner size of feed-forward layers, which files state before it is adjusted."""
+    size = given.get("block_ff_dim", given.get("intermediate_size"))
+    if not given["block_auto_adjust_ff_dim"] or size is None:
+        return size
+    multiplier, multiple = given["block_ffn_dim_multiplier"], given["block_multiple_of"]
+    if multiplier is None:  # then the size need not be a multiple, either
+        multiplier, multiple = 1, 1
+    for number in (size, multiplier, multiple):
+        if not isinstance(number, int | float) or isinstance(number, bool) or not 0 < number < 1e9:
+            raise CheckpointError(f"{where} states {str(number)[:40]!r} where a number is needed.")
+    adjusted = int(multiplier * int(2 * size / 3))
+    return int(-(-adjusted // multiple) * multiple)

@@ -1,0 +1,57 @@
+"""The process of the first engine, started before it is known for certain what it is to load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from onward.compose.backend import WORKER, named_upstreams
+from onward.compose.engine import EngineConfig
+from onward.compose.programs import wanted_engines
+from onward.engines.child.child import SpareProcess
+from onward.errors import ModelFolderError, SetupError
+from onward.model_files.base import ModelFiles
+from onward.model_files.formats import files_at
+from onward.models.check import no_model
+from onward.models.resolve import resolve, split_adapter
+from onward.settings import Settings, served_names, upstreams_of
+
+
+@contextmanager
+def spare_process(settings: Settings) -> Iterator[SpareProcess | None]:
+    """Start the process of the first engine, if `compose` will use one, and have it load what it probably is to load:
+    it does so while the caller imports a server, checks the model's files and loads the tokenizer.
+
+    Call it on the main thread; what `compose` did not take ends with the context. Raises SetupError.
+    """
+    if settings.engine_process == "off" or settings.cluster:
+        yield None
+        return
+    elsewhere = named_upstreams(settings).keys() | wanted_engines(settings).keys()
+    if elsewhere.issuperset(served_names(settings)):
+        yield None
+        return
+    with SpareProcess(WORKER) as spare:
+        if (configuration := _foreseen(settings)) is not None:
+            spare.configure(configuration)
+        yield spare
+
+
+def _foreseen(settings: Settings) -> bytes | None:
+    """Return how the first engine is configured, if that follows from the settings and what is on this machine. What
+    is wrong with the model is found later, where it is checked."""
+    if upstreams_of(settings) or settings.engine or settings.draft:
+        return None
+    name, _ = split_adapter(settings.model[0])
+    try:
+        found = resolve(name, allow_download=False, cache_dir=settings.cache_dir, check=_unchecked)
+        return EngineConfig.create(found, settings).encode()
+    except (SetupError, OSError):
+        return None
+
+
+def _unchecked(path: Path) -> ModelFiles:
+    if (found := files_at(path)) is None:
+        raise ModelFolderError(no_model(path))
+    return found

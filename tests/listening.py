@@ -1,0 +1,81 @@
+"""Servers on real sockets in this process, for tests of what they answer: without the seconds of processor time that
+processes of their own take. How a process starts, ends and is interrupted is not theirs: see `tests.processes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from onward.cli.settings_command import SettingsCommand
+from onward.compose import compose
+from onward.compose.team import open_request_log, open_team
+from onward.loop_thread import LoopThread
+from onward.server.app import App, make_app
+from onward.server.connection import server_config
+from onward.server.process import bind
+from onward.settings import Settings
+from tests.waiting import wait_for
+
+
+@contextmanager
+def listening(app: App) -> Iterator[str]:
+    """Serve an application on a thread of this process. Yields its base URL, `http://127.0.0.1:PORT`."""
+    loop = LoopThread("served")
+    loop.start()
+    try:
+        with listening_on(loop, app) as url:
+            yield url
+    finally:
+        loop.stop(lambda: None)
+
+
+@contextmanager
+def listening_on(loop: LoopThread, app: App) -> Iterator[str]:
+    listener = bind("127.0.0.1", 0)
+    server = uvicorn.Server(server_config(app))
+    serving = asyncio.run_coroutine_threadsafe(server.serve(sockets=[listener]), loop.loop)
+    wait_for(lambda: server.started or serving.done(), "the server")
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        serving.result()
+
+
+def parsed(*flags: str) -> Settings:
+    """Return the settings of `onward serve` with these flags."""
+    settings: Settings = SettingsCommand("serve", callback=lambda resolved: resolved.settings).main(
+        ["--no-access-log", *flags], standalone_mode=False
+    )
+    return settings
+
+
+@contextmanager
+def served_here(*flags: str, model: str | Path = "toy", engine_process: bool = False) -> Iterator[str]:
+    """The base URL of the server that `onward serve` would be with these flags, on a thread of this process.
+    `engine_process`: its engines have processes of their own, as they have there by default."""
+    settings = parsed("--model", str(model), *flags)
+    loop, team = LoopThread("served"), open_team(settings)
+    loop.start()
+    request_log = open_request_log(settings, team)
+    backend = compose(settings, lambda message: None, own_process=engine_process)
+    app = make_app(backend, settings, team=team, request_log=request_log)
+    try:
+        with listening_on(loop, app) as url:
+            batches = None if app.batches is None else asyncio.run_coroutine_threadsafe(app.batches.run(), loop.loop)
+            try:
+                yield url
+            finally:
+                if batches is not None:
+                    batches.cancel()
+    finally:
+        loop.run(backend.aclose())
+        loop.stop(lambda: None)
+        for each in (request_log, team):
+            if each is not None:
+                each.close()
