@@ -18,7 +18,7 @@ import pytest
 import onward
 from onward import residency
 from onward.compose import backend, engine
-from onward.residency import Mapping, drop_file_pages, mappings
+from onward.residency import Mapping, collect_later, drop_file_pages, freeze_objects, mappings
 from onward.settings import Settings
 from onward.values import ContentFilterSetting
 
@@ -212,3 +212,15 @@ libc.fclose(file)
     variables = {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES"}
     run([sys.executable, "-c", script], check=True, env={k: v for k, v in os.environ.items() if k not in variables})
     assert (tmp_path / "info").read_text().count("<heap nr=") == heaps
+
+
+def test_the_collector_pauses_until_what_is_kept_is_there() -> None:
+    before = gc.get_freeze_count()
+    collect_later()
+    try:
+        assert not gc.isenabled()
+        freeze_objects()
+        assert gc.isenabled() and gc.get_freeze_count() > before
+    finally:
+        gc.enable()
+        gc.unfreeze()

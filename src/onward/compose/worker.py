@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_load
 from onward.engines.child.worker import Description, run_worker
 from onward.model_files.base import Progress
 from onward.model_files.vocabulary import PackedVocabulary
-from onward.residency import share_heap, trim_heap
+from onward.residency import collect_later, freeze_objects, share_heap, trim_heap
 from onward.runtimes.table import import_usual_runtime
 
 if TYPE_CHECKING:
@@ -31,12 +30,13 @@ def load(description: Description, progress: Progress) -> tuple[Engine, EngineIn
     del models
     trim_heap()
     drop_loading_pages(config.all_files())
-    gc.freeze()  # objects of libraries live as long as the process: no collection needs to traverse them
+    freeze_objects()
     return engine, info
 
 
 def main() -> None:
     """Run until the server stops this process; exits without the interpreter's own end, which has nothing to do."""
+    collect_later()
     share_heap()
     status = run_worker(load)
     sys.stderr.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
@@ -19,7 +18,7 @@ from onward.backends.base import Backend, LiveModels
 from onward.errors import SetupError
 from onward.loop_thread import fast_event_loop
 from onward.models.registry import BUILT_IN, real_model_hint
-from onward.residency import share_heap
+from onward.residency import freeze_objects, share_heap
 from onward.server.admin import ModelReload
 from onward.server.app import App, make_app
 from onward.server.auth import check_exposure
@@ -120,7 +119,7 @@ def serve(
             backend = compose(settings, progress)
         live = open_models(settings, backend)
         app = make_app(backend, settings, keys, team, predecessor, request_log, live, tracer)
-        gc.freeze()  # objects of libraries live as long as the process: no collection needs to traverse them
+        freeze_objects()
         delay_full_collections()
         if settings.engine_process == "on":
             sys.setswitchinterval(SWITCH_SECONDS)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 
 def run(resolved: Resolved) -> None:
+    from onward.residency import collect_later
+
+    collect_later()  # until `serve` has what it keeps
     from onward.compose import compose
     from onward.compose.spare import spare_process
 
