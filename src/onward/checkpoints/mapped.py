@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,13 @@ class FileWatch:
     has taken the place of still has it."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        """Keeps the files open until `close`. Raises OSError."""
+        """Keeps the files open until `close`, or as long as this lives. Raises OSError."""
         self._files: list[tuple[int, Path, tuple[int, int]]] = []
-        with ExitStack() as opened:
-            for path in paths:
-                number = opened.enter_context(path.open("rb", buffering=0)).fileno()
-                self._files.append((number, path, _version(number)))
-            self._opened = opened.pop_all()
+        opened: list[int] = []
+        self._close = weakref.finalize(self, _close_files, opened)
+        for path in paths:
+            opened.append(number := os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)))
+            self._files.append((number, path, _version(number)))
 
     def require_unchanged(self) -> None:
         """Raise RuntimeError for a file that was written to. Takes a microsecond per file."""
@@ -53,7 +53,12 @@ class FileWatch:
     def close(self) -> None:
         """May be called again. Nothing is looked at any more."""
         self._files = []
-        self._opened.close()
+        self._close()
+
+
+def _close_files(opened: list[int]) -> None:
+    for number in opened:
+        os.close(number)
 
 
 def _version(number: int) -> tuple[int, int]:

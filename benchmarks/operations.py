@@ -1,0 +1,139 @@
+"""Which part of a step takes the time: each operation of the native runtime's tape alone, the least of some runs.
+
+Steps of so many sequences, one token of each after a context of `--context` tokens; with `--prefill` also a prompt.
+`python -m benchmarks.operations --model FILE.gguf --rows 1 8 32`. Operations that follow each other read what the one
+before has left in the caches, and none waits for another, so that a whole step may take a little less or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import measure
+from benchmarks.bare import TOKEN
+from benchmarks.measure import BenchmarkError
+from benchmarks.models import load
+from onward.engine.model import ModelRunner, Row
+from onward.kernels import interpreter
+from onward.kernels.interpreter import Kernels
+from onward.kernels.machine import Machine
+from onward.kernels.records import HEADER, PRODUCT
+from onward.kernels.tape import Part
+from onward.kernels.weight_types import PANEL_ROWS
+from onward.runtimes.native import load as native_load
+
+CODES = {
+    interpreter.NORM_CODE: "norms", interpreter.QUANTISE_CODE: "activations to int8",
+    interpreter.UNIT_CODE: "gated unit", interpreter.ROTATE_CODE: "rotation, keys and values",
+    interpreter.ATTEND_CODE: "attention",
+    interpreter.NORM_HEADS_CODE: "norms of heads", interpreter.MERGE_CODE: "attention, merged",
+}  # fmt: skip
+OTHER = "others"
+
+
+class Recorder:
+    """The machine of a model that is loaded within `recording`, its tape and its kernels."""
+
+    machine: Machine
+    tape: Sequence[Part]
+    kernels: Kernels
+
+
+@contextmanager
+def recording() -> Iterator[Recorder]:
+    found = Recorder()
+
+    def machine(code: Any, tape: Sequence[Part], *rest: Any, **named: Any) -> Machine:
+        found.machine, found.tape = Machine(code, tape, *rest, **named), tape
+        return found.machine
+
+    def kernels(*parts: Any, **named: Any) -> Kernels:
+        found.kernels = Kernels(*parts, **named)
+        return found.kernels
+
+    with patch.object(native_load, "Machine", machine), patch.object(native_load, "Kernels", kernels):
+        yield found
+
+
+def name_of(record: NDArray[np.int64], kernels: Kernels) -> str:
+    """Return an operation as it is listed: products by their weights."""
+    code = int(record[HEADER.offset("operation") // 8])
+    for kind in kernels.products:
+        if code == kernels.product_code(kind):
+            rows = int(record[PRODUCT.offset("num_panels") // 8]) * PANEL_ROWS
+            inputs = int(record[PRODUCT.offset("blocks") // 8]) * kind.type.block_weights
+            return f"product {kind.weights} {rows} x {inputs}"
+    return CODES.get(code, OTHER)
+
+
+def measured(model: ModelRunner, recorder: Recorder, rows: list[Row], runs: int) -> dict[str, Any]:
+    """Return seconds by operation, with how often a step has it: the least of `runs` each, summed over its layers."""
+    model.evaluate(rows)
+    count, outputs = sum(len(row.tokens) for row in rows), sum(row.outputs for row in rows)
+    records = [record for part in recorder.tape for record in part.records[:-1]]
+    tapes = [[Part(None, np.stack([record, np.zeros_like(record)]))] for record in records]
+    least = [float("inf")] * len(tapes)
+    for _ in range(runs):
+        for index, tape in enumerate(tapes):
+            begin = perf_counter()
+            recorder.machine.step(count, outputs, tape)
+            least[index] = min(least[index], perf_counter() - begin)
+    seconds: Counter[str] = Counter()
+    number: Counter[str] = Counter()
+    for record, each in zip(records, least, strict=True):
+        name = name_of(record, recorder.kernels)
+        seconds[name] += each  # type: ignore[assignment]
+        number[name] += 1
+    return {name: {"seconds": found, "count": number[name]} for name, found in seconds.most_common()}
+
+
+def decoding(model: ModelRunner, rows: int, context: int) -> list[Row]:
+    blocks = model.shape.blocks_for(context + 1)
+    if rows * blocks > model.blocks or context >= model.context_length:
+        raise BenchmarkError(f"{rows} sequences of {context} tokens do not fit into the KV cache.")
+    return [Row(each, [TOKEN], context, range(each * blocks, (each + 1) * blocks), 1) for each in range(rows)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.operations", description=__doc__)
+    parser.add_argument("--model", default="storyteller")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument(
+        "--context", type=int, default=150, help="tokens of each sequence before the step (default 150)"
+    )
+    parser.add_argument(
+        "--prefill", type=int, nargs="*", default=[], metavar="TOKENS", help="also prompts of this length"
+    )
+    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    at_start = measure.start()
+    with recording() as recorder:
+        model, _ = load(options.model)
+    if any(part.needs is not None for part in recorder.tape):
+        raise BenchmarkError("the model does not fit into memory")
+    steps = {f"{rows} rows": decoding(model, rows, options.context) for rows in options.rows}
+    for tokens in options.prefill:
+        steps[f"a prompt of {tokens}"] = [Row(0, [TOKEN] * tokens, 0, range(model.shape.blocks_for(tokens)), 1)]
+    figures = {name: measured(model, recorder, rows, options.runs) for name, rows in steps.items()}
+    for name, found in figures.items():
+        total = sum(each["seconds"] for each in found.values())
+        print(f"{name}: {total * 1e3:.2f} ms")
+        for operation, each in found.items():
+            print(f"  {each['seconds'] / total:6.1%} {each['seconds'] * 1e3:9.2f} ms {each['count']:5} x {operation}")
+    measure.write_report(options.json, "operations", figures, at_start)
+    return 0
+
+
+if __name__ == "__main__":
+    measure.run_main(main)

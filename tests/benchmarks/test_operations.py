@@ -1,0 +1,33 @@
+"""The shares of a step's operations: every record of the tape is measured once, under a name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from benchmarks.measure import BenchmarkError
+
+from benchmarks import operations
+
+
+def test_every_operation_of_a_step_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--rows", "1", "3", "--context", "40", "--prefill", "70", "--runs", "2", "--json", str(tmp_path / "f")]
+    monkeypatch.setattr(sys, "argv", ["operations", *options])
+    assert operations.main() == 0
+    figures = msgspec.json.decode((tmp_path / "f").read_bytes())["figures"]
+    assert list(figures) == ["1 rows", "3 rows", "a prompt of 70"]
+    counts = [{name: each["count"] for name, each in found.items()} for found in figures.values()]
+    assert counts[0] == counts[1] == counts[2] and counts[0]["attention"] == counts[0]["gated unit"] > 1
+    assert any(name.startswith("product Q8_0 8192 x ") for name in counts[0])
+    assert all(each["seconds"] > 0 for found in figures.values() for each in found.values())
+    assert "x attention" in capsys.readouterr().out
+
+
+def test_what_does_not_fit_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["operations", "--context", "5000", "--runs", "1"])
+    with pytest.raises(BenchmarkError, match="do not fit into the KV cache"):
+        operations.main()
