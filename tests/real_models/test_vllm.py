@@ -254,6 +254,10 @@ def test_masks_of_its_library_are_those_of_the_own_engine(program: Path, folder:
         assert there[: len(here)] == here, f"{name}: {tokens}"
 
 
+def test_it_keeps_to_grammars_itself(running: Running) -> None:
+    assert running.engine._pool is not None and running.engine._pool.traits.has_grammars
+
+
 def test_scores_are_those_of_the_own_engine(running: Running) -> None:
     fields: dict[str, Any] = {"prompt": PROMPT * 4, "echo": True, "logprobs": 3, "max_tokens": 4}
     here, there = running.ask_own(**fields).logprobs, running.ask(**fields).logprobs

@@ -68,6 +68,8 @@ class StandIn:
         self.is_incremental = False
         self.is_deterministic = False
         """SGLang's mode in which it uses seeds."""
+        self.overlaps = False
+        """Whether SGLang's penalties count a token one step too late."""
         self.connections: list[socket.socket] = []
         """All that were opened."""
         self.num_sent = 0
@@ -160,7 +162,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/get_model_info":
             self.send_json({"model_path": "org/name", "weight_version": state.build})
         elif self.path == "/get_server_info":
-            self.send_json({"enable_deterministic_inference": state.is_deterministic, "version": state.build})
+            modes = {"enable_deterministic_inference": state.is_deterministic}
+            self.send_json(modes | {"disable_overlap_schedule": not state.overlaps, "version": state.build})
         elif self.path == "/version":
             self.send_json({"version": state.build})
         else:

@@ -117,6 +117,14 @@ def test_an_engine_that_is_ill_is_not_ready(server: StandIn) -> None:
         ask(server)
 
 
+def test_penalties_that_would_come_late_are_biases(server: StandIn) -> None:
+    server.overlaps, server.script = True, lambda tokens: ord("a")
+    assert ask(server, max_tokens=3, presence_penalty=2, logit_bias={"98": 9}).choices[0].text == "aba"
+    sent = [request["sampling_params"] for request in server.requests]
+    assert [each["logit_bias"] for each in sent] == [{"98": 9}, {"97": -2, "98": 9}, {"97": -2, "98": 7}]
+    assert all(each["presence_penalty"] == 0 and each["max_new_tokens"] == 1 for each in sent)
+
+
 def test_penalties_of_a_window_are_biases(server: StandIn) -> None:
     server.script = lambda tokens: ord("a")
     fields = {"presence_penalty": 2, "repeat_last_n": 1, "logit_bias": {"98": 9}}

@@ -85,7 +85,8 @@ class Traits:
 
     `has_min_tokens`: it bans end tokens until a length itself. `counts_prompt`: its penalties count the last tokens
     that a request names, also of the prompt, so that it is asked for one token at a time. Where they count all
-    generated tokens, and those alone, what was generated before a request is penalised by biases. `counts_cache_last`:
+    generated tokens, and those alone, what was generated before a request is penalised by biases. `counts_late`: they
+    count a token one step too late: all is penalised by biases. `counts_cache_last`:
     it says behind the last token how many tokens of the prompt were in its cache. `has_distribution`: it reports the
     log-probability of every token, from which Onward samples where the upstream does not have the samplers.
     `has_grammars`: it can keep to a grammar itself, with the masks that llguidance computes here.
@@ -94,6 +95,7 @@ class Traits:
     lacks: frozenset[str]
     has_min_tokens: bool = False
     counts_prompt: bool = True
+    counts_late: bool = False
     counts_cache_last: bool = False
     has_distribution: bool = False
     has_grammars: bool = False

@@ -269,13 +269,13 @@ class ChoiceRun:
     @property
     def _has_penalties_as_biases(self) -> bool:
         """Whether penalties are sent as biases: the upstream would not count the tokens that were generated before this
-        segment, or knows neither a window nor tokens that are not penalised. They are sums where this is so: it lacks
-        `repetition_penalty`."""
+        segment, or the last one, or knows neither a window nor tokens that are not penalised. They are sums where this
+        is so: it lacks `repetition_penalty`."""
         if self.traits.counts_prompt or not self._sampler.has_penalties:
             return False
         params = self.job.sampling
         has_window = 0 <= params.penalty_last_n < self.job.max_tokens
-        return bool(self.generated or params.unpenalized_tokens) or has_window
+        return bool(self.generated or params.unpenalized_tokens) or has_window or self.traits.counts_late
 
     def _counted_penalties(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the tokens that presence and frequency penalties count, and what to add to their logits."""

@@ -4,7 +4,8 @@
 Streams report all tokens so far, or, with `--incremental-streaming-output`, the new ones: `completion_tokens` says
 which. Log-probabilities of generated tokens are computed behind temperature, penalties and biases: they are refused
 where one of these is in use. It does not report ranks of a prompt's tokens. Its filters act together on the whole
-distribution: requests with several are refused. It uses seeds in its deterministic mode only.
+distribution: requests with several are refused. It uses seeds in its deterministic mode only. Where its schedule
+overlaps (the default), its penalties miss the last token, and count the prompt's last one.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class _ModelInfo(UpstreamAnswer, kw_only=True):
 
 class _ServerInfo(UpstreamAnswer, kw_only=True):
     enable_deterministic_inference: bool = False
+    disable_overlap_schedule: bool = False
 
 
 class _Tokenized(UpstreamAnswer, kw_only=True):
@@ -110,8 +112,8 @@ class _Generated(UpstreamAnswer, kw_only=True):
 class SGLang:
     """Implements `base.Upstream`."""
 
-    traits = Traits(LACKS, has_min_tokens=True, counts_prompt=False)
-    """Without "seed" in its deterministic mode, when `probe` has found out."""
+    traits = Traits(LACKS, has_min_tokens=True, counts_prompt=False, counts_late=True)
+    """Those of its usual mode; when `probe` has found out, those of its own."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -128,8 +130,8 @@ class SGLang:
         models = await self._connection.get("/v1/models", _Models)
         model = await self._connection.get("/get_model_info", _ModelInfo)
         server = await self._connection.get("/get_server_info", _ServerInfo)
-        if server.enable_deterministic_inference:
-            self.traits = replace(self.traits, lacks=LACKS - {"seed"})
+        lacks = LACKS - {"seed"} if server.enable_deterministic_inference else LACKS
+        self.traits = replace(self.traits, lacks=lacks, counts_late=not server.disable_overlap_schedule)
         described = f"sglang {model.model_path} {model.weight_version}"
         length = context_length(first_model(models.data).max_model_len)
         return UpstreamInfo(context_length(length - RESERVED_TOKENS), NUM_SLOTS, described, model.model_path)
