@@ -34,10 +34,10 @@ from onward.runtimes.native import load as native_load
 
 CODES = {
     interpreter.NORM_CODE: "norms", interpreter.QUANTISE_CODE: "activations to int8",
-    interpreter.UNIT_CODE: "gated unit", interpreter.ROTATE_CODE: "rotation, keys and values",
-    interpreter.ATTEND_CODE: "attention",
-    interpreter.NORM_HEADS_CODE: "norms of heads", interpreter.MERGE_CODE: "attention, merged",
+    interpreter.UNIT_CODE: "gated unit",
 }  # fmt: skip
+ATTENTION = ("rotation, keys and values", "attention", "attention, merged")
+"""Of each shape of attention."""
 OTHER = "others"
 
 
@@ -73,6 +73,13 @@ def name_of(record: NDArray[np.int64], kernels: Kernels) -> str:
             rows = int(record[PRODUCT.offset("num_panels") // 8]) * PANEL_ROWS
             inputs = int(record[PRODUCT.offset("blocks") // 8]) * kind.type.block_weights
             return f"product {kind.weights} {rows} x {inputs}"
+    for shape in kernels.attention:
+        for name, each in zip(ATTENTION, kernels.attention_codes(shape), strict=True):
+            if code == each:
+                return name
+    sizes = {*kernels.norm_sizes, *(shape.head_size for shape in kernels.attention)}
+    if any(code == kernels.norm_heads_code(size) for size in sizes):
+        return "norms of heads"
     return CODES.get(code, OTHER)
 
 

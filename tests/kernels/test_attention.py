@@ -85,7 +85,7 @@ class Step:
         shape, count = self.shape, len(self.positions)
         out = np.zeros((count, shape.num_heads, shape.head_size), np.float32)
         tables = np.full(count, address(self.table), np.int64)
-        plan = AttentionPlan(shape, count, int(self.positions.max()) + 1, threads)
+        plan = AttentionPlan([shape], count, int(self.positions.max()) + 1, threads)
         plan.make(tables, self.positions)
         self.num_merged = plan.num_merged
         scratch = untouched(
@@ -103,7 +103,7 @@ class Step:
         CONTEXT.set(
             context, rows=count, threads=threads, positions=address(self.positions), tables=address(tables),
             scratch=address(scratch), scratch_stride=scratch.nbytes, num_tiles=plan.num_tiles,
-            tile_heads=plan.tile_heads, num_merged=plan.num_merged, **plan.addresses(),
+            are_heads_together=plan.are_heads_together, num_merged=plan.num_merged, **plan.addresses(),
         )  # fmt: skip
         p, i = ctypes.c_void_p, ctypes.c_int64
         for name, counter in zip(("attend", "merge"), counters, strict=True):
@@ -161,7 +161,7 @@ def test_segments_computed_apart_are_the_whole(name: str, positions: list[int], 
 
 
 def planned(shape: AttentionShape, positions: list[int], threads: int, context: int = 1 << 17) -> AttentionPlan:
-    plan = AttentionPlan(shape, len(positions), context, threads)
+    plan = AttentionPlan([shape], len(positions), context, threads)
     plan.make(np.arange(len(positions)), np.array(positions, np.int64))
     return plan
 
@@ -187,6 +187,17 @@ def test_a_long_sequence_among_short_ones_is_shared() -> None:
     assert max(end - begin for first, _, begin, end in plan.tiles.tolist() if first == 1) <= 98 // 8 + 1
 
 
+def test_a_plan_serves_layers_of_several_shapes() -> None:
+    """Its tiles are as small as one of them needs, and its memory as large."""
+    shapes = [AttentionShape(8, 4, 16, 16), AttentionShape(8, 1, 64, 64)]
+    positions = np.arange(100, 300)
+    plan = AttentionPlan(shapes, len(positions), 1 << 17, 1)
+    plan.make(np.ones(len(positions), np.int64), positions)
+    assert max(rows for _, rows, *_ in plan.tiles.tolist()) <= min(shape.tile_rows for shape in shapes)
+    alone = [AttentionPlan([shape], len(positions), 1 << 17, 1).partial_bytes for shape in shapes]
+    assert plan.partial_bytes == max(alone)
+
+
 def test_memory_of_segments_is_bounded() -> None:
     plan = planned(AttentionShape(32, 8, 128, 128), [100_000] * 64, 16, 1 << 20)
     assert plan.num_tiles >= 64 and plan.partial_bytes <= 64 << 20
@@ -196,4 +207,4 @@ def test_tiles_are_runs_of_consecutive_positions_of_one_sequence() -> None:
     shape = AttentionShape(2, 1, 16, 16)
     tables = np.array([1, 1, 1, 2, 2, 2, 2], np.int64)
     positions = np.array([4, 5, 9, 10, 11, 12, 3], np.int64)
-    assert row_tiles(shape, tables, positions, 1) == [(0, 2), (2, 1), (3, 3), (6, 1)]
+    assert row_tiles([shape], tables, positions, 1) == [(0, 2), (2, 1), (3, 3), (6, 1)]

@@ -116,13 +116,13 @@ def test_every_form_has_the_bits_of_the_definition(form: str) -> None:
 def test_what_leaves_its_memory_is_refused() -> None:
     shape = shape_of(is_wide=False)
     product = (ProductKind("F32", "float32"),)
-    tape = TapeBuilder(Kernels(product, ("F32",), shape, has_convolutions=True), 4, 1)
+    tape = TapeBuilder(Kernels(product, ("F32",), (shape,), has_convolutions=True), 4, 1)
     source, target = Rows.allocate(4, 3 * 4 * 64), Rows.allocate(4, ACTIVATIONS["float32"].row_bytes(64))
     cache = Rows.exactly(2, BLOCK_TOKENS * 64 * 2)
     weights = Vector.of(np.ones(3 * 64, np.float32))
     tape.keep(source, 64, cache)
     tape.convolve(source, 64, weights, cache, target, "float32")
-    without = TapeBuilder(Kernels(product, ("F32",), shape), 4, 1)
+    without = TapeBuilder(Kernels(product, ("F32",), (shape,)), 4, 1)
     calls: list[Callable[[], None]] = [
         lambda: tape.keep(Rows.allocate(3, 3 * 4 * 64), 64, cache),
         lambda: tape.keep(source, 65, cache),

@@ -28,7 +28,7 @@ FETCH = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 @cache
 def kernels() -> tuple[Kernels, Code]:
-    made = Kernels((ProductKind("F32", "float32"),), ("F32",), SHAPE, has_experts=True)
+    made = Kernels((ProductKind("F32", "float32"),), ("F32",), (SHAPE,), has_experts=True)
     return made, link(compile_object(made.module_text(host().isa), host()), host())
 
 
@@ -53,7 +53,7 @@ class Routed:
         tape = ExpertTape(kernels()[0], ROWS, 2)
         tape.route(source, self.routing, self.experts, is_normalised=is_normalised, scale=scale)
         machine = Machine(
-            kernels()[1], tape.finish(), NoWeights(), SHAPE, rows=ROWS, positions=64, threads=2,
+            kernels()[1], tape.finish(), NoWeights(), [SHAPE], rows=ROWS, positions=64, threads=2,
             scratch_bytes=kernels()[0].scratch_bytes(host().isa, 2048),
         )  # fmt: skip
         machine.plan(rows)

@@ -30,6 +30,15 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True)
+class Heads:
+    """Sizes of a layer's attention."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Mixture:
     """Feed-forward layers of several experts, of which each token uses those with the largest logits of a router."""
 
@@ -45,6 +54,8 @@ class Mixture:
     """The weights are multiplied by it."""
     shared_feed_forward: int = 0
     """Inner size of an expert that each token uses besides; 0: there is none."""
+    is_beside_dense: bool = False
+    """Whether a layer with experts has a feed-forward layer as usual, too, and norms for either's result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +107,38 @@ class Architecture:
     """Positions that it reads, its own included."""
     mixture: Mixture | None = None
     """None: no layer has experts."""
+    local_heads: Heads | None = None
+    """Of layers with a window, where they differ."""
+    has_value_norms: bool = False
+    """Whether each head's values are divided by their root mean square."""
+    num_keyless_layers: int = 0
+    """The last layers, which attend to keys and values of an earlier one: of the last one before them with a window if
+    they have one, else of the last one without."""
+    layer_feed_forward: tuple[int, ...] = ()
+    """Inner size of each layer's feed-forward layer, where they differ."""
+    layer_input: int = 0
+    """Numbers of a token's embedding for each layer, which it adds to what it returns; 0: there are none."""
+
+    def heads_of(self, layer: int) -> Heads:
+        """Return the sizes of a layer's attention."""
+        if self.local_heads is not None and layer in self.window_layers:
+            return self.local_heads
+        return Heads(self.num_heads, self.num_kv_heads, self.head_size)
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """Return a layer's rotation, None if it has none."""
+        if layer in self.ropeless_layers:
+            return None
+        return self.local_rope or self.rope if layer in self.window_layers else self.rope
+
+    def feed_forward_of(self, layer: int) -> int:
+        """Return the inner size of a layer's feed-forward layer."""
+        return self.layer_feed_forward[layer] if self.layer_feed_forward else self.feed_forward
+
+    def keys_of(self, layer: int) -> int:
+        """Return the layer whose keys and values a layer attends to."""
+        first = self.num_layers - self.num_keyless_layers
+        if layer < first:
+            return layer
+        is_local = layer in self.window_layers
+        return max(each for each in range(first) if (each in self.window_layers) == is_local)

@@ -71,7 +71,7 @@ def attention_scratch_bytes(shape: AttentionShape, isa: Isa) -> int:
 
 def _emit_tile(module: Module, isa: Isa, shape: AttentionShape) -> Any:
     """Emit (record, context, tile, kv head, scratch)."""
-    f = Function(module, "attend_tile", [PTR, PTR, PTR, I64, PTR], inline=False)
+    f = Function(module, f"attend_tile_{shape.name}", [PTR, PTR, PTR, I64, PTR], inline=False)
     record, context, place, kv_head, scratch = f.args
     row, rows = TILE.load(f, place, "first_row"), TILE.load(f, place, "rows")
     tile = _Tile(f, isa, Attention(f, shape, record, context, row, kv_head), place, rows, scratch)
@@ -199,7 +199,7 @@ def _store(f: Function, grid: Grid, place: Value, stride: int) -> None:
 
 def _emit_row(module: Module, isa: Isa, shape: AttentionShape) -> Any:
     """Emit (record, context, tile, first kv head, end, scratch), for a tile of one row."""
-    f = Function(module, "attend_row", [PTR, PTR, PTR, I64, I64, PTR], inline=False)
+    f = Function(module, f"attend_row_{shape.name}", [PTR, PTR, PTR, I64, I64, PTR], inline=False)
     record, context, place, kv_head, end, scratch = f.args
     attention = Attention(f, shape, record, context, TILE.load(f, place, "first_row"), kv_head)
     _Row(f, isa, attention, place, end - kv_head, scratch).run(attention.position + 1)
@@ -301,11 +301,12 @@ def emit_attention(module: Module, isa: Isa, shape: AttentionShape, claim: Any) 
     """Emit the operation: (record, context, thread, counter). A piece is a tile and one key-value head, or all."""
     tile = _emit_tile(module, isa, shape)
     row = _emit_row(module, isa, shape)
-    f = Function(module, "operation_attend", [PTR, PTR, I64, PTR], inline=False)
+    f = Function(module, f"operation_attend_{shape.name}", [PTR, PTR, I64, PTR], inline=False)
     record, context, thread, counter = f.args
     scratch = f.at(CONTEXT.load(f, context, "scratch"), thread * CONTEXT.load(f, context, "scratch_stride"))
     count, heads = CONTEXT.load(f, context, "num_tiles"), shape.num_kv_heads
-    with claim(f, counter, count * heads, CONTEXT.load(f, context, "tile_heads")) as (first, last):
+    are_together = CONTEXT.load(f, context, "are_heads_together").ne(0)
+    with claim(f, counter, count * heads, f.select(are_together, f.i64(heads), f.i64(1))) as (first, last):
         # the last tile has the longest context: it goes first
         place = f.at(CONTEXT.load(f, context, "tiles"), (count - 1 - first // heads) * TILE_BYTES)
         is_row = TILE.load(f, place, "rows").eq(1)
@@ -320,7 +321,7 @@ def emit_attention(module: Module, isa: Isa, shape: AttentionShape, claim: Any) 
 def emit_merge(module: Module, isa: Isa, shape: AttentionShape, claim: Any) -> Any:
     """Emit the operation behind it: the results of rows whose segments several threads computed, in their order. A
     piece is a row and a key-value head."""
-    f = Function(module, "operation_merge", [PTR, PTR, I64, PTR], inline=False)
+    f = Function(module, f"operation_merge_{shape.name}", [PTR, PTR, I64, PTR], inline=False)
     record, context, thread, counter = f.args
     scratch = f.at(CONTEXT.load(f, context, "scratch"), thread * CONTEXT.load(f, context, "scratch_stride"))
     count, heads = CONTEXT.load(f, context, "num_merged"), shape.num_kv_heads

@@ -5,6 +5,7 @@ No plan changes a bit: whoever computes a segment, segments are merged in their 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -22,19 +23,20 @@ _TILE_WORDS = TILE_BYTES // 8
 
 
 class AttentionPlan:
-    """Plans for steps of up to `rows` rows at the first `positions` positions. Owns what kernels read of a plan, and
-    the memory of segments that are not merged yet; one step at a time."""
+    """Plans for steps of up to `rows` rows at the first `positions` positions, for layers of all `shapes`. Owns what
+    kernels read of a plan, and the memory of segments that are not merged yet; one step at a time."""
 
-    def __init__(self, shape: AttentionShape, rows: int, positions: int, threads: int) -> None:
-        self._shape, self._threads = shape, threads
+    def __init__(self, shapes: Sequence[AttentionShape], rows: int, positions: int, threads: int) -> None:
+        self._shapes, self._threads = shapes, threads
+        self._heads = min(shape.num_kv_heads for shape in shapes)
         self._merged, self._slots = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        slot_bytes = shape.num_heads * shape.partial_bytes
+        slot_bytes = max(shape.num_heads * shape.partial_bytes for shape in shapes)
         segments = -(-positions // SEGMENT_KEYS)
         wanted = PIECES * threads * _MIN_TILE_ROWS * segments
         self._num_slots = 0 if segments == 1 else max(segments, min(wanted, _MAX_PARTIAL_BYTES // slot_bytes))
         self._partials = untouched(self._num_slots * slot_bytes)
         self._tiles = np.zeros((rows + self._num_slots, _TILE_WORDS), np.int64)
-        self.num_tiles, self.tile_heads, self.num_merged = 0, 1, 0
+        self.num_tiles, self.are_heads_together, self.num_merged = 0, False, 0
 
     def addresses(self) -> dict[str, int]:
         """Return where kernels find a plan, by the names of CONTEXT."""
@@ -59,19 +61,18 @@ class AttentionPlan:
 
     def make(self, tables: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
         """Plan a step: `tables`, where each row's block table is, and `positions`, int64 [rows]."""
-        cut = row_tiles(self._shape, tables, positions, self._threads)
+        cut = row_tiles(self._shapes, tables, positions, self._threads)
         ends = [int(positions[first]) + rows for first, rows in cut]
         segments = [-(-end // SEGMENT_KEYS) for end in ends]
         # with pieces enough for all threads, one has all heads of a tile, which read the same blocks
-        is_plenty = sum(segments) >= PIECES * self._threads
-        self.tile_heads = self._shape.num_kv_heads if is_plenty else 1
+        self.are_heads_together = sum(segments) >= PIECES * self._threads
         self.num_merged = 0
         if self._threads == 1 or max(segments) == 1:
             self._tiles[: len(cut)] = [(first, rows, 0, ALL_SEGMENTS) for first, rows in cut]
             self.num_tiles = len(cut)
             return
         work = sum(rows * end for (_, rows), end in zip(cut, ends, strict=True))
-        largest = work * (self._shape.num_kv_heads // self.tile_heads) // (PIECES * self._threads)
+        largest = work * (1 if self.are_heads_together else self._heads) // (PIECES * self._threads)
         tiles: list[tuple[int, int, int, int]] = []
         used = 0
         for (first, rows), count in zip(cut, segments, strict=True):
@@ -95,12 +96,13 @@ class AttentionPlan:
 
 
 def row_tiles(
-    shape: AttentionShape, tables: NDArray[np.int64], positions: NDArray[np.int64], threads: int
+    shapes: Sequence[AttentionShape], tables: NDArray[np.int64], positions: NDArray[np.int64], threads: int
 ) -> list[tuple[int, int]]:
     """Return first row and rows of each tile of a step: runs of one block table and of consecutive positions, cut so
     that every thread has some."""
     count = len(positions)
-    rows = min(shape.tile_rows, max(_MIN_TILE_ROWS, count * shape.num_kv_heads // (PIECES * threads)))
+    heads, most = min(shape.num_kv_heads for shape in shapes), min(shape.tile_rows for shape in shapes)
+    rows = min(most, max(_MIN_TILE_ROWS, count * heads // (PIECES * threads)))
     is_cut = (tables[1:] != tables[:-1]) | (positions[1:] != positions[:-1] + 1)
     starts = [0, *(np.flatnonzero(is_cut) + 1).tolist(), count]
     return [(first, min(rows, end - first)) for begin, end in pairwise(starts) for first in range(begin, end, rows)]

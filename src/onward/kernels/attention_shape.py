@@ -1,13 +1,13 @@
-"""The sizes of attention, and where keys and values of a block lie.
+"""The sizes of a layer's attention, and where keys and values of a block lie.
 
-A block has `BLOCK_TOKENS` positions of one layer, all heads side by side: for each key-value head its keys, transposed
-[head size][BLOCK_TOKENS], then for each its values, [BLOCK_TOKENS][head size]. A decode step so reads whole blocks, in
-the order of their addresses. Head sizes are rounded up to a multiple of 16; what is added is zero.
+A layer's part of a block has `BLOCK_TOKENS` positions, all heads side by side: for each key-value head its keys,
+transposed [head size][BLOCK_TOKENS], then for each its values, [BLOCK_TOKENS][head size]. A decode step so reads whole
+blocks, in the order of their addresses. Head sizes are rounded up to a multiple of 16; what is added is zero.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from onward.kernels.isa import Isa
@@ -36,6 +36,11 @@ class AttentionShape:
     has_window: bool = False
     has_cap: bool = False
     has_sinks: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the functions of this shape are called by."""
+        return "_".join(str(int(each)) for each in astuple(self))
 
     @property
     def padded(self) -> int:

@@ -60,6 +60,10 @@ def emit_route(module: Module) -> Any:
             total.value += f.load(weights, F32, at)
         with f.loop(0, used * 4, 4) as at:
             f.store(f.load(weights, F32, at) / total.value * op.field(ROUTE, "scale"), weights, at)
+        scales = op.field(ROUTE, "scales")
+        with f.when(scales.is_null().eq(0)), f.loop(0, used) as rank:
+            own = f.load(scales, F32, f.load(chosen, I64, rank * 8) * 4)
+            f.store(f.load(weights, F32, rank * 4) * own, weights, rank * 4)
     return f.ret()
 
 
@@ -184,12 +188,14 @@ def _emit_own_record(op: Operation, f: Function, own: Value, expert: Value, begi
 
 
 def emit_combine(module: Module) -> Any:
-    """target += (what a row's experts return, each times its weight, best first, + sigmoid(gate) * shared) * scale."""
+    """(What a row's experts return, each times its weight, best first, + sigmoid(gate) * shared) * scale: added to
+    target, or written there."""
     op = Operation(module, "combine")
     f = op.f
     used, stride = op.field(COMBINE, "used"), op.field(COMBINE, "source_stride")
     routing, shared, gates = op.field(COMBINE, "routing"), op.field(COMBINE, "shared"), op.field(COMBINE, "gates")
     places, weights = ROUTING.load(f, routing, "places"), ROUTING.load(f, routing, "weights")
+    is_added = op.field(COMBINE, "is_added").ne(0)
     with op.rows() as (row, _):
         target = f.at(op.field(COMBINE, "target"), row * op.field(COMBINE, "target_stride"))
         gate = f.var(F32, 1.0)
@@ -205,5 +211,6 @@ def emit_combine(module: Module) -> Any:
                 both = f.at(shared, row * op.field(COMBINE, "shared_stride") + at)
                 total.set(f.fma(f.splat(gate.value, LANES), f.load(both, F32X16), total.value))
             added = total.value * f.splat(op.field(COMBINE, "scale"), LANES)
-            f.store(f.load(target, F32X16, at) + added, target, at)
+            before = f.select(is_added, f.load(target, F32X16, at), f.const(F32X16, 0.0))
+            f.store(before + added, target, at)
     return f.ret()

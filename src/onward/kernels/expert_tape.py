@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onward.kernels.activations import ACTIVATIONS, ActivationName
 from onward.kernels.interpreter import COMBINE_CODE, GATHER_CODE, GROUP_CODE, ROUTE_CODE
-from onward.kernels.memory import Rows, address
+from onward.kernels.memory import Rows, Vector, address
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES, ProductKind
 from onward.kernels.records import COMBINE, EXPERT_PRODUCT, GATHER, GROUP, ROUTE, ROUTING, ROUTING_WORDS
@@ -72,17 +72,27 @@ class ExpertTape(TapeBuilder):
     """A tape with mixtures of experts."""
 
     def route(
-        self, logits: Rows, routing: Routing, experts: LayerExperts, *, is_normalised: bool, scale: float
+        self,
+        logits: Rows,
+        routing: Routing,
+        experts: LayerExperts,
+        *,
+        is_normalised: bool,
+        scale: float,
+        scales: Vector | None = None,
     ) -> None:
-        """Choose experts by logits, float32 [rows, experts], and put what is used in order of experts."""
+        """Choose experts by logits, float32 [rows, experts], and put what is used in order of experts. Their weights
+        are multiplied by `scale`, and each by its own one of `scales`."""
+        if scales is not None and scales.length != routing.count:
+            raise ValueError(f"{routing.count} experts have {scales.length} scales.")
         logits.require(self._rows, 4 * routing.count)
         self._require_routing(routing)
         record = ROUTE.record(
             ROUTE_CODE, has_barrier=True, logits=logits.address, stride=logits.stride, count=routing.count,
             used=routing.used, chosen=address(routing.chosen), weights=address(routing.weights),
-            is_normalised=is_normalised, scale=scale,
+            is_normalised=is_normalised, scale=scale, scales=0 if scales is None else scales.address,
         )  # fmt: skip
-        self._append(record, logits, routing)
+        self._append(record, logits, routing, scales)
         if {len(each) for each in (experts.places, experts.uses, experts.steps)} != {routing.count}:
             raise ValueError(f"A layer has {len(experts.places)} experts instead of {routing.count}.")
         record = GROUP.record(
@@ -149,9 +159,10 @@ class ExpertTape(TapeBuilder):
         scale: float,
         shared: Rows | None = None,
         gates: Rows | None = None,
+        is_added: bool = True,
     ) -> None:
-        """Add to `target` what each row's experts returned, times their weights, and a shared expert's row, times the
-        sigmoid of the first number of a row of `gates`, if there are any."""
+        """Add to `target`, or write there, what each row's experts returned, times their weights, and a shared
+        expert's row, times the sigmoid of the first number of a row of `gates`, if there are any."""
         row_bytes = float_row_bytes(inputs)
         self._require_routing(routing)
         source.require(self._rows * routing.used, row_bytes)
@@ -165,6 +176,6 @@ class ExpertTape(TapeBuilder):
             routing=address(routing.words), used=routing.used, row_bytes=row_bytes, target=target.address,
             target_stride=target.stride, scale=scale, shared=0 if shared is None else shared.address,
             shared_stride=0 if shared is None else shared.stride, gates=0 if gates is None else gates.address,
-            gate_stride=0 if gates is None else gates.stride,
+            gate_stride=0 if gates is None else gates.stride, is_added=is_added,
         )  # fmt: skip
         self._append(record, source, routing, target, shared, gates)

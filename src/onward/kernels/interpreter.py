@@ -55,10 +55,10 @@ from onward.kernels.values import I64, PTR, Value
 from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
 from onward.kernels.weight_types import WEIGHT_TYPES
 
-END, NORM_CODE, QUANTISE_CODE, UNIT_CODE, ROTATE_CODE, ATTEND_CODE, NORM_HEADS_CODE, MERGE_CODE = range(8)
+END, NORM_CODE, QUANTISE_CODE, UNIT_CODE = range(4)
 ROUTE_CODE, GROUP_CODE, GATHER_CODE, COMBINE_CODE, CAP_CODE = range(8, 13)
 KEEP_CODE, CONVOLVE_CODE = range(13, 15)
-_FIRST_EMBED, _FIRST_PRODUCT, _FIRST_EXPERT_PRODUCT = 16, 64, 128
+_FIRST_EMBED, _FIRST_PRODUCT, _FIRST_EXPERT_PRODUCT, _FIRST_NORM_HEADS, _FIRST_ATTENTION = 16, 64, 128, 192, 224
 SLEEPERS_OFFSET = 64
 """Behind a number that threads wait for, how many of them sleep."""
 COMPLETION_WORDS = 16
@@ -69,7 +69,7 @@ MAX_GROUP = 8
 """Records up to a barrier."""
 BARRIER_SPINS, IDLE_SPINS = 2000, 2000
 """How often a thread looks before it sleeps: some 50 microseconds."""
-STEP_FIELDS = ("rows", "num_logit_rows", "num_tiles", "tile_heads", "num_merged")
+STEP_FIELDS = ("rows", "num_logit_rows", "num_tiles", "are_heads_together", "num_merged")
 """Fields of the context that each step states."""
 _ALL = 2**31 - 1
 
@@ -81,7 +81,10 @@ class Kernels:
     products: tuple[ProductKind, ...]
     embeddings: tuple[str, ...]
     """Types of tables."""
-    attention: AttentionShape
+    attention: tuple[AttentionShape, ...]
+    """Of all layers."""
+    norm_sizes: tuple[int, ...] = ()
+    """Of parts of a row that are normalised by themselves, besides heads."""
     has_experts: bool = False
     has_logit_cap: bool = False
     has_convolutions: bool = False
@@ -98,13 +101,25 @@ class Kernels:
         """Return the operation of products with the experts that are used."""
         return _FIRST_EXPERT_PRODUCT + self.products.index(kind)
 
+    def norm_heads_code(self, size: int) -> int:
+        """Return the operation of norms of heads, or other parts of a row, of this size."""
+        return _FIRST_NORM_HEADS + self._norm_sizes().index(size)
+
+    def _norm_sizes(self) -> list[int]:
+        return sorted({*self.norm_sizes, *(shape.head_size for shape in self.attention)})
+
+    def attention_codes(self, shape: AttentionShape) -> tuple[int, int, int]:
+        """Return the operations of a shape: rotate, attend, merge."""
+        first = _FIRST_ATTENTION + 3 * self.attention.index(shape)
+        return first, first + 1, first + 2
+
     def forms(self) -> set[ActivationName]:
         """Return the forms of activations that rows are written in: those that products read, and float32."""
         return {"float32", *(kind.activations for kind in self.products)}
 
     def scratch_bytes(self, isa: Isa, longest_row: int) -> int:
         """Return the scratch memory of a thread, for rows of float32 of up to so many numbers."""
-        wanted = [4 * (longest_row + 64), 4096, attention_scratch_bytes(self.attention, isa)]
+        wanted = [4 * (longest_row + 64), 4096, *(attention_scratch_bytes(shape, isa) for shape in self.attention)]
         wanted += [kind.scratch_bytes(isa) for kind in self.products]
         return -(-max(wanted) // 4096) * 4096
 
@@ -118,13 +133,14 @@ class Kernels:
             NORM_CODE: emit_norm(module, writers),
             QUANTISE_CODE: emit_quantise(module, writers),
             UNIT_CODE: emit_unit(module, writers),
-            NORM_HEADS_CODE: emit_norm_heads(module, self.attention),
-            ROTATE_CODE: emit_rotate(module, self.attention),
-            ATTEND_CODE: emit_attention(module, isa, self.attention, claim),
-            MERGE_CODE: emit_merge(module, isa, self.attention, claim),
+            **{self.norm_heads_code(size): emit_norm_heads(module, size) for size in self._norm_sizes()},
             **{self.embed_code(name): emit_embed(module, isa, name) for name in self.embeddings},
             **{self.product_code(kind): emit_product_operation(module, isa, kind) for kind in self.products},
         }
+        for shape in self.attention:
+            emitters = emit_rotate(module, shape), emit_attention(module, isa, shape, claim)
+            codes = self.attention_codes(shape)
+            operations |= dict(zip(codes, (*emitters, emit_merge(module, isa, shape, claim)), strict=True))
         if self.has_experts:
             operations |= {
                 ROUTE_CODE: emit_route(module),
@@ -137,8 +153,8 @@ class Kernels:
             operations[CAP_CODE] = emit_cap(module)
         if self.has_convolutions:
             operations |= {
-                KEEP_CODE: emit_keep(module, self.attention),
-                CONVOLVE_CODE: emit_convolve(module, self.attention, writers),
+                KEEP_CODE: emit_keep(module, self.attention[0]),
+                CONVOLVE_CODE: emit_convolve(module, self.attention[0], writers),
             }
         _emit_interpreter(module, isa, operations)
         return module.text()

@@ -40,7 +40,7 @@ class Machine:
         code: Code,
         tape: Sequence[Part],
         weights: WeightSource,
-        attention: AttentionShape,
+        attention: Sequence[AttentionShape],
         *,
         rows: int,
         positions: int,
@@ -48,8 +48,8 @@ class Machine:
         scratch_bytes: int,
         growth: int = 1,
     ) -> None:
-        """`rows`: the most rows of a step; `positions`: of a sequence; `scratch_bytes`: per thread; `growth`: how many
-        times as many records other tapes may have."""
+        """`attention`: the shapes of all layers; `rows`: the most rows of a step; `positions`: of a sequence;
+        `scratch_bytes`: per thread; `growth`: how many times as many records other tapes may have."""
         self._tape, self._weights = tape, weights
         longest = max(len(part.records) for part in tape)
         self._counters = np.zeros((longest * growth, COUNTER_BYTES // 8), np.int64)
@@ -67,7 +67,7 @@ class Machine:
             tokens=address(self.tokens), positions=address(self.positions), tables=address(self.tables),
             logit_rows=address(self.logit_rows), num_logit_rows=0, scratch=address(self._scratch),
             scratch_stride=scratch_bytes, wait=how.wait, wait_number=how.wait_number, wake=how.wake,
-            wake_number=how.wake_number, num_tiles=0, tile_heads=1, num_merged=0, **self._plan.addresses(),
+            wake_number=how.wake_number, num_tiles=0, are_heads_together=0, num_merged=0, **self._plan.addresses(),
         )  # fmt: skip
         self._pointers = address(self._control), address(self._context)
         self._step = code.function("step", [POINTER, POINTER, INTEGER] + [INTEGER] * len(STEP_FIELDS))
@@ -97,7 +97,7 @@ class Machine:
         """Walk a tape for the first rows of `tokens`, `positions`, `tables`, as planned, and of `logit_rows`.
         Releases the GIL."""
         plan = self._plan
-        fields = rows, logit_rows, plan.num_tiles, plan.tile_heads, plan.num_merged
+        fields = rows, logit_rows, plan.num_tiles, plan.are_heads_together, plan.num_merged
         for part in self._tape if tape is None else tape:
             if part.needs is not None:
                 self._weights.acquire(part.needs)

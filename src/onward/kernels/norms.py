@@ -1,4 +1,4 @@
-"""The norms of a tape, operations as those of `operations`: of rows, and of each head's queries or keys."""
+"""The norms of a tape, operations as those of `operations`: of rows, and of each head's queries, keys or values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from onward.kernels.attention_shape import LANES, AttentionShape
+from onward.kernels.attention_shape import LANES
 from onward.kernels.function import Module
 from onward.kernels.operations import Operation, Writers, blocks_of, claim
 from onward.kernels.records import NORM, NORM_HEADS
@@ -28,7 +28,8 @@ def emit_norm(module: Module, writers: Writers) -> Any:
         with f.otherwise(op.field(NORM, "is_added").ne(0)) as (added, alone):
             with added, f.loop(0, blocks * (4 * GROUP), _ROW_VECTOR) as at:
                 value = f.load(normal, F32X16, at) * f.splat(op.field(NORM, "scale"), LANES)
-                f.store(f.load(target, F32X16, at) + value, target, at)
+                total = (f.load(target, F32X16, at) + value) * f.splat(op.field(NORM, "total_scale"), LANES)
+                f.store(total, target, at)
             with alone:
                 writers.call(f, op.field(NORM, "form"), normal, target, f.i64(0), blocks)
     return f.ret()
@@ -81,10 +82,10 @@ class _Norm:
             f.store(f.load(target, F32X16, at) + f.load(bias, F32X16, at), target, at)
 
 
-def emit_norm_heads(module: Module, shape: AttentionShape) -> Any:
-    """Norms of each head's queries or keys, in place."""
-    op = Operation(module, "norm_heads")
-    f, size = op.f, shape.head_size
+def emit_norm_heads(module: Module, size: int) -> Any:
+    """Norms of each head's queries, keys or values, in place."""
+    op = Operation(module, f"norm_heads_{size}")
+    f = op.f
     lanes = math.gcd(size, LANES)
     t = vec(F32, lanes) if lanes > 1 else F32
     heads = op.field(NORM_HEADS, "num_heads")

@@ -251,8 +251,8 @@ def emit_cap(module: Module) -> Any:
 
 
 def emit_rotate(module: Module, shape: AttentionShape) -> Any:
-    """Rotation of queries and keys by their positions, and the writing of keys and values."""
-    op = Operation(module, "rotate")
+    """Rotation of queries and keys by their positions, and the writing of keys and values, where there are some."""
+    op = Operation(module, f"rotate_{shape.name}")
     f = op.f
     with op.rows() as (row, _):
         position = f.load(op.shared("positions"), I64, row * 8)
@@ -288,7 +288,8 @@ class _Rotation:
         )
         with f.loop(0, shape.num_heads) as head:
             self._turn(f.at(queries, head * (4 * size)), f.at(rotated, head * (4 * padded)), self.scale)
-        with f.loop(0, shape.num_kv_heads) as head:
+        has_keys = op.field(ROTATE, "keys").is_null().eq(0)
+        with f.when(has_keys), f.loop(0, shape.num_kv_heads) as head:
             self._turn(f.at(keys, head * (4 * size)), self.turned, None)
             column = f.at(block, head * shape.head_bytes + slot * shape.kv_size)
             self._copy(self.turned, lambda d: f.at(column, d * (BLOCK_TOKENS * shape.kv_size)))

@@ -60,10 +60,11 @@ EMBED = Layout(
 NORM = Layout(
     source=PTR, source_stride=I64, weight=PTR, bias=PTR, inputs=I64, target=PTR,
     target_stride=I64, form=I64, of_logit_rows=I64, is_centred=I64, is_added=I64,
-    epsilon=F32, scale=F32,
+    epsilon=F32, scale=F32, total_scale=F32,
 )  # fmt: skip
 """target = source / root mean square * weight + bias, as a form of activations (0: int8, 1: int16, 2: float32). With
-`is_centred` the mean is subtracted first. With `is_added`, the norm times a scale is added to target, float32."""
+`is_centred` the mean is subtracted first. With `is_added`, the norm times a scale is added to target, float32, and the
+sum is multiplied by another one."""
 NORM_HEADS = Layout(
     values=PTR, stride=I64, num_heads=I64, weight=PTR, weight_stride=I64, is_centred=I64, epsilon=F32
 )  # fmt: skip
@@ -88,7 +89,7 @@ ROTATE = Layout(
 )  # fmt: skip
 """Rotates queries, to `target`, and keys by their positions; multiplies queries by a scale, and by that of their
 position if there is `growth`; writes keys and values to the layer's cache, whose blocks are `cache_stride` bytes apart.
-"""
+`keys`, `values`: null for a layer that attends to another one's."""
 ATTEND = Layout(
     queries=PTR, query_stride=I64, cache=PTR, cache_stride=I64, target=PTR, target_stride=I64,
     window=I64, cap=F32, sinks=PTR,
@@ -105,9 +106,10 @@ CONVOLVE = Layout(
 
 ROUTE = Layout(
     logits=PTR, stride=I64, count=I64, used=I64, chosen=PTR, weights=PTR, is_normalised=I64, scale=F32,
+    scales=PTR,
 )  # fmt: skip
-"""`used` of `count` experts for each row, and their weights times a scale. `is_normalised`: whether weights are shares
-of those chosen, rather than of all."""
+"""`used` of `count` experts for each row, and their weights times a scale, and times their own one of
+`scales`, if there are some. `is_normalised`: whether weights are shares of those chosen, rather than of all."""
 GROUP = Layout(
     used=I64, count=I64, routing=PTR, experts=PTR, uses=PTR, steps=PTR, fetch=PTR, layer=I64,
 )  # fmt: skip
@@ -125,9 +127,10 @@ EXPERT_PRODUCT = Layout(
 """A PRODUCT for each expert that is used, of the rows at its places. `offset`: of a matrix in an expert's weights."""
 COMBINE = Layout(
     source=PTR, source_stride=I64, routing=PTR, used=I64, row_bytes=I64, target=PTR, target_stride=I64, scale=F32,
-    shared=PTR, shared_stride=I64, gates=PTR, gate_stride=I64,
+    shared=PTR, shared_stride=I64, gates=PTR, gate_stride=I64, is_added=I64,
 )  # fmt: skip
-"""Adds what a row's experts return, and a shared expert, to target. `shared`, `gates`: null where there is none."""
+"""Adds what a row's experts return, and a shared expert, to target, or writes it there. `shared`, `gates`: null where
+there is none."""
 ROUTING = Layout(
     0, num_active=I64, chosen=PTR, weights=PTR, begins=PTR, active=PTR, places=PTR, rows=PTR,
 )  # fmt: skip
@@ -140,14 +143,14 @@ CONTEXT = Layout(
     0, rows=I64, threads=I64, counters=PTR, num_records=I64, completion=PTR,
     threads_own=PTR, tokens=PTR,
     positions=PTR, tables=PTR, logit_rows=PTR, num_logit_rows=I64, scratch=PTR,
-    scratch_stride=I64, tiles=PTR, num_tiles=I64, tile_heads=I64, merged=PTR,
+    scratch_stride=I64, tiles=PTR, num_tiles=I64, are_heads_together=I64, merged=PTR,
     num_merged=I64, slots=PTR, partials=PTR, wait=PTR, wait_number=I64, wake=PTR,
     wake_number=I64,
 )  # fmt: skip
 """What the records of a step share. Arrays by row: `tokens`, `positions` int64, `tables` pointers to int32 block
 tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread,
 OWN_BYTES apart. `logit_rows`: int64, the rows whose logits are wanted. `tiles`: TILE of attention, whose pieces have
-`tile_heads` key-value heads; `merged`: int64, the rows that several tiles share, whose segments lie in `partials` from
+all key-value heads, or one; `merged`: int64, the rows that several tiles share, whose segments lie in `partials` from
 their `slots` on. `scratch`: of the first thread, the next one's `scratch_stride` bytes behind. `wait`, `wake`: see
 waiting."""
 CONTEXT_WORDS = 32

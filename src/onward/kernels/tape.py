@@ -13,18 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.kernels.activations import ACTIVATIONS, ActivationName
-from onward.kernels.attention_shape import LANES
+from onward.kernels.attention_shape import LANES, AttentionShape
 from onward.kernels.interpreter import (
-    ATTEND_CODE,
     CAP_CODE,
     CONVOLVE_CODE,
     KEEP_CODE,
     MAX_GROUP,
-    MERGE_CODE,
     NORM_CODE,
-    NORM_HEADS_CODE,
     QUANTISE_CODE,
-    ROTATE_CODE,
     UNIT_CODE,
     Kernels,
 )
@@ -175,8 +171,10 @@ class TapeBuilder:
         *,
         of_logit_rows: bool = False,
         added_scale: float | None = None,
+        total_scale: float = 1.0,
     ) -> None:
-        """Write normalised rows in a form of activations; with `added_scale`, add them times so much to float32."""
+        """Write normalised rows in a form of activations; with `added_scale`, add them times so much to float32, and
+        multiply the sum by `total_scale`."""
         inputs = norm.weight.length
         is_added = added_scale is not None
         source.require(self._rows, float_row_bytes(inputs))
@@ -188,12 +186,13 @@ class TapeBuilder:
             weight=norm.weight.address, bias=0 if norm.bias is None else norm.bias.address, inputs=inputs,
             target=target.address, target_stride=target.stride, form=self._form(form), of_logit_rows=of_logit_rows,
             is_centred=norm.is_centred, is_added=is_added, epsilon=norm.epsilon, scale=added_scale or 0.0,
+            total_scale=total_scale,
         )  # fmt: skip
         self._append(record, source, norm, target)
 
-    def norm_heads(self, values: Rows, num_heads: int, norm: Norm) -> None:
-        """Normalise each head of rows of float32, in place, by weights that all heads have, or each its own."""
-        size = self._kernels.attention.head_size
+    def norm_heads(self, values: Rows, num_heads: int, size: int, norm: Norm) -> None:
+        """Normalise each head of rows of float32, in place, by weights that all heads have, or each its own. Other
+        parts of a row of one size, too."""
         values.require(self._rows, 4 * num_heads * size)
         if norm.weight.length not in (size, num_heads * size) or norm.bias is not None:
             raise ValueError(
@@ -201,9 +200,9 @@ class TapeBuilder:
             )
         has_own_weights = norm.weight.length > size
         record = NORM_HEADS.record(
-            NORM_HEADS_CODE, has_barrier=True, values=values.address, stride=values.stride, num_heads=num_heads,
-            weight=norm.weight.address, weight_stride=4 * size if has_own_weights else 0, is_centred=norm.is_centred,
-            epsilon=norm.epsilon,
+            self._kernels.norm_heads_code(size), has_barrier=True, values=values.address, stride=values.stride,
+            num_heads=num_heads, weight=norm.weight.address, weight_stride=4 * size if has_own_weights else 0,
+            is_centred=norm.is_centred, epsilon=norm.epsilon,
         )  # fmt: skip
         self._append(record, values, norm)
 
@@ -243,40 +242,42 @@ class TapeBuilder:
 
     def rotate(
         self,
+        shape: AttentionShape,
         queries: Rows,
-        keys: Rows,
-        values: Rows,
+        written: tuple[Rows, Rows] | None,
         target: Rows,
         tables: tuple[Rows, Rows],
         cache: Rows,
         scale: float,
         growth: Rows | None = None,
     ) -> None:
-        """Rotate queries to `target`, and write keys and values to a layer's cache. `tables`: cosines and sines by
-        position; `growth`: what queries are multiplied by, a float32 for each position."""
-        shape = self._kernels.attention
+        """Rotate queries to `target`, and write keys, rotated, and values to a layer's cache, `written`, if it has one
+        of its own. `tables`: cosines and sines by position; `growth`: what queries are multiplied by, a float32 for
+        each position."""
         queries.require(self._rows, 4 * shape.num_heads * shape.head_size)
-        for rows in (keys, values):
+        for rows in written or ():
             rows.require(self._rows, 4 * shape.num_kv_heads * shape.head_size)
         target.require(self._rows, shape.query_stride)
         cache.require(1, shape.block_bytes)
-        if keys.stride != values.stride or target.stride != shape.query_stride:
+        if len({rows.stride for rows in written or ()}) > 1 or target.stride != shape.query_stride:
             raise ValueError("Rows of keys, values or queries are not as long as the kernels expect.")
         for table in tables:
             if table.stride != 2 * shape.rotated:
                 raise ValueError(f"A table of positions has rows of {table.stride} bytes.")
         if growth is not None and (growth.stride != 4 or growth.count != tables[0].count):
             raise ValueError(f"Queries grow at {growth.count} positions instead of {tables[0].count}.")
+        keys, values = (rows.address for rows in written) if written else (0, 0)
         record = ROTATE.record(
-            ROTATE_CODE, has_barrier=True, queries=queries.address, keys=keys.address, values=values.address,
-            query_stride=queries.stride, key_stride=keys.stride, cosines=tables[0].address, sines=tables[1].address,
-            cache=cache.address, cache_stride=cache.stride, target=target.address, scale=scale,
-            growth=0 if growth is None else growth.address,
+            self._kernels.attention_codes(shape)[0], has_barrier=True, queries=queries.address, keys=keys,
+            values=values, query_stride=queries.stride, key_stride=written[0].stride if written else 0,
+            cosines=tables[0].address, sines=tables[1].address, cache=cache.address, cache_stride=cache.stride,
+            target=target.address, scale=scale, growth=0 if growth is None else growth.address,
         )  # fmt: skip
-        self._append(record, queries, keys, values, target, tables, cache, growth)
+        self._append(record, queries, written, target, tables, cache, growth)
 
     def attend(
         self,
+        shape: AttentionShape,
         queries: Rows,
         cache: Rows,
         target: Rows,
@@ -287,7 +288,6 @@ class TapeBuilder:
     ) -> None:
         """Write what each head attends to, float32 [rows, heads * head size]: to all positions, or to the last ones.
         `sinks`: of each head, the score of a key without a value; `cap`: of scores."""
-        shape = self._kernels.attention
         queries.require(self._rows, shape.query_stride)
         target.require(self._rows, 4 * shape.num_heads * shape.head_size)
         if window is not None and not shape.has_window:
@@ -299,15 +299,16 @@ class TapeBuilder:
         cache.require(1, shape.block_bytes)
         if queries.stride != shape.query_stride:
             raise ValueError("Rows of queries are not as long as the kernels expect.")
+        _, attend, merge = self._kernels.attention_codes(shape)
         record = ATTEND.record(
-            ATTEND_CODE, has_barrier=True, queries=queries.address, query_stride=queries.stride,
+            attend, has_barrier=True, queries=queries.address, query_stride=queries.stride,
             cache=cache.address, cache_stride=cache.stride,
             target=target.address, target_stride=target.stride, window=EVERYTHING if window is None else window,
             cap=cap or 0.0, sinks=0 if sinks is None else sinks.address,
         )  # fmt: skip
         self._append(record, queries, cache, target, sinks)
         record = record.copy()
-        HEADER.set(record, operation=MERGE_CODE)
+        HEADER.set(record, operation=merge)
         self._append(record, queries, cache, target)
 
     def keep(self, source: Rows, width: int, cache: Rows) -> None:
@@ -338,7 +339,7 @@ class TapeBuilder:
 
     def _require_convolution(self, source: Rows, width: int, cache: Rows) -> None:
         source.require(self._rows, 3 * 4 * width)
-        cache.require(1, self._kernels.attention.kept_bytes(width))
+        cache.require(1, self._kernels.attention[0].kept_bytes(width))
         if not self._kernels.has_convolutions:
             raise ValueError("The kernels were compiled without convolutions.")
 

@@ -57,13 +57,14 @@ def test_a_model_stays_within_its_memory(name: str, tmp_path: Path, monkeypatch:
     assert accesses > 10_000 and outside == 0
 
 
+SHAPES = AttentionShape(4, 2, 16, 16), AttentionShape(2, 1, 32, 32)
 KINDS = (ProductKind("Q4_0", "int8"), ProductKind("Q6_K", "int16"), ProductKind("F16", "float32"))
 CHECKERS: list[Checker] = []
 
 
 @cache
 def kernels(kinds: tuple[ProductKind, ...] = KINDS) -> tuple[Kernels, Checker, Code]:
-    made = Kernels(kinds, ("F32", "Q4_0"), AttentionShape(4, 2, 16, 16))
+    made = Kernels(kinds, ("F32", "Q4_0"), SHAPES)
     checker = Checker()
     CHECKERS.append(checker)
     with checker.writing():
@@ -108,12 +109,13 @@ class RandomTape:
         tape, form = self.tape, self.form()
         kind = self.data.draw(st.sampled_from(KINDS))
         size = self.number(32, 64, 256)
+        shape = self.data.draw(st.sampled_from(SHAPES))
         vector = self.data.draw(st.sampled_from([None, Vector.of(np.ones(size, np.float32))]))
         records: list[Callable[[], None]] = [
             lambda: tape.embed(self.table(), self.rows(), of_positions=True),
             lambda: tape.norm(self.rows(), self.norm(), self.rows(), form, added_scale=None),
             lambda: tape.norm(self.rows(), self.norm(), self.rows(), form, added_scale=0.5),
-            lambda: tape.norm_heads(self.rows(), self.number(1, 2, 4), self.norm()),
+            lambda: tape.norm_heads(self.rows(), self.number(1, 2, 4), self.number(16, 32), self.norm()),
             lambda: tape.quantise(self.rows(), size, self.rows(), form),
             lambda: tape.unit(self.rows(), self.rows(), size, self.rows(), form, "gelu"),
             lambda: tape.unit(None, self.rows(), size, self.rows(), form, "silu"),
@@ -121,7 +123,7 @@ class RandomTape:
                 [(self.matrix(kind), self.rows(), vector)], {kind.activations: self.rows()}, [kind.activations],
                 is_added=True,
             ),
-            lambda: tape.attend(self.rows(), Rows.exactly(3, self.number(8192, 4096)), self.rows()),
+            lambda: tape.attend(shape, self.rows(), Rows.exactly(3, self.number(8192, 4096)), self.rows()),
         ]  # fmt: skip
         try:
             self.data.draw(st.sampled_from(records))()
@@ -137,10 +139,9 @@ def test_what_a_tape_accepts_stays_within_its_memory(data: st.DataObject) -> Non
     random = RandomTape(data)
     while random.num_accepted < 3:
         random.append()
-    shape = AttentionShape(4, 2, 16, 16)
     parts = random.tape.finish()
     machine = Machine(
-        code, parts, NoWeights(), shape, rows=ROWS, positions=64, threads=1,
+        code, parts, NoWeights(), SHAPES, rows=ROWS, positions=64, threads=1,
         scratch_bytes=kernels()[0].scratch_bytes(host().isa, 1024),
     )  # fmt: skip
     blocks = np.array([2, 0], np.int32)
@@ -174,7 +175,7 @@ def test_what_is_outside_is_found() -> None:
     tape.quantise(source, 64, target, "float32")
     parts = tape.finish()
     machine = Machine(
-        code, parts, NoWeights(), AttentionShape(4, 2, 16, 16), rows=ROWS, positions=64, threads=1,
+        code, parts, NoWeights(), SHAPES, rows=ROWS, positions=64, threads=1,
         scratch_bytes=made.scratch_bytes(host().isa, 1024),
     )  # fmt: skip
     machine.plan(ROWS)

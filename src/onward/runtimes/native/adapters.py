@@ -19,12 +19,13 @@ from onward.kernels.tape import Part
 from onward.machine import available_memory
 from onward.runtimes.fingerprint import adapter_id
 from onward.runtimes.kv_plan import mib
-from onward.runtimes.native.decoder import Buffers, Cache, Decoder
+from onward.runtimes.native.buffers import Buffers, Cache
+from onward.runtimes.native.decoder import Decoder
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.model import MAX_ROWS, NativeModel
 from onward.runtimes.native.panel_cache import PanelCache, PanelSource, bytes_of
 from onward.runtimes.native.positions import Positions
-from onward.runtimes.native.weights import EMBEDDING, MatrixChange, Weights, table_of
+from onward.runtimes.native.weights import TABLES, MatrixChange, Weights, table_of
 
 TAPE_GROWTH = 3
 """How many times as many records the tape of an adapter may have: a product has two more, what it reads one."""
@@ -73,14 +74,17 @@ class NativeAdapters:
         """See AdapterLoader. Any thread."""
         paths, changes = read_changes(self._checkpoint, path)
         adapter = adapter_id(paths, self._cache_dir)
-        embedding, table = f"{EMBEDDING}.weight", None
-        if embedding in changes:  # rows are looked up: there is no product to which their change could be added
-            base = self._checkpoint.tensor(embedding)
+        tables = {}
+        for name in TABLES:
+            if (change := changes.get(f"{name}.weight")) is None:
+                continue
+            # rows are looked up: there is no product to which their change could be added
+            base = self._checkpoint.tensor(f"{name}.weight")
             _require_memory(path, MERGED_BYTES * math.prod(base.shape))
-            table = table_of(merged(base, changes[embedding]))
-            if self._weights.output_name() != EMBEDDING:
-                del changes[embedding]
-        return adapter, self._weights.changed(self._held(path, changes), table)
+            tables[name] = table_of(merged(base, change))
+            if self._weights.output_name() != name:
+                del changes[f"{name}.weight"]
+        return adapter, self._weights.changed(self._held(path, changes), tables)
 
     def add(self, adapter: str, read: object) -> None:
         """See AdapterLoader."""

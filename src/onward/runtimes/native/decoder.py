@@ -10,105 +10,35 @@
 Some layers have a short convolution in attention's place: h += W convolution(W h').
 
 Where architectures depart from it, Architecture says: norms after layers instead of before them, parallel layers,
-windows, other positions, scales. Which norms and biases there are, the tensors say.
+windows, other positions, scales, heads of two sizes, keys of another layer, inputs of a layer's own. Which norms and
+biases there are, the tensors say.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+
+import numpy as np
 
 from onward.checkpoints.architecture import Architecture
-from onward.checkpoints.mixtures import EXPERT_PARTS
-from onward.kernels.activations import ACTIVATIONS, ActivationName
-from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.maths import LOG2_E
-from onward.kernels.memory import Rows
+from onward.kernels.memory import Rows, Vector
 from onward.kernels.panels import panel_count
-from onward.kernels.products import OUT_BYTES
-from onward.kernels.tape import Norm, TapeBuilder, float_row_bytes
+from onward.kernels.tape import Norm, TapeBuilder
 from onward.kernels.weight_types import PANEL_ROWS
+from onward.runtimes.native.buffers import Buffers, Cache, HeadBuffers
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.positions import Positions
-from onward.runtimes.native.weights import EMBEDDING, POSITION_EMBEDDING, Weights
-
-
-@dataclass(frozen=True)
-class Cache:
-    """What each layer keeps of positions, keys and values mostly: rows of blocks."""
-
-    layers: Sequence[Rows]
-
-    @classmethod
-    def within(cls, blocks: Rows, sizes: Sequence[int]) -> Cache:
-        """Return the layers of blocks that have all of them side by side, of these sizes."""
-        return cls([blocks.without(sum(sizes[:layer])) for layer in range(len(sizes))])
-
-
-def kept_bytes(found: Architecture, shape: AttentionShape) -> list[int]:
-    """Return the bytes of each layer in a KV block."""
-    convolved = shape.kept_bytes(found.hidden)
-    return [convolved if layer in found.convolution_layers else shape.block_bytes for layer in range(found.num_layers)]
-
-
-def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
-    """Yield the names of all matrices that a decoder multiplies with."""
-    parts = (
-        "attn_q", "attn_k", "attn_v", "attn_output", "shortconv.in_proj", "shortconv.out_proj",
-        "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp",
-        "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp",
-    )  # fmt: skip
-    for layer in range(found.num_layers):
-        yield from (name for part in parts if weights.has((name := f"blk.{layer}.{part}") + ".weight"))
-    yield weights.output_name()
-
-
-def expert_names(found: Architecture) -> Iterator[str]:
-    """Yield the names of all tensors of experts."""
-    for layer in sorted(found.mixture.layers) if found.mixture else ():
-        yield from (f"blk.{layer}.ffn_{part}_exps" for part in EXPERT_PARTS)
-
-
-class Buffers:
-    """The memory between the operations of a step of up to `rows` rows. Tapes of one model share it: no two of them
-    are walked at once."""
-
-    def __init__(self, found: Architecture, weights: Weights, rows: int) -> None:
-        self._rows = rows
-        self._longest = max(weights.matrix(name).padded_inputs for name in matrix_names(found, weights))
-        self.hidden = self.floats(found.hidden)
-        self.added = self.floats(found.hidden) if found.has_norms_after else self.hidden
-        queries, keys = found.num_heads * found.head_size, found.num_kv_heads * found.head_size
-        self.queries, self.keys, self.values = self.floats(queries), self.floats(keys), self.floats(keys)
-        padded = -(-found.head_size // 16) * 16
-        self.rotated = Rows.exactly(rows, 4 * found.num_heads * padded)
-        self.attended = self.floats(queries)
-        self.convolved = self.floats(3 * found.hidden if found.convolution_layers else 0)
-        inner = max(found.feed_forward, found.mixture.shared_feed_forward if found.mixture else 0)
-        self.gate, self.up = self.floats(inner), self.floats(inner)
-        output = weights.matrix(weights.output_name())
-        self.logits = Rows.allocate(rows, panel_count(output.rows) * OUT_BYTES)
-        self._inputs: dict[ActivationName, Rows] = {}
-        self._low: dict[int, Rows] = {}
-
-    def floats(self, numbers: int) -> Rows:
-        """Return new rows of float32."""
-        return Rows.allocate(self._rows, float_row_bytes(numbers))
-
-    def inputs(self, form: ActivationName) -> Rows:
-        """Return what products read, in a form of activations."""
-        if form not in self._inputs:
-            self._inputs[form] = Rows.allocate(self._rows, ACTIVATIONS[form].row_bytes(self._longest))
-        return self._inputs[form]
-
-    def low(self, rank: int) -> Rows:
-        """Return what an adapter's first matrices make of a row. Those of as many panels share it: products write whole
-        panels, and what is behind them stays zero."""
-        panels = panel_count(rank)
-        if panels not in self._low:
-            self._low[panels] = self.floats(panels * PANEL_ROWS)
-        return self._low[panels]
+from onward.runtimes.native.weights import (
+    EMBEDDING,
+    LAYER_EMBEDDING,
+    LAYER_PROJECTION,
+    POSITION_EMBEDDING,
+    Weights,
+    expert_names,
+    matrix_names,
+)
 
 
 class Decoder:
@@ -127,9 +57,7 @@ class Decoder:
         self._experts = experts
         readers = [*matrix_names(found, weights), *expert_names(found)]
         self._inputs = {form: buffers.inputs(form) for name in readers for form in weights.forms(name)}
-        self._hidden, self._added, self._attended = buffers.hidden, buffers.added, buffers.attended
-        self._queries, self._keys, self._values = buffers.queries, buffers.keys, buffers.values
-        self._rotated, self._gate, self._up = buffers.rotated, buffers.gate, buffers.up
+        self._hidden, self._added = buffers.hidden, buffers.added
 
     def write(self, positions: Positions, cache: Cache) -> None:
         """Write all records. The logits, float32 [rows, vocabulary], are those of the buffers."""
@@ -137,9 +65,12 @@ class Decoder:
         self._tape.embed(weights.table(EMBEDDING), self._hidden, found.embedding_scale)
         if found.rope is None:
             self._tape.embed(weights.table(POSITION_EMBEDDING), self._hidden, of_positions=True, is_added=True)
+        if found.layer_input:
+            self._tape.begin_part(weights.stream_index(LAYER_PROJECTION))
+            self._layer_inputs()
         for layer in range(found.num_layers):
             self._tape.begin_part(weights.stream_index(self._mixer_output(layer)))
-            self._block(layer, positions, cache.layers[layer])
+            self._block(layer, positions, cache)
         output, logits = weights.output_name(), self._buffers.logits
         self._tape.begin_part(weights.stream_index(output))
         self._read("output_norm", [output], of_logit_rows=True)
@@ -147,15 +78,30 @@ class Decoder:
         if found.logit_cap is not None:
             self._tape.cap(logits, panel_count(weights.matrix(output).rows) * PANEL_ROWS, found.logit_cap)
 
-    def _block(self, layer: int, positions: Positions, cache: Rows) -> None:
-        prefix = f"blk.{layer}."
+    def _layer_inputs(self) -> None:
+        """Write what each layer adds of its token: an embedding of the layer's own, and a part of the token's."""
+        found, tape, weights = self._found, self._tape, self._weights
+        count, size = found.num_layers, found.layer_input
+        for form in weights.forms(LAYER_PROJECTION):
+            tape.quantise(self._hidden, found.hidden, self._inputs[form], form)
+        target = self._buffers.layer_inputs.without(4 * size)
+        self._products([(LAYER_PROJECTION, target)], scale=1 / math.sqrt(found.hidden))
+        half = math.sqrt(0.5)  # of both, times the root of their number
+        weight = Vector.of(weights.required_vector("per_layer_proj_norm.weight").values[:size] * np.float32(half))
+        tape.norm_heads(target, count, size, Norm(weight, found.epsilon))
+        tape.embed(weights.table(LAYER_EMBEDDING), target, half * math.sqrt(size), is_added=True)
+
+    def _block(self, layer: int, positions: Positions, cache: Cache) -> None:
+        prefix, heads = f"blk.{layer}.", self._buffers.heads[self._found.heads_of(layer)]
+        projections = [(f"{prefix}attn_q", heads.queries)]
+        if self._found.keys_of(layer) == layer:
+            both = (f"{prefix}attn_k", heads.keys), (f"{prefix}attn_v", heads.values)
+            projections += [part for part in both if self._weights.has(f"{part[0]}.weight")]
         is_convolution = layer in self._found.convolution_layers
-        projections = [
-            (f"{prefix}attn_q", self._queries), (f"{prefix}attn_k", self._keys), (f"{prefix}attn_v", self._values)
-        ]  # fmt: skip
         if is_convolution:
             projections = [(f"{prefix}shortconv.in_proj", self._buffers.convolved)]
-        feeds = [(f"{prefix}ffn_gate", self._gate), (f"{prefix}ffn_up", self._up)]
+        gate, up = self._buffers.units[self._found.feed_forward_of(layer)]
+        feeds = [(f"{prefix}ffn_gate", gate), (f"{prefix}ffn_up", up)]
         feeds = [part for part in feeds if self._weights.has(f"{part[0]}.weight")]
         self._read(f"{prefix}attn_norm", [name for name, _ in projections])
         self._products(projections)
@@ -166,24 +112,72 @@ class Decoder:
                 self._read(f"{prefix}attn_norm", [name for name, _ in feeds])
             self._products(feeds)
         if is_convolution:
-            self._convolve(layer, cache)
+            self._convolve(layer, cache.layers[layer])
         else:
             self._attend(layer, positions, cache)
         self._add(self._mixer_output(layer), f"{prefix}post_attention_norm")
-        if self._experts is not None and self._weights.has(f"{prefix}ffn_gate_inp.weight"):
-            self._mixture(self._experts, layer)
-            return
-        if not self._found.is_parallel:
-            self._read(f"{prefix}ffn_norm", [name for name, _ in feeds])
-            self._products(feeds)
-        self._down(f"{prefix}ffn_down", self._gate if len(feeds) > 1 else None)
-        self._add(f"{prefix}ffn_down", f"{prefix}post_ffw_norm")
+        mixture = self._found.mixture
+        if self._experts is not None and mixture is not None and layer in mixture.layers:
+            if mixture.is_beside_dense:
+                self._dense_and_experts(self._experts, layer, feeds)
+            else:
+                self._mixture(self._experts, layer)
+        else:
+            if not self._found.is_parallel:
+                self._read(f"{prefix}ffn_norm", [name for name, _ in feeds])
+                self._products(feeds)
+            self._down(f"{prefix}ffn_down", feeds)
+            self._add(f"{prefix}ffn_down", f"{prefix}post_ffw_norm", self._output_scale(layer, has_input=False))
+        if self._found.layer_input:
+            self._add_input(layer)
 
-    def _down(self, name: str, gate: Rows | None) -> None:
-        """Write what a feed-forward layer's last product reads."""
+    def _output_scale(self, layer: int, *, has_input: bool) -> float:
+        """Return by what a layer's result is multiplied when the last of its parts is added: its own input, or what
+        its feed-forward layer returns."""
+        if has_input != bool(self._found.layer_input):
+            return 1.0
+        scale = self._weights.vector(f"blk.{layer}.layer_output_scale.weight")
+        return 1.0 if scale is None else float(scale.values[0])
+
+    def _down(self, name: str, feeds: Sequence[tuple[str, Rows]]) -> None:
+        """Write what a feed-forward layer's last product reads. `feeds`: its gate, if it has one, and the other one."""
+        gate = feeds[0][1] if len(feeds) > 1 else None
         for form in self._weights.forms(name):
             inputs = self._weights.matrix(name).inputs
-            self._tape.unit(gate, self._up, inputs, self._inputs[form], form, self._found.activation)
+            self._tape.unit(gate, feeds[-1][1], inputs, self._inputs[form], form, self._found.activation)
+
+    def _add_input(self, layer: int) -> None:
+        """Write the addition of a layer's own input, as far as a gate lets it through."""
+        found, tape, prefix = self._found, self._tape, f"blk.{layer}."
+        gate, size = self._buffers.layer_inputs, found.layer_input
+        for form in self._weights.forms(f"{prefix}inp_gate"):
+            tape.quantise(self._hidden, found.hidden, self._inputs[form], form)
+        self._products([(f"{prefix}inp_gate", gate)])
+        own = gate.without(4 * size * (layer + 1))
+        for form in self._weights.forms(f"{prefix}proj"):
+            tape.unit(gate, own, size, self._inputs[form], form, found.activation)
+        self._add(f"{prefix}proj", f"{prefix}post_norm", self._output_scale(layer, has_input=True))
+
+    def _dense_and_experts(self, experts: ExpertRecords, layer: int, feeds: Sequence[tuple[str, Rows]]) -> None:
+        """Write a layer that has both, side by side. Its router reads rows with a norm of its own."""
+        found, tape, prefix, added, total = self._found, self._tape, f"blk.{layer}.", self._added, self._buffers.sum
+        self._read(f"{prefix}ffn_norm", [name for name, _ in feeds])
+        self._products(feeds)
+        self._down(f"{prefix}ffn_down", feeds)
+        self._products([(f"{prefix}ffn_down", added)])
+        tape.norm(added, self._norm(f"{prefix}post_ffw_norm_1"), total, "float32")
+        router = f"{prefix}ffn_gate_inp"
+        scale = self._weights.required_vector(f"{router}.scale").values[: found.hidden] / np.sqrt(
+            np.float32(found.hidden)
+        )
+        for form in self._weights.forms(router):
+            tape.norm(self._hidden, Norm(Vector.of(scale), found.epsilon), self._inputs[form], form)
+        self._products([(router, experts.logits)])
+        self._read(f"{prefix}pre_ffw_norm_2", [f"{prefix}ffn_gate_exps", f"{prefix}ffn_up_exps"])
+        experts.write(layer, self._inputs)
+        experts.combine(added, None, None, is_added=False)
+        tape.norm(added, self._norm(f"{prefix}post_ffw_norm_2"), total, "float32", added_scale=1.0)
+        self._add_normalised(total, f"{prefix}post_ffw_norm", self._output_scale(layer, has_input=False))
 
     def _mixture(self, experts: ExpertRecords, layer: int) -> None:
         """Write a layer of experts."""
@@ -191,15 +185,18 @@ class Decoder:
         router = f"{prefix}gate_inp"
         products = [(router, experts.logits)]
         has_shared, has_gate = (self._weights.has(f"{prefix}{part}.weight") for part in ("up_shexp", "gate_inp_shexp"))
-        if has_shared:
-            products += [(f"{prefix}gate_shexp", self._gate), (f"{prefix}up_shexp", self._up)]
+        shared: list[tuple[str, Rows]] = []
+        if has_shared and self._found.mixture is not None:
+            gate, up = self._buffers.units[self._found.mixture.shared_feed_forward]
+            shared = [(f"{prefix}gate_shexp", gate), (f"{prefix}up_shexp", up)]
+            products += shared
         if has_gate:
             products.append((f"{prefix}gate_inp_shexp", experts.shared_gates))
         self._read(f"{prefix}norm", [name for name, _ in products] + [f"{prefix}gate_exps", f"{prefix}up_exps"])
         self._products(products)
         experts.write(layer, self._inputs)
-        if has_shared:
-            self._down(f"{prefix}down_shexp", self._gate)
+        if shared:
+            self._down(f"{prefix}down_shexp", shared)
             self._products([(f"{prefix}down_shexp", experts.shared)])
         experts.combine(
             self._hidden, experts.shared if has_shared else None, experts.shared_gates if has_gate else None
@@ -217,29 +214,43 @@ class Decoder:
         for form in self._weights.forms(self._mixer_output(layer)):
             self._tape.convolve(source, width, taps, cache, self._inputs[form], form)
 
-    def _attend(self, layer: int, positions: Positions, cache: Rows) -> None:
+    def _attend(self, layer: int, positions: Positions, cache: Cache) -> None:
         """Write what a layer attends to, in the form that its output reads."""
-        found, tape = self._found, self._tape
-        self._norm_heads(f"blk.{layer}.attn_q_norm", self._queries, found.num_heads)
-        self._norm_heads(f"blk.{layer}.attn_k_norm", self._keys, found.num_kv_heads)
-        has_window = layer in found.window_layers
+        found, tape, prefix = self._found, self._tape, f"blk.{layer}."
+        heads = found.heads_of(layer)
+        buffers, shape, blocks = self._buffers.heads[heads], cache.shapes[layer], cache.layers[layer]
+        self._norm_heads(f"{prefix}attn_q_norm", buffers.queries, heads.num_heads, heads.head_size)
+        written = None
+        if found.keys_of(layer) == layer:
+            written = buffers.keys, buffers.values
+            self._values(layer, buffers)
+            self._norm_heads(f"{prefix}attn_k_norm", buffers.keys, heads.num_kv_heads, heads.head_size)
         tables, growth = positions.of_layer(layer)
-        scale = found.attention_scale or 1.0 / math.sqrt(found.head_size)
-        tape.rotate(self._queries, self._keys, self._values, self._rotated, tables, cache, scale * LOG2_E, growth)
-        sinks = self._weights.vector(f"blk.{layer}.attn_sinks.weight")
-        window = found.window if has_window else None
-        tape.attend(self._rotated, cache, self._attended, window, sinks=sinks, cap=found.attention_cap)
-        for form in self._weights.forms(f"blk.{layer}.attn_output"):
-            tape.quantise(self._attended, found.num_heads * found.head_size, self._inputs[form], form)
+        scale = found.attention_scale or 1.0 / math.sqrt(heads.head_size)
+        tape.rotate(shape, buffers.queries, written, buffers.rotated, tables, blocks, scale * LOG2_E, growth)
+        sinks = self._weights.vector(f"{prefix}attn_sinks.weight")
+        window = found.window if layer in found.window_layers else None
+        tape.attend(shape, buffers.rotated, blocks, buffers.attended, window, sinks=sinks, cap=found.attention_cap)
+        for form in self._weights.forms(f"{prefix}attn_output"):
+            tape.quantise(buffers.attended, heads.num_heads * heads.head_size, self._inputs[form], form)
 
-    def _norm_heads(self, name: str, values: Rows, num_heads: int) -> None:
+    def _values(self, layer: int, buffers: HeadBuffers) -> None:
+        """Write the values that are not the product of a matrix as it is: keys before their norm, and norms."""
+        heads = self._found.heads_of(layer)
+        if not self._weights.has(f"blk.{layer}.attn_v.weight"):
+            self._tape.quantise(buffers.keys, heads.num_kv_heads * heads.head_size, buffers.values, "float32")
+        if self._found.has_value_norms:
+            ones = Vector.of(np.ones(heads.head_size, np.float32))
+            self._tape.norm_heads(buffers.values, heads.num_kv_heads, heads.head_size, Norm(ones, self._found.epsilon))
+
+    def _norm_heads(self, name: str, values: Rows, num_heads: int, size: int) -> None:
         """Normalise queries or keys where there is a norm for them: per head, or over all heads where it is as long. A
         layer norm as long as all heads has the weights of each, one after the other (StableLM)."""
         if not self._weights.has(f"{name}.weight"):
             return
         norm = self._norm(name)
-        if norm.weight.length == self._found.head_size or norm.is_centred:
-            self._tape.norm_heads(values, num_heads, norm)
+        if norm.weight.length == size or norm.is_centred:
+            self._tape.norm_heads(values, num_heads, size, norm)
         else:
             self._tape.norm(values, norm, values, "float32")
 
@@ -258,14 +269,18 @@ class Decoder:
             else:
                 self._tape.quantise(self._hidden, self._found.hidden, target, form)
 
-    def _add(self, name: str, norm_after: str) -> None:
-        """Add a product, normalised where the architecture says so, to the hidden values."""
-        scale = self._found.residual_scale
+    def _add(self, name: str, norm_after: str, total_scale: float = 1.0) -> None:
+        """Add a product, normalised where the architecture says so, to the hidden values, and multiply the sum, which
+        is 1 where nothing is normalised."""
         if not self._found.has_norms_after:
-            self._products([(name, self._hidden)], is_added=True, scale=scale)
+            self._products([(name, self._hidden)], is_added=True, scale=self._found.residual_scale)
             return
         self._products([(name, self._added)])
-        self._tape.norm(self._added, self._norm(norm_after), self._hidden, "float32", added_scale=scale)
+        self._add_normalised(self._added, norm_after, total_scale)
+
+    def _add_normalised(self, added: Rows, norm: str, total_scale: float) -> None:
+        scale = self._found.residual_scale
+        self._tape.norm(added, self._norm(norm), self._hidden, "float32", added_scale=scale, total_scale=total_scale)
 
     def _products(
         self,

@@ -32,14 +32,14 @@ from onward.runtimes.base import LoadedModel
 from onward.runtimes.fingerprint import fingerprint
 from onward.runtimes.kv_plan import mib, plan_kv_cache
 from onward.runtimes.native.adapters import ADAPTER_TYPE, TAPE_GROWTH, NativeAdapters, TapeWriter
-from onward.runtimes.native.decoder import Buffers, Cache, expert_names, kept_bytes, matrix_names
+from onward.runtimes.native.buffers import Buffers, Cache
 from onward.runtimes.native.expert_cache import ExpertCache, ExpertLayer, least_bytes, total_bytes
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
 from onward.runtimes.native.panel_cache import PanelCache, PanelGroup, bytes_of
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.types import FLOATS, expansion_note, form_for
-from onward.runtimes.native.weights import EMBEDDING, POSITION_EMBEDDING, Weights
+from onward.runtimes.native.weights import TABLES, Weights, expert_names, matrix_names
 from onward.runtimes.options import RuntimeOptions
 
 KERNELS_REVISION = 2
@@ -91,8 +91,8 @@ def _load(
     names = list(matrix_names(found, weights))
     read = [*names, *expert_names(found)]
     context = options.context_within(found.context_length, checkpoint.paths[0].name)
-    kernels = _kernels(found, weights, read, Positions(found, context).rotated, is_wide=is_exact)
-    shape, isa = kernels.attention, host().isa
+    shapes = attention_shapes(found, is_wide=is_exact)
+    kernels, isa = _kernels(found, weights, read, shapes), host().isa
     recipe = Recipe(partial(kernels.module_text, isa), (kernels, isa.name), (kernel_package,))
     code = load_code(recipe, notify=lambda: progress(COMPILING))
     if code.was_compiled:
@@ -101,22 +101,23 @@ def _load(
     panels = memory.panels(code, threads)
     weights.use(panels)
     experts = memory.experts(found.mixture, code, threads) if found.mixture else None
-    kept = kept_bytes(found, shape)
+    places, block_bytes = _cache_places(found, shapes)
     plan = plan_kv_cache(
-        sum(kept), STEP_SHAPE.block_tokens, context,
+        block_bytes, STEP_SHAPE.block_tokens, context,
         available_memory().free_bytes - memory.expert_bytes, options.kv_memory, max_sequences=options.max_sequences,
     )  # fmt: skip
     # all layers of a block side by side: a short sequence touches few huge pages
-    cache = Rows.exactly(plan.blocks, sum(kept))
+    cache = Rows.exactly(plan.blocks, block_bytes)
     positions = Positions(found, plan.context_length)
     buffers = Buffers(found, weights, MAX_ROWS)
     writer = TapeWriter(
-        found, kernels, threads, buffers, positions, Cache.within(cache, kept),
+        found, kernels, threads, buffers, positions,
+        Cache(shapes, [cache.without(place) for place in places]),
         ExpertRecords(found, weights, experts, MAX_ROWS) if experts else None,
     )  # fmt: skip
     tape, keep = writer.write(weights)
     machine = Machine(
-        code, tape, panels, shape, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
+        code, tape, panels, kernels.attention, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
         scratch_bytes=kernels.scratch_bytes(isa, _longest_row(found)), growth=TAPE_GROWTH,
     )  # fmt: skip
     model = NativeModel(
@@ -129,21 +130,47 @@ def _load(
     return model, (*plan.notes, *(each for each in others if each)), adapters
 
 
-def _kernels(found: Architecture, weights: Weights, names: Sequence[str], rotated: int, *, is_wide: bool) -> Kernels:
-    """Return the kernels that a model needs, and adapters of it. `names`: of its matrices; `rotated`: dimensions of a
-    head."""
+def attention_shapes(found: Architecture, *, is_wide: bool) -> list[AttentionShape]:
+    """Return the shape of each layer's attention. Layers whose heads are alike have one, whether they have a window or
+    not: kernels are compiled for each."""
+    positions = Positions(found, 0)
+    shapes = []
+    for layer in range(found.num_layers):
+        heads = found.heads_of(layer)
+        has_window = bool(found.window_layers) if found.local_heads is None else layer in found.window_layers
+        shapes.append(
+            AttentionShape(
+                heads.num_heads, heads.num_kv_heads, heads.head_size, positions.rotated(layer), is_wide=is_wide,
+                has_window=has_window, has_sinks=found.has_sinks, has_cap=found.attention_cap is not None,
+            )
+        )  # fmt: skip
+    return shapes
+
+
+def _cache_places(found: Architecture, shapes: Sequence[AttentionShape]) -> tuple[list[int], int]:
+    """Return where in a block the keys and values are that each layer attends to, or what its convolution reads, and
+    the bytes of a block."""
+    places: list[int] = []
+    end = 0
+    for layer, shape in enumerate(shapes):
+        is_own = found.keys_of(layer) == layer
+        places.append(end if is_own else places[found.keys_of(layer)])
+        if is_own:
+            end += shape.kept_bytes(found.hidden) if layer in found.convolution_layers else shape.block_bytes
+    return places, end
+
+
+def _kernels(found: Architecture, weights: Weights, names: Sequence[str], shapes: Sequence[AttentionShape]) -> Kernels:
+    """Return the kernels that a model needs, and adapters of it. `names`: of its matrices."""
     types = weights.types(iter(names))
     kinds = {ProductKind(types[name], weights.activations(name)) for name in names}
     kinds.add(ProductKind(ADAPTER_TYPE, "float32"))
-    tables = [EMBEDDING] if found.rope else [EMBEDDING, POSITION_EMBEDDING]
-    shape = AttentionShape(
-        found.num_heads, found.num_kv_heads, found.head_size, rotated, is_wide=is_wide,
-        has_window=bool(found.window_layers), has_sinks=found.has_sinks, has_cap=found.attention_cap is not None,
-    )  # fmt: skip
+    tables = [name for name in TABLES if weights.has(f"{name}.weight")]
     return Kernels(
         tuple(sorted(kinds, key=lambda kind: kind.name)),
         tuple(sorted({ADAPTER_TYPE, *(weights.table(name).type for name in tables)})),
-        shape,
+        tuple(dict.fromkeys(shapes)),
+        (found.layer_input,) if found.layer_input else (),
         has_experts=found.mixture is not None,
         has_logit_cap=found.logit_cap is not None,
         has_convolutions=bool(found.convolution_layers),
@@ -154,7 +181,9 @@ def _longest_row(found: Architecture) -> int:
     """Return the numbers of the longest row that an operation keeps in its scratch memory."""
     mixture = found.mixture
     of_experts = [mixture.feed_forward, mixture.shared_feed_forward] if mixture else []
-    return max(found.hidden, found.num_heads * found.head_size, found.feed_forward, *of_experts)
+    layers = range(found.num_layers)
+    of_heads = [heads.num_heads * heads.head_size for heads in map(found.heads_of, layers)]
+    return max(found.hidden, *of_heads, *map(found.feed_forward_of, layers), *of_experts)
 
 
 def _longer_note(checkpoint: Checkpoint, found: Architecture) -> str:

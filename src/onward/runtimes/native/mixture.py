@@ -65,7 +65,10 @@ class ExpertRecords:
         tape, mixture, cache, prefix = self._tape, self._mixture, self._cache, f"blk.{layer}.ffn_"
         experts, routing = cache.experts[layer], cache.routings[layer]
         gate, up, down = (f"{prefix}{part}_exps" for part in ("gate", "up", "down"))
-        tape.route(self.logits, routing, experts, is_normalised=mixture.is_normalised, scale=mixture.scale)
+        tape.route(
+            self.logits, routing, experts, is_normalised=mixture.is_normalised, scale=mixture.scale,
+            scales=self._weights.vector(f"{down}.scale"),
+        )  # fmt: skip
         for form in {self._weights.activations(name): None for name in (gate, up)}:
             tape.gather(inputs[form], self._found.hidden, self._inputs[form], form, routing)
         self._products([(gate, self._gate), (up, self._up)], self._inputs, layer)
@@ -75,11 +78,11 @@ class ExpertRecords:
         )
         self._products([(down, self._results)], self._units, layer)
 
-    def combine(self, target: Rows, shared: Rows | None, gates: Rows | None) -> None:
-        """Add what the experts of the last layer return, and the shared one, to `target`."""
+    def combine(self, target: Rows, shared: Rows | None, gates: Rows | None, *, is_added: bool = True) -> None:
+        """Add what the experts of the last layer return, and the shared one, to `target`, or write it there."""
         self._tape.combine(
             self._results, self._found.hidden, self._cache.routing, target, scale=self._found.residual_scale,
-            shared=shared, gates=gates,
+            shared=shared, gates=gates, is_added=is_added,
         )  # fmt: skip
 
     def _products(self, parts: list[tuple[str, Rows]], sources: dict[ActivationName, Rows], layer: int) -> None:

@@ -56,20 +56,20 @@ class Positions:
 
     def __init__(self, found: Architecture, context_length: int) -> None:
         self._found, self._context = found, context_length
-        self.rotated = found.rope.size if found.rope else _NO_ROTATION
-        self._tables: dict[str, PositionTables] = {}
+        self._tables: dict[int | None, PositionTables] = {}
+
+    def rotated(self, layer: int) -> int:
+        """Return how many dimensions of a head of a layer the kernels rotate."""
+        rope = self._found.rope_of(layer) or self._found.rope
+        return rope.size if rope else _NO_ROTATION
 
     def of_layer(self, layer: int) -> tuple[tuple[Rows, Rows], Rows | None]:
         """Return cosines and sines of a layer, and how its queries grow, if they do."""
-        found = self._found
-        name, rope = "global", found.rope
-        if rope is None or layer in found.ropeless_layers:
-            name, rope = "none", None
-        elif layer in found.window_layers and found.local_rope is not None:
-            name, rope = "local", found.local_rope
-        if name not in self._tables:
-            self._tables[name] = PositionTables(rope, self._context, self.rotated)
-        tables = self._tables[name]
+        rope = self._found.rope_of(layer)
+        key = None if rope is None else id(rope)
+        if key not in self._tables:
+            self._tables[key] = PositionTables(rope, self._context, self.rotated(layer))
+        tables = self._tables[key]
         cosines, sines = tables.rows
         return (cosines, sines), tables.growth
 

@@ -22,7 +22,10 @@ from onward.runtimes.native.expert_cache import ExpertLayer
 from onward.runtimes.native.panel_cache import PanelCache, PanelGroup, PanelSource
 from onward.runtimes.native.types import StoredType, is_router
 
-EMBEDDING, POSITION_EMBEDDING, OUTPUT = "token_embd", "position_embd", "output"
+EMBEDDING, POSITION_EMBEDDING, LAYER_EMBEDDING = "token_embd", "position_embd", "per_layer_token_embd"
+TABLES = (EMBEDDING, POSITION_EMBEDDING, LAYER_EMBEDDING)
+"""What rows are looked up in."""
+OUTPUT, LAYER_PROJECTION = "output", "per_layer_model_proj"
 
 
 def table_of(tensor: Tensor) -> Table:
@@ -103,12 +106,12 @@ class Weights:
     def _table(self, name: str) -> Table:
         return table_of(self._checkpoint.tensor(f"{name}.weight"))
 
-    def changed(self, changes: Mapping[str, MatrixChange], embeddings: Table | None) -> Weights:
+    def changed(self, changes: Mapping[str, MatrixChange], tables: Mapping[str, Table]) -> Weights:
         """Return what the tape of an adapter uses: these weights, in the same memory, and what it changes. `changes`:
-        by the names of matrices; `embeddings` None: these."""
+        by the names of matrices; `tables`: by theirs."""
         other = copy(self)
         other._changes = changes
-        other._tables = self._tables if embeddings is None else {**self._tables, EMBEDDING: embeddings}
+        other._tables = {**self._tables, **tables}
         return other
 
     def change(self, name: str) -> MatrixChange | None:
@@ -133,10 +136,11 @@ class Weights:
         return {name: self._form_of(name) for name in names}
 
     def groups(self, names: Iterable[str]) -> list[PanelGroup]:
-        """Return matrices in the groups that a step needs one after the other: of each layer, and the output's."""
+        """Return matrices in the groups that a step needs one after the other: of each layer, and those of none, which
+        are alone."""
         sources: dict[str, list[PanelSource]] = {}
         for name in dict.fromkeys(names):
-            sources.setdefault(_layer_of(name), []).append(self._source(name))
+            sources.setdefault(_layer_of(name) or name, []).append(self._source(name))
         return list(sources.values())
 
     def _source(self, name: str) -> PanelSource:
@@ -166,3 +170,25 @@ class Weights:
         """Return a matrix of the cache."""
         assert self._panels is not None
         return self._panels.matrices[name]
+
+
+def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
+    """Yield the names of all matrices that a decoder multiplies with."""
+    parts = (
+        "attn_q", "attn_k", "attn_v", "attn_output", "shortconv.in_proj", "shortconv.out_proj",
+        "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp",
+        "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "inp_gate", "proj",
+    )  # fmt: skip
+    if found.layer_input:
+        yield LAYER_PROJECTION
+    for layer in range(found.num_layers):
+        unused = () if found.keys_of(layer) == layer else ("attn_k", "attn_v")
+        names = (f"blk.{layer}.{part}" for part in parts if part not in unused)
+        yield from (name for name in names if weights.has(f"{name}.weight"))
+    yield weights.output_name()
+
+
+def expert_names(found: Architecture) -> Iterator[str]:
+    """Yield the names of all tensors of experts."""
+    for layer in sorted(found.mixture.layers) if found.mixture else ():
+        yield from (f"blk.{layer}.ffn_{part}_exps" for part in EXPERT_PARTS)
