@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.checkpoints import gemma4
 from tests.checkpoints.reference import PAIRS
 from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, INNER, tiny
 
@@ -99,6 +100,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attn_logit_softcapping": 4.0, "final_logit_softcapping": 12.0,
     },
     "gemma3": {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
+    **gemma4.CONFIGS,
     "phi3": {"model_type": "phi3", "sliding_window": 24},
     "starcoder2": {"model_type": "starcoder2", "rope_theta": 1e5, "norm_epsilon": 1e-5},
     "granite": {
@@ -163,6 +165,7 @@ _NAMES = {
     },
     "gemma2": _SANDWICHED,
     "gemma3": _SANDWICHED,
+    "gemma4": {**_SANDWICHED, **gemma4.NAMES},
     "olmo2": _SANDWICHED,
     "exaone4": _SANDWICHED,
     "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
@@ -193,6 +196,7 @@ _EXPERT_NAMES = {
 _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _WHOLE_OF = {
     "lfm2": {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"},
+    "gemma4": {**_WHOLE, **gemma4.WHOLE},
     "internlm2": {"token_embd": "model.tok_embeddings", "output_norm": "model.norm", "output": "output"},
     "gpt2": {"token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f"},
     "gptneox": {
@@ -221,7 +225,12 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     config["tie_word_embeddings"] = "output.weight" not in tensors
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata["tokenizer.ggml.tokens"])))
-    joining = {"granitemoe": halves_joined, "gpt-oss": gates_between, "internlm2": queries_with_keys}
+    joining = {
+        "granitemoe": halves_joined,
+        "gpt-oss": gates_between,
+        "internlm2": queries_with_keys,
+        "gemma4": gemma4.as_stored,
+    }
     usual = joining.get(kind, one_by_one)(tensors)
     stored = {hugging_face_name(key, kind): _habits(key, array, kind, metadata) for key, array in usual.items()}
     for key in [key for key, array in stored.items() if key.endswith("_norm.weight") and array.ndim == 2]:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.checkpoints.gemma4 import Gemma4
+
 Array = Any
 """float64, of any shape."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
@@ -40,6 +42,8 @@ class Reference:
 
     def logits(self, tokens: list[int]) -> Array:
         """Logits at every position, [tokens, vocabulary]."""
+        if self.kind == "gemma4":
+            return Gemma4(self.stated, self.tensors).logits(tokens)
         hidden = self.tensors["token_embd.weight"][tokens]
         if self.kind == "gpt2":
             hidden = hidden + self.tensors["position_embd.weight"][: len(tokens)]

@@ -69,7 +69,9 @@ def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
     return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
 
 
-TUNED = ["llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4", "lfm2"]
+TUNED = [
+    "llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4", "lfm2", "gemma4",
+]  # fmt: skip
 """Of mixtures, everything but the experts: their routers too."""
 
 

@@ -32,6 +32,11 @@ _EXPERTS = (
     "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "router_aux_loss_coef",
     "output_router_logits",
 )  # fmt: skip
+_GEMMA4 = (
+    *(key for key in _RMS if key != "hidden_act"), "hidden_activation", "attention_bias", "head_dim", "layer_types",
+    "final_logit_softcapping", "sliding_window", "use_bidirectional_attention", "attention_k_eq_v",
+    "num_kv_shared_layers", "use_double_wide_mlp", "global_head_dim", "num_global_key_value_heads", "per_layer_config",
+)  # fmt: skip
 READ: dict[str, tuple[str, ...]] = {
     "llama": (*_RMS, "attention_bias", "mlp_bias", "head_dim", "pretraining_tp"),
     "mistral": (*_RMS, "head_dim", "sliding_window"),
@@ -64,6 +69,11 @@ READ: dict[str, tuple[str, ...]] = {
         "attn_logit_softcapping", "final_logit_softcapping", "layer_types", "sliding_window", "query_pre_attn_scalar",
         "use_bidirectional_attention",
     ),
+    "gemma4_text": (
+        *_GEMMA4, "vocab_size_per_layer_input", "hidden_size_per_layer_input", "enable_moe_block", "num_experts",
+        "top_k_experts", "moe_intermediate_size",
+    ),
+    "gemma4_unified_text": _GEMMA4,
     "ministral3": (*_RMS, "head_dim", "sliding_window"),
     "internlm2": (*_RMS, "bias"),
     "internlm3": (*_RMS, "head_dim", "qkv_bias", "bias"),
@@ -138,13 +148,24 @@ OTHERS: dict[str, Any] = {
     "original_max_position_embeddings": 64, "norm_eps": 0.5, "conv_bias": True, "conv_L_cache": 5,
     "block_multiple_of": 64, "block_ffn_dim_multiplier": 9.0, "block_auto_adjust_ff_dim": False,
     "full_attn_idxs": [1], "tie_embedding": False, "block_ff_dim": 4096,
+    "hidden_size_per_layer_input": 64, "enable_moe_block": True,
+    "top_k_experts": 3, "attention_k_eq_v": True, "num_kv_shared_layers": 1, "use_double_wide_mlp": True,
+    "global_head_dim": 8, "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
 }  # fmt: skip
+_WINDOWED = (
+    "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "cohere2", "gpt_oss", "exaone4", "olmo3",
+)  # fmt: skip
 _SWITCHED_OFF = (
     ("mellum", "norm_topk_prob"), ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
     ("seed_oss", "attention_bias"), ("internlm2", "bias"),
 )  # fmt: skip
 """Keys whose default is true."""
+_OF_GEMMA4 = {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 32}
 NEEDS: dict[str, dict[str, Any]] = {
+    **{key: _OF_GEMMA4 | {"enable_moe_block": True} for key in _OF_GEMMA4},
+    "enable_moe_block": _OF_GEMMA4,
+    "num_global_key_value_heads": {"attention_k_eq_v": True},
+    "use_double_wide_mlp": {"num_kv_shared_layers": 1},
     "sliding_window": {"use_sliding_window": True, "sliding_window": 9},
     "use_sliding_window": {"sliding_window": 9},
     "max_window_layers": {"sliding_window": 9, "use_sliding_window": True, "max_window_layers": 0},
@@ -165,6 +186,7 @@ CANNOT_MATTER: dict[str, str] = {
     "pad_token_id": "for batches of texts of several lengths",
     "bos_token_id": "read with the tokenizer",
     "eos_token_id": "read with the tokenizer",
+    "vocab_size_per_layer_input": "the rows of a table, which are counted",
     "pretraining_tp": "the same sums in parts; gone from transformers 5",
     "reorder_and_upcast_attn": "the same numbers in another precision",
     "is_decoder": "whether keys are kept",
@@ -197,7 +219,7 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
     for key in READ[kind]:
         common = config(kind, **NEEDS.get(key, {}))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
-        if kind in ("gemma2", "gemma3_text", "cohere2", "gpt_oss", "exaone4", "olmo3") and key == "layer_types":
+        if kind in _WINDOWED and key == "layer_types":
             other = ["full_attention"] * 2
         if kind == "gemma" and key == "hidden_act":
             other = "silu"

@@ -37,7 +37,7 @@ LONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", slow_but(["qwen3moe", "gpt-oss", "phi3", "gpt2"], CONFIGS))
+@pytest.mark.parametrize("name", slow_but(["qwen3moe", "gpt-oss", "phi3", "gpt2", "gemma4"], CONFIGS))
 def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     check_logits(SafetensorsFiles(tmp_path / "m"), *write_folder(tmp_path / "m", name), cache=tmp_path)
 
@@ -171,7 +171,7 @@ def change(folder: Path, **changed: Any) -> None:
         ({"num_local_experts": 8}, "mixture of experts"),
         ({"hidden_act": "relu"}, "activation 'relu'"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0, "alpha": 9.0}}, "'dynamic'"),
-        ({"rope_scaling": {"rope_type": "proportional", "factor": 4.0}}, "'proportional'"),
+        ({"rope_scaling": {"rope_type": "axial", "factor": 4.0}}, "'axial'"),
         ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0] * 8}}, "not completely"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}}, "YaRN, but its numbers are impossible"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": "much"}}, "not completely"),

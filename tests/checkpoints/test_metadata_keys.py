@@ -60,6 +60,10 @@ READ: dict[str, tuple[str, ...]] = {
     "gemma": (_RMS,),
     "gemma2": (*_WINDOW, "attn_logit_softcapping", "final_logit_softcapping", _RMS),
     "gemma3": (*_WINDOW, "final_logit_softcapping", _RMS),
+    "gemma4": (
+        *_WINDOW, _RMS, "final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input",
+        "expert_feed_forward_length",
+    ),
     "phi3": (_RMS, "attention.sliding_window"),
     "starcoder2": (_LAYER,),
     "granite": (
@@ -126,8 +130,8 @@ OTHERS: dict[str, Any] = {
     "expert_feed_forward_length": 64, "expert_shared_feed_forward_length": 32, "expert_gating_func": 2,
     "expert_weights_norm": False, "expert_weights_scale": 3.0, "attn_logit_softcapping": 2.0,
     "final_logit_softcapping": 3.0, "attention.temperature_scale": 0.9, "rope.scaling.yarn_beta_fast": 4.0,
-    "rope.scaling.yarn_beta_slow": 2.0, "rope.scaling.yarn_log_multiplier": 0.5,
-    "shortconv.l_cache": 5,
+    "rope.scaling.yarn_beta_slow": 2.0, "rope.scaling.yarn_log_multiplier": 0.5, "attention.shared_kv_layers": 2,
+    "embedding_length_per_layer_input": 64, "shortconv.l_cache": 5,
 }  # fmt: skip
 """Values that tiny models do not have."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -160,6 +164,7 @@ UNMOVED = {name: {"context_length"} for name in READ} | {
         "rope.scaling.yarn_beta_fast",
     },
     "gemma2": {"context_length", "attention.sliding_window_pattern"},
+    "gemma4": {"context_length", "expert_feed_forward_length"},
     "gpt2": {key for key in OTHERS if key.startswith("rope.")},
     "stablelm": _ORIGINAL,
     "gptneox": _ORIGINAL,
@@ -210,6 +215,19 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a list of the wrong length": (
         "gemma3", {"attention.sliding_window_pattern": [True, False]}, "states 2 values as.*but has 7 layers",
     ),
+    "windows that are not stated": ("gemma4", {"attention.sliding_window_pattern": None}, "which layers have a window"),
+    "no size of heads with a window": ("gemma4", {"attention.key_length_swa": None}, "'attention.key_length_swa'"),
+    "values of another size": ("gemma4", {"attention.value_length_swa": 8}, "keys and values of different sizes"),
+    "heads of no layer": ("gemma4", {"attention.head_count_kv": [2, 2, 2, 2, 1, 2, 2]}, "layers of different sizes"),
+    "no keys at all": ("gemma4", {"attention.head_count_kv": [0] * 7}, "cannot compute"),
+    "layers without keys behind others": ("gemma4", {"attention.shared_kv_layers": 2}, "2 layers without keys"),
+    "no keys in any layer": ("gemma4", {"attention.shared_kv_layers": 7}, "7 layers without keys"),
+    "inputs of another size": ("gemma4", {"embedding_length_per_layer_input": 40}, "only for multiples of 32"),
+    "inputs that are not there": (
+        "gemma4, values from keys", {"embedding_length_per_layer_input": 32}, "no tensor 'per_layer_token_embd.weight'",
+    ),
+    "wide layers": ("gemma4", {"feed_forward_length": 96}, r"blk.4.ffn_up.weight' has the shape \[192, 64\]"),
+    "soft caps of attention": ("gemma4", {"attn_logit_softcapping": 5.0}, "soft-capped attention"),
     "positions in an image": ("glm4", {"rope.dimension_sections": [4, 2, 2, 0]}, "uses positions in an image"),
     "heads of the wrong number": ("llama", {"attention.head_count_kv": [2] * 3}, "3 values.*2 layers"),
     "heads that differ": ("llama", {"attention.head_count_kv": [2, 4]}, "layers of different sizes"),
@@ -332,6 +350,17 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "sinks of other heads": ("gpt-oss", {"blk.0.attn_sinks.weight": _zeros(2)}, "attn_sinks.weight' has the shape"),
     "sinks that nothing uses": ("llama", {"blk.0.attn_sinks.weight": _zeros(4)}, "does not compute for 'llama'"),
     "two norms between": ("gpt-oss", {"blk.0.ffn_norm.weight": _zeros(64)}, "post_attention_norm.weight', which"),
+    "no factors": ("gemma4", {"rope_freqs.weight": None}, "no tensor 'rope_freqs.weight'"),
+    "no keys": ("gemma4", {"blk.3.attn_k.weight": None}, "no tensor 'blk.3.attn_k.weight'"),
+    "unused keys of another size": ("gemma4", {"blk.6.attn_k.weight": _zeros(32, 64)}, "attn_k.weight' has the shape"),
+    "embeddings of other layers": (
+        "gemma4", {"per_layer_token_embd.weight": _zeros(30, 192)}, r"\[30, 192\] instead of \[30, 224\]",
+    ),
+    "no gate of an input": ("gemma4", {"blk.5.inp_gate.weight": None}, "no tensor 'blk.5.inp_gate.weight'"),
+    "an output's scale": ("gemma4", {"blk.5.layer_output_scale.weight": _zeros(2)}, "scale.weight' has the shape"),
+    "no norm of experts": ("gemma4, experts", {"blk.1.pre_ffw_norm_2.weight": None}, "no tensor 'blk.1.pre_ffw_norm"),
+    "no scale of a router": ("gemma4, experts", {"blk.1.ffn_gate_inp.scale": None}, "no tensor 'blk.1.ffn_gate_inp.sc"),
+    "scales of other experts": ("gemma4, experts", {"blk.0.ffn_down_exps.scale": _zeros(7)}, r"shape \[7\] instead of"),
     "no bias": ("gpt2", {"blk.0.ffn_up.bias": None}, "no tensor 'blk.0.ffn_up.bias'"),
     "joined heads": ("gpt2", {"blk.0.attn_qkv.weight": _zeros(64, HIDDEN)}, "attn_qkv.weight"),
     "positions": ("gpt2", {"position_embd.weight": _zeros(9, HIDDEN)}, "position_embd.weight' has the shape"),

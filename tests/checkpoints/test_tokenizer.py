@@ -14,6 +14,7 @@ from onward.checkpoints.tokenizer import merges_of_scores, tokenizer_files
 from onward.errors import CheckpointError
 from onward.model_files.tokenizer import HuggingFaceTokenizer, TokenizerContent
 from tests.checkpoints.making import letters_tokenizer
+from tests.models.tokenizer_files import merged_lines
 
 ARCHITECTURE = {"general.architecture": "llama"}
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -54,6 +55,14 @@ def test_a_sentence_piece_tokenizer_merges_by_score_and_falls_back_to_bytes() ->
     assert pieces(found, "aä") == [b" a", "ä".encode()[:1], "ä".encode()[1:]]
     assert pieces(found, "b<tool>") == [b" ", b"b", b"<tool>"]
     assert found.end_tokens == {2} and found.is_special(1) and not found.is_special(len(PIECES) - 1)
+
+
+def test_lines_are_merged_as_stated_and_runs_of_line_breaks_are_their_token() -> None:
+    found = tokenizer(merged_lines(add_bos_token=False))
+    assert pieces(found, "hello hell\nhe") == [b"hello", b" he", b"ll", b"\n", b"he"]
+    assert pieces(found, "h\n\n\n\u00e9") == [b"h", b"\n" * 3, b"\xc3", b"\xa9"]
+    assert pieces(found, "he", special=True) == [b"<bos>", b"he"]
+    assert found.end_tokens == {1}
 
 
 def test_infill_tokens_are_those_that_the_file_states() -> None:
@@ -120,6 +129,7 @@ def test_merges_follow_scores_then_ids() -> None:
         ({"tokenizer.ggml.merges": []}, "no merges"),
         ({"tokenizer.ggml.suppress_tokens": np.asarray([1])}, "suppress_tokens"),
         ({"tokenizer.ggml.model": "llama"}, "no scores"),
+        (merged_lines([("\n" * 9, 1)]), "a token of 9 line breaks, but none of 4"),
     ],
 )
 def test_a_tokenizer_that_cannot_be_built_is_a_sentence(changed: dict[str, Any], words: str) -> None:

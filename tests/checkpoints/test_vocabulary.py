@@ -29,6 +29,7 @@ from tests.models.tokenizer_files import (
     UNUSED,
     USER_DEFINED,
     byte_level,
+    merged_lines,
     model_with,
     sentence_piece,
 )
@@ -275,6 +276,20 @@ ORACLE: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
         ("ailÖveyoub café", "a Ġx x"),
         "m",
     ),
+    "lines": (
+        merged_lines(),
+        (
+            "hello  hello",
+            " he\nhell o\n\nhe",
+            "a é <|turn>he <bos>\n",
+            "\n\n\n",
+            "e\n\n\no",
+            "▁he \r\n▁ h",
+            "",
+        ),
+        "m",
+    ),
+    "lines, no start": (merged_lines(add_bos_token=False), ("hello",), "m"),
     "SentencePiece": (sentence_piece(), ("hi hello", "<unk> he <s>he</s>  hi", "", "  hi"), "m"),
     "no space before": (sentence_piece(add_space_prefix=False, add_bos_token=False), ("hi hello", "<unk> he"), "m"),
     "unused": (sentence_piece([("hel", UNUSED), ("hell", UNUSED)]), ("hello hel hell",), "m"),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.checkpoints import gemma4
 from tests.checkpoints.making import letters_tokenizer
 
 HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, INNER, CONTEXT = 64, 4, 2, 96, 32, 512
@@ -86,6 +87,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16,
         "final_logit_softcapping": 12.0,
     },
+    **gemma4.VARIANTS,
     "phi3": {"attention.sliding_window": 24},
     "phi3, long": {"rope.dimension_count": 12, "rope.scaling.attn_factor": 1.19},
     "starcoder2": {"rope.freq_base": 100_000.0},
@@ -153,7 +155,7 @@ def tiny(name: str, seed: int = 0) -> Checkpoint:
     kind = name.partition(",")[0]
     layers = LAYERS.get(kind, 2)
     norm = "layer_norm" if kind in LAYER_NORM else "layer_norm_rms"
-    stated = {
+    stated: dict[str, Any] = {
         "block_count": layers,
         "context_length": CONTEXT,
         "embedding_length": HIDDEN,
@@ -177,7 +179,9 @@ def tiny(name: str, seed: int = 0) -> Checkpoint:
         tensors["rope_factors_long.weight"] = made.random.uniform(3, 9, 6).astype(np.float32)
     if kind == "gpt2":
         tensors["position_embd.weight"] = made.matrix(CONTEXT, HIDDEN)
-    for layer in range(layers):
+    if kind == "gemma4":
+        tensors |= gemma4.whole_tensors(name, stated, made, vocabulary)
+    for layer in range(stated["block_count"]):
         tensors |= {f"blk.{layer}.{part}": weights for part, weights in made.block(layer).items()}
     return metadata, tensors
 
@@ -200,6 +204,8 @@ class _Tensors:
         self.queries, self.keys = HEADS * self.size, max(self.heads_by_layer) * self.size
 
     def block(self, layer: int) -> dict[str, Any]:
+        if self.kind == "gemma4":
+            return gemma4.block(self.name, self.stated, self, layer)
         mixer = self._attention() if self.heads_by_layer[layer] else self._convolution()
         found = {**mixer, **self._feed_forward()}
         before = [] if self.kind in ("olmo2", "exaone4") else ["attn_norm", "ffn_norm"]

@@ -61,6 +61,24 @@ def sentence_piece(more: Sequence[Token] = (), **stated: Any) -> dict[str, Any]:
     return {f"tokenizer.ggml.{name}": value for name, value in found.items() if value is not None}
 
 
+LINES = ("h e", "l l", "▁ he", "he ll", "hell o", "▁ ▁", "\n \n")
+
+
+def merged_lines(more: Sequence[Token] = (), **stated: Any) -> dict[str, Any]:
+    """Metadata of a tokenizer like Gemma 4's: special tokens, the bytes, characters, what the merges make, a run of
+    line breaks that no merge makes, and `more`."""
+    rows: list[Token] = [("<pad>", CONTROL), ("<eos>", CONTROL), ("<bos>", CONTROL), ("<unk>", UNKNOWN)]
+    rows += [(f"<0x{byte:02X}>", BYTE) for byte in range(256)]
+    texts = [*"▁helo\n", *(line[:1] + line[1:].replace(" ", "", 1) for line in LINES), "\n\n\n"]
+    rows += [*((text, NORMAL) for text in texts), ("<|turn>", USER_DEFINED), *more]
+    found = {
+        "model": "gemma4", "tokens": [text for text, _ in rows], "token_type": [kind for _, kind in rows],
+        "scores": [-float(number) for number in range(len(rows))], "merges": list(LINES), "add_space_prefix": False,
+        "bos_token_id": 2, "eos_token_id": 1, "unknown_token_id": 3, "padding_token_id": 0, **stated,
+    }  # fmt: skip
+    return {f"tokenizer.ggml.{name}": value for name, value in found.items() if value is not None}
+
+
 def model_with(folder: Path, tokenizer: dict[str, Any], **general: Any) -> Path:
     """A tiny Llama with this tokenizer."""
     metadata, tensors = tiny("llama")

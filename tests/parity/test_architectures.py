@@ -25,7 +25,7 @@ from .rows import ROWS
 
 ARCHITECTURES = (
     "gpt-oss", "gemma", "gemma2", "glm4", "exaone4, window", "seed_oss", "internlm2", "olmo2, window", "mistral3",
-    "qwen3moe", "mellum", "granitemoe, shared", "lfm2",
+    "qwen3moe", "mellum", "granitemoe, shared", "lfm2", "gemma4", "gemma4, experts",
 )  # fmt: skip
 TURNS = 3
 """On how many of them each row runs. All of them pass with as many as there are, which takes a minute and a half."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from onward.checkpoints.architecture import Activation, Architecture, NormKind, Rope
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.convolutions import with_convolutions
+from onward.checkpoints.gemma4 import gemma4
 from onward.checkpoints.metadata_keys import WINDOW
 from onward.checkpoints.mixtures import has_experts, mixture_of
 from onward.checkpoints.parameters import Parameters
@@ -102,6 +104,10 @@ def _gemma3(checkpoint: Checkpoint) -> Architecture:
         logit_cap=parameters.real("final_logit_softcapping", 0.0) or None,
     )
     return _windowed(found, parameters, _GEMMA3_PATTERN)
+
+
+def _gemma4(checkpoint: Checkpoint) -> Architecture:
+    return gemma4(checkpoint.parameters, partial(_common, checkpoint))
 
 
 def _exaone4(checkpoint: Checkpoint) -> Architecture:
@@ -273,10 +279,16 @@ def _lfm2(checkpoint: Checkpoint) -> Architecture:
 
 
 def _common(
-    checkpoint: Checkpoint, *, norm: NormKind = "rms", activation: Activation = "silu", may_lack_heads: bool = False
+    checkpoint: Checkpoint,
+    *,
+    norm: NormKind = "rms",
+    activation: Activation = "silu",
+    num_kv_heads: int | None = None,
+    feed_forward: int | None = None,
+    may_lack_heads: bool = False,
 ) -> Architecture:
-    """Return what all architectures state in the same way, as Llama would use it. `may_lack_heads`: layers may have no
-    attention."""
+    """Return what all architectures state in the same way, as Llama would use it. `num_kv_heads`, `feed_forward`: of
+    an architecture whose layers may differ in that; `may_lack_heads`: layers may have no attention."""
     parameters = checkpoint.parameters
     hidden, layers = parameters.integer("embedding_length", minimum=1), parameters.num_layers()
     heads = parameters.same_in_layers("attention.head_count", layers)
@@ -290,9 +302,10 @@ def _common(
         num_layers=layers,
         hidden=hidden,
         num_heads=heads,
-        num_kv_heads=parameters.same_in_layers("attention.head_count_kv", layers, heads, may_lack=may_lack_heads),
+        num_kv_heads=num_kv_heads
+        or parameters.same_in_layers("attention.head_count_kv", layers, heads, may_lack=may_lack_heads),
         head_size=head_size,
-        feed_forward=parameters.same_in_layers("feed_forward_length", layers, 4 * hidden),
+        feed_forward=feed_forward or parameters.same_in_layers("feed_forward_length", layers, 4 * hidden),
         context_length=parameters.integer("context_length", minimum=1),
         epsilon=parameters.real(_EPSILONS[norm]),
         rope=rope_of(
@@ -354,6 +367,7 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gemma4": _gemma4,
     "phi3": _phi3,
     "starcoder2": _starcoder2,
     "granite": _granite,

@@ -32,6 +32,9 @@ _LAYER = {
     "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
     "self_attn.k_layernorm": "attn_k_norm", "operator_norm": "attn_norm",
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "attn.c_attn": "attn_qkv",
+    "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2", "router.proj": "ffn_gate_inp",
     "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "attention.query_key_value": "attn_qkv",
     "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
 }  # fmt: skip
@@ -39,6 +42,13 @@ _LAYER = {
 _NORM_AFTER = "post_feedforward_layernorm"
 """A folder with such norms has `post_attention_layernorm` after attention, too."""
 _OTHERWISE: dict[str, dict[str, str]] = {
+    "gemma4": {
+        "layer_scalar": "layer_output_scale.weight",
+        "router.scale": "ffn_gate_inp.scale",
+        "router.per_expert_scale": "ffn_down_exps.scale",
+        "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "experts.down_proj": "ffn_down_exps.weight",
+    },
     "gpt-oss": {
         "self_attn.sinks": "attn_sinks.weight",
         **{
@@ -52,7 +62,9 @@ _OTHERWISE: dict[str, dict[str, str]] = {
 _WHOLE = {
     "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output", "wte": "token_embd",
     "wpe": "position_embd", "ln_f": "output_norm", "embed_in": "token_embd", "final_layer_norm": "output_norm",
-    "embedding_norm": "output_norm", "embed_out": "output", "tok_embeddings": "token_embd", "output": "output",
+    "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm", "embed_out": "output",
+    "embedding_norm": "output_norm", "tok_embeddings": "token_embd", "output": "output",
 }  # fmt: skip
 _NAME = re.compile(
     r"(?:language_model\.)?(?:(?:model|transformer|gpt_neox)\.)?(?:language_model\.)?"
@@ -70,8 +82,12 @@ SKIPPED = (
     ".attention.masked_bias",
 )
 """Ends of the names of tensors that older files have and that follow from the configuration."""
-OF_IMAGES = tuple(f"{prefix}{part}." for prefix in ("", "model.") for part in ("vision_tower", "multi_modal_projector"))
-"""Beginnings of the names of tensors that only read images."""
+OF_IMAGES = tuple(
+    f"{prefix}{part}."
+    for prefix in ("", "model.")
+    for part in ("vision_tower", "audio_tower", "multi_modal_projector", "embed_vision", "embed_audio")
+)
+"""Beginnings of the names of tensors that only read images and sounds."""
 
 PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4", "internlm2", "mistral3")
 """Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from onward.checkpoints import gemma4
 from onward.checkpoints.convolutions import convolution_metadata
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.parameters import MAX_LAYERS
@@ -18,7 +19,7 @@ _ARCHITECTURES = {
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss", "mellum": "mellum",
     "granitemoe": "granitemoe", "granitemoeshared": "granitemoe",
     "seed_oss": "seed_oss", "glm4": "glm4", "exaone4": "exaone4", "gemma": "gemma", "gemma2": "gemma2",
-    "gemma3_text": "gemma3", "phi3": "phi3",
+    "gemma3_text": "gemma3", "gemma4_text": "gemma4", "gemma4_unified_text": "gemma4", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2",
     "internlm2": "internlm2", "internlm3": "llama", "ministral3": "mistral3", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2", "lfm2": "lfm2",
@@ -88,6 +89,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 131_072, "hidden_activation": "gelu_pytorch_tanh",
         "sliding_window_pattern": 6,
     },
+    "gemma4_text": gemma4.DEFAULTS,
+    "gemma4_unified_text": gemma4.UNIFIED_DEFAULTS,
     "mixtral": {
         "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8,
         "num_experts_per_tok": 2, "sliding_window": None,
@@ -154,7 +157,8 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "seed_oss": ("attention_bias", "mlp_bias"), "glm4": ("attention_bias", False), "exaone4": (False, False),
     "gemma": ("attention_bias", False),
     "gemma2": ("attention_bias", False),
-    "gemma3_text": ("attention_bias", False), "phi3": (False, False),
+    "gemma3_text": ("attention_bias", False), "gemma4_text": ("attention_bias", False),
+    "gemma4_unified_text": ("attention_bias", False), "phi3": (False, False),
     "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "olmo3": ("attention_bias", False),
     "ministral3": (False, False), "internlm2": ("bias", False), "internlm3": ("qkv_bias", "bias"),
     "stablelm": ("use_qkv_bias", False),
@@ -167,7 +171,10 @@ _OUTPUT_BIASES: dict[str, str | bool] = {
     "internlm3": "bias",
 }  # fmt: skip
 """Whether attention's output has one, where that is not as its other biases."""
-_TIED = frozenset({"gemma", "gemma2", "gemma3_text", "starcoder2", "smollm3", "gpt2", "cohere2", "lfm2"})
+_TIED = frozenset({
+    "gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "starcoder2", "smollm3", "gpt2", "cohere2",
+    "lfm2",
+})  # fmt: skip
 """Model types whose embeddings are the output layer, too, unless `tie_word_embeddings` says otherwise."""
 _CHANGES = {
     "clip_qkv": "clamped queries",
@@ -178,6 +185,8 @@ _CHANGES = {
 }
 """Statements that change what is computed, and what they stand for."""
 _SWITCHED_OFF_BY_NULL = ("sliding_window", "block_ffn_dim_multiplier")
+_OF_IMAGES_ONLY = (("use_bidirectional_attention", "vision"),)
+"""Those of them that change what is computed of images only."""
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _FIXED = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 """Numbers of gpt-oss's experts, which all of its models have."""
@@ -189,7 +198,9 @@ _MIXTURES = frozenset({
 """Model types with a mixture of experts."""
 
 
-_OF_IMAGES_TOO = {"gemma3": "gemma3_text", "mistral3": "mistral"}
+_OF_IMAGES_TOO = {
+    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text", "mistral3": "mistral",
+}  # fmt: skip
 """Model types that read images, too, and the one of their texts where it is not stated."""
 
 
@@ -226,8 +237,10 @@ def metadata_of(config: Config, where: str) -> dict[str, MetadataValue]:
         if kind in _MIXTURES or not name.startswith("expert_")
         if (value := _first(own, keys)) is not None or (value := _first(defaults, keys)) is not None
     }
+    of_layers = gemma4.gemma4_metadata(stated, where) if architecture == "gemma4" else {}
+    found |= of_layers
     found |= rope_metadata(stated, found, where)
-    found |= _windows(stated, found)
+    found |= _windows(stated, found) | of_layers
     if kind in ("mellum", "olmo3") and "rope.freq_base_swa" in found:  # in GGUF files its graph does not use it
         found["rope.freq_base_local"] = found.pop("rope.freq_base_swa")
     if kind in _MIXTURES:
@@ -274,10 +287,10 @@ def _require_computable(config: Config, where: str) -> None:
             f"{where} uses norms of queries and keys ('qk_layernorm'), which Onward does not compute."
         )
     changes = _CHANGES
-    if config.get("model_type") not in _MIXTURES:
+    if config.get("model_type") not in (*_MIXTURES, "gemma4_text"):
         changes = _CHANGES | dict.fromkeys(("num_local_experts", "num_experts"), "a mixture of experts")
     for name, meaning in changes.items():
-        if config.get(name):
+        if config.get(name) and (name, config[name]) not in _OF_IMAGES_ONLY:
             raise CheckpointError(f"{where} uses {meaning} ({name!r}), which Onward does not compute.")
 
 

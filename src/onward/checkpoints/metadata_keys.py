@@ -48,6 +48,11 @@ USED_BY: dict[str, frozenset[str]] = {
     "gemma": frozenset({_RMS}),
     "gemma2": frozenset({_RMS, *_WINDOW, "attn_logit_softcapping", "final_logit_softcapping"}),
     "gemma3": frozenset({_RMS, *_WINDOW, "final_logit_softcapping"}),
+    "gemma4": frozenset({
+        _RMS, *_WINDOW, *_EXPERTS[:2], _EXPERT_SIZE, "final_logit_softcapping", "attention.key_length_swa",
+        "attention.value_length_swa", "rope.dimension_count_swa", "attention.shared_kv_layers",
+        "embedding_length_per_layer_input",
+    }),
     "phi3": frozenset({_RMS, "attention.sliding_window"}),
     "starcoder2": frozenset({_LAYER}),
     "granite": frozenset({_RMS, *_SCALES, "rope.scaling.finetuned"}),

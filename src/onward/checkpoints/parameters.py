@@ -82,21 +82,32 @@ class Parameters:
         """Return a whole number of at least one that may be stated once, or for each of `count` layers. `may_lack`: a
         layer may state zero, which does not count. Raises CheckpointError as `integer` does, and for layers that
         differ."""
+        numbers = set(self.in_layers(name, count, default, may_lack=may_lack))
+        if may_lack:
+            numbers -= {0}
+        if len(numbers) > 1:
+            raise self.unequal(name)
+        if not numbers:
+            raise self._wrong(name, 0)
+        return numbers.pop()
+
+    def unequal(self, name: str) -> CheckpointError:
+        """Return the error of layers that differ in a number."""
+        return CheckpointError(f"{self.where} has layers of different sizes ({name!r}), which Onward does not compute.")
+
+    def in_layers(self, name: str, count: int, default: int | None = None, *, may_lack: bool = False) -> list[int]:
+        """Return a whole number of at least one for each of `count` layers, which may be stated once. `may_lack`: or
+        zero, in a list. Raises CheckpointError as `integer` does."""
         value = self._get(name, default)
         if not isinstance(value, LISTS):
-            return self.integer(name, default, minimum=1)
+            return [self.integer(name, default, minimum=1)] * count
         if len(value) != count:
             raise self._wrong(name, value, f"{count} layers")
         numbers = [each.item() if isinstance(each, np.generic) else each for each in value]
-        if may_lack:
-            numbers = [each for each in numbers if each != 0 or type(each) is not int]
-        if not numbers or any(type(each) is not int or not 0 < each <= MAX_NUMBER for each in numbers):
+        least = 0 if may_lack else 1
+        if any(type(each) is not int or not least <= each <= MAX_NUMBER for each in numbers):
             raise self._wrong(name, numbers)
-        if len(set(numbers)) > 1:
-            raise CheckpointError(
-                f"{self.where} has layers of different sizes ({name!r}), which Onward does not compute."
-            )
-        return int(numbers[0])
+        return [int(each) for each in numbers]
 
     def has(self, name: str) -> bool:
         """Return whether the name is stated."""

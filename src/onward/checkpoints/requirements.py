@@ -19,12 +19,17 @@ _UNGATED = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED_NORMS = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED = _BIASED_NORMS | {"gpt-oss"}
 """All matrices have biases, unless the configuration of a folder says that they have none."""
-_HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2"})
+_HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3", "gemma4", "exaone4", "lfm2"})
 """Queries and keys have norms, per head."""
 _WHOLE_NORMS = frozenset({"olmo2", "olmoe"})
 """Queries and keys have norms, over all heads."""
 _OWN_HEAD_NORMS = frozenset({"stablelm"})
 """Queries and keys may have norms, per head, each head its own."""
+_VALUES_FROM_KEYS = frozenset({"gemma4"})
+"""Layers may have no matrix for values, which then are the keys before their norm."""
+KEYS_ARE_VALUES = "attention.keys_are_values"
+_UNROTATED_PARTS = frozenset({"gemma4"})
+"""Factors of positions say which dimensions rotate: a file without them is not complete."""
 _GATED_SHARES = frozenset({"qwen2moe"})
 """An expert that all tokens use has a gate."""
 _UNTIED = frozenset({"olmo2", "olmoe", "qwen2moe", "mellum", "gpt-oss", "stablelm", "gptneox", "internlm2"})
@@ -38,6 +43,8 @@ def require_computable(parameters: Parameters) -> None:
         if name not in used and parameters.has(name) and _is_in_use(name, parameters.own(name)):
             raise CheckpointError(f"{parameters.where} uses {meaning} ({name!r}), which Onward does not compute.")
     for name, same in SAME_AS.items():
+        if name in used:
+            continue
         stated, usual = parameters.own(name), parameters.own(same)
         if parameters.has(name) and parameters.has(same) and not np.array_equal(np.asarray(stated), np.asarray(usual)):
             raise CheckpointError(
@@ -56,12 +63,14 @@ def _is_in_use(name: str, value: MetadataValue | None) -> bool:
 
 def checked(found: Architecture, checkpoint: Checkpoint) -> Architecture:
     """Return the architecture. Raises CheckpointError for sizes that contradict each other or the tensors."""
-    where, rope = checkpoint.parameters.where, found.rope
-    rotated = rope.size if rope else 0
-    if found.num_heads % found.num_kv_heads or rotated > found.head_size or rotated % 2:
-        raise CheckpointError(f"{where} states sizes of heads that no model can have.")
-    if any(each is not None and each.base <= 0 for each in (rope, found.local_rope)):
-        raise CheckpointError(f"{where} states a base of positions that no model can have.")
+    where = checkpoint.parameters.where
+    for layer in range(found.num_layers):
+        heads, rope = found.heads_of(layer), found.rope_of(layer) or found.rope
+        rotated = rope.size if rope else 0
+        if not heads.num_kv_heads or heads.num_heads % heads.num_kv_heads or rotated > heads.head_size or rotated % 2:
+            raise CheckpointError(f"{where} states sizes of heads that no model can have.")
+        if rope is not None and rope.base <= 0:
+            raise CheckpointError(f"{where} states a base of positions that no model can have.")
     window = checkpoint.parameters.integer(WINDOW, 0)
     if 0 < window < found.context_length and window != found.window:
         raise CheckpointError(
@@ -117,6 +126,12 @@ def _required(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
         shapes["position_embd.weight"] = found.context_length, hidden
     if found.name in _BIASED_NORMS:
         shapes["output_norm.bias"] = (hidden,)
+    if found.name in _UNROTATED_PARTS and found.rope is not None and len(found.window_layers) < found.num_layers:
+        shapes[ROPE_FACTORS] = (found.rope.size // 2,)
+    if size := found.layer_input:
+        shapes["per_layer_token_embd.weight"] = num_tokens, found.num_layers * size
+        shapes["per_layer_model_proj.weight"] = found.num_layers * size, hidden
+        shapes["per_layer_proj_norm.weight"] = (size,)
     for layer in range(found.num_layers):
         shapes |= {f"blk.{layer}.{name}": shape for name, shape in _block(found, layer, checkpoint.parameters)}
     return shapes
@@ -131,45 +146,68 @@ def _num_tokens(checkpoint: Checkpoint) -> int:
 
 def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[tuple[str, Shape]]:
     """Yield name and shape of each tensor that a layer has to have."""
-    matrices = _matrices(found, layer)
+    matrices = _matrices(found, layer, parameters)
     for name, shape in matrices.items():
         yield f"{name}.weight", shape
         if found.name in _BIASED and _may_have_bias(parameters, name):
             yield f"{name}.bias", shape[:-1]
     if found.has_sinks:
         yield "attn_sinks.weight", (found.num_heads,)
-    for name in _norms(found):
+    for name in _norms(found, layer):
         yield f"{name}.weight", (found.hidden,)
         if found.name in _BIASED_NORMS:
             yield f"{name}.bias", (found.hidden,)
     if layer in found.convolution_layers:
         yield "shortconv.conv.weight", (found.hidden, found.convolution_length)
         return
+    if _has_both(found, layer):
+        yield "ffn_gate_inp.scale", (found.hidden,)
     for name, heads in (("attn_q_norm", found.num_heads), ("attn_k_norm", found.num_kv_heads)):
-        if found.name in _HEAD_NORMS:
-            yield f"{name}.weight", (found.head_size,)
+        if found.name in _HEAD_NORMS and (name == "attn_q_norm" or found.keys_of(layer) == layer):
+            yield f"{name}.weight", (found.heads_of(layer).head_size,)
         if found.name in _OWN_HEAD_NORMS and parameters.switch("attention.head_norms", False):
             yield f"{name}.weight", (heads, found.head_size)
         if found.name in _WHOLE_NORMS:
             yield f"{name}.weight", (heads * found.head_size,)
 
 
-def _matrices(found: Architecture, layer: int) -> dict[str, Shape]:
-    queries, keys = found.num_heads * found.head_size, found.num_kv_heads * found.head_size
-    hidden, inner = found.hidden, found.feed_forward
-    matrices: dict[str, Shape] = {
-        "attn_q": (queries, hidden),
-        "attn_k": (keys, hidden),
-        "attn_v": (keys, hidden),
-        "attn_output": (hidden, queries),
-    }
+def _matrices(found: Architecture, layer: int, parameters: Parameters) -> dict[str, Shape]:
+    heads, hidden, inner = found.heads_of(layer), found.hidden, found.feed_forward_of(layer)
+    queries = heads.num_heads * heads.head_size
+    matrices: dict[str, Shape] = {"attn_q": (queries, hidden), "attn_output": (hidden, queries)}
+    if found.keys_of(layer) == layer:
+        matrices |= _keys_and_values(found, layer)
+        if _may_lack_values(found, layer, parameters):
+            del matrices["attn_v"]
     if layer in found.convolution_layers:
         matrices = {"shortconv.in_proj": (3 * hidden, hidden), "shortconv.out_proj": (hidden, hidden)}
+    if found.layer_input:
+        matrices |= {"inp_gate": (found.layer_input, hidden), "proj": (hidden, found.layer_input)}
     if found.mixture is not None and layer in found.mixture.layers:
         gate: dict[str, Shape] = {"ffn_gate_inp_shexp": (hidden,)} if found.name in _GATED_SHARES else {}
-        return matrices | _experts(found.mixture, hidden) | gate
+        matrices |= _experts(found.mixture, hidden) | gate
+        if not found.mixture.is_beside_dense:
+            return matrices
     matrices |= {"ffn_up": (inner, hidden), "ffn_down": (hidden, inner)}
     return matrices if found.name in _UNGATED else {**matrices, "ffn_gate": (inner, hidden)}
+
+
+def _keys_and_values(found: Architecture, layer: int) -> dict[str, Shape]:
+    heads = found.heads_of(layer)
+    return dict.fromkeys(("attn_k", "attn_v"), (heads.num_kv_heads * heads.head_size, found.hidden))
+
+
+def _may_lack_values(found: Architecture, layer: int, parameters: Parameters) -> bool:
+    """Return whether values may be the keys: of a GGUF file all may, of a folder those that it says so of."""
+    if found.name not in _VALUES_FROM_KEYS:
+        return False
+    is_stated = parameters.has(KEYS_ARE_VALUES)
+    return not is_stated or (parameters.switch(KEYS_ARE_VALUES, True) and layer not in found.window_layers)
+
+
+def _has_both(found: Architecture, layer: int) -> bool:
+    """Return whether a layer has experts and a feed-forward layer as usual."""
+    return found.mixture is not None and found.mixture.is_beside_dense and layer in found.mixture.layers
 
 
 def _experts(mixture: Mixture, hidden: int) -> dict[str, Shape]:
@@ -196,11 +234,14 @@ def _may_have_bias(parameters: Parameters, name: str) -> bool:
     return parameters.switch("attention.output_bias", found) if name == "attn_output" else found
 
 
-def _norms(found: Architecture) -> list[str]:
+def _norms(found: Architecture, layer: int) -> list[str]:
     has_one = found.is_parallel and found.name != "gptneox"
     before = ["attn_norm"] if has_one else ["attn_norm", "ffn_norm"]
     after = ["post_attention_norm", "post_ffw_norm"]
-    return (before if found.has_norms_before else []) + (after if found.has_norms_after else [])
+    own = ["post_norm"] if found.layer_input else []
+    if _has_both(found, layer):
+        own += ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"]
+    return (before if found.has_norms_before else []) + (after if found.has_norms_after else []) + own
 
 
 def _optional(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
@@ -212,12 +253,34 @@ def _optional(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
     if found.norm == "layer":
         shapes["output_norm.bias"] = (hidden,)
     for layer in range(found.num_layers):
-        for name, shape in _matrices(found, layer).items():
+        prefix = f"blk.{layer}."
+        for name, shape in _matrices(found, layer, parameters).items():
             if "_exps" not in name and "_inp" not in name and "_shexp" not in name and _may_have_bias(parameters, name):
                 shapes[f"blk.{layer}.{name}.bias"] = shape[:1]
         if found.norm == "layer":
-            shapes |= {f"blk.{layer}.{name}.bias": (hidden,) for name in _norms(found)}
+            shapes |= {f"blk.{layer}.{name}.bias": (hidden,) for name in _norms(found, layer)}
+        shapes |= {f"{prefix}{name}": shape for name, shape in _optional_in_block(found, layer, parameters)}
         if found.name in _OWN_HEAD_NORMS and parameters.switch("attention.head_norms", True):
             shapes[f"blk.{layer}.attn_q_norm.weight"] = found.num_heads, found.head_size
             shapes[f"blk.{layer}.attn_k_norm.weight"] = found.num_kv_heads, found.head_size
     return shapes
+
+
+def _optional_in_block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[tuple[str, Shape]]:
+    """Yield what a layer may have: keys and values where it does not use them, values where they are not the keys, and
+    scales."""
+    if found.name not in _VALUES_FROM_KEYS:
+        return
+    parts = _keys_and_values(found, layer)
+    is_keyless = found.keys_of(layer) != layer
+    if is_keyless:
+        yield "attn_k_norm.weight", (found.heads_of(layer).head_size,)
+    for name, shape in parts.items():
+        is_optional = name == "attn_v" and not parameters.has(KEYS_ARE_VALUES)
+        if is_keyless or is_optional:
+            yield f"{name}.weight", shape
+        if _may_have_bias(parameters, name) and (is_keyless or is_optional):
+            yield f"{name}.bias", shape[:1]
+    yield "layer_output_scale.weight", (1,)
+    if found.mixture is not None and layer in found.mixture.layers:
+        yield "ffn_down_exps.scale", (found.mixture.count,)

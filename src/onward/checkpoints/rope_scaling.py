@@ -23,6 +23,8 @@ ROPE_FACTORS = "rope_freqs.weight"
 """By what frequencies are divided, as a tensor."""
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
 """LongRoPE's factors, as tensors: for the context of the first training, and for longer ones."""
+UNROTATED = 1e30
+"""A factor of dimensions that do not rotate, as GGUF files have it."""
 MAX_HEAD_SIZE = 1 << 16
 """In dimensions, for each two of which there is a factor: a hundred times those of any model."""
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899")
@@ -51,7 +53,8 @@ def rope_metadata(stated: Mapping[str, Any], sizes: Mapping[str, Any], where: st
     size = _head_size(sizes)
     if size is not None and size > MAX_HEAD_SIZE:
         raise CheckpointError(f"{where} states larger heads than any model has.")
-    if size is not None and isinstance(share, int | float) and share != 1:
+    is_proportional = scaling.get("rope_type") == "proportional"
+    if size is not None and isinstance(share, int | float) and share != 1 and not is_proportional:
         if not 0 <= share <= 1:
             raise CheckpointError(
                 f"{where} rotates {share} of each head ('partial_rotary_factor'), which no model can."
@@ -102,6 +105,8 @@ def _scaled(
                 return {}
             case "linear":
                 return {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling["factor"])}
+            case "proportional" if rotated is not None:
+                return {_FACTORS: proportional_factors(scaling, rotated)}
             case "llama3" if rotated is not None:
                 return {_FACTORS: llama3_factors(scaling, float(base), rotated).tolist()}
             case "yarn":
@@ -111,6 +116,16 @@ def _scaled(
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise CheckpointError(f"{where} scales its positions by {kind!r}, but not completely ({error}).") from None
     raise CheckpointError(f"{where} scales its positions by {str(kind)[:40]!r}, which Onward does not compute.")
+
+
+def proportional_factors(scaling: Mapping[str, Any], size: int) -> list[float]:
+    """Return by what each frequency of a head is divided: all, but for the first ones by so much that they are zero.
+    Raises TypeError or ValueError for impossible numbers."""
+    share, factor = float(scaling.get("partial_rotary_factor", 1.0)), float(scaling.get("factor", 1.0))
+    if not (0 <= share <= 1 and 0 < factor < 1e6):
+        raise ValueError("its numbers are impossible")
+    turning = int(share * size // 2)
+    return [factor] * turning + [UNROTATED] * (size // 2 - turning)
 
 
 def llama3_factors(scaling: Mapping[str, Any], base: float, rotated: int) -> NDArray[np.float64]:

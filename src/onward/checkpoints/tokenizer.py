@@ -15,7 +15,7 @@ from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.pretokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from onward.checkpoints.sentencepiece_encoder import BytePairs, Merging, around
 from onward.checkpoints.types import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
-from onward.checkpoints.vocabulary import BYTE_LEVEL, SENTENCE_PIECE, VocabularyLists
+from onward.checkpoints.vocabulary import BYTE_LEVEL, MERGED_LINES, SENTENCE_PIECE, VocabularyLists
 from onward.errors import CheckpointError
 
 _USABLE = frozenset({NORMAL, USER_DEFINED, UNUSED})
@@ -139,12 +139,18 @@ def tokenizer_files(parameters: Parameters, *, has_model: bool = True, is_gguf: 
     needs_encoder = False
     if vocabulary.model == BYTE_LEVEL:
         pipeline = _byte_level(vocabulary)
+    elif vocabulary.model == MERGED_LINES:
+        pipeline = _merged_lines(vocabulary)
     elif not has_model:
         pipeline = _words(vocabulary)
     else:
         merges = _merges_of_scores(vocabulary)
         needs_encoder = is_gguf and not merges.are_all
-        pipeline = _words(vocabulary) if needs_encoder else _sentence_piece(vocabulary, merges.pairs)
+        pipeline = (
+            _words(vocabulary)
+            if needs_encoder
+            else _sentence_piece(vocabulary, merges.pairs, has_space_before=vocabulary.flag("add_space_prefix", True))
+        )
     bos = vocabulary.special("bos_token_id")
     adds_bos = adds_start(vocabulary) and bos is not None
     ends = vocabulary.end_tokens()
@@ -174,9 +180,10 @@ def tokenizer_notes(parameters: Parameters) -> list[str]:
     _require_known(vocabulary)
     if vocabulary.model == BYTE_LEVEL:
         _rule(vocabulary)
-        _require_merges(vocabulary)
-    else:
+    if vocabulary.model == SENTENCE_PIECE:
         vocabulary.scores()
+    else:
+        _require_merges(vocabulary)
     for name in ("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id"):
         vocabulary.special(name)
     notes, where = vocabulary.notes, parameters.where
@@ -194,8 +201,8 @@ def tokenizer_notes(parameters: Parameters) -> list[str]:
 
 def adds_start(vocabulary: VocabularyLists) -> bool:
     """Return whether the start token is put before every text. Raises CheckpointError."""
-    if vocabulary.model == SENTENCE_PIECE:
-        return vocabulary.flag("add_bos_token", True)
+    if vocabulary.model != BYTE_LEVEL:  # of Gemma 4 whatever the file says, as in llama.cpp
+        return vocabulary.flag("add_bos_token", True) or vocabulary.model == MERGED_LINES
     return vocabulary.flag("add_bos_token", _rule(vocabulary).adds_start)
 
 
@@ -302,20 +309,44 @@ def sentence_piece_encoder(parameters: Parameters) -> Callable[[str], list[int]]
     return around({each["content"]: each["id"] for each in added}, merging.encode, strips)
 
 
-def _sentence_piece(vocabulary: VocabularyLists, merges: list[list[str]]) -> dict[str, Any]:
+def _sentence_piece(vocabulary: VocabularyLists, merges: list[list[str]], *, has_space_before: bool) -> dict[str, Any]:
     """SentencePiece's BPE: what its scores prefer is merged first, and what has no token becomes bytes."""
     steps: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}]
-    if vocabulary.flag("add_space_prefix", True):
+    if has_space_before:
         steps.insert(0, {"type": "Prepend", "prepend": _SPACE})
     unknown = vocabulary.special("unknown_token_id")
-    model = _bpe(vocabulary, merges)
-    model |= {"unk_token": vocabulary.tokens[unknown or 0], "fuse_unk": True, "byte_fallback": True}
+    options = {"unk_token": vocabulary.tokens[unknown or 0], "fuse_unk": True, "byte_fallback": True}
     return {
         "normalizer": {"type": "Sequence", "normalizers": steps},
         "pre_tokenizer": None,
         "decoder": _SENTENCE_PIECE_DECODER,
-        "model": model,
+        "model": _bpe(vocabulary, merges) | options,
     }
+
+
+def _merged_lines(vocabulary: VocabularyLists) -> dict[str, Any]:
+    """Gemma 4's BPE: whole lines are merged, and what lies between them; what has no token becomes bytes."""
+    merges = _with_line_breaks(vocabulary, _stated_merges(vocabulary))
+    split = {"type": "Split", "pattern": {"Regex": r"[^\n]+|\n+"}, "behavior": "Isolated", "invert": False}
+    return _sentence_piece(vocabulary, merges, has_space_before=False) | {"pre_tokenizer": split}
+
+
+def _with_line_breaks(vocabulary: VocabularyLists, pairs: list[list[str]]) -> list[list[str]]:
+    """Return merges that lead from line breaks to each token of several, which llama.cpp takes without."""
+    ranks = {(left, right): rank for rank, (left, right) in enumerate(pairs)}
+    for text in sorted((text for text in vocabulary.ids if set(text) == {"\n"}), key=len):
+        left = _merged_by_rank([*text], ranks)
+        while len(left) > 1:
+            union = left[0] + left[1]
+            if union not in vocabulary.ids:
+                raise CheckpointError(
+                    f"{vocabulary.parameters.where} has a token of {len(text)} line breaks, but none of {len(union)}: "
+                    "its tokenizer is broken."
+                )
+            ranks[left[0], left[1]] = len(pairs)
+            pairs = [*pairs, left[:2]]
+            left = [union, *left[2:]]
+    return pairs
 
 
 def _bpe(vocabulary: VocabularyLists, merges: list[list[str]]) -> dict[str, Any]:

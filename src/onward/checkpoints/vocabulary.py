@@ -11,11 +11,12 @@ from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.types import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from onward.errors import CheckpointError
 
-BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"
+BYTE_LEVEL, SENTENCE_PIECE, MERGED_LINES = "gpt2", "llama", "gemma4"
 """Kinds of tokenizers that can be built (`tokenizer.ggml.model`)."""
 _DEFAULTS = {
     SENTENCE_PIECE: {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0},
     BYTE_LEVEL: {"bos_token_id": 11, "eos_token_id": 11},
+    MERGED_LINES: {},
 }
 """Ids of special tokens that a file does not state. Falcon's 11 counts where it is a control token."""
 INFILL = {
@@ -72,7 +73,7 @@ class VocabularyLists:
         if self.model not in _DEFAULTS:
             raise CheckpointError(
                 f"{parameters.where} has a tokenizer of the kind {self.model[:40]!r}, which Onward cannot build: it "
-                f"builds {BYTE_LEVEL!r} (byte-level BPE) and {SENTENCE_PIECE!r} (SentencePiece BPE)."
+                f"builds {BYTE_LEVEL!r} (byte-level BPE), {SENTENCE_PIECE!r} (SentencePiece BPE) and {MERGED_LINES!r}."
             )
         self.tokens: list[Any] = parameters.list_of(str, "tokenizer.ggml.tokens") or []
         if not self.tokens:

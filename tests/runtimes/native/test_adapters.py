@@ -26,7 +26,7 @@ from tests.checkpoints.tiny import tiny
 from tests.examples import slow_but
 from tests.runtimes.native.test_model import OPTIONS, tokens_of
 
-NAMES = ["llama", "qwen3moe", "gemma2", "gpt2", "lfm2"]
+NAMES = ["llama", "qwen3moe", "gemma2", "gpt2", "lfm2", "gemma4"]
 NUM_TOKENS = 40
 
 
@@ -196,3 +196,27 @@ def test_one_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(MemoryTooSmall, match=r"c\.gguf takes .* of memory, but 1 KiB are free"):
         base.loader.read(write_adapter(tmp_path / "c.gguf", "llama", 2, embeddings=True))
     base.model.close()
+
+
+LOOKED_UP = {"gpt2": "position_embd.weight", "gemma4": "per_layer_token_embd.weight"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LOOKED_UP)
+def test_changes_of_tables_are_computed(kind: str, tmp_path: Path) -> None:
+    """A table has no product to which a change could be added."""
+    metadata, tensors = tiny(kind)
+    random, weight = np.random.default_rng(2), LOOKED_UP[kind]
+    rows, width = tensors[weight].shape
+    low, high = random.normal(size=(2, width)).astype(np.float32), random.normal(size=(rows, 2)).astype(np.float32)
+    base = Adapted(write_base(tmp_path / "m.gguf", kind))
+    stated = {"general.architecture": kind, "adapter.lora.alpha": 2.0}
+    adapter = base.add(write_gguf_adapter(tmp_path / "a.gguf", {weight: (low, high)}, **stated))
+    tokens = tokens_of(base.model, NUM_TOKENS)
+    unchanged, found = (np.frombuffer(base.logits(each, tokens), np.float32) for each in ("", adapter))
+    base.model.close()
+    sums = tensors | {weight: tensors[weight] + high[:, :1] * low[:1] + high[:, 1:] * low[1:]}
+    merged = Adapted(write_gguf(tmp_path / "n.gguf", metadata, {key: floats(array) for key, array in sums.items()}))
+    expected = np.frombuffer(merged.logits("", tokens), np.float32)
+    merged.model.close()
+    assert np.array_equal(found, expected) and not np.array_equal(found, unchanged)

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 LENGTHS = (1, 2, 17, 33, 70)
 """Of prompts: within and behind windows and blocks."""
 PRECISE = ("-fa", "off", "-ctk", "f32", "-ctv", "f32", "-c", "512", "-np", "1", "--no-warmup")
-TOLERANCE = 5e-3
-"""llama.cpp reads gelu from a table of float16, which makes the largest difference: 0.0033, with gemma3."""
+TOLERANCE = 8e-3
+"""llama.cpp reads gelu from a table of float16, which makes the largest difference: 0.0053, with gemma4."""
 REFUSED = ("llama, partial rope",)
 """llama.cpp rotates all dimensions of a llama's heads or none."""
 OTHERWISE = ("exaone4, window",)
@@ -64,12 +64,15 @@ UNEQUAL = {
 """What is stated per layer: usually, of the second one, the matrices with this many rows, and with this many inputs."""
 
 
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if "," not in name and name not in JOINED])
+@pytest.mark.parametrize(
+    "name", [name for name in ARCHITECTURES if "," not in name and name not in (*JOINED, "gemma4")]
+)
 @pytest.mark.parametrize("key", UNEQUAL)
 def test_layers_of_different_sizes_are_refused_as_llama_server_refuses_them(
     name: str, key: str, tmp_path: Path
 ) -> None:
-    """No architecture here has such files: llama.cpp creates the tensors of all layers by the sizes of the first."""
+    """But for Gemma 4, no architecture here has such files: llama.cpp creates the tensors of all layers by the sizes of
+    the first."""
     usual, other, by_rows, by_inputs = UNEQUAL[key]
     if key == "feed_forward_length" and "expert_count" in ARCHITECTURES[name]:
         pytest.skip("no layer has this size")

@@ -1,0 +1,178 @@
+"""Gemma 4 (modeling_gemma4.py, modeling_gemma4_unified.py): what its configuration states, and its architecture.
+
+Layers with a window have heads of another size, and perhaps another number of keys. Values are normalised; where no
+matrix makes them, they are the keys before their norm. The last layers may attend to keys and values of an earlier one,
+and be twice as wide. In small models each layer adds something that it looks up for its token. A mixture of experts
+stands beside a feed-forward layer as usual.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from onward.checkpoints.architecture import Architecture, Heads, Rope
+from onward.checkpoints.metadata_keys import WINDOW
+from onward.checkpoints.mixtures import has_experts, mixture_of
+from onward.checkpoints.parameters import MAX_LAYERS, Parameters
+from onward.errors import CheckpointError
+
+_PATTERN = "attention.sliding_window_pattern"
+_PERIOD = 6
+"""Of folders that state no kinds of layers: the last one of so many has no window."""
+_CAP = 30.0
+"""llama.cpp's, where a file states none."""
+_INPUT_GROUP = 32
+"""Of which a layer's own input is a multiple, as blocks of quantised weights are."""
+_PER_LAYER = frozenset({"head_dim", "num_key_value_heads"})
+DEFAULTS: dict[str, Any] = {
+    "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512, "max_position_embeddings": 131_072,
+    "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 512, "final_logit_softcapping": 0.0,
+    "hidden_size_per_layer_input": 256, "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+    },
+}  # fmt: skip
+"""Of the configuration class."""
+UNIFIED_DEFAULTS: dict[str, Any] = {
+    **DEFAULTS, "sliding_window": 1024, "max_position_embeddings": 262_144, "hidden_size_per_layer_input": 0,
+}  # fmt: skip
+"""Of the one of models without encoders of their own."""
+
+
+def gemma4_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return what a configuration states of layers, by GGUF's names. Raises CheckpointError."""
+    count = stated["num_hidden_layers"]
+    if type(count) is not int or not 0 < count <= MAX_LAYERS:  # as whoever reads the number says
+        return {}
+    kinds = stated.get("layer_types")
+    local = [bool((layer + 1) % _PERIOD) for layer in range(count)]
+    if isinstance(kinds, list) and len(kinds) == count:
+        local = [kind == "sliding_attention" for kind in kinds]
+    local[-1] = False
+    sizes = [_heads_stated(stated, layer, local[layer], where) for layer in range(count)]
+    keyless = stated.get("num_kv_shared_layers") or 0
+    inner = stated["intermediate_size"]
+    is_wide = stated.get("use_double_wide_mlp") and type(inner) is int and type(keyless) is int
+    found = {
+        "attention.key_length": _of_kind(sizes, local, 0, False, where),
+        "attention.key_length_swa": _of_kind(sizes, local, 0, True, where),
+        "attention.head_count_kv": [size[1] for size in sizes],
+        "attention.shared_kv_layers": keyless,
+        "attention.keys_are_values": bool(stated.get("attention_k_eq_v")),
+        _PATTERN: local,
+        "embedding_length_per_layer_input": stated.get("hidden_size_per_layer_input") or 0,
+        "feed_forward_length": [inner * (1 + (i >= count - keyless)) for i in range(count)] if is_wide else inner,
+    }
+    if stated.get("enable_moe_block"):
+        found |= _experts_stated(stated, where)
+    return found
+
+
+def _experts_stated(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
+    names = {"count": "num_experts", "used_count": "top_k_experts", "feed_forward_length": "moe_intermediate_size"}
+    if missing := [name for name in names.values() if stated.get(name) is None]:
+        raise CheckpointError(
+            f"{where} has a mixture of experts ('enable_moe_block'), but does not state {missing[0]!r}."
+        )
+    return {f"expert_{name}": stated[key] for name, key in names.items()}
+
+
+def _heads_stated(stated: Mapping[str, Any], layer: int, is_local: bool, where: str) -> tuple[Any, Any]:
+    """Return the size of a layer's heads, and how many keys it has."""
+    size, keys = stated["head_dim"], stated["num_key_value_heads"]
+    own = stated.get("per_layer_config")
+    if own is None:
+        if is_local:
+            return size, keys
+        of_global = stated.get("num_global_key_value_heads") if stated.get("attention_k_eq_v") else None
+        return stated["global_head_dim"], of_global or keys
+    if not isinstance(own, dict) or not all(isinstance(each, dict) for each in own.values()):
+        raise CheckpointError(f"{where} has layers of their own ('per_layer_config') that are not objects.")
+    changed: Mapping[str, Any] = next(
+        (each for name, each in own.items() if str(name).lstrip("0") == (str(layer) if layer else "")), {}
+    )
+    if unknown := sorted(changed.keys() - _PER_LAYER):
+        raise CheckpointError(f"{where} has layers that differ in {unknown[0][:40]!r}, which Onward does not compute.")
+    return changed.get("head_dim", size), changed.get("num_key_value_heads", keys)
+
+
+def _of_kind(sizes: Sequence[Any], local: Sequence[bool], part: int, is_local: bool, where: str) -> Any:
+    """Return the size that all layers with a window have, or all others; of all where there are none."""
+    found = [size[part] for size, each in zip(sizes, local, strict=True) if each == is_local]
+    if any(each != found[0] for each in found):
+        raise CheckpointError(
+            f"{where} has layers of different sizes ('per_layer_config'), which Onward does not compute."
+        )
+    return found[0] if found else sizes[0][part]
+
+
+def gemma4(parameters: Parameters, common: Callable[..., Architecture]) -> Architecture:
+    """Return the architecture. `common`: what all architectures state in the same way. Raises CheckpointError."""
+    count = parameters.num_layers()
+    local = parameters.switches(_PATTERN, count)
+    if local is None:
+        raise CheckpointError(f"{parameters.where} does not state which layers have a window ({_PATTERN!r}).")
+    keys = parameters.in_layers("attention.head_count_kv", count)
+    local_keys, global_keys = (
+        {n for n, each in zip(keys, local, strict=True) if each == kind} for kind in (True, False)
+    )
+    if len(local_keys) > 1 or len(global_keys) > 1:
+        raise parameters.unequal("attention.head_count_kv")
+    widths = parameters.in_layers("feed_forward_length", count)
+    found = common(activation="gelu_tanh", num_kv_heads=max(global_keys or local_keys), feed_forward=max(widths))
+    size = parameters.integer("attention.key_length_swa", minimum=1)
+    if parameters.integer("attention.value_length_swa", size) != size:
+        raise CheckpointError(
+            f"{parameters.where} has keys and values of different sizes, which Onward does not compute."
+        )
+    found = replace(
+        found,
+        has_norms_after=True,
+        has_value_norms=True,
+        embedding_scale=math.sqrt(found.hidden),
+        attention_scale=1.0,
+        logit_cap=parameters.real("final_logit_softcapping", _CAP) or None,
+        window=parameters.integer(WINDOW, minimum=1),
+        window_layers=frozenset(layer for layer in range(count) if local[layer]),
+        local_heads=Heads(found.num_heads, max(local_keys or global_keys), size),
+        local_rope=Rope(
+            parameters.integer("rope.dimension_count_swa", min(size, found.head_size), minimum=2),
+            parameters.real("rope.freq_base_swa", 10_000.0),
+            magnitude=parameters.real("rope.scaling.attn_factor", 1.0),
+        ),
+        num_keyless_layers=_keyless(parameters, local),
+        layer_feed_forward=tuple(widths),
+        layer_input=_layer_input(parameters),
+    )
+    if has_experts(parameters):
+        mixture = mixture_of(parameters, feed_forward=0, is_normalised=True)
+        found = replace(found, mixture=replace(mixture, is_beside_dense=True))
+    return found
+
+
+def _keyless(parameters: Parameters, local: Sequence[bool]) -> int:
+    """Return how many of the last layers have no keys. llama.cpp has those with a window attend to the keys of the last
+    but one before them, and the others to those of the last one, which transformers does where these are of that kind.
+    """
+    found = parameters.integer("attention.shared_kv_layers", 0)
+    first = len(local) - found
+    if found and (first < 2 or not local[first - 2] or local[first - 1]):
+        raise CheckpointError(
+            f"{parameters.where} has {found} layers without keys of their own ('attention.shared_kv_layers'), but "
+            "those before them are not one with a window and one without."
+        )
+    return found
+
+
+def _layer_input(parameters: Parameters) -> int:
+    found = parameters.integer("embedding_length_per_layer_input", 0)
+    if found % _INPUT_GROUP:
+        raise CheckpointError(
+            f"{parameters.where} has embeddings of {found} numbers for each layer "
+            f"('embedding_length_per_layer_input'), which Onward computes only for multiples of {_INPUT_GROUP}."
+        )
+    return found
