@@ -32,12 +32,14 @@ TURNS = 3
 LETTERS = [*range(ord("a"), ord("z") + 1), ord(" ")]
 OF_INPUTS = (
     "attn_q", "attn_k", "attn_v", "ffn_up", "ffn_gate", "ffn_gate_inp", "ffn_up_exps", "ffn_gate_exps", "ffn_up_shexp",
-    "ffn_gate_shexp", "shortconv.in_proj",
+    "ffn_gate_shexp", "shortconv.in_proj", "inp_gate",
 )  # fmt: skip
 """Tensors of a layer that read what comes before it."""
+OF_OUTPUTS = ("attn_output", "shortconv.out_proj", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "proj")
+"""Those that add to it."""
 SHARES = {
     "gpt-oss": 0.1, "gemma": 5.0, "gemma2": 12.0, "glm4": 1.8, "exaone4": 0.8, "seed_oss": 0.5, "mistral3": 0.5,
-    "qwen3moe": 0.8, "granitemoe": 7.0, "lfm2": 0.1,
+    "qwen3moe": 0.8, "granitemoe": 7.0, "lfm2": 0.1, "gemma4": 1.2,
 }  # fmt: skip
 """By how much what layers add is multiplied, so that texts have mostly letters, and not always the same one. 1: not."""
 _DRAFTED = "what is drafted depends on what steps cost at that moment"
@@ -58,7 +60,7 @@ def write_letters_model(path: Path, name: str) -> Path:
     metadata, tensors = tiny(name)
     kind = str(metadata["general.architecture"])
     metadata |= byte_vocabulary() | {f"{kind}.context_length": CONTEXT}
-    if f"{kind}.final_logit_softcapping" in metadata:
+    if f"{kind}.final_logit_softcapping" in metadata or kind == "gemma4":
         metadata[f"{kind}.final_logit_softcapping"] = 60.0
     is_tied = "output.weight" not in tensors  # then a token is followed by itself unless layers add much to it
     share = SHARES.get(kind, 1.0)
@@ -69,12 +71,15 @@ def write_letters_model(path: Path, name: str) -> Path:
         if weights.ndim > 1 and part in OF_INPUTS:
             weights *= 4.0 if is_tied else 1.0
             weights[..., 0] = 0.0
-        if part in ("attn_output", "shortconv.out_proj", "ffn_down", "ffn_down_exps", "ffn_down_shexp"):
+        if part in OF_OUTPUTS and not tensor.endswith(".scale"):
             tensors[tensor] = _without_first(share * weights, is_experts="exps" in part)
-        if part in ("post_attention_norm", "post_ffw_norm") and kind not in ("gpt-oss", "seed_oss"):
+        if part in ("post_attention_norm", "post_ffw_norm", "post_norm") and kind not in ("gpt-oss", "seed_oss"):
             tensors[tensor] = share * weights
     count = len(metadata["tokenizer.ggml.tokens"])
     random = np.random.default_rng(5)
+    if (table := tensors.get("per_layer_token_embd.weight")) is not None:
+        tensors["per_layer_token_embd.weight"] = random.normal(size=(count, table.shape[1])).astype(np.float32)
+        tensors["per_layer_model_proj.weight"][:, 0] = 0.0
     for tensor in ("token_embd.weight", "output.weight"):
         if tensor in tensors:
             weights = random.normal(0, 0.12 if is_tied else 0.3, (count, HIDDEN)).astype(np.float32)
