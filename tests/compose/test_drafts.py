@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,21 @@ import pytest
 
 from onward.api.openai.decode import check_request
 from onward.api.openai.reply import fold_whole
-from onward.backends.embedded import EmbeddedBackend
+from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+from onward.completions.plan import ServedModel
 from onward.compose import compose
+from onward.compose.backend import start_engine
 from onward.compose.drafts import draft_words
 from onward.compose.engine import EngineConfig
 from onward.engine_load import EngineLoad
+from onward.engines.cluster.config import parse_config
+from onward.engines.cluster.engine import ClusterEngine
+from onward.engines.cluster.members import Members
 from onward.errors import SetupError
 from onward.models.resolve import resolve
 from onward.settings import Settings
 from tests.checkpoints.hugging_face import write_folder
+from tests.engines.cluster.local_transport import LocalReplica, LocalTransport
 from tests.runtimes.native.test_adapters import write_adapter, write_base
 
 UPSTREAM = "there=vllm+http://127.0.0.1:1"
@@ -154,3 +162,44 @@ def test_a_configuration_for_another_process_names_the_draft_model(tmp_path: Pat
     config = EngineConfig.decode(EngineConfig.create(model.found, Settings()).encode())
     assert config.draft is not None and config.draft.model_id == "small"
     assert [each.path for each in config.all_files()] == [resolve("toy").path, tmp_path / "small"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "draft"), [("ir", "llama"), ("llama", "ir"), ("ir", "ir")])
+@pytest.mark.parametrize("own_process", [False, True])
+def test_models_of_openvino_draft_and_are_drafted_for(
+    model: str, draft: str, own_process: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("openvino")
+    from tests.runtimes.openvino.tiny_ir import Shape
+    from tests.runtimes.openvino.tiny_ir import write_folder as write_ir
+
+    metadata, _ = write_folder(tmp_path / "llama", "llama")
+    write_ir(tmp_path / "ir", Shape(vocab=len(metadata["tokenizer.ggml.tokens"])))
+    shutil.copy(tmp_path / "llama/tokenizer.json", tmp_path / "ir")
+    settings = Settings(model=(str(tmp_path / model),), kv_memory=8_000_000)
+    plain, _ = asked(settings, own_process=own_process)
+    drafted, load = asked(replace(settings, draft=(("", str(tmp_path / draft)),)), own_process=own_process)
+    assert drafted == plain
+    assert load.drafts.model_accepted + load.drafts.model_rejected > 0 < load.draft_seconds
+
+
+def test_a_replica_of_a_cluster_has_its_draft_model() -> None:
+    async def answered(**engine: str) -> tuple[object, EngineLoad]:
+        [config] = parse_config({"model": [{"model": "toy", **engine}]}, "cluster.toml")
+        with ExitStack() as on_failure:
+            served = await asyncio.to_thread(start_engine, config.settings(), print, on_failure)
+            replica = LocalReplica("a", engine=served.engine)
+            info = replica.info
+            client = ClusterEngine("m", LocalTransport(replica), info, Members("toy", info.context_length))
+            plan_model = ServedModel.create("m", served.tokenizer, info.vocab_size, info.context_length, info.lacks)
+            backend = EmbeddedBackend({"m": EmbeddedModel(plan_model, client)}, [], {})
+            request = check_request({**ASKED, "model": "m", "seed": 5}, profile="default")
+            choices = (await fold_whole(await backend.complete(request), request)).choices
+            await backend.aclose()
+        return choices, replica.thread.load
+
+    plain, before = asyncio.run(answered())
+    drafted, load = asyncio.run(answered(draft="toy"))
+    assert drafted == plain
+    assert before.draft_seconds == 0.0 < load.draft_seconds and load.drafts.model_accepted > 0

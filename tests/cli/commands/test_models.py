@@ -48,6 +48,15 @@ def test_a_model_with_an_adapter_is_described_with_its_path(tmp_path: Path) -> N
     assert "adapter" not in json.loads(onward("models", "show", str(base), "--format", "json").stdout)
 
 
+def test_the_draft_model_that_the_settings_name_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONWARD_MODEL", "storyteller,toy")
+    monkeypatch.setenv("ONWARD_DRAFT", "toy=toy")
+    assert json.loads(onward("models", "show", "toy").stdout)["draft"] == "toy"
+    assert "draft" not in json.loads(onward("models", "show", "storyteller").stdout)
+    monkeypatch.setenv("ONWARD_DRAFT", "other=toy")
+    assert "DRAFT other=… names a model that is not served" in onward("models", "show", "toy").stderr
+
+
 def test_a_model_is_described_by_the_official_name_of_show_too() -> None:
     fake_model(Path("mine"))
     shown = onward("models", "show", "./mine").stdout

@@ -62,7 +62,6 @@ FAST_NAMES = [
     "gemma2",
     "lfm2",
     "gemma4",
-    "gemma4, experts",
 ]
 """Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
 NUM_TOKENS = 70

@@ -71,6 +71,8 @@ def _local(name: str, compare_tokenizer: str | None) -> dict[str, Any]:
     facts = found.files.facts() | computed_by(found)
     shown = {**entry_of(found), "format": found.files.format, **facts, "problems": found.files.problems()}
     shown["notes"] = found.files.notes()
+    if (draft := _draft_of(name)) is not None:
+        shown["draft"] = draft
     if compare_tokenizer is not None:
         shown["tokenizer_differences"] = _differences(found, compare_tokenizer, cache_dir)
     return shown
@@ -80,6 +82,15 @@ def _differences(model: ResolvedModel, other: str, cache_dir: Path) -> list[str]
     from onward.models.same_tokenizer import differences, tokenizer_of
 
     return differences(model.files.load_tokenizer(cache_dir), tokenizer_of(other, cache_dir))
+
+
+def _draft_of(name: str) -> str | None:
+    """Return what drafts for a model of the settings, as they call it. Raises SetupError."""
+    from onward.compose.drafts import draft_words
+    from onward.settings import resolve
+
+    settings = resolve(limits_found_file=True).settings
+    return draft_words(settings).get(name) if settings.draft else None
 
 
 def _cache_dir() -> Path:
