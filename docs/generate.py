@@ -92,9 +92,9 @@ def dialects_page() -> Iterator[str]:
     yield "# Fields of other servers' APIs"
     yield NOTE
     yield (
-        "The requests of the [dialects](../how-to/dialects.md). A field acts, or only the value is accepted that "
-        "describes this server, or it is checked and has no meaning here, or it is refused. Other fields are refused, "
-        "unless the server runs with `--profile lenient`. Null means that a field is not set."
+        "The requests of the [dialects](../how-to/dialects.md). A field takes effect; or only the value that "
+        "describes this server is accepted; or it is checked and has no meaning here; or it is refused. Other fields "
+        "are refused, unless the server runs with `--profile lenient`. Null means that a field is not set."
     )
     for dialect, routes in DIALECTS.items():
         yield f"## {dialect}"

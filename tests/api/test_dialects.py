@@ -17,7 +17,8 @@ from onward.settings import options
 from tests.api.served import post, toy_app
 from tests.server.fakes import Call, in_loop
 
-OWN = {name: import_module(f"tests.api.test_{name.replace('-', '_')}").OWN_FIELDS for name in DIALECTS}
+TESTS = {name: import_module(f"tests.api.test_{name.replace('-', '_')}") for name in DIALECTS}
+OWN = {name: test.OWN_FIELDS for name, test in TESTS.items()}
 """Fields that the dialect's own code reads; its test shows what each does."""
 
 
@@ -47,20 +48,12 @@ def test_a_field_acts_or_says_why_not(dialect: str, row: Parameter) -> None:
         assert row.kind in ("fixed", "object", "duration")
 
 
-SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama-server": ("/completion", {"prompt": "Once upon", "n_predict": 20}),
-    "mistral": ("/v1/fim/completions", {"model": "toy", "prompt": "Once upon", "max_tokens": 20, "temperature": 1}),
-    "ollama": ("/api/generate", {"model": "toy", "prompt": "Once upon", "stream": False}),
-    "tabby": ("/tabby/v1/completions", {"language": "text", "segments": {"prefix": "Once upon"}, "temperature": 1}),
-    "tgi": ("/generate", {"inputs": "Once upon", "parameters": {"do_sample": True, "max_new_tokens": 20}}),
-}
-
-
 @pytest.mark.parametrize("dialect", DIALECTS)
 @in_loop
 async def test_the_seed_that_was_drawn_repeats_an_answer(dialect: str) -> None:
     """The header of the response, sent with the same request in the same API."""
-    path, fields = SAMPLED[dialect]
+    path, body = TESTS[dialect].REQUEST
+    fields = body | ({"model": "toy"} if "model" in body else {})
     async with toy_app() as app:
         first = await post(app, path, **fields)
         seed = first.headers["onward-seed"]

@@ -30,8 +30,8 @@ OWN_FIELDS = {
     "response_fields", "return_tokens", "samplers", "t_max_predict_ms", "timings_per_token",
 }  # fmt: skip
 """Fields that this dialect's own code reads; each has a test here."""
-REQUEST: tuple[str, dict[str, Any]] = ("/completion", {"prompt": "a"})
-"""One that is computed: its path and body."""
+REQUEST: tuple[str, dict[str, Any]] = ("/completion", {"prompt": "Once upon", "n_predict": 20})
+"""One that is computed, and sampled: its path and body."""
 
 PLAIN = {"temperature": 0, "n_predict": 12}
 """The toy model repeats patterns of its prompt; greedy sampling."""

@@ -10,8 +10,11 @@ from tests.server.fakes import FakeBackend, delta, in_loop, settings
 
 OWN_FIELDS = {"max_tokens", "prompt"}
 """Fields that this dialect's own code reads; each has a test here."""
-REQUEST: tuple[str, dict[str, Any]] = ("/v1/fim/completions", {"model": "storyteller", "prompt": "a"})
-"""One that is computed: its path and body."""
+REQUEST: tuple[str, dict[str, Any]] = (
+    "/v1/fim/completions",
+    {"model": "storyteller", "prompt": "Once upon", "max_tokens": 20, "temperature": 1},
+)
+"""One that is computed, and sampled: its path and body."""
 
 PATH = "/v1/fim/completions"
 FIELDS: dict[str, Any] = {"model": "toy", "prompt": "ab ab ab ab", "suffix": " end", "temperature": 0, "max_tokens": 12}

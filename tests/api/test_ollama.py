@@ -14,8 +14,11 @@ from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 
 OWN_FIELDS = {"logprobs", "num_predict", "prompt", "top_logprobs"}
 """Fields that this dialect's own code reads; each has a test here."""
-REQUEST: tuple[str, dict[str, Any]] = ("/api/generate", {"model": "storyteller", "prompt": "a"})
-"""One that is computed: its path and body."""
+REQUEST: tuple[str, dict[str, Any]] = (
+    "/api/generate",
+    {"model": "storyteller", "prompt": "Once upon", "stream": False},
+)
+"""One that is computed, and sampled: its path and body."""
 
 PROMPT = "ab ab ab ab"
 OPTIONS = {"temperature": 0, "num_predict": 12}

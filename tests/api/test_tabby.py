@@ -16,8 +16,11 @@ OWN_FIELDS = {
     "relevant_snippets_from_recently_opened_files",
 }  # fmt: skip
 """Fields that this dialect's own code reads; each has a test here."""
-REQUEST: tuple[str, dict[str, Any]] = ("/tabby/v1/completions", {"language": "python", "segments": {"prefix": "a"}})
-"""One that is computed: its path and body."""
+REQUEST: tuple[str, dict[str, Any]] = (
+    "/tabby/v1/completions",
+    {"language": "text", "segments": {"prefix": "Once upon"}, "temperature": 1},
+)
+"""One that is computed, and sampled: its path and body."""
 
 PATH = "/tabby/v1/completions"
 

@@ -13,8 +13,11 @@ from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 
 OWN_FIELDS = {"details", "do_sample", "inputs", "max_new_tokens", "return_full_text", "top_n_tokens"}
 """Fields that this dialect's own code reads; each has a test here."""
-REQUEST: tuple[str, dict[str, Any]] = ("/generate", {"inputs": "a"})
-"""One that is computed: its path and body."""
+REQUEST: tuple[str, dict[str, Any]] = (
+    "/generate",
+    {"inputs": "Once upon", "parameters": {"do_sample": True, "max_new_tokens": 20}},
+)
+"""One that is computed, and sampled: its path and body."""
 
 PROMPT = "ab ab ab ab"
 GREEDY: dict[str, Any] = {"max_new_tokens": 12, "details": True}

@@ -117,7 +117,7 @@ def admin_schemas(ref_template: str) -> dict[str, Any]:
         "removed, and still has requests.",
         "source": "Its path, or the servers that compute it.",
         "added": "Whether it was added while the server ran, not by the settings.",
-        "running": "Running sequences; of a model that is ending, and of an adapter beside its base, requests.",
+        "running": "Running sequences; for a model that is ending, and for an adapter, running requests.",
         "folders": "The folders of --model-folder.",
     }
     for schema in schemas.values():

@@ -57,7 +57,7 @@ OPTIONS = FieldTable.with_whole_floats(
     same("mirostat_tau", "mirostat_tau", NAME),
     same("mirostat_eta", "mirostat_eta", NAME),
     unused("repeat_last_n", "integer", NAME, "penalties look at the whole completion."),
-    unused("penalize_newline", "boolean", NAME, "It no longer has an effect in Ollama."),
+    unused("penalize_newline", "boolean", NAME, "it no longer has an effect in Ollama."),
     unused("num_keep", "integer", NAME, "a context that is full ends the completion."),
     unused("num_ctx", "integer", NAME, _AT_START),
     unused("num_batch", "integer", NAME, "the engine decides with every step."),

@@ -68,7 +68,7 @@ _SAMPLING: tuple[Parameter, ...] = (
 _COMMON: tuple[Parameter, ...] = (
     same(
         "model", "model", NAME,
-        help="The model, by default the first one. Where one model is served, every name is its, as in llama-server.",
+        help="The model, by default the first one. If there is only one model, any name means it, as in llama-server.",
     ),
     own(
         "n_predict", "integer", NAME,
