@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from onward.errors import ModelNameError
-from onward.models.hub import HubName, fetch
+from onward.models.hub import HubName, _CheckingFactory, fetch
 from tests.checkpoints.hugging_face import write_folder
 from tests.cli.terminal import COMMAND
 
@@ -196,8 +196,9 @@ def test_downloads_at_once_leave_the_library_as_it_was(tmp_path: Path) -> None:
     assert logger.level == before
 
 
-def test_a_client_that_a_program_makes_is_checked_and_remains_its_own() -> None:
-    """Also where the program says how to make it after the first download."""
+@pytest.mark.parametrize("was_used", [False, True], ids=["first", "used before"])
+def test_a_client_that_a_program_makes_is_checked_and_remains_its_own(was_used: bool) -> None:
+    """Also where the program says how to make it after the first download, and calls what made clients until then."""
     http = pytest.importorskip("huggingface_hub.utils._http")
     if not hasattr(http, "set_client_factory"):
         pytest.skip("huggingface_hub 0.x has another name for it")
@@ -205,7 +206,7 @@ def test_a_client_that_a_program_makes_is_checked_and_remains_its_own() -> None:
     made: list[Any] = []
 
     def factory() -> Any:
-        made.append(before())
+        made.append((_CheckingFactory(before) if was_used else before)())
         return made[-1]
 
     try:
