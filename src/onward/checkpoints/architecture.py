@@ -53,7 +53,7 @@ class Mixture:
     scale: float = 1.0
     """The weights are multiplied by it."""
     shared_feed_forward: int = 0
-    """Inner size of an expert that each token uses besides; 0: there is none."""
+    """Inner size of the expert that every token uses in addition; 0: there is none."""
     is_beside_dense: bool = False
     """Whether a layer with experts has a feed-forward layer as usual, too, and norms for either's result."""
 

@@ -205,7 +205,7 @@ _OF_IMAGES_TOO = {
 
 
 def reads_images(config: Config) -> bool:
-    """Return whether a model reads images, besides texts."""
+    """Return whether a model reads images as well as texts."""
     kind = config.get("model_type")
     return isinstance(kind, str) and kind in _OF_IMAGES_TOO and isinstance(config.get("text_config"), dict)
 

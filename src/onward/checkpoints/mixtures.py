@@ -29,7 +29,7 @@ _OF_GPT_OSS = re.compile(
     r"(?P<prefix>blk\.\d+\.ffn_)(?P<part>gate_up|down)_exps\.(?P<kind>inputs_first|codes|exponents|biases)"
 )
 _CODE_BYTES = 16
-"""Of a block of MXFP4, besides its exponent."""
+"""Of a block of MXFP4, without its exponent."""
 _EMPTY = np.empty(0, np.uint8)
 
 

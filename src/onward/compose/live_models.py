@@ -1,4 +1,5 @@
-"""The models of a server while it runs: loaded beside those that are served, and put in their place at once."""
+"""The models of a server while it runs: new ones are loaded while the others keep serving, then replace them at
+once."""
 
 from __future__ import annotations
 

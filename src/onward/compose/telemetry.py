@@ -31,7 +31,7 @@ MAX_WAITING, MAX_WAITING_BYTES = 8192, 64 << 20
 """Spans that wait to be sent; further ones are dropped and counted."""
 MAX_BATCH, MAX_BATCH_BYTES = 2048, 4 << 20
 SPAN_BYTES, LONG_TEXT = 1024, 64
-"""What a span takes beside texts of more characters than that."""
+"""What a span takes, not counting texts with more characters than that."""
 PAUSE_SECONDS = 1.0
 """Between two batches, unless many wait."""
 CREDENTIALS = tuple(f"OTEL_PYTHON_EXPORTER_OTLP_HTTP{signal}_CREDENTIAL_PROVIDER" for signal in ("", "_TRACES"))

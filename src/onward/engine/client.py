@@ -41,7 +41,7 @@ class CancelChoice(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Load an adapter, beside the model's weights. `adapter` is its id: a digest of its files. Jobs with it wait."""
+    """Load an adapter of the model. `adapter` is its id: a digest of its files. Jobs that use it wait."""
 
     adapter: str
     path: str

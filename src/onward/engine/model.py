@@ -105,7 +105,7 @@ class ModelRunner(Protocol):
 
 
 class AdapterLoader(Protocol):
-    """Loads adapters beside the weights of a model, which then computes rows of each with the same bits as alone. An
+    """Loads adapters of a model, which then computes rows of each with the same bits as alone. An
     adapter's id is a digest of its files."""
 
     def read(self, path: Path) -> tuple[str, object]:

@@ -244,8 +244,8 @@ class Scheduler:
 
 
 def prefill_budget(scheduler: Scheduler, pacer: PrefillPacer) -> int:
-    """Return how many prompt tokens the next step may compute. Where others run or wait, background jobs are not
-    computed beside their prompts, and the number of those that wait makes no step longer."""
+    """Return how many prompt tokens the next step may compute. If others run or wait, background jobs are not computed
+    in the same step as their prompts, and the number of waiting background jobs makes no step longer."""
     running = scheduler.running
     num_waiting = len(scheduler.admission) - len(scheduler.returning.suspended)
     urgent = _is_urgent(scheduler)

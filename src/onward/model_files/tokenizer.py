@@ -259,7 +259,7 @@ def _chat_template(stated: object) -> str:
 
 
 def _infill_tokens(stated: object, size: int) -> dict[str, int]:
-    """Return the ids that tokenizer_config.json states for infill tokens; what is no id there is left out."""
+    """Return the ids that tokenizer_config.json states for infill tokens, without values that are not ids."""
     found = stated if isinstance(stated, dict) else {}
     return {str(name): token for name, token in found.items() if type(token) is int and 0 <= token < size}
 

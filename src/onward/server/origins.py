@@ -105,7 +105,7 @@ def _name_in(authority: str) -> str | None:
 def _is_hidden_request_of_a_page(exchange: HttpExchange) -> bool:
     """Return whether a page of another site sent this without an Origin, as images and scripts are requested.
 
-    Links that a person follows are no such requests.
+    Links that a person follows are not such requests.
     """
     site = (exchange.header(b"sec-fetch-site") or "").lower()
     return site == "cross-site" and (exchange.header(b"sec-fetch-mode") or "").lower() != "navigate"

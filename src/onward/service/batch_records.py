@@ -10,7 +10,7 @@ from onward.service.grant import Grant
 from onward.service.records import LedgerRow
 
 PART_BYTES = 1_000_000
-"""Files are written and read in parts of this size."""
+"""Files are written and read in parts of this many bytes."""
 WINDOW_MS = 86_400_000
 """The completion window, 24 hours."""
 
@@ -28,7 +28,7 @@ class TryLater(Exception):
 
 
 class EngineLost(Exception):
-    """The engine has ended for good while it computed a line."""
+    """The engine ended for good while it was computing a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class BatchLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a line has come to: a line of the output, or else of the errors, and its tokens."""
+    """What a line resulted in: a line for the output file or for the error file, and its tokens."""
 
     data: bytes
     is_output: bool
@@ -116,7 +116,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a line has come to, its row in the ledger if it was computed, and what it had reserved of its key's
+    """What a line resulted in, its row in the ledger if it was computed, and what it had reserved of its key's
     limits."""
 
     result: Result

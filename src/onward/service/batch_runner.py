@@ -44,7 +44,7 @@ POLL_SECONDS = 0.5
 RETRY_SECONDS = 1.0
 """How long a line waits that the engine does not take now, and a result that the database does not take."""
 PAUSE_SECONDS = 20.0
-"""How long the lines of a key wait whose budget is spent, before it is looked at again."""
+"""How long the lines of a key wait whose budget is spent, before it is checked again."""
 
 
 class BatchDialect(Checks, Protocol):
@@ -96,14 +96,14 @@ class BatchRunner:
         """Until when the lines of a key wait."""
         self._validating: asyncio.Task[None] | None = None
         self._may_hold_more = False
-        """Whether lines may be noted as running here that do not."""
+        """Whether the database may say that lines run here which do not."""
 
     @property
     def num_running(self) -> int:
         return len(self._running)
 
     def wake(self) -> None:
-        """There is something new to do."""
+        """Set when there is something new to do."""
         self._tended = float("-inf")
         self._wake.set()
 
@@ -135,7 +135,7 @@ class BatchRunner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _tend(self) -> None:
-        """Look at all batches that have not ended: which are worked on, which end."""
+        """Decide which of the batches that have not ended are worked on, and which end."""
         now, face = self._desk.now_ms, self._desk.face
         held = None if not self._may_hold_more else set(self._running)
 

@@ -86,8 +86,8 @@ class BatchStore:
 
     @asynccontextmanager
     async def receiving(self, key_id: str, limits: Limits) -> AsyncIterator[Receiving]:
-        """Receive a file within the block. What has arrived of one that was not finished there is deleted, at the
-        latest when the database answers again."""
+        """Receive a file within the block. If it is not finished there, what has arrived is deleted, at the latest when
+        the database answers again."""
         await self._desk.check_disk(0)
         receiving = Receiving(self._desk, key_id, limits)
         try:
@@ -99,7 +99,7 @@ class BatchStore:
 
 
 class Receiving:
-    """One file on its way into the store. It exists for nobody before `finish`."""
+    """A file that is being received. Nobody sees it before `finish`."""
 
     def __init__(self, desk: Desk, key_id: str, limits: Limits) -> None:
         self._desk = desk
@@ -125,13 +125,13 @@ class Receiving:
             raise StorageFull(self._limits.stored_bytes, stored)
 
     async def finish(self, purpose: str, filename: str, seconds: int) -> StoredFile:
-        """Return the whole file, which lives for so long."""
+        """Return the complete file, which is kept for so long."""
         expires_ms = self._created_ms + 1000 * seconds
         stored = await self._desk.transact(
             lambda connection: finish_upload(connection, self._id, purpose, filename, expires_ms), self._key_id
         )
         if stored is None:
-            raise Overloaded("The database lost sight of this server while it received the file. Send it again.")
+            raise Overloaded("The database considered this server dead while it was receiving the file. Send it again.")
         return stored
 
     def discard(self) -> None:

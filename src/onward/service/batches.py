@@ -106,8 +106,8 @@ def start(connection: Connection, batch: StoredBatch, model: str, num_lines: int
 
 
 def finish(connection: Connection, batch: StoredBatch, status: str, now_ms: int) -> bool:
-    """Let a batch of which no line waits or runs go on to its end: the end of a completed one is finalized first, then
-    it has its files. Returns whether it went on."""
+    """Advance a batch of which no line waits or runs towards its end: a completed one is finalized first, then gets its
+    files. Returns whether its status changed."""
     states = counts_by_state(connection, batch.id)
     if any(state not in (OUTPUT, ERROR) for state in states):
         return False

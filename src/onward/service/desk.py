@@ -53,7 +53,7 @@ class Desk:
         self._writer.ensure(run, key_id)
 
     async def look_up(self, run: Callable[[Connection], T]) -> T:
-        """Return what an operation reads, on a thread, beside those that write. Raises Overloaded where the database is
+        """Return what an operation reads, on a thread, while others may write. Raises Overloaded if the database is
         away."""
 
         def read() -> T:

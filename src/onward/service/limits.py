@@ -189,7 +189,7 @@ def _refilled(level: int | None, limit: int | None, elapsed_ms: int) -> int | No
 
 
 def _spent(limits: Limits, usage: KeyUsage, tokens: int, cost: int, now_ms: int) -> Refusal | None:
-    """Return which budget of a day or month does not suffice, first those that waiting does not cure."""
+    """Return which daily or monthly budget does not suffice, first those for which waiting does not help."""
     budgets: tuple[tuple[Cause, int | None, int, int, int | None], ...] = (
         ("cost_per_month", limits.cost_per_month, usage.month_cost, cost, None),
         ("cost_per_day", limits.cost_per_day, usage.day_cost, cost, None),

@@ -21,7 +21,7 @@ WAITING, RUNNING, OUTPUT, ERROR = range(4)
 SUSPECT_LOSSES = 2
 """A line that ran at so many deaths of servers may be their cause: it is computed alone."""
 _IS_SUSPECT = text("losses >= 2")
-"""As the index of suspects has it: literally."""
+"""A literal, as in the condition of the index of suspects."""
 MAX_STRIKES = 3
 """After so many deaths while a line ran alone it is not tried again."""
 

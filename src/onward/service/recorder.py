@@ -79,7 +79,7 @@ class Recorder:
                 self._spool.drop([entry.row for entry in entries])
             elif isinstance(problem, DatabaseAway):
                 self._is_away(str(problem))
-            elif len(entries) > 1:  # one of them is to blame
+            elif len(entries) > 1:  # one of them is the cause
                 for entry in entries:
                     self._write([entry])
 

@@ -55,7 +55,7 @@ def storage_refused(limit: int, stored: int) -> RateLimited:
 
 
 def _quota(refusal: Refusal) -> RateLimited:
-    """Return the error of a budget that is used up, which waiting does not cure soon."""
+    """Return the error of a budget that is used up, for which waiting does not help soon."""
     period = "month" if refusal.cause.endswith("month") else "day"
     if refusal.cause.startswith("cost"):
         code, what = "project_spend_limit_exceeded", "spend limit"

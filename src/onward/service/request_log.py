@@ -1,5 +1,5 @@
 """What requests asked and what they got, where an operator wants it kept: in files of a folder, by key and day, or in
-the database. Off by default. It is no ledger: what cannot be written is lost, and the server's log says so."""
+the database. Off by default. It is not a ledger: what cannot be written is lost, and the server's log says so."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from onward.service.limits import KeyUsage, Refusal, Reservation, bill, reserve,
 from onward.service.tables import FACES, RESERVATIONS, USAGE_NAMES, USAGES
 
 DEAD_FACE_MS = 20_000
-"""A server that was not seen for this long is dead, or cut off: what it has reserved is free again. What it has served
-nevertheless is billed as soon as it can say so."""
+"""A server that was not seen for this long is considered dead, and what it had reserved is released. If it was only cut
+off, what it served meanwhile is billed when it is connected again."""
 
 # Statements with parameters are made once: making one takes longer than running it.
 _READ_USAGE = select(USAGES).where(USAGES.c.key_id == bindparam("key"))
@@ -24,7 +24,8 @@ _FREE = delete(RESERVATIONS).where(RESERVATIONS.c.id == bindparam("request"))
 
 
 def read_usage(connection: Connection, key_id: str, *, locks: bool = False) -> KeyUsage:
-    """Return what a key has used; nothing for one that was forgotten meanwhile. `locks`: until the transaction ends."""
+    """Return what a key has used; nothing for one that was forgotten meanwhile. `locks`: lock the row until the
+    transaction ends."""
     row = connection.execute(_LOCK_USAGE if locks else _READ_USAGE, {"key": key_id}).mappings().first()
     return KeyUsage() if row is None else KeyUsage(**{name: row[name] for name in USAGE_NAMES})
 
@@ -66,8 +67,8 @@ def settle_request(
     *,
     is_batch: bool = False,
 ) -> KeyUsage:
-    """Replace a request's reservation by what was billed. Where it is gone (its server was taken for dead, or the
-    database was away when it began), what was billed is added."""
+    """Replace a request's reservation by what was billed. If it is gone (its server was considered dead, or the
+    database was away when the request started), what was billed is added."""
     usage = read_usage(connection, grant.id, locks=True)
     found = connection.execute(_FIND, {"request": request_id}).first()
     if found is None:
@@ -81,7 +82,8 @@ def settle_request(
 
 
 def beat(connection: Connection, face: str, grants: dict[str, Grant], now_ms: int) -> int:
-    """State that a server lives, and free what dead ones have reserved. Returns the number of reservations freed."""
+    """Record that a server is alive, and release what dead ones have reserved. Returns the number of released
+    reservations."""
     seen = connection.execute(update(FACES).where(FACES.c.id == face).values(seen_ms=now_ms))
     if not seen.rowcount:
         connection.execute(insert(FACES).values(id=face, seen_ms=now_ms))
@@ -90,7 +92,7 @@ def beat(connection: Connection, face: str, grants: dict[str, Grant], now_ms: in
 
 
 def leave(connection: Connection, face: str, grants: dict[str, Grant], now_ms: int) -> int:
-    """Free what a server has reserved, and forget the server. Returns the number of reservations."""
+    """Release what a server has reserved, and forget the server. Returns the number of reservations."""
     query = select(RESERVATIONS).where(RESERVATIONS.c.face == face).order_by(RESERVATIONS.c.key_id)
     rows = connection.execute(query).all()
     for row in rows:

@@ -27,13 +27,13 @@ log = logging.getLogger("onward.service")
 TICK_SECONDS = 0.05
 """How often the counts of running requests are written: half of what a killed server may leave uncounted."""
 ADOPT_SECONDS = 10.0
-"""How often files of servers that have died are looked for."""
+"""How often this server looks for files of servers that have died."""
 RETRY_SECONDS = 1.0
-"""How soon a file that cannot be written is tried again."""
+"""How long to wait before writing to a failing file is tried again."""
 MAX_ROWS = 100_000
 """Rows that may wait for the database."""
 MIN_REWRITE_BYTES = 4_000_000
-"""A file that has grown by this is written anew, with what is still needed of it."""
+"""A file that has grown by this is rewritten without what is no longer needed."""
 
 
 class Spool:

@@ -51,7 +51,7 @@ CLOSE_SECONDS = 5.0
 BEAT_MS = 5_000
 FORGET_SECONDS = 600.0
 FORGOTTEN_ROWS = 1000
-"""How many old rows one transaction deletes: requests wait for it."""
+"""How many old rows one transaction deletes; requests wait for it."""
 FULL = "The database does not answer, and no more requests can be written down. Retry later."
 
 
@@ -197,7 +197,8 @@ class Team:
         return self._take(revision, keys)
 
     def _look(self) -> Callable[[Connection], tuple[int, list[StoredKey] | None]]:
-        """Return an operation that reads the keys if they have changed. Now and then it says that this server lives."""
+        """Return an operation that reads the keys if they have changed. From time to time it also records that this
+        server is alive."""
         known, face, grants, now = self._revision, self.face, self._grants, self._store.clock()
         beats = abs(now - self._beaten_ms) >= BEAT_MS
         if beats:
@@ -312,7 +313,7 @@ class Team:
             self._recorder.record(entry)
 
     def release(self, admitted: Admitted) -> None:
-        """Free what a request reserved that was not computed after all."""
+        """Release the reservation of a request that was not computed after all."""
         grant, now = admitted.grant, self._store.clock()
         self._usages[grant.id] = settle(grant.limits, self._usage_of(grant), admitted.reservation, 0, 0, now)
         if admitted.is_stored:
@@ -380,7 +381,7 @@ class Team:
             self._recorder.record_ended()
 
     def close(self) -> None:
-        """Free what is reserved, and end. Blocks for some seconds at most."""
+        """Release what is reserved, and close. Blocks for some seconds at most."""
         self._recorder.flush()
         grants, now = self._grants, self._store.clock()
         self._writer.submit(lambda connection: leave(connection, self.face, grants, now), "\uffff")

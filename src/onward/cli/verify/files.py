@@ -47,7 +47,8 @@ class _Result(msgspec.Struct):
 
     @property
     def is_of_invalid_line(self) -> bool:
-        """Whether `onward batch run` says of a line of the input that it is no request: its error names the line."""
+        """Whether this is how `onward batch run` reports that a line of the input is not a request: its error names the
+        line."""
         return self.response is None and isinstance((self.error or {}).get("line"), int)
 
 

@@ -1,4 +1,4 @@
-"""LoRA adapters beside the weights of a model: each has a tape of its own, which shares everything with the base's but
+"""LoRA adapters of a model: each has a tape of its own, which shares everything with the base's but
 the adapter's own matrices."""
 
 from __future__ import annotations
