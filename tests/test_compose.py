@@ -26,6 +26,7 @@ from onward.runtimes.toy.model import ToyModel
 from onward.sampling import kernels, self_test
 from onward.sampling.self_test import run_self_test
 from onward.settings import OPENAI_NAMES, Settings, model_named
+from tests.examples import slow_but
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_models_are_closed_if_a_later_one_fails_to_load(tmp_path: Path, closed: 
     assert len(closed) == 1
 
 
-@pytest.mark.parametrize("process", ["off", "on"])
+@pytest.mark.parametrize("process", slow_but(["off"], ["off", "on"]))
 def test_engines_are_stopped_if_a_later_model_cannot_be_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: Literal["off", "on"]
 ) -> None:

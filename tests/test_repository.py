@@ -21,6 +21,7 @@ from onward.compose import telemetry
 from onward.server import app, run
 from onward.service import team
 from onward.settings import CONFIG_ENVIRONMENT, PREFIX_CACHE_SAVE_SECONDS, options
+from tests.tables import each_row
 
 ROOT = Path(__file__).parent.parent
 YAML_FILES = sorted([*ROOT.glob(".github/**/*.yml"), ROOT / ".pre-commit-config.yaml"])
@@ -266,3 +267,17 @@ def test_the_files_of_licences_exist_and_the_notice_names_whose_formats_are_foll
     notice = read("NOTICE")
     assert all(name in notice for name in ("SentencePiece", "Darts-clone", "ggml", "DRY"))
     assert all((ROOT / path).exists() for path in re.findall(r"\b(?:src|tests)/[\w/.]+\w", notice))
+
+
+def test_a_wrong_row_of_a_table_is_named_and_the_others_are_tried() -> None:
+    tried = []
+
+    @each_row(("number", "double"), [(1, 2), (2, 5), (3, 6), (4, 9)])
+    def table(number: int, double: int) -> None:
+        tried.append(number)
+        assert 2 * number == double
+
+    with pytest.raises(ExceptionGroup, match="2 of 4 rows are wrong") as caught:
+        table()
+    assert tried == [1, 2, 3, 4]
+    assert [error.__notes__ for error in caught.value.exceptions] == [["row: 2, 5"], ["row: 4, 9"]]

@@ -16,6 +16,7 @@ from onward.completions.request import CompletionRequest
 from onward.settings import options
 from tests.api.served import post, toy_app
 from tests.server.fakes import Call, in_loop
+from tests.tables import each_row
 
 TESTS = {name: import_module(f"tests.api.test_{name.replace('-', '_')}") for name in DIALECTS}
 OWN = {name: test.OWN_FIELDS for name, test in TESTS.items()}
@@ -29,15 +30,15 @@ def flat(rows: Iterator[Parameter]) -> Iterator[Parameter]:
 
 
 ROWS = [
-    pytest.param(dialect, row, id=f"{route.path}-{row.name}")
+    (dialect, route.path, row)
     for dialect, routes in DIALECTS.items()
     for route in routes
     for row in flat(iter((route.body or {}).values()))
 ]
 
 
-@pytest.mark.parametrize(("dialect", "row"), ROWS)
-def test_a_field_acts_or_says_why_not(dialect: str, row: Parameter) -> None:
+@each_row(("dialect", "path", "row"), ROWS, ids=lambda value: getattr(value, "name", value))
+def test_a_field_acts_or_says_why_not(dialect: str, path: str, row: Parameter) -> None:
     assert row.kind == "object" or row.kind in CHECKS
     assert row.help.endswith(".") and row.dialect is not None
     if row.field is not None:

@@ -20,6 +20,7 @@ from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, FEED_FORWARD, HEADS, HIDDEN, KV_HEADS, tiny
 from tests.models.doors import refusal, scores, shown
 from tests.models.tokenizer_files import byte_level, model_with
+from tests.tables import each_row
 
 COMMON = (
     "context_length", "embedding_length", "embedding_length_out", "attention.causal", "pooling_type",
@@ -92,7 +93,7 @@ def model(folder: Path, name: str = "llama", **changed: Any) -> Path:
     return write_gguf(folder / "m.gguf", metadata, kept)
 
 
-@pytest.mark.parametrize("architecture", READ)
+@each_row("architecture", READ)
 def test_each_key_that_llama_cpp_reads_has_a_role_and_only_one(architecture: str) -> None:
     for key in (*COMMON, *READ[architecture]):
         used = key in metadata_keys.USED | metadata_keys.USED_BY[architecture]

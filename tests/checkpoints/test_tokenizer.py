@@ -15,6 +15,7 @@ from onward.errors import CheckpointError
 from onward.model_files.tokenizer import HuggingFaceTokenizer, TokenizerContent
 from tests.checkpoints.making import letters_tokenizer
 from tests.models.tokenizer_files import merged_lines
+from tests.tables import each_row
 
 ARCHITECTURE = {"general.architecture": "llama"}
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -92,7 +93,7 @@ def test_all_ends_of_a_turn_end_a_text() -> None:
     assert found.end_tokens == {3, found.token_id("<|end|>")}
 
 
-@pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
+@each_row("name", sorted(PRE_TOKENIZERS))
 def test_every_rule_cuts_text_and_loses_none(name: str) -> None:
     letters = letters_tokenizer()
     letters["tokenizer.ggml.pre"] = name

@@ -27,6 +27,13 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries again, and asks a server again, at once."""
+    monkeypatch.setattr("onward.cli.source.transport.INITIAL_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr("onward.cli.batch.remote.POLL_SECONDS", 0.01)
+
+
 def runner() -> CliRunner:
     """A runner that keeps standard output and standard error apart: click does so by itself from 8.2 on."""
     options: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}

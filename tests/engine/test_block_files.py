@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from onward.engine import block_files
 from onward.engine.block_files import (
@@ -22,19 +20,20 @@ from onward.engine.block_files import (
     Missing,
     Unusable,
     family_of,
-    file_bytes,
     forget,
     next_key,
     root_key,
 )
 from onward.engine.block_files import usage as usage_of
-from onward.engine.prefix_tree import PackedScores, pack
+from onward.engine.prefix_tree import pack
 from onward.private_files import private_folder
 from onward.sampling.outputs import Sampled
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
-BLOCK = 1000
-FILE = file_bytes(BLOCK, None)
+from .block_writing import BLOCK, FILE, content, get, has, key_of, opened, put, whole
+
+ROOT = Path(__file__).parents[2]
+WRITER = (sys.executable, "-m", "tests.engine.block_writing")
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
 
 
@@ -43,43 +42,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def opened(folder: Path, max_bytes: int = 1 << 20) -> BlockFiles:
-    return BlockFiles(folder, max_bytes, BLOCK)
-
-
-def key_of(number: int) -> bytes:
-    return next_key(root_key("model", ""), [number])
-
-
-def content(number: int) -> list[NDArray[np.uint8]]:
-    data = np.random.default_rng(number).integers(0, 256, BLOCK, np.uint8)
-    return [data[:300].copy(), data[300:].copy()]
-
-
-def put(files: BlockFiles, number: int, scores: PackedScores | None = None, ns: int = 10**18) -> int:
-    return files.write(key_of(number), content(number), scores, ns + number, files.word)
-
-
-def get(files: BlockFiles, number: int) -> tuple[bytes, PackedScores | None]:
-    parts = [np.zeros(300, np.uint8), np.zeros(700, np.uint8)]
-    scores = files.read(key_of(number), parts)
-    return b"".join(part.tobytes() for part in parts), scores
-
-
-def whole(number: int) -> bytes:
-    return b"".join(part.tobytes() for part in content(number))
-
-
 def only_file(folder: Path) -> Path:
     (path,) = folder.glob("*.kv")
     return path
-
-
-def has(files: BlockFiles, number: int) -> bool:
-    try:
-        return get(files, number)[0] == whole(number)
-    except Unusable:
-        return False
 
 
 @pytest.mark.parametrize("top", [0, 1, 3])
@@ -251,49 +216,15 @@ def test_two_servers_share_a_folder(folder: Path) -> None:
         get(two, 1)
 
 
-def write_many(folder: Path, first: int) -> None:
-    block_files.MIN_FREE_BYTES = 0
-    files = BlockFiles(folder, 30 * FILE, BLOCK)
-    for number in range(first, first + 60):
-        put(files, number % 40)
-        for other in range(0, 40, 7):
-            try:
-                data, _ = get(files, other)
-            except Unusable:
-                continue
-            assert data == whole(other)
-
-
 def test_processes_that_write_and_remove_the_same_blocks_read_whole_ones(folder: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=write_many, args=(folder, first)) for first in (0, 13)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
+    processes = [subprocess.Popen([*WRITER, "some", folder, first], cwd=ROOT) for first in ("0", "13")]
+    assert [process.wait(PATIENCE_SECONDS) for process in processes] == [0, 0]
     assert all(get(opened(folder), number)[0] == whole(number) for number in range(40) if has(opened(folder), number))
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from onward.engine import block_files
-from tests.engine.test_block_files import *
-block_files.MIN_FREE_BYTES = 0
-files = opened(Path(sys.argv[1]), 50 * FILE)
-print("ready", flush=True)
-number = 0
-while True:
-    put(files, number % 30)
-    number += 1
-    files.drop([key_of((number + 7) % 30)])
-"""
 
 
 def test_whatever_a_killed_process_leaves_is_whole_or_a_miss(folder: Path) -> None:
     for _ in range(3):
-        process = subprocess.Popen([sys.executable, "-c", KILLED, str(folder)], stdout=subprocess.PIPE)
+        process = subprocess.Popen([*WRITER, "endless", folder], cwd=ROOT, stdout=subprocess.PIPE)
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         wait_for(lambda: list(folder.glob("*.kv")))
         process.kill()

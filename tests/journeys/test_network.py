@@ -197,6 +197,7 @@ def test_a_package_index_is_named_without_its_password(
 def test_a_password_in_a_base_url_is_not_shown(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(error(404, "Unknown request URL.", "unknown_url")) as server:
         monkeypatch.setenv("ONWARD_BASE_URL", address.format(server.url.split("/")[2]))
+        monkeypatch.setattr("onward.cli.source.transport.INITIAL_DELAY_SECONDS", 0.01)
         for arguments in (("models", "list", "--debug"), ("completions", "create", "x", "-m", "m")):
             result = onward(*arguments)
             assert result.exit_code in (2, 3, 4)

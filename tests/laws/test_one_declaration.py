@@ -16,6 +16,7 @@ from onward.api.openapi import openapi
 from onward.api.parameter import Parameter, Profile
 from onward.cli.commands import completions
 from onward.server.app import ROUTES
+from tests.tables import each_row
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "parameters.md"
 PROFILES: list[Profile] = ["strict", "default", "lenient"]
@@ -93,7 +94,7 @@ def test_law_7_the_schema_of_each_profile_has_the_names_types_defaults_and_limit
             assert schema["type"] == ([row.kind, "null"] if nullable else row.kind)
 
 
-@pytest.mark.parametrize(("path", "row"), ROWS, ids=lambda each: ".".join(each) if isinstance(each, tuple) else "")
+@each_row(("path", "row"), ROWS, ids=lambda each: ".".join(each) if isinstance(each, tuple) else "")
 def test_law_7_the_reference_page_agrees_with_the_schemas(path: tuple[str, ...], row: Parameter) -> None:
     shown = reference()[path]
     schema, strict = properties("default")[path], properties("strict").get(path)
@@ -128,7 +129,7 @@ def test_law_7_the_reference_page_has_no_other_fields() -> None:
     assert set(reference()) == {path for path, _ in ROWS}
 
 
-@pytest.mark.parametrize(("path", "row"), ROWS, ids=lambda each: ".".join(each) if isinstance(each, tuple) else "")
+@each_row(("path", "row"), ROWS, ids=lambda each: ".".join(each) if isinstance(each, tuple) else "")
 def test_law_7_the_flags_agree_with_the_schema(path: tuple[str, ...], row: Parameter) -> None:
     if row.kind == "link":
         assert path not in flags()

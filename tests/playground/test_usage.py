@@ -28,7 +28,7 @@ from onward.service.store import open_store
 from tests.parity.ledger import ADMIN, DAY, MIDNIGHT
 from tests.playground.pages import PHONE, Playground, open_context, violations
 from tests.processes import served
-from tests.service.test_ledger import EMPTY
+from tests.service.spool_rows import EMPTY
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -11,11 +11,12 @@ from onward.server.addresses import MAX_HOPS, TrustedProxies
 from onward.server.app import make_app
 from onward.server.connection import server_config
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
+from tests.tables import each_row
 
 PROXIES = TrustedProxies(["10.0.0.0/8", "fd00::/8", "192.0.2.1/32"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("peer", "headers", "client"),
     [
         ("10.0.0.1", ["203.0.113.9"], "203.0.113.9"),

@@ -13,7 +13,7 @@ from onward.server.organization import BAD_TOKEN
 from onward.service.ledger import write_row
 from tests.server.fakes import Call, settings
 from tests.server.test_running_team import Served, serving
-from tests.service.test_ledger import EMPTY
+from tests.service.spool_rows import EMPTY
 
 DAY = 86_400
 MIDNIGHT = 20_000 * DAY

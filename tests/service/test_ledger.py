@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,19 +18,8 @@ from onward.service.records import LedgerRow, Question, edges
 from onward.service.store import Store
 from onward.service.tables import REQUESTS
 
+from .spool_rows import EMPTY
 from .test_reservations import begin, new_grant, usage_of
-
-NOTHING: dict[str, Any] = dict.fromkeys(
-    (
-        *("prompt_tokens", "cached_tokens", "completion_tokens", "computed_tokens", "delivered_tokens"),
-        *("prompt_cost", "completion_cost", "first_token_ms"),
-    ),
-    0,
-)
-EMPTY = LedgerRow(
-    id="", started_ms=0, ended_ms=0, key_id="k", key_name="", model="m", fingerprint="", route="", seed="",
-    finish_reasons="", status=200, **NOTHING,
-)  # fmt: skip
 
 
 def write(store: Store, row: LedgerRow, grant: Grant | None = None, reservation: str | None = None) -> None:

@@ -26,7 +26,8 @@ from onward.service.writer import Writer
 from tests.server.fakes import in_loop, skip
 from tests.waiting import until
 
-from .test_ledger import EMPTY, count
+from .spool_rows import EMPTY
+from .test_ledger import count
 from .test_reservations import begin, new_grant, reserved, usage_of
 
 

@@ -14,53 +14,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from onward.errors import SetupError
 from onward.service import spool as spool_module
 from onward.service.spool import Spool
-from onward.service.spool_file import SpoolEntry, SpoolFile, SpoolProgress, read_entries
+from onward.service.spool_file import SpoolEntry, SpoolFile, read_entries
 from tests.examples import examples
 from tests.server.fakes import in_loop
 from tests.waiting import until, wait_for
 
-from .test_ledger import EMPTY
-
-VICTIM = """
-import asyncio, sys, time
-from msgspec.structs import replace
-from pathlib import Path
-from typing import Any
-from onward.service.spool import Spool
-from tests.service.test_spool import entry, running
-spool = Spool(Path(sys.argv[1]), "victim")
-counts = [1]
-spool.begin(running("runs", counts))
-spool.begin(running("ends", counts))
-spool.end(entry("ends", completion_tokens=9))
-spool.end(done := entry("done"))
-spool.drop([done.row])
-asyncio.run(spool.flushed())
-counts[0] = 7
-asyncio.run(spool.flushed())
-print("ready", flush=True)
-time.sleep(60)
-"""
-
-
-def entry(id: str, **given: Any) -> SpoolEntry:
-    return SpoolEntry(replace(EMPTY, id=id, **given), "key_1", "reserved")
-
-
-def running(id: str, counts: list[int]) -> SpoolEntry:
-    """A running request: `counts` has the tokens of its completion."""
-
-    def progress() -> SpoolProgress:
-        return (5, 200, 3, 0, counts[0], counts[0], counts[0], 1, 0, 0, "")
-
-    found = entry(id)
-    found.progress = progress
-    return found
+from .spool_rows import entry, running
 
 
 class SteppedSpool(Spool):
@@ -93,7 +56,8 @@ def files(folder: Path) -> list[str]:
 
 def test_the_next_server_adopts_what_a_killed_one_left(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
-    victim = subprocess.Popen([sys.executable, "-c", VICTIM, str(folder)], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "tests.service.spool_rows", str(folder)]
+    victim = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
     assert victim.stdout is not None and victim.stdout.readline() == "ready\n"
     other = Spool(folder, "other")
     assert other.ended() == [] and files(folder) == ["other", "victim"], "a living server keeps its file"

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from onward.service.records import LedgerRow
 from onward.service.spool_file import PROGRESS, SpoolEntry, lines, read_entries
 
-from .test_ledger import EMPTY
+from .spool_rows import EMPTY
 
 IDS = st.sampled_from("abc")
 OPERATIONS = st.lists(

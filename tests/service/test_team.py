@@ -27,7 +27,7 @@ from tests.waiting import until
 
 from .conftest import Clock
 from .databases import BreakingStore
-from .test_ledger import EMPTY
+from .spool_rows import EMPTY
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 
 from onward.api.openai.decode import check_request
 from onward.errors import InvalidRequest
+from tests.tables import each_row
 
 from .refuse import TEXT, at, content, refuse
 
@@ -13,7 +14,7 @@ INT64_MAX = 2**63 - 1
 CONTENT_FORMS = "one of a string or array of objects"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("prompt", "path", "expected", "got"),
     [
         ([1, "a"], "prompt[1]", "an integer", "a string"),
@@ -40,7 +41,7 @@ def test_the_error_of_a_mixed_prompt_locates_the_value(prompt: object, path: str
     assert (error.param, error.code) == (path, "invalid_type")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("prediction", "path", "rest", "code"),
     [
         ({}, ".type", "", "missing_required_parameter"),

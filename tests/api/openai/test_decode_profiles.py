@@ -11,6 +11,7 @@ from onward.api.parameter import Profile
 from onward.completions.request import CompletionRequest
 from onward.errors import InvalidRequest
 from tests.api.openai.decoding import decode_request
+from tests.tables import each_row
 
 EXTENSIONS = [row for row in PARAMETERS if row.origin == "extension"]
 
@@ -19,7 +20,7 @@ def decode(profile: Profile, body: dict[str, object]) -> CompletionRequest:
     return decode_request(json.dumps(body).encode(), profile=profile)
 
 
-@pytest.mark.parametrize("row", EXTENSIONS, ids=lambda row: row.name)
+@each_row("row", EXTENSIONS, ids=lambda row: row.name)
 def test_strict_rejects_extensions(row: object) -> None:
     name, example = row.name, row.example  # type: ignore[attr-defined]
     with pytest.raises(InvalidRequest) as caught:

@@ -6,6 +6,7 @@ import pytest
 
 from onward.api.openai.decode import check_request
 from onward.errors import InvalidRequest
+from tests.tables import each_row
 
 from .refuse import at, refuse
 
@@ -13,7 +14,7 @@ INT64_MAX = 2**63 - 1
 PROMPT_FORMS = "one of a string, array of strings, array of integers, or array of integer arrays"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b"",
@@ -138,7 +139,7 @@ WRONG_TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "expected", "value", "got"), WRONG_TYPES, ids=str)
+@each_row(("path", "expected", "value", "got"), WRONG_TYPES, ids=str)
 def test_the_error_of_a_wrong_type_names_the_expected_type(path: str, expected: str, value: object, got: str) -> None:
     error = refuse(at(path, value))
     assert error.message == f"Invalid type for '{path}': expected {expected}, but got {got} instead."
@@ -183,7 +184,7 @@ ABOVE = [
 ]
 
 
-@pytest.mark.parametrize(("path", "noun", "minimum", "value"), BELOW, ids=str)
+@each_row(("path", "noun", "minimum", "value"), BELOW, ids=str)
 def test_the_error_of_a_value_below_the_minimum_names_the_minimum(
     path: str, noun: str, minimum: float, value: object
 ) -> None:
@@ -193,7 +194,7 @@ def test_the_error_of_a_value_below_the_minimum_names_the_minimum(
     assert (error.param, error.code) == (path, f"{noun}_below_min_value")
 
 
-@pytest.mark.parametrize(("path", "noun", "maximum", "value"), ABOVE, ids=str)
+@each_row(("path", "noun", "maximum", "value"), ABOVE, ids=str)
 def test_the_error_of_a_value_above_the_maximum_names_the_maximum(
     path: str, noun: str, maximum: float, value: object
 ) -> None:
@@ -203,7 +204,7 @@ def test_the_error_of_a_value_above_the_maximum_names_the_maximum(
     assert (error.param, error.code) == (path, f"{noun}_above_max_value")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "code"),
     [
         ({"prompt": "\ud800"}, "invalid_unicode"),

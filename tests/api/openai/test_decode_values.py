@@ -12,6 +12,7 @@ from onward.api.openai.decode import check_request
 from onward.completions import request as request_module
 from onward.completions.request import CompletionRequest
 from tests.api.openai.decoding import decode_request
+from tests.tables import each_row
 
 INT64_MAX = 2**63 - 1
 PREDICTION = {"type": "content", "content": "a b"}
@@ -98,14 +99,14 @@ ACCEPTED = [
 ]
 
 
-@pytest.mark.parametrize(("field", "sent", "held"), ACCEPTED, ids=str)
+@each_row(("field", "sent", "held"), ACCEPTED, ids=str)
 def test_a_valid_value_is_in_the_request(field: str, sent: object, held: object) -> None:
     request = decode(**{field: sent})
     assert getattr(request, field) == held
     assert type(getattr(request, field)) is type(held)
 
 
-@pytest.mark.parametrize(("field", "sent", "held"), ACCEPTED, ids=str)
+@each_row(("field", "sent", "held"), ACCEPTED, ids=str)
 def test_a_value_changes_no_other_field(field: str, sent: object, held: object) -> None:
     expected = {"model": "m"} | {field: held}
     assert decode(**{field: sent}) == CompletionRequest(**expected)  # type: ignore[arg-type]
@@ -153,7 +154,7 @@ def test_the_names_of_the_token_limit_have_a_precedence(fields: dict[str, object
     assert decode(**fields).max_tokens == limit
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sent", "held"),
     [
         ({"no_stop_trim": True}, {"include_stop_str_in_output": True}),
@@ -210,7 +211,7 @@ def test_an_order_of_text_generation_webui_lets_all_samplers_act(last: bool) -> 
     assert list(samplers[: len(first)]) == first and (samplers[-1] == "temperature") == last
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields",
     [
         {"n": 2, "best_of": 2},

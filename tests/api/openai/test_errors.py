@@ -33,6 +33,7 @@ from onward.errors import (
     UnsupportedContentType,
     UnsupportedEncoding,
 )
+from tests.tables import each_row
 
 ENGINE = "application/json"
 GATEWAY = "application/json; charset=utf-8"
@@ -158,7 +159,7 @@ WORDS: list[tuple[RequestRejected, int, str | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fact", "status", "param", "words"), WORDS, ids=lambda value: type(value).__name__)
+@each_row(("fact", "status", "param", "words"), WORDS, ids=lambda value: type(value).__name__)
 def test_a_rejection_is_said_in_openais_words(
     fact: RequestRejected, status: int, param: str | None, words: str
 ) -> None:

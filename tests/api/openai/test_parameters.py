@@ -11,6 +11,7 @@ from onward.api.parameter import Parameter
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError
 from tests import samplers
+from tests.tables import each_row
 
 OPENAI = {
     "model", "prompt", "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n",
@@ -82,7 +83,7 @@ def test_the_strict_profile_has_only_openais_fields() -> None:
     assert set(TABLES["default"]) == set(TABLES["lenient"]) == set(BY_NAME)
 
 
-@pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)
+@each_row("row", PARAMETERS, ids=lambda row: row.name)
 def test_the_example_of_every_parameter_is_accepted_and_has_an_effect(row: Parameter) -> None:
     needs = NEEDS.get(row.name, {})
     request = check_request({"model": "m", **needs, row.name: row.example})
@@ -90,7 +91,7 @@ def test_the_example_of_every_parameter_is_accepted_and_has_an_effect(row: Param
     assert (request != plain) == (row.has_effect and row.kind not in ("fixed", "duration", "link"))
 
 
-@pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)
+@each_row("row", PARAMETERS, ids=lambda row: row.name)
 def test_null_is_the_default_of_every_optional_parameter(row: Parameter) -> None:
     fields = {"model": "m", row.name: None}
     if row.nullable:
@@ -100,7 +101,7 @@ def test_null_is_the_default_of_every_optional_parameter(row: Parameter) -> None
             check_request(fields)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@each_row("row", ROWS, ids=lambda row: row.name)
 def test_the_help_of_every_parameter_is_a_sentence(row: Parameter) -> None:
     assert row.help.endswith(".") and 15 < len(row.help) < 300
 

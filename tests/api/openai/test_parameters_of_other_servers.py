@@ -10,6 +10,7 @@ import pytest
 from onward.api.openai.decode import check_request
 from onward.api.openai.parameters import BY_NAME
 from onward.errors import InvalidRequest
+from tests.tables import each_row
 
 PATH = Path(__file__).parents[3] / "docs" / "fields.py"
 SPEC = importlib.util.spec_from_file_location("fields", PATH)
@@ -19,7 +20,7 @@ SPEC.loader.exec_module(fields)
 NAMES = sorted({name for names in fields.SERVERS.values() for name in names.split()})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_a_field_acts_or_is_refused_as_the_page_says(name: str) -> None:
     answer = fields.answer_to(name)
     if not answer.startswith("refused"):

@@ -16,6 +16,8 @@ from ...processes import served
 from ..conftest import onward
 from .test_run import records, write_input
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

@@ -338,6 +338,7 @@ def test_an_unknown_model_for_all_lines_ends_the_run() -> None:
     assert not Path("out.errors.jsonl").exists()
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_server_that_stays_lost_ends_the_run_and_can_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.cli.batch.patience.MAX_SILENCE_SECONDS", 0.0)
     write_input(3)
@@ -349,6 +350,7 @@ def test_a_server_that_stays_lost_ends_the_run_and_can_be_resumed(monkeypatch: p
     assert len(records()) == 3
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_server_that_was_never_reached_ends_the_run_at_once() -> None:
     write_input(3)
     with scripted(lambda server, connection: None) as server:
@@ -476,6 +478,7 @@ def test_a_line_that_a_server_fails_at_is_left_for_the_next_run(status: int, cod
     assert len(records()) == 3
 
 
+@pytest.mark.slow
 def test_waiting_is_noted_once() -> None:
     write_input(3)
     busy = error(503, "Busy.", retry_after_ms="1")

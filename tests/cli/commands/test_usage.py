@@ -12,7 +12,7 @@ from sqlalchemy import URL
 
 from onward.service.ledger import write_row
 from onward.service.store import open_store
-from tests.service.test_ledger import EMPTY
+from tests.service.spool_rows import EMPTY
 
 from ..conftest import onward
 

@@ -147,6 +147,7 @@ def test_white_space_around_a_key_is_not_sent(monkeypatch: pytest.MonkeyPatch) -
     assert server.requests[0].headers["authorization"] == "Bearer sk-1"
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_refused_connection_is_code_3() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -156,6 +157,7 @@ def test_a_refused_connection_is_code_3() -> None:
     assert "`onward serve`" in result.stderr and "leave out --base-url" in result.stderr
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_name_without_a_machine_is_code_3_in_a_clean_sentence() -> None:
     result = create(*ASK, "--base-url", "http://nosuch.invalid/v1")
     assert (result.exit_code, result.stdout) == (3, "")

@@ -6,11 +6,11 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.cli.verify.saved import Difference, Saved, first_difference
+from tests.tables import each_row
 
 LOGPROBS: dict[str, Any] = {
     "tokens": [" a", " fox"],
@@ -48,7 +48,7 @@ def cut(index: int, **fields: Any) -> Saved:
     return replace(changed(index, **{"finish_reason": None, **fields}), is_whole=False, usage=None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "expected"),
     [
         (saved(), None),
