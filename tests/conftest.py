@@ -35,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     openai = {name for name in os.environ if name.startswith("OPENAI_")}
     for name in {option.environment for option in options()} | {CONFIG_ENVIRONMENT} | openai:
         os.environ.pop(name, None)
+    # numpy's threads wait for each other on processors that other workers need: a seventh of what models' tests took
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
