@@ -18,9 +18,10 @@ from onward.cli.session import ServerConnection
 from onward.cli.source.base import ConnectionFailed, Document
 from onward.cli.source.http import HttpSource
 from onward.cli.source.stream import resume_window
-from tests.listening import served_here
-from tests.server.conftest import Process
-from tests.server.fakes import in_loop
+from onward.server.app import make_app
+from tests.listening import listening, served_here
+from tests.server.fakes import in_loop, settings
+from tests.server.served import compose
 from tests.waiting import until, wait_for
 
 from .cutting import cutting
@@ -32,10 +33,11 @@ HEAD_AND_ONE_EVENT = 800
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Process]:
-    process = Process("keep_alive=0.05", "resume_window=10")
-    yield process
-    process.end()
+def server() -> Iterator[str]:
+    """URL of a server with scripted answers, which keeps streams."""
+    given = settings(keep_alive=0.05, resume_window=10, access_log=False)
+    with listening(make_app(compose(given, print), given)) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +68,14 @@ def texts(documents: list[Document]) -> list[str]:
     return [document.value["choices"][0]["text"] for document in documents]
 
 
-def is_kept(server: Process, id: str) -> bool:
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def is_kept(server: str, id: str) -> bool:
     """Whether the server still works on a stream. Streams of other tests may be kept meanwhile."""
     try:
-        urllib.request.urlopen(f"{server.url}/v1/completions/{id}", timeout=60).close()
+        urllib.request.urlopen(f"{server}/v1/completions/{id}", timeout=60).close()
     except urllib.error.HTTPError as refused:
         assert refused.code == 404
         return False
@@ -77,9 +83,9 @@ def is_kept(server: Process, id: str) -> bool:
 
 
 @in_loop
-async def test_a_lost_connection_leaves_no_seam(server: Process) -> None:
-    whole = texts(await read(f"{server.url}/v1", STORY))
-    async with cutting(server.port, HEAD_AND_ONE_EVENT, HEAD_AND_ONE_EVENT) as proxy:
+async def test_a_lost_connection_leaves_no_seam(server: str) -> None:
+    whole = texts(await read(f"{server}/v1", STORY))
+    async with cutting(port_of(server), HEAD_AND_ONE_EVENT, HEAD_AND_ONE_EVENT) as proxy:
         assert texts(await read(proxy.url, STORY)) == whole
         assert proxy.methods[:2] == ["POST", "GET"]
 
@@ -89,7 +95,7 @@ async def test_law_a_stream_that_is_cut_again_and_again_is_the_whole_one(engine_
     fields = {"model": "toy", "prompt": ["Once", "upon a"], "n": 2, "logprobs": 2, "seed": 7, "max_tokens": 24}
     fields |= {"stream": True, "ignore_eos": True, "temperature": 1, "stream_options": {"include_usage": True}}
     whole = await read(f"{engine_server}/v1", fields)
-    async with cutting(int(engine_server.rpartition(":")[2]), *[2_000] * 200) as proxy:
+    async with cutting(port_of(engine_server), *[2_000] * 200) as proxy:
         pieces = await read(proxy.url, fields)
         assert proxy.num_connections > 6
     assert [_of_content(piece) for piece in pieces] == [_of_content(chunk) for chunk in whole]
@@ -104,25 +110,25 @@ def _of_content(chunk: Document) -> dict[str, Any]:
 
 
 @in_loop
-async def test_it_reconnects_until_the_server_answers(server: Process) -> None:
+async def test_it_reconnects_until_the_server_answers(server: str) -> None:
     slept: list[float] = []
-    async with cutting(server.port, HEAD_AND_ONE_EVENT, 0, 0, 0) as proxy:
+    async with cutting(port_of(server), HEAD_AND_ONE_EVENT, 0, 0, 0) as proxy:
         assert len(await read(proxy.url, STORY, slept)) == 3
     assert len(slept) == 3
 
 
 @in_loop
-async def test_it_gives_up_when_the_server_has_forgotten_the_stream(server: Process) -> None:
+async def test_it_gives_up_when_the_server_has_forgotten_the_stream(server: str) -> None:
     slept: list[float] = []
-    async with cutting(server.port, HEAD_AND_ONE_EVENT, *[0] * 100) as proxy:
+    async with cutting(port_of(server), HEAD_AND_ONE_EVENT, *[0] * 100) as proxy:
         with pytest.raises(ConnectionFailed, match="was lost before the response was complete"):
             await read(proxy.url, STORY, slept)
     assert 5 < sum(slept) <= 10
 
 
 @in_loop
-async def test_closing_a_stream_ends_the_work(server: Process) -> None:
-    source = source_for(f"{server.url}/v1")
+async def test_closing_a_stream_ends_the_work(server: str) -> None:
+    source = source_for(f"{server}/v1")
     async with aclosing(source.chunks(HANGING)) as chunks:
         first = await anext(chunks)
     assert not is_kept(server, first.value["id"])
@@ -130,7 +136,7 @@ async def test_closing_a_stream_ends_the_work(server: Process) -> None:
 
 
 @in_loop
-async def test_cancelling_the_reader_ends_the_work(server: Process) -> None:
+async def test_cancelling_the_reader_ends_the_work(server: str) -> None:
     received: list[Document] = []
 
     async def read_on(source: HttpSource) -> None:
@@ -138,7 +144,7 @@ async def test_cancelling_the_reader_ends_the_work(server: Process) -> None:
             async for chunk in chunks:
                 received.append(chunk)
 
-    async with cutting(server.port) as proxy:
+    async with cutting(port_of(server)) as proxy:
         source = source_for(proxy.url)
         reading = asyncio.create_task(read_on(source))
         await until(lambda: received)
@@ -149,8 +155,8 @@ async def test_cancelling_the_reader_ends_the_work(server: Process) -> None:
     assert not is_kept(server, received[0].value["id"])
 
 
-def test_ctrl_c_ends_the_work(server: Process) -> None:
-    command = ["completions", "create", "hang", "--model", "storyteller", "--stream", "--base-url", f"{server.url}/v1"]
+def test_ctrl_c_ends_the_work(server: str) -> None:
+    command = ["completions", "create", "hang", "--model", "storyteller", "--stream", "--base-url", f"{server}/v1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "onward", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
