@@ -205,7 +205,7 @@ def test_replicas_of_a_cluster_may_be_programs(tmp_path: Path) -> None:
         with ExitStack() as on_failure:
             replicas = []
             for name in "ab":
-                served = await asyncio.to_thread(start_engine, config.settings(), print, on_failure)
+                served = start_engine(config.settings(), print, on_failure)  # on an event loop, as Ray does it
                 assert isinstance(served.engine, ProgramEngine)
                 replicas.append(LocalReplica(name, engine=served.engine))
             transport, info = LocalTransport(*replicas), replicas[0].info

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
@@ -98,16 +99,17 @@ class ProgramEngine(UpstreamEngine):
 
     def _wait_until_it_answers(self, process: ProgramProcess) -> None:
         """Raises SetupError when it ends before, or answers with something else than what it should."""
-        while True:
-            if process.has_ended:
-                raise SetupError(f"{self._title} could not load {self._name}: {process.reason}.")
-            try:
-                asyncio.run(self._probe())
-                return
-            except UpstreamError as error:
-                if not error.is_lost:
-                    raise SetupError(f"{self._title} cannot be used for {self._name}: {error}") from None
-            process.wait(POLL_SECONDS)
+        with ThreadPoolExecutor(1) as thread:  # the caller may be on an event loop, as a replica of a cluster is
+            while True:
+                if process.has_ended:
+                    raise SetupError(f"{self._title} could not load {self._name}: {process.reason}.")
+                try:
+                    thread.submit(lambda: asyncio.run(self._probe())).result()
+                    return
+                except UpstreamError as error:
+                    if not error.is_lost:
+                        raise SetupError(f"{self._title} cannot be used for {self._name}: {error}") from None
+                process.wait(POLL_SECONDS)
 
     async def _probe(self) -> None:
         for upstream in self._make().values():
