@@ -10,11 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
 
