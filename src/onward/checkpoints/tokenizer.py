@@ -332,9 +332,9 @@ def _merged_lines(vocabulary: VocabularyLists) -> dict[str, Any]:
 
 
 def _with_line_breaks(vocabulary: VocabularyLists, pairs: list[list[str]]) -> list[list[str]]:
-    """Return merges that lead from line breaks to each token of several, which llama.cpp takes without."""
-    ranks = {(left, right): rank for rank, (left, right) in enumerate(pairs)}
-    for text in sorted((text for text in vocabulary.ids if set(text) == {"\n"}), key=len):
+    """Return pairs with merges behind them that lead to each token of line breaks, which llama.cpp takes without."""
+    ranks = {(left, right): rank for rank, (left, right) in enumerate(pairs) if left[:1] == right[:1] == "\n"}
+    for text in sorted((text for text in vocabulary.ids if text and not text.strip("\n")), key=len):
         left = _merged_by_rank([*text], ranks)
         while len(left) > 1:
             union = left[0] + left[1]
@@ -344,7 +344,7 @@ def _with_line_breaks(vocabulary: VocabularyLists, pairs: list[list[str]]) -> li
                     "its tokenizer is broken."
                 )
             ranks[left[0], left[1]] = len(pairs)
-            pairs = [*pairs, left[:2]]
+            pairs.append(left[:2])
             left = [union, *left[2:]]
     return pairs
 
