@@ -132,6 +132,7 @@ OTHERS: dict[str, Any] = {
     "expert_weights_norm": False, "expert_weights_scale": 3.0, "attn_logit_softcapping": 2.0,
     "final_logit_softcapping": 3.0, "attention.temperature_scale": 0.9, "rope.scaling.yarn_beta_fast": 4.0,
     "rope.scaling.yarn_beta_slow": 2.0, "rope.scaling.yarn_log_multiplier": 0.5, "attention.shared_kv_layers": 2,
+    "attention.key_length_swa": 8, "attention.value_length_swa": 8, "rope.dimension_count_swa": 8,
     "embedding_length_per_layer_input": 64, "shortconv.l_cache": 5,
 }  # fmt: skip
 """Values that tiny models do not have."""
