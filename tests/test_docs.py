@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import pytest
 
+from onward.checkpoints import architectures
 from onward.errors import HubUnreachable
 from onward.settings import cache_folder
 
@@ -104,6 +105,11 @@ def programs_of(page: Path) -> list[tuple[str, str]]:
     """Return a page's Python blocks, each with the text block that follows it, or an empty string."""
     pattern = r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?"
     return re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_counts_the_architectures() -> None:
+    counts = re.findall(r"(\d+) architectures", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(counts) == 2 and set(counts) == {str(len(architectures._TABLE))}
 
 
 def test_the_readme_shows_what_its_programs_print() -> None:
