@@ -27,7 +27,7 @@ from onward.engine.model import ModelRunner, Row
 from onward.kernels import interpreter
 from onward.kernels.interpreter import Kernels
 from onward.kernels.machine import Machine
-from onward.kernels.records import HEADER, PRODUCT
+from onward.kernels.records import BARRIER, HEADER, PRODUCT
 from onward.kernels.tape import Part
 from onward.kernels.weight_types import PANEL_ROWS
 from onward.runtimes.native import load as native_load
@@ -87,7 +87,9 @@ def measured(model: ModelRunner, recorder: Recorder, rows: list[Row], runs: int)
     """Return seconds by operation, with how often a step has it: the least of `runs` each, summed over its layers."""
     model.evaluate(rows)
     count, outputs = sum(len(row.tokens) for row in rows), sum(row.outputs for row in rows)
-    records = [record for part in recorder.tape for record in part.records[:-1]]
+    records = [record.copy() for part in recorder.tape for record in part.records[:-1]]
+    for record in records:
+        BARRIER.set(record, has_barrier=1)  # without one, a step would end before all of its pieces have
     tapes = [[Part(None, np.stack([record, np.zeros_like(record)]))] for record in records]
     least = [float("inf")] * len(tapes)
     for _ in range(runs):
