@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from onward.fair_pool import FairPool
-from onward.offload import MAX_INLINE_SIZE, MIN_QUEUED_SIZE, Abandoned, breathe, inline_or_on_thread, owner
+from onward.offload import MAX_INLINE_SIZE, MIN_QUEUED_SIZE, Abandoned, breathe, inline_or_on_thread, on_thread, owner
 from tests.waiting import PATIENCE_SECONDS, until
 
 
@@ -102,6 +102,26 @@ def test_work_of_one_owner_does_not_hold_that_of_another(size: int) -> None:
 
     asyncio.run(run())
     assert order[0] == "modest"
+
+
+def test_work_of_one_kind_does_not_hold_another_though_all_clients_have_much_of_it() -> None:
+    release, done = threading.Event(), threading.Event()
+
+    async def read(name: str) -> None:
+        owner.set(name)
+        await on_thread(lambda: release.wait(PATIENCE_SECONDS), "onward-reads")
+
+    async def run() -> None:
+        held = [asyncio.create_task(read(str(number % 32))) for number in range(128)]
+        held += [asyncio.create_task(on_thread(lambda: release.wait(PATIENCE_SECONDS), "onward-batches"))]
+        await asyncio.sleep(0)
+        await on_thread(done.set)
+        assert not any(task.done() for task in held)
+        release.set()
+        await asyncio.gather(*held)
+
+    asyncio.run(run())
+    assert done.is_set()
 
 
 def test_cancelled_work_is_not_begun_and_errors_are_of_their_work() -> None:

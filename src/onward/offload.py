@@ -1,6 +1,7 @@
 """Keeps long work off the event loop: what is large runs on a thread, and stops when nobody waits for it any more.
 
-Owners of the work (`owner`) take turns, and each leaves threads free for the others.
+Owners of the work (`owner`) take turns, and each leaves threads free for the others. What waits for a disk or a
+database, and the lines of batch files, have threads of their own: they never hold what requests wait for.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from onward.fair_pool import FairPool
 
 T = TypeVar("T")
+Threads = Literal["onward-work", "onward-large", "onward-reads", "onward-batches"]
+"""Which threads do some work: those of one name never wait for those of another."""
 
 MAX_INLINE_SIZE = 16_384
 """Characters or token ids that are processed on the event loop: tokenizing a megabyte takes a second."""
@@ -74,18 +77,14 @@ async def inline_or_on_thread(size: int, work: Callable[[], T]) -> T:
     """
     if size <= MAX_INLINE_SIZE:
         return _contained(work)
-    return await _on(_large() if size >= MIN_QUEUED_SIZE else _medium(), work)
+    return await on_thread(work, "onward-large" if size >= MIN_QUEUED_SIZE else "onward-work")
 
 
-async def on_thread(work: Callable[[], T]) -> T:
-    """As `inline_or_on_thread`, for work of medium length."""
-    return await _on(_medium(), work)
-
-
-async def _on(pool: FairPool, work: Callable[[], T]) -> T:
+async def on_thread(work: Callable[[], T], threads: Threads = "onward-work") -> T:
+    """As `inline_or_on_thread`, always on a thread."""
     threaded = _Work(work)
     try:
-        return await asyncio.wrap_future(pool.submit(owner.get(), threaded))
+        return await asyncio.wrap_future(_pool(threads).submit(owner.get(), threaded))
     finally:
         threaded.is_abandoned = True
 
@@ -106,11 +105,7 @@ def breathe() -> None:
 
 
 @cache
-def _medium() -> FairPool:
+def _pool(threads: Threads) -> FairPool:
     num_threads = min(32, (os.cpu_count() or 1) + 4)
-    return FairPool("onward-work", num_threads, num_threads // 2)
-
-
-@cache
-def _large() -> FairPool:
-    return FairPool("onward-large", 1, 1)
+    sizes = {"onward-work": num_threads, "onward-large": 1, "onward-reads": 4, "onward-batches": 1}
+    return FairPool(threads, sizes[threads], max(1, sizes[threads] // 2))

@@ -85,7 +85,7 @@ def test_a_queue_that_is_full_is_said_by_the_code_that_clients_wait_for(
     """And names a model that the key may know."""
     (stored,) = accepted.team.keys
     grant = replace(stored.grant, models=None if models is None else frozenset(models))
-    accepted.team.keys = [replace(stored, grant=grant)]
+    accepted.team._keys.keys = [replace(stored, grant=grant)]
     batch = StoredBatch(
         id="batch_1", key_id=grant.id, endpoint="/v1/completions", input_file_id="file-1", completion_window="24h",
         status="validating", created_ms=1, expires_ms=2,
@@ -112,7 +112,7 @@ def test_a_line_that_is_refused_before_it_is_computed_has_none(accepted: Accepte
 
 def test_lines_are_in_the_background_with_the_weight_of_their_key(accepted: Accepted) -> None:
     (stored,) = accepted.team.keys
-    accepted.team.keys = [replace(stored, grant=replace(stored.grant, priority=5))]
+    accepted.team._keys.keys = [replace(stored, grant=replace(stored.grant, priority=5))]
     accepted.compute(max_tokens=9)
     assert [(request.is_background, request.weight) for request in accepted.backend.requests] == [(True, 5)]
 

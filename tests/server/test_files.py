@@ -173,7 +173,7 @@ def test_a_key_that_is_revoked_during_an_upload_finishes_it(tmp_path: Path) -> N
         call = served.post(None, "free")
         call.feed(HEAD + LINE * 60)
         await until(lambda: not call.unread)
-        served.team.keys = [key for key in served.team.keys if key.name != "free"]
+        served.team._keys.keys = [key for key in served.team.keys if key.name != "free"]
         served.app.replace_keys()
         call.feed(LINE * 60 + TAIL, more=False)
         assert (await call.done()).status == 200

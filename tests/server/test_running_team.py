@@ -281,9 +281,9 @@ def test_a_server_that_drains_says_that_it_lives(tmp_path: Path, monkeypatch: py
     asked: list[str] = []
 
     class Watched(Team):
-        async def _poll(self) -> bool:
+        async def _poll(self) -> None:
             asked.append(backend.state)
-            return await super()._poll()
+            await super()._poll()
 
     backend = FakeBackend(delta("a"), asyncio.Event())
 

@@ -226,10 +226,10 @@ def test_changed_keys_are_noticed(breaking: BreakingStore, clock: Clock, tmp_pat
     @in_loop
     async def test() -> None:
         team = Team(breaking, tmp_path)
-        assert not await team._poll()
+        assert not await team._keys.read()
         with breaking.begin() as connection:
             change_key(connection, "alice", {"tokens_per_day": 5}, clock.now)
-        assert await team._poll()
+        assert await team._keys.read()
         assert team.keys[0].grant.limits.tokens_per_day == 5
         team.close()
 

@@ -119,8 +119,8 @@ class BatchValidator:
             after = parts[-1][0]
             for _, data in parts:
                 num_bytes += len(data)
-                await self._add(batch, check, await on_thread(partial(check.feed, data)))
-        await self._add(batch, check, await on_thread(check.end))
+                await self._add(batch, check, await on_thread(partial(check.feed, data), "onward-batches"))
+        await self._add(batch, check, await on_thread(check.end, "onward-batches"))
         return num_bytes
 
     async def _add(self, batch: StoredBatch, check: InputCheck, lines: Sequence[tuple[int, bytes, bytes]]) -> None:

@@ -61,7 +61,7 @@ class Desk:
                 return run(connection)
 
         try:
-            return await on_thread(read)
+            return await on_thread(read, "onward-reads")
         except DatabaseAway:
             raise Overloaded(AWAY, retry_after=5) from None
 
@@ -81,4 +81,4 @@ class Desk:
     async def has_room(self, num_bytes: int = 0) -> bool:
         """Return whether the disk of the database has room for so much more than the ledger. A disk may take long to
         answer."""
-        return await on_thread(lambda: self._store.has_room(num_bytes))
+        return await on_thread(lambda: self._store.has_room(num_bytes), "onward-reads")

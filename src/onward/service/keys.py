@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import hashlib
 import json
 import secrets
 import socket
+from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from onward.errors import SetupError
+from onward.fair_pool import FairPool
 from onward.service.batches import forget_batches
 from onward.service.files import forget_files
 from onward.service.grant import Grant, StoredKey
 from onward.service.limits import Limits
+from onward.service.store import ANSWER_SECONDS, DatabaseAway, Store
 from onward.service.tables import AUDIT, KEYS, LIMIT_NAMES, META, REQUEST_LOG, REQUESTS, RESERVATIONS, SECRETS, USAGES
 
 NUM_RANDOM_BYTES = 24
@@ -119,6 +123,56 @@ def read_keys(connection: Connection) -> list[StoredKey]:
         digests.setdefault(row.key_id, []).append((bytes.fromhex(row.digest), row.expires_ms))
     rows = connection.execute(select(KEYS).order_by(KEYS.c.name))
     return [_stored_key(row, tuple(digests.get(row.id, ()))) for row in rows]
+
+
+def read_changed_keys(connection: Connection, known_revision: int | None) -> tuple[int, list[StoredKey] | None]:
+    """Return the revision of the keys, and the keys if it is not the known one."""
+    revision = read_revision(connection)
+    return revision, None if revision == known_revision else read_keys(connection)
+
+
+class KeyReader:
+    """`keys`: every key of a store, as it was when it was read last. Belongs to one event loop.
+
+    They are read on a thread of their own, beside what is written: nothing that a client sends may delay that a key is
+    refused.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.keys: list[StoredKey] = []
+        self._store = store
+        self._revision: int | None = None
+        self._thread = FairPool("onward-keys", 1, 1)
+        self._reading: Future[tuple[int, list[StoredKey] | None]] | None = None
+
+    def use(self, revision: int, keys: list[StoredKey] | None) -> bool:
+        """Use these keys, if there are any; return whether."""
+        self._revision = revision
+        if keys is not None:
+            self.keys = keys
+        return keys is not None
+
+    async def read(self) -> bool:
+        """Read the keys if they were changed; return whether. A database that does not answer changes none."""
+        known = self._revision
+
+        def read() -> tuple[int, list[StoredKey] | None]:
+            with self._store.read() as connection:
+                return read_changed_keys(connection, known)
+
+        reading = self._reading = self._reading or self._thread.submit("", read)
+        done, _ = await asyncio.wait([asyncio.wrap_future(reading)], timeout=ANSWER_SECONDS)
+        if not done:
+            return False
+        if self._reading is reading:
+            self._reading = None
+        try:
+            return self.use(*reading.result())
+        except DatabaseAway:
+            return False
+
+    def close(self) -> None:
+        self._thread.close()
 
 
 def require_key(connection: Connection, name: str) -> StoredKey:

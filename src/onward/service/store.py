@@ -17,6 +17,8 @@ from onward.errors import OnwardError, SetupError
 from onward.machine import bytes_in_words, room_wanted
 from onward.service.tables import migrate
 
+ANSWER_SECONDS = 2.0
+"""A database that has not answered for so long is away."""
 LOCK_SECONDS = 2
 """How long a transaction waits for one of another process."""
 STATEMENT_SECONDS = 30

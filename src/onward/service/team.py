@@ -21,7 +21,7 @@ from onward.service.batch_records import BudgetSpent
 from onward.service.batch_store import BatchStore
 from onward.service.desk import Desk
 from onward.service.grant import Grant, StoredKey
-from onward.service.keys import read_id, read_keys, read_revision
+from onward.service.keys import KeyReader, read_changed_keys, read_id
 from onward.service.ledger import forget_rows, sums
 from onward.service.limits import KeyUsage, Refusal, Reservation, headers, reserve, settle
 from onward.service.limits import at as usage_at
@@ -34,7 +34,7 @@ from onward.service.request_table import forget_requests, insert_request
 from onward.service.reservations import admit, beat, leave, read_usages, settle_request
 from onward.service.spool import Spool
 from onward.service.spool_file import SpoolEntry, SpoolProgress
-from onward.service.store import DatabaseAway, Store
+from onward.service.store import ANSWER_SECONDS, DatabaseAway, Store
 from onward.service.writer import Writer
 
 log = logging.getLogger("onward.service")
@@ -43,8 +43,6 @@ POLL_SECONDS = 1.0
 """How soon a server notices that keys were changed."""
 REFRESH_SECONDS = 0.1
 """How often unknown keys may cause all keys to be read again."""
-ANSWER_SECONDS = 2.0
-"""A database that has not answered for so long is away."""
 GRACE_SECONDS = 60.0
 """How long keys with limits are served while the database is away, by what was known last."""
 CLOSE_SECONDS = 5.0
@@ -100,17 +98,15 @@ class Team:
         self._keep_ms = None if keep_seconds is None else keep_seconds * 1000
         self._keep_requests_ms = None if keep_requests_seconds is None else keep_requests_seconds * 1000
         self._forgets_at = -math.inf
-        self._revision = -1
         self._refreshed = -REFRESH_SECONDS
         self._beaten_ms = 0
         self._usages: dict[str, KeyUsage] = {}
         self._away_since: float | None = None
         self._lost_requests = LostRequests()
-        self._polling: Future[tuple[int, list[StoredKey] | None]] | None = None
-        self.keys: list[StoredKey] = []
-        """Every key of the store, as it was when it was read last."""
+        self._polling: Future[None] | None = None
+        self._keys = KeyReader(store)
         with store.begin() as connection:
-            self._take(*_read(connection, self._revision))
+            self._keys.use(*read_changed_keys(connection, None))
             self._usages = read_usages(connection)
             store_id = read_id(connection)
             beat(connection, self.face, self._grants, store.clock())
@@ -144,20 +140,38 @@ class Team:
         return self._away_since is None or self._monotonic() - self._away_since < GRACE_SECONDS
 
     @property
+    def keys(self) -> list[StoredKey]:
+        """Every key of the store, as it was when it was read last."""
+        return self._keys.keys
+
+    @property
     def _grants(self) -> dict[str, Grant]:
         return {key.grant.id: key.grant for key in self.keys}
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Read the keys again when they were changed, and call `changed`; state that this server lives; settle what
         could not be settled. Until the task is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_keys(changed))
+            tasks.create_task(self._tend())
+
+    async def _watch_keys(self, changed: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
-                if await self._poll():
+                if await self._keys.read():
                     changed()
-                await self._forget_old_rows()
             except Exception:
                 log.exception("the keys of the database could not be read")
+
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                await self._poll()
+                await self._forget_old_rows()
+            except Exception:
+                log.exception("the database could not be tended")
 
     async def _forget_old_rows(self) -> None:
         """Now and then delete what need not be kept, some rows per transaction."""
@@ -177,46 +191,36 @@ class Team:
         if self._away_since is not None or now - self._refreshed < REFRESH_SECONDS:
             return False
         self._refreshed = now
-        return await self._poll()
+        return await self._keys.read()
 
-    async def _poll(self) -> bool:
-        """Return whether there are other keys than before."""
-        future = self._polling = self._polling or self._writer.submit(self._look())
+    async def _poll(self) -> None:
+        """Find whether the database answers. Now and then it hears that this server lives."""
+        future = self._polling = self._polling or self._writer.submit(self._beat())
         done, _ = await asyncio.wait([asyncio.wrap_future(future)], timeout=ANSWER_SECONDS)
         if not done:
             self._is_away("it does not answer")
-            return False
+            return
         if self._polling is future:
             self._polling = None
         try:
-            revision, keys = future.result()
+            future.result()
         except DatabaseAway as problem:
             self._is_away(str(problem))
-            return False
-        self._is_back()
-        return self._take(revision, keys)
+        else:
+            self._is_back()
 
-    def _look(self) -> Callable[[Connection], tuple[int, list[StoredKey] | None]]:
-        """Return an operation that reads the keys if they have changed. From time to time it also records that this
-        server is alive."""
-        known, face, grants, now = self._revision, self.face, self._grants, self._store.clock()
-        beats = abs(now - self._beaten_ms) >= BEAT_MS
-        if beats:
+    def _beat(self) -> Callable[[Connection], None]:
+        """Return an operation that from time to time records that this server is alive."""
+        face, grants, now = self.face, self._grants, self._store.clock()
+        is_due = abs(now - self._beaten_ms) >= BEAT_MS
+        if is_due:
             self._beaten_ms = now
 
-        def look(connection: Connection) -> tuple[int, list[StoredKey] | None]:
-            if beats:
+        def run(connection: Connection) -> None:
+            if is_due:
                 beat(connection, face, grants, now)
-            return _read(connection, known)
 
-        return look
-
-    def _take(self, revision: int, keys: list[StoredKey] | None) -> bool:
-        """Use these keys, if there are any; return whether."""
-        self._revision = revision
-        if keys is not None:
-            self.keys = keys
-        return keys is not None
+        return run
 
     async def admit(
         self, grant: Grant | None, model: str, prompt_tokens: int, completion_tokens: int, *, is_batch: bool = False
@@ -338,7 +342,8 @@ class Team:
         """Return sums of the ledger, with every request that ended before this call. Raises Overloaded where the
         database is away."""
         self._recorder.flush()
-        return await self.desk.transact(lambda connection: sums(connection, question))
+        await self.desk.transact(lambda connection: None, "\uffff")  # behind what waits
+        return await self.desk.look_up(lambda connection: sums(connection, question))
 
     @property
     def now_ms(self) -> int:
@@ -385,6 +390,7 @@ class Team:
         self._recorder.flush()
         grants, now = self._grants, self._store.clock()
         self._writer.submit(lambda connection: leave(connection, self.face, grants, now), "\uffff")
+        self._keys.close()
         self._writer.close(CLOSE_SECONDS)
         self._spool.close()
         self._store.close()
@@ -392,9 +398,3 @@ class Team:
 
 def _entry(row: LedgerRow, grant: Grant | None, admitted: Admitted | None) -> SpoolEntry:
     return SpoolEntry(row, "" if grant is None else grant.id, None if admitted is None else admitted.request_id)
-
-
-def _read(connection: Connection, known_revision: int) -> tuple[int, list[StoredKey] | None]:
-    """Return the revision of the keys, and the keys if it is not the known one."""
-    revision = read_revision(connection)
-    return revision, None if revision == known_revision else read_keys(connection)
