@@ -19,7 +19,7 @@ import pytest
 from onward.constraints import grammars
 from onward.constraints.process import checker
 from onward.server.app import make_app
-from tests.server.fakes import Call, in_loop, settings
+from tests.server.fakes import Call, completion, in_loop, settings
 from tests.toy_backend import make_backend, running
 
 ROOT = Path(__file__).parents[2]
@@ -163,6 +163,44 @@ async def test_no_way_in_leads_to_a_crash() -> None:
             assert (await complete(app, regex="[a-c]{3}")).status == 200
 
 
+DIVISOR = {"type": "integer", "multipleOf": 2**31}
+FEWER_DIGITS = (
+    "Invalid 'json_schema': multipleOf: 2147483648 cannot be computed exactly; use an integer up to 429496729, or a "
+    "decimal fraction with fewer digits."
+)
+
+
+@in_loop
+async def test_behind_nine_divisors_of_which_one_never_returned_constraints_are_answered() -> None:
+    """One after the other, then at once; none is known from before."""
+    async with running(make_backend()) as backend:
+        app = make_app(backend, settings())
+        for at_once in (False, True):
+            nine = [complete(app, json_schema=DIVISOR | {"title": f"{at_once} {number}"}) for number in range(9)]
+            for call in await asyncio.gather(*nine) if at_once else [await each for each in nine]:
+                assert (call.status, call.error["message"]) == (400, FEWER_DIGITS)
+            assert json.loads((await complete(app, json_schema={"const": 5})).body)["choices"][0]["text"] == "5"
+
+
+@pytest.mark.slow
+@in_loop
+async def test_while_nine_constraints_of_a_client_take_long_those_of_others_are_answered() -> None:
+    async with running(make_backend()) as backend:
+        app = make_app(backend, settings(api_key=("sk-first", "sk-second")))
+        first, second = ({"authorization": f"Bearer sk-{name}"} for name in ("first", "second"))
+        nine = [
+            completion(app, headers=first, model="toy", max_tokens=3, regex="a?" * 30_000 + str(number))
+            for number in range(9)
+        ]
+        for number in range(3):
+            call = await completion(app, headers=second, model="toy", max_tokens=3, regex=f"[a-c]{{2}}{number}").done()
+            assert call.status == 200 and not all(each.ended for each in nine)
+        for call in nine:
+            assert (await call.done()).error[
+                "message"
+            ] == "Invalid 'regex': it takes too long to compute; make it simpler."
+
+
 TOO_LARGE: list[tuple[str, object]] = [
     ("regex", "a?" * 3_000),
     ("regex", "a?" * 10_000),
@@ -190,6 +228,11 @@ async def test_what_is_too_large_is_refused_before_the_first_token_in_the_projec
             )
 
 
+TAKES_LONG: list[tuple[str, object]] = [
+    ("regex", "a?" * 30_000),
+    ("regex", "a*" * 20_000),
+    ("json_schema", {"multipleOf": 1_000_003}),
+]
 CHAIN = "start: r0\n" + "".join(f"r{index}: r{index + 1}\n" for index in range(2673)) + 'r2673: "a"'
 
 
@@ -198,11 +241,13 @@ def test_what_takes_too_long_is_refused_while_others_are_answered() -> None:
     async def test() -> None:
         async with running(make_backend()) as backend:
             app = make_app(backend, settings())
-            for constraint in ({"regex": "a?" * 30_000}, {"json_schema": {"multipleOf": 1_000_003}}):
+            for field, value in TAKES_LONG:
+                constraint = {field: value}
                 held = asyncio.create_task(complete(app, **constraint))
                 assert (await complete(app, regex="[a-c]{3}")).status == 200
                 first = await held
-                assert first.status == 400 and "make it simpler" in first.error["message"]
+                assert first.status == 400
+                assert first.error["message"] == f"Invalid '{field}': it takes too long to compute; make it simpler."
                 again = await complete(app, **constraint)
                 assert again.error == first.error
 
