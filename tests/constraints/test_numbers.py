@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+from decimal import Decimal
+from operator import ge, gt, le, lt
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -57,6 +59,36 @@ def wrapped(draw: st.DrawFn) -> tuple[Schema, str]:
             return {"$ref": "#/$defs/n", "$defs": {"n": inner}}, "%s"
         case _:
             return inner, "%s"
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.integers(-300, 300),
+    st.integers(0, 250) | st.just(1),
+    st.sampled_from([1, 10, 100]),
+    st.sampled_from(["minimum", "exclusiveMinimum", ""]),
+    st.sampled_from(["maximum", "exclusiveMaximum", ""]),
+    st.sampled_from(["", "1", "0.1", "0.01", "0.05", "0.25", "0.3", "1.5"]),
+)
+def test_a_decimal_that_is_accepted_is_within_its_bounds(
+    low: int, width: int, scale: int, least: str, most: str, divisor: str
+) -> None:
+    """Also where an integer is excluded and the other bound is near to it, which the library alone gets wrong."""
+    bounds = {least: Decimal(low) / scale, most: (Decimal(low) / scale).to_integral_value() + Decimal(width) / 100}
+    bounds = {keyword: value for keyword, value in bounds.items() if keyword}
+    schema: Schema = {"type": "number"} | {keyword: json.loads(str(value)) for keyword, value in bounds.items()}
+    if divisor:
+        schema["multipleOf"] = json.loads(divisor)
+    if is_refused(schema):
+        return
+    compared = {"minimum": ge, "exclusiveMinimum": gt, "maximum": le, "exclusiveMaximum": lt}
+    for bound in bounds.values():
+        for beside in ("0", "0.01", "-0.01", "0.1", "-0.1", "1", "-1"):
+            value = bound + Decimal(beside)
+            right = all(compared[keyword](value, each) for keyword, each in bounds.items())
+            right = right and not (divisor and value % Decimal(divisor))
+            for text in {str(value), f"{value:.2f}", f"{value:.3f}"}:
+                assert right or not accepts(schema, text), (schema, text)
 
 
 @settings(max_examples=examples(150), deadline=None)

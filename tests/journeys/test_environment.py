@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import httpx2
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from onward.cli.output.errors import DOCUMENTED
-from tests.cli.conftest import onward
 from tests.cli.terminal import COMMAND
-from tests.examples import examples, slow_but
+from tests.examples import slow_but
 from tests.processes import server_process
 from tests.waiting import PATIENCE_SECONDS
 
@@ -151,119 +146,6 @@ def test_a_process_without_enough_memory_says_so(kilobytes: int) -> None:
     code, line = said(subprocess.run(command, capture_output=True, check=False))
     if code or kilobytes < 500_000:
         assert code == 1 and line.startswith(("onward: ", "OpenBLAS error: ")) and "memory" in line.lower(), line
-
-
-def _choice(*values: str) -> st.SearchStrategy[str]:
-    return st.sampled_from(values)
-
-
-def _each(strategy: st.SearchStrategy[str], names: str) -> dict[str, st.SearchStrategy[str]]:
-    return dict.fromkeys(names.split(), strategy)
-
-
-FOLDERS = _choice(
-    "", "relative", "~", "~/x", "~nobody/x", "$HOME", "/proc/nothing", "/dev/null", "x" * 300, "bad\udcff", "ü",
-    "a b", ".",
-)  # fmt: skip
-WORDS = st.one_of(
-    _choice(
-        "", " ", "0", "-1", "1e9", "auto", "true", "nan", "[", "{", '{"a":', "a=b", "=", ",", "x" * 5000, "bad\udcff"
-    ),
-    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20),
-)
-URLS = _choice(
-    "", " ", "http://", "http://[", "://", "127.0.0.1:1", "socks5://127.0.0.1:1", "http://u:p@127.0.0.1:1", "bad\udcff",
-    "http://127.0.0.1:99999", "http://\x07",
-)  # fmt: skip
-VARIABLES: dict[str, st.SearchStrategy[str]] = {
-    **_each(FOLDERS, "HOME XDG_CACHE_HOME XDG_CONFIG_HOME HF_HOME TMPDIR ONWARD_CACHE_DIR SSL_CERT_FILE SSL_CERT_DIR"),
-    **_each(FOLDERS, "ONWARD_CONFIG ONWARD_API_KEY_FILE PIP_CONFIG_FILE"),
-    **_each(URLS, "HTTP_PROXY https_proxy ALL_PROXY PIP_INDEX_URL UV_DEFAULT_INDEX"),
-    **_each(WORDS | _choice("::1,[::1]", "fd07::/64", "[", "*", "1/2/3"), "NO_PROXY no_proxy"),
-    **_each(
-        WORDS, "ONWARD_PORT ONWARD_KV_MEMORY ONWARD_ALIAS ONWARD_LORA ONWARD_CONTENT_FILTER ONWARD_API_KEY ONWARD_HOST"
-    ),
-    **_each(WORDS, "ONWARD_UNKNOWN ONWARD_TRUSTED_PROXY OPENAI_CUSTOM_HEADERS OPENAI_API_KEY ONWARD_MAX_BODY"),
-    **_each(WORDS, "TERM COLUMNS LINES NO_COLOR FORCE_COLOR TZ LANG"),
-    "ONWARD_THREADS": _choice("", "x", "-1"),
-}
-"""What a variable may contain; the engine's own sizes are left alone."""
-COMMANDS = (
-    ("config", "show"),
-    ("models", "list"),
-    ("models", "show", "toy"),
-    ("models", "search", "code"),
-    ("pull", "smollm2"),
-    ("tokenize", "-m", "toy", "Once"),
-    ("doctor",),
-    ("completions", "create", "Once", "--dry-run", "--max-tokens", "2"),
-    ("models", "cache", "list"),
-)
-ENVIRONMENTS = st.lists(st.sampled_from(sorted(VARIABLES)), max_size=4, unique=True).flatmap(
-    lambda names: st.fixed_dictionaries({name: VARIABLES[name] for name in names})
-)
-
-
-def check(code: int, output: str, errors: str) -> None:
-    """The oracle. Colours and the zero bytes of UTF-16 are what the environment asked for."""
-    output, errors = (re.sub(r"\x1b\[[0-9;]*[mK]|\0|\ufeff|\ufffd", "", each) for each in (output, errors))
-    assert code in dict(DOCUMENTED), code
-    assert "Traceback" not in errors
-    if code and '"findings"' not in output:
-        last = [line for line in errors.splitlines() if line.strip()]
-        assert any(line.startswith(("onward: ", "Error: ")) for line in last), errors or output
-
-
-@given(command=st.sampled_from(COMMANDS), environment=ENVIRONMENTS)
-@settings(max_examples=examples(120), suppress_health_check=list(HealthCheck))
-def test_any_environment_is_a_result_or_a_sentence(
-    command: tuple[str, ...], environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
-        patch.chdir(tmp_path_factory.getbasetemp())
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        result = onward(*command)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    check(result.exit_code, result.stdout, result.stderr)
-
-
-PROCESS_VARIABLES = {
-    **VARIABLES,
-    "PYTHONIOENCODING": _choice("ascii", "latin-1", "utf-16", "utf-8:strict", "cp1252"),
-    "PYTHONUTF8": _choice("0", "1"),
-    "LC_ALL": _choice("C", "POSIX", "de_DE.ISO-8859-1", "xx"),
-    **_each(_choice("0", "1", "64", "x"), "OMP_NUM_THREADS OPENBLAS_NUM_THREADS"),
-}
-PROCESS_ENVIRONMENTS = st.lists(st.sampled_from(sorted(PROCESS_VARIABLES)), max_size=5, unique=True).flatmap(
-    lambda names: st.fixed_dictionaries({name: PROCESS_VARIABLES[name] for name in names})
-)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="starts a shell")
-@given(
-    command=st.sampled_from([CREATE, *COMMANDS]),
-    environment=PROCESS_ENVIRONMENTS,
-    limit=st.sampled_from(["", "ulimit -n 20; ", "umask 777; "]),
-    closed=st.sampled_from(["", "<&-", "</dev/null"]),
-)
-@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
-def test_a_process_in_any_environment_ends_with_a_result_or_a_sentence(
-    command: tuple[str, ...],
-    environment: dict[str, str],
-    limit: str,
-    closed: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    env = {**os.environ, "PIP_INDEX_URL": "http://127.0.0.1:1/simple", **environment}
-    shell = f'{limit}exec "$@" {closed}'
-    folder = tmp_path_factory.mktemp("cwd")
-    done = subprocess.run(
-        ["sh", "-c", shell, "sh", *COMMAND, *command], cwd=folder, env=env, capture_output=True, check=False
-    )
-    check(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ EXACT: list[tuple[dict[str, Any], str]] = [
     ({"type": "integer", "multipleOf": 97, "minimum": 97 * 10**12, "maximum": 97 * 10**12}, "97000000000000"),
     ({"type": "integer", "multipleOf": 65537, "minimum": 65537 * 2 - 9, "maximum": 65537 * 2 + 9}, "131074"),
     ({"type": "number", "multipleOf": 0.25, "minimum": 0.2, "maximum": 0.3}, "0.25"),
+    ({"type": "integer", "multipleOf": 7, "exclusiveMinimum": 14, "maximum": 27.5}, "21"),
 ]
 """Schemas with one text, without white space."""
 
@@ -67,6 +68,12 @@ REFUSED: list[tuple[object, str]] = [
     ({"type": "integer", "multipleOf": 500_000_000}, "500000000"),
     ({"type": "number", "multipleOf": 0.07}, "0.07"),
     ({"type": "integer", "multipleOf": 0}, "not greater than 0"),
+    ({"type": "number", "multipleOf": 0.1, "minimum": 0.3, "maximum": 0.3}, "0.1 cannot be kept exactly"),
+    ({"type": "number", "multipleOf": 0.25, "minimum": 0.26, "exclusiveMaximum": 0.5}, "no multiple of 0.25 is within"),
+    ({"type": "array", "maxItems": 2**64}, "18446744073709551616"),
+    ({"type": "string", "minLength": 1e30}, "minLength: 1e+30"),
+    ({"x-guidance": 5}, "'x-guidance' must be an object"),
+    ({"allOf": [{"type": "string", "pattern": f"^.*{letter}.*$"} for letter in "abcdefghijklmnop"]}, "too complex"),
     ({"allOf": [{"type": "integer", "multipleOf": 65537}, {"multipleOf": 65536}]}, "65536, 65537"),
     ({"type": "object", "minProperties": 3}, "minProperties: 3"),
     ({"$ref": "#"}, "matches no text"),
@@ -252,6 +259,19 @@ def test_what_takes_too_long_is_refused_while_others_are_answered() -> None:
                 assert again.error == first.error
 
     asyncio.run(test())
+
+
+@in_loop
+async def test_groups_that_are_nested_too_deeply_and_bounds_inside_of_lark_are_refused() -> None:
+    async with running(make_backend()) as backend:
+        app = make_app(backend, settings())
+        call = await complete(app, regex="(" * 10_000 + "a" + ")" * 10_000)
+        assert call.error["message"] == (
+            "Invalid 'regex': its groups are nested too deeply; at most 200 levels are supported."
+        )
+        assert (await complete(app, regex="(" * 200 + "a" + ")" * 200)).json["choices"][0]["text"] == "a"
+        call = await complete(app, grammar='start: %json {"exclusiveMinimum": 0, "maximum": 0.9}')
+        assert "exclusiveMinimum: 0 cannot be kept so near to the other bound" in call.error["message"]
 
 
 @in_loop

@@ -33,7 +33,11 @@ for name, body, reason in (
     ("nan", b'{"model":"toy","temperature":NaN}', "invalid character near line 1, column 30."),
     ("utf8", b'{"model":"toy","prompt":"\xff\xfe"}', "it is not valid UTF-8 at line 1, column 26."),
     ("utf16", '{"model":"toy"}'.encode("utf-16"), "it is not valid UTF-8 at line 1, column 1."),
-    ("surrogate", b'{"model":"toy","prompt":"\\ud800"}', "it ends before the JSON is complete."),
+    (
+        "surrogate",
+        b'{"model":"toy","prompt":"\\ud800"}',
+        "a string has half of a surrogate pair, which is not a character.",
+    ),
     ("deep", b"[" * 100_000, "its arrays and objects are nested too deeply."),
     ("deep_object", b'{"model":' * 50_000, "its arrays and objects are nested too deeply."),
 ):

@@ -19,6 +19,8 @@ from onward.offload import breathe
 
 _AT_BYTE = re.compile(r"JSON is malformed: (.*) \(byte (\d+)\)")
 """A message of msgspec.DecodeError. The byte is the offending one, or the next one."""
+_HALF = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})")
+"""The first half of a surrogate pair without the second: msgspec may say that the text ends there."""
 _REASONS = {
     "Input data was truncated": "it ends before the JSON is complete",
     "Number out of range": "it contains a number that is out of range",
@@ -42,6 +44,8 @@ def _reason(body: bytes, exception: Exception) -> str:
         body.decode()
     except UnicodeDecodeError as error:  # msgspec counts from the beginning of the string
         return f"it is not valid UTF-8 at {_position(body, error.start)}"
+    if str(exception).startswith("Input data was truncated") and _HALF.search(body):
+        return "a string has half of a surrogate pair, which is not a character"
     if match := _AT_BYTE.fullmatch(str(exception)):
         reason = match[1].replace("keys must be strings", "keys must be strings in double quotes")
         return f"{reason} near {_position(body, int(match[2]))}"

@@ -68,9 +68,15 @@ def checked(found: Architecture, checkpoint: Checkpoint) -> Architecture:
         heads, rope = found.heads_of(layer), found.rope_of(layer) or found.rope
         rotated = rope.size if rope else 0
         if not heads.num_kv_heads or heads.num_heads % heads.num_kv_heads or rotated > heads.head_size or rotated % 2:
-            raise CheckpointError(f"{where} states sizes of heads that no model can have.")
+            raise CheckpointError(
+                f"{where} states sizes of heads that no model can have: {heads.num_heads} heads "
+                f"('attention.head_count'), {heads.num_kv_heads} of keys and values ('attention.head_count_kv'), of "
+                f"{heads.head_size} dimensions, of which {rotated} are rotated ('rope.dimension_count')."
+            )
         if rope is not None and rope.base <= 0:
-            raise CheckpointError(f"{where} states a base of positions that no model can have.")
+            raise CheckpointError(f"{where} states a base of positions ('rope.freq_base') that no model can have.")
+    if found.epsilon < 0:
+        raise CheckpointError(f"{where} states {found.epsilon:g} as the epsilon of its norms, which no model can have.")
     window = checkpoint.parameters.integer(WINDOW, 0)
     if 0 < window < found.context_length and window != found.window:
         raise CheckpointError(

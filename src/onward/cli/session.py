@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ import click
 if TYPE_CHECKING:
     from onward.settings import Resolved
 
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+"""A token of RFC 9110."""
 _ANNOUNCED = "onward.cli.session"
 
 
@@ -49,16 +52,23 @@ class Session:
 
 def session_of(params: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Session:
     """Return the session that flags and environment describe. Raises UsageError for a URL without a scheme, and for
-    credentials that a header cannot carry."""
+    credentials that a header cannot carry, if they are sent."""
     environ = os.environ if environ is None else environ
     base_url, origin = _base_url(params, environ)
+    sent = {} if base_url is None else environ
+    # ONWARD_API_KEY lists the keys of the user's own server: the first is sent only to the one of ONWARD_BASE_URL.
+    own = sent.get("ONWARD_API_KEY", "").split(",")[0] if origin == "ONWARD_BASE_URL" else ""
     connection = ServerConnection(
         base_url=base_url,
         origin=origin,
-        api_key=_header_value("API key", params.get("api_key") or _key(origin, environ)),
-        organization=_header_value("organization", params.get("organization") or environ.get("OPENAI_ORG_ID")),
-        project=_header_value("project", params.get("project") or environ.get("OPENAI_PROJECT_ID")),
-        headers=_custom_headers(environ.get("OPENAI_CUSTOM_HEADERS", "")),
+        api_key=_header_value(
+            {"--api-key": params.get("api_key"), "ONWARD_API_KEY": own, "OPENAI_API_KEY": sent.get("OPENAI_API_KEY")}
+        ),
+        organization=_header_value(
+            {"--organization": params.get("organization"), "OPENAI_ORG_ID": sent.get("OPENAI_ORG_ID")}
+        ),
+        project=_header_value({"--project": params.get("project"), "OPENAI_PROJECT_ID": sent.get("OPENAI_PROJECT_ID")}),
+        headers=_custom_headers(sent.get("OPENAI_CUSTOM_HEADERS", "")),
         debug=bool(params.get("debug")),
     )
     output = Output(
@@ -86,26 +96,25 @@ def _base_url(params: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[st
     return None, "default"
 
 
-def _key(origin: str, environ: Mapping[str, str]) -> str | None:
-    """Return the API key to send. ONWARD_API_KEY lists the keys of the user's own server, so its first key is sent
-    only to the server that ONWARD_BASE_URL names."""
-    own = environ.get("ONWARD_API_KEY", "").split(",")[0].strip() if origin == "ONWARD_BASE_URL" else ""
-    return own or environ.get("OPENAI_API_KEY") or None
-
-
-def _header_value(what: str, text: str | None) -> str | None:
-    """Return the text stripped, None if empty. Raises UsageError, which does not show the text, for characters that a
-    header cannot carry."""
-    text = (text or "").strip()
-    if not (text.isascii() and text.isprintable()):
-        raise click.UsageError(f"The {what} contains characters that are not allowed in an HTTP header.")
-    return text or None
+def _header_value(given: Mapping[str, str | None]) -> str | None:
+    """Return the first text that is not empty, stripped; they are by the flag or variable that states them. Raises
+    UsageError, which does not show the text, for characters that a header cannot carry."""
+    for origin, text in given.items():
+        if text := (text or "").strip():
+            if not (text.isascii() and text.isprintable()):
+                raise click.UsageError(f"{origin} contains characters that are not allowed in an HTTP header.")
+            return text
+    return None
 
 
 def _custom_headers(lines: str) -> dict[str, str]:
     """Parse `Name: value`, one header per line. Raises UsageError."""
     pairs = (line.partition(":") for line in lines.splitlines() if ":" in line)
-    return {name.strip(): _header_value(name, value) or "" for name, _, value in pairs if name.strip()}
+    named = {name.strip(): value for name, _, value in pairs if name.strip()}
+    for name in named:
+        if not _HEADER_NAME.fullmatch(name):
+            raise click.UsageError("OPENAI_CUSTOM_HEADERS contains a name that no HTTP header can have.")
+    return {name: _header_value({"OPENAI_CUSTOM_HEADERS": value}) or "" for name, value in named.items()}
 
 
 def announce(resolved: Resolved) -> None:

@@ -43,6 +43,9 @@ STEP_LIMITS: dict[str, Any] = LIMITS | {
 """Limits on the thread of an engine's steps: a token, or the text that it forces, takes at most about five
 milliseconds. What exceeds them is computed on another thread, with LIMITS."""
 
+MAX_GROUPS = 200
+"""Levels of groups in a regular expression: the library reads 250 of groups and repetitions."""
+_GROUP = re.compile(r"\\.|[()]", re.DOTALL)
 _SLASH = re.compile(r"\\.|/", re.DOTALL)
 
 
@@ -50,8 +53,19 @@ def regex_grammar(pattern: str) -> str:
     """Return the grammar of the texts that match a regular expression as a whole. Raises GrammarError."""
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
         raise GrammarError("it ends with a backslash, which escapes nothing; write \\\\ for a backslash")
+    if _depth(pattern) > MAX_GROUPS:
+        raise GrammarError(f"its groups are nested too deeply; at most {MAX_GROUPS} levels are supported")
     escaped = _SLASH.sub(lambda found: found.group() if len(found.group()) > 1 else "\\/", pattern)
     return bounded(f"start: /{escaped}/" if pattern else choice_grammar([""]))
+
+
+def _depth(pattern: str) -> int:
+    """Return how deep groups are nested at most; parentheses in sets count, too."""
+    depth = deepest = 0
+    for found in _GROUP.finditer(pattern):
+        depth += {"(": 1, ")": -1}.get(found.group(), 0)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def choice_grammar(choices: Sequence[str]) -> str:

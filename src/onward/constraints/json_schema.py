@@ -50,6 +50,7 @@ def json_schema_grammar(schema: object, *, whitespace: str | None = DEFAULT_WHIT
         _write_whole_counts(each)
         remove_exhausted_patterns(each)
         remove_idle(each)
+    _write_bounds(own)
     replace_one_of(own)
     options: dict[str, object] = (
         {"whitespace_flexible": False} if whitespace is None else {"whitespace_pattern": whitespace}
@@ -70,6 +71,11 @@ def check_embedded(grammar: str) -> None:
             if isinstance(schema, dict):
                 check_size(schema)
                 _check(schema)
+                for each, keyword in _admitted_ends(schema):
+                    raise GrammarError(
+                        f"{keyword}: {each[keyword]} cannot be kept so near to the other bound; write it with a "
+                        "fraction, such as 0.000001 instead of 0"
+                    )
         place = grammar.find("%json", start)
 
 
@@ -84,6 +90,10 @@ def _check(root: Schema) -> None:
         if numbers.is_number(schema.get("multipleOf")):
             numbers.check_multiple(schema["multipleOf"])
             divisors.append(schema["multipleOf"])
+        for keyword in _COUNTS:
+            numbers.check_count(keyword, schema.get(keyword))
+        if not isinstance(schema.get("x-guidance", {}), dict):
+            raise GrammarError("'x-guidance' must be an object")
         for keyword in ("const", "enum"):
             for number in _numbers_in(schema.get(keyword)):
                 numbers.check_literal(keyword, number)
@@ -91,6 +101,35 @@ def _check(root: Schema) -> None:
         _check_min_properties(schema)
     if is_combined:
         numbers.check_common_multiple(divisors)
+
+
+_OPPOSITE = {
+    "exclusiveMinimum": ("maximum", "exclusiveMaximum"),
+    "exclusiveMaximum": ("minimum", "exclusiveMinimum"),
+}
+
+
+def _admitted_ends(root: Schema) -> list[tuple[Schema, str]]:
+    """Return where the library would admit a number that is excluded: schemas inside of one, and their keywords."""
+    every = list(schemas(root))
+    found = []
+    for keyword, opposite in _OPPOSITE.items():
+        others = [schema[name] for schema in every for name in opposite if numbers.is_number(schema.get(name))]
+        bounded = [schema for schema in every if numbers.is_number(schema.get(keyword))]
+        found += [(each, keyword) for each in bounded if numbers.admitted_end(keyword, each[keyword], others)]
+    return found
+
+
+def _write_bounds(root: Schema) -> None:
+    """Write bounds so that the library keeps them."""
+    for schema in schemas(root):
+        bounds = {keyword: schema[keyword] for keyword in numbers.BOUNDS if numbers.is_number(schema.get(keyword))}
+        if bounds and numbers.is_number(schema.get("multipleOf")):
+            for keyword in bounds:
+                del schema[keyword]
+            schema |= numbers.multiples_within(schema["multipleOf"], bounds)
+    for schema, keyword in _admitted_ends(root):
+        schema[keyword] = numbers.beside(keyword, schema[keyword])
 
 
 def _check_min_properties(schema: Schema) -> None:

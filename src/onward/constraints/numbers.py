@@ -4,7 +4,10 @@ written as an expression that is exact."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from fractions import Fraction
+from typing import TypeGuard
 
 from onward.constraints.errors import GrammarError
 
@@ -12,12 +15,13 @@ MAX_EXACT_INTEGER = 2**53
 """Integers up to here are doubles, and so are their neighbours."""
 MAX_DIVISOR = 429_496_729
 """Maximum of `multipleOf`, as an integer without its decimal point: ten times it has to fit into 32 bits."""
+MAX_COUNT = 2**53
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 Number = int | float
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[Number]:
     """Whether a value of JSON is a number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -59,6 +63,64 @@ def check_multiple(value: Number) -> None:
             f"multipleOf: {_shown(value)} cannot be computed exactly; use an integer up to {MAX_DIVISOR}, or a decimal "
             "fraction with fewer digits"
         )
+
+
+def multiples_within(divisor: Number, bounds: Mapping[str, Number]) -> dict[str, Number]:
+    """Return the first and the last multiple within bounds as `minimum` and `maximum`: the library misses multiples
+    where a bound has more digits than the divisor. Raises GrammarError where there are none, or where the library,
+    which multiplies doubles, would take others for the ends."""
+    step, found, ends = _fraction(divisor), {}, {}
+    for keyword, value in bounds.items():
+        place = _fraction(value) / step
+        match keyword:
+            case "minimum" | "exclusiveMinimum":
+                end = math.ceil(place) if keyword == "minimum" else math.floor(place) + 1
+                ends["minimum"] = max(end, ends.get("minimum", end))
+            case _:
+                end = math.floor(place) if keyword == "maximum" else math.ceil(place) - 1
+                ends["maximum"] = min(end, ends.get("maximum", end))
+    for keyword, end in ends.items():
+        exact = end * step
+        found[keyword] = int(exact) if exact.denominator == 1 else float(exact)
+    if len(ends) == 2:
+        shown = f"{' and '.join(f'{keyword}: {_shown(value)}' for keyword, value in bounds.items())}"
+        if ends["minimum"] > ends["maximum"]:
+            raise GrammarError(f"it matches no text: no multiple of {_shown(divisor)} is within {shown}")
+        nearest = {"minimum": math.ceil, "maximum": math.floor}
+        for keyword, end in ends.items():
+            taken = nearest[keyword](found[keyword] / divisor)
+            if taken != end or _fraction(taken * float(divisor)) != end * step:
+                raise GrammarError(
+                    f"multipleOf: {_shown(divisor)} cannot be kept exactly within {shown}; leave one bound out, or "
+                    "list the numbers in an 'enum'"
+                )
+    return found
+
+
+def admitted_end(keyword: str, value: Number, others: Sequence[Number]) -> bool:
+    """Whether the library would admit an integer that an exclusive bound excludes: it does where the opposite bound,
+    one of `others`, is less than 1 from it."""
+    if not isinstance(whole(value), int) or not is_exact_bound(value):
+        return False
+    if keyword == "exclusiveMinimum":
+        return value >= 0 and any(value < other < value + 1 for other in others)
+    return value <= 0 and any(value - 1 < other < value for other in others)
+
+
+def beside(keyword: str, value: Number) -> float:
+    """Return an exclusive bound with a fraction, as near as doubles of a few digits are, which the library keeps."""
+    return value + (1 if keyword == "exclusiveMinimum" else -1) * max(1.0, abs(value)) * 2.0**-50
+
+
+def _fraction(value: Number) -> Fraction:
+    """Return the number that a number's shortest digits are."""
+    return Fraction(Decimal(value) if isinstance(value, int) else Decimal(repr(value)))
+
+
+def check_count(keyword: str, value: object) -> None:
+    """Raise GrammarError for a count that the library does not read."""
+    if is_number(value) and is_finite(value) and value > MAX_COUNT:
+        raise GrammarError(f"{keyword}: {_shown(value)} is more than any text has; use at most {MAX_COUNT}")
 
 
 def check_common_multiple(values: list[Number]) -> None:

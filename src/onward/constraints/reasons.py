@@ -29,6 +29,7 @@ _KNOWN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"NoExtension(Bias)?", NOTHING),
     (r"Unsatisfiable schema: Regex is empty: .*", f"{NOTHING}: 'pattern', 'format' and the bounds of a string's length "
      "contradict each other"),
+    (r"Unable to determine if regex is empty: .*", TOO_COMPLEX),
     (r"Unsatisfiable schema: (.*)", rf"{NOTHING}: \1"),
     (r"Unimplemented keys: \[(.*)\]", lambda found: _unsupported(re.findall(r'"([^"]*)"', found[1]))),
     (r"oneOf constraints are not supported.*", "'oneOf' needs options of which no two can match the same value, and "

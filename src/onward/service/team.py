@@ -210,7 +210,6 @@ class Team:
             self._is_back()
 
     def _beat(self) -> Callable[[Connection], None]:
-        """Return an operation that from time to time records that this server is alive."""
         face, grants, now = self.face, self._grants, self._store.clock()
         is_due = abs(now - self._beaten_ms) >= BEAT_MS
         if is_due:

@@ -245,7 +245,8 @@ def test_the_model_can_be_another_than_the_lines_say() -> None:
     [
         (["{"], "in.jsonl contains no valid request. Line 1 is not JSON"),
         (["", "[]"], "in.jsonl contains no valid request. Line 2 is not a JSON object"),
-        (["[" * 5000], "Line 1 is not JSON"),
+        (["[" * 5000], "Line 1 is not JSON that can be read: its arrays and objects are nested too deeply."),
+        (['{"custom_id": "a", "body": 1e999}'], "Line 1 is not JSON: Number out of range."),
         (["once upon", "a time"], "Line 1 is not JSON: invalid character (byte 0)."),
         (['{"custom_id": "\udce9"}'], "Line 1 is not UTF-8 text (invalid continuation byte at byte 15)."),
     ],

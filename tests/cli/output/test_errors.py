@@ -121,8 +121,10 @@ def test_a_model_in_this_process_has_a_default_and_is_never_missing() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "code", "words"),
     [
-        ("OPENAI_API_KEY", "schlüssel", 2, "The API key contains characters"),
-        ("OPENAI_CUSTOM_HEADERS", "X-Name: né", 2, "The X-Name contains characters"),
+        ("OPENAI_API_KEY", "schlüssel", 2, "OPENAI_API_KEY contains characters"),
+        ("OPENAI_ORG_ID", "schlüssel", 2, "OPENAI_ORG_ID contains characters"),
+        ("OPENAI_CUSTOM_HEADERS", "X-Name: né", 2, "OPENAI_CUSTOM_HEADERS contains characters"),
+        ("OPENAI_CUSTOM_HEADERS", "X Name: a", 2, "OPENAI_CUSTOM_HEADERS contains a name that"),
         ("OPENAI_BASE_URL", "http://[::1/v1", 3, "is not a valid URL"),
         ("OPENAI_BASE_URL", "http://127.0.0.1:port/v1", 3, "is not a valid URL"),
         ("OPENAI_BASE_URL", "127.0.0.1:8000", 2, 'OPENAI_BASE_URL "127.0.0.1:8000" is missing a scheme'),

@@ -128,6 +128,8 @@ def _json_problem(raw: bytes) -> str:
         msgspec.json.decode(raw)
     except UnicodeDecodeError as error:
         return f" is not UTF-8 text ({error.reason} at byte {error.start})."
-    except (ValueError, RecursionError) as problem:
-        return f" is not JSON: {str(problem).removeprefix('JSON is malformed: ')}."
+    except RecursionError:
+        return " is not JSON that can be read: its arrays and objects are nested too deeply."
+    except ValueError as problem:
+        return f" is not JSON: {str(problem).removeprefix('JSON is malformed: ').partition(' - at ')[0]}."
     return " is not a JSON object."

@@ -151,7 +151,7 @@ class _Parser:
         while not self._take('"'):
             code = self._character("a text in quotes")
             if code > LAST_CODE_POINT or SURROGATES[0] <= code <= SURROGATES[1]:
-                raise self._error(f"\\{code:X} is not a character; write one beyond U+FFFF as \\UXXXXXXXX")
+                raise self._error(f"U+{code:04X} is not a character; write one beyond U+FFFF as \\UXXXXXXXX")
             found.append(chr(code))
         return literal("".join(found))
 
