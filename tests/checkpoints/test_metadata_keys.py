@@ -252,7 +252,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "kinds of fewer layers": ("lfm2", {"attention.head_count_kv": [0, 2]}, "states 2 values as .*but has 5 layers"),
     "layers without attention": ("llama", {"attention.head_count_kv": [2, 0]}, "cannot compute"),
     "a switch as a number": ("gptneox", {"use_parallel_residual": 1}, "'use_parallel_residual'"),
-    "a negative epsilon": ("llama", {"attention.layer_norm_rms_epsilon": -1.0}, "states -1 as the epsilon of its norms"),
+    "a negative epsilon": ("llama", {"attention.layer_norm_rms_epsilon": -1.0}, "states -1 as the epsilon"),
     "heads that do not divide": ("llama", {"attention.head_count": 3}, r"3 heads \('attention.head_count'\)"),
     "a base of nothing": ("llama", {"rope.freq_base": 0.0}, r"a base of positions \('rope.freq_base'\)"),
 }  # fmt: skip

@@ -45,7 +45,7 @@ def _reason(body: bytes, exception: Exception) -> str:
     except UnicodeDecodeError as error:  # msgspec counts from the beginning of the string
         return f"it is not valid UTF-8 at {_position(body, error.start)}"
     if str(exception).startswith("Input data was truncated") and _HALF.search(body):
-        return "a string has half of a surrogate pair, which is not a character"
+        return "half of a surrogate pair is not a character"
     if match := _AT_BYTE.fullmatch(str(exception)):
         reason = match[1].replace("keys must be strings", "keys must be strings in double quotes")
         return f"{reason} near {_position(body, int(match[2]))}"

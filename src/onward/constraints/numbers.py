@@ -69,7 +69,9 @@ def multiples_within(divisor: Number, bounds: Mapping[str, Number]) -> dict[str,
     """Return the first and the last multiple within bounds as `minimum` and `maximum`: the library misses multiples
     where a bound has more digits than the divisor. Raises GrammarError where there are none, or where the library,
     which multiplies doubles, would take others for the ends."""
-    step, found, ends = _fraction(divisor), {}, {}
+    step = _fraction(divisor)
+    found: dict[str, Number] = {}
+    ends: dict[str, int] = {}
     for keyword, value in bounds.items():
         place = _fraction(value) / step
         match keyword:
