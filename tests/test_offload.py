@@ -9,7 +9,16 @@ from collections.abc import Callable
 import pytest
 
 from onward.fair_pool import FairPool
-from onward.offload import MAX_INLINE_SIZE, MIN_QUEUED_SIZE, Abandoned, breathe, inline_or_on_thread, on_thread, owner
+from onward.offload import (
+    MAX_INLINE_SIZE,
+    MIN_QUEUED_SIZE,
+    Abandoned,
+    Threads,
+    breathe,
+    inline_or_on_thread,
+    on_thread,
+    owner,
+)
 from tests.waiting import PATIENCE_SECONDS, until
 
 
@@ -107,13 +116,13 @@ def test_work_of_one_owner_does_not_hold_that_of_another(size: int) -> None:
 def test_work_of_one_kind_does_not_hold_another_though_all_clients_have_much_of_it() -> None:
     release, done = threading.Event(), threading.Event()
 
-    async def read(name: str) -> None:
+    async def hold(name: str, threads: Threads) -> None:
         owner.set(name)
-        await on_thread(lambda: release.wait(PATIENCE_SECONDS), "onward-reads")
+        await on_thread(lambda: release.wait(PATIENCE_SECONDS), threads)
 
     async def run() -> None:
-        held = [asyncio.create_task(read(str(number % 32))) for number in range(128)]
-        held += [asyncio.create_task(on_thread(lambda: release.wait(PATIENCE_SECONDS), "onward-batches"))]
+        held = [asyncio.create_task(hold(str(number % 32), "onward-reads")) for number in range(128)]
+        held += [asyncio.create_task(hold("", "onward-batches"))]
         await asyncio.sleep(0)
         await on_thread(done.set)
         assert not any(task.done() for task in held)
