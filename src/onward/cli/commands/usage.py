@@ -6,14 +6,16 @@ import csv
 import io
 import json
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from onward.cli.command import CONTEXT
 from onward.cli.database import database_flags, open_named
 from onward.cli.output.formats import table, text_cell
-from onward.service.records import Question, Sums
+
+if TYPE_CHECKING:
+    from onward.service.records import Sums
 
 DAY = 86_400
 BY = ("key", "model", "day")
@@ -47,6 +49,7 @@ def _groups(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]
 def run(since: int | None, until: int | None, by: tuple[str, ...], format: str, **given: Any) -> None:
     """Write the sums of the requests that ended from `since` to before `until`, by default in the last 30 days."""
     from onward.service.ledger import sums
+    from onward.service.records import Question
 
     with open_named(given) as store:
         end = store.clock() // 1000 + 1 if until is None else until
