@@ -119,6 +119,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gptneox": {"model_type": "gpt_neox"},
     "gptneox, sequential": {"model_type": "gpt_neox", "use_parallel_residual": False, "rotary_pct": 1.0},
     "cohere2": {"model_type": "cohere2", "sliding_window": 16, "logit_scale": 0.5},
+    "lfm2moe": {
+        "model_type": "lfm2_moe", "num_key_value_heads": 2, "norm_eps": 1e-5, "rms_norm_eps": None, "rope_theta": 1e4,
+        "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 8,
+        "num_experts_per_tok": 3, "moe_intermediate_size": INNER, "use_expert_bias": True,
+        "routed_scaling_factor": 1.0,
+    },
     "lfm2": {
         "model_type": "lfm2", "num_key_value_heads": 2, "norm_eps": 1e-5, "full_attn_idxs": [1, 3],
         "block_ff_dim": 130, "block_multiple_of": 32, "block_ffn_dim_multiplier": 1.0, "intermediate_size": None,
@@ -135,6 +141,13 @@ _LLAMA = {
 _SANDWICHED = {
     **_LLAMA, "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
+}  # fmt: skip
+_LFM2 = {
+    **{f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"}, "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm", "attn_k_norm": "self_attn.k_layernorm", "attn_norm": "operator_norm",
+    "ffn_norm": "ffn_norm", "ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2", "ffn_gate_inp": "feed_forward.gate",
+    **{f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "conv", "out_proj")},
 }  # fmt: skip
 _NAMES = {
     "llama": {**_LLAMA, "ffn_gate_inp": "block_sparse_moe.gate"},
@@ -170,13 +183,8 @@ _NAMES = {
     "exaone4": _SANDWICHED,
     "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     "starcoder2": {**_LLAMA, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
-    "lfm2": {
-        **{f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"}, "attn_output": "self_attn.out_proj",
-        "attn_q_norm": "self_attn.q_layernorm", "attn_k_norm": "self_attn.k_layernorm", "attn_norm": "operator_norm",
-        "ffn_norm": "ffn_norm", "ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3",
-        "ffn_down": "feed_forward.w2",
-        **{f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "conv", "out_proj")},
-    },
+    "lfm2": _LFM2,
+    "lfm2moe": _LFM2,
     "gpt2": {
         "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
         "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
@@ -188,6 +196,10 @@ _NAMES = {
 }  # fmt: skip
 _EXPERT = {f"ffn_{part}": f"mlp.experts.{{}}.{part}_proj" for part in ("gate", "up", "down")}
 _EXPERT_NAMES = {
+    "lfm2moe": {
+        f"ffn_{part}": f"feed_forward.experts.{{}}.{name}"
+        for part, name in {"gate": "w1", "up": "w3", "down": "w2"}.items()
+    },
     "llama": {
         f"ffn_{part}": f"block_sparse_moe.experts.{{}}.{name}"
         for part, name in {"gate": "w1", "up": "w3", "down": "w2"}.items()
@@ -196,6 +208,7 @@ _EXPERT_NAMES = {
 _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _WHOLE_OF = {
     "lfm2": {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"},
+    "lfm2moe": {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"},
     "gemma4": {**_WHOLE, **gemma4.WHOLE},
     "internlm2": {"token_embd": "model.tok_embeddings", "output_norm": "model.norm", "output": "output"},
     "gpt2": {"token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f"},
@@ -354,6 +367,8 @@ def hugging_face_name(name: str, kind: str) -> str:
         _, layer, part, expert = part.split(".")
         return f"model.layers.{layer}.{_EXPERT_NAMES.get(kind, _EXPERT)[part].format(expert)}.{end}"
     _, layer, part = part.split(".", 2)
+    if part == "exp_probs_b":
+        return f"model.layers.{layer}.feed_forward.expert_bias"
     return f"{_LAYERS.get(kind, 'model.layers')}.{layer}.{_NAMES.get(kind, _LLAMA)[part]}.{end}"
 
 

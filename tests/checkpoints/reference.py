@@ -17,7 +17,7 @@ LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 """The others divide by the root mean square."""
 PAIRS = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4", "internlm2", "mistral3")
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
-NORMALISED = ("qwen3moe", "mellum", "llama", "granitemoe", "gpt-oss")
+NORMALISED = ("qwen3moe", "mellum", "llama", "granitemoe", "gpt-oss", "lfm2moe")
 """The shares of the experts that are used add up to one."""
 GELU_TANH = ("gemma", "gemma2", "gemma3", "starcoder2", "gpt2")
 
@@ -52,7 +52,7 @@ class Reference:
         hidden = hidden * self.stated.get("embedding_scale", 1.0)
         for layer in range(self.stated["block_count"]):
             hidden = self.block(layer, hidden)
-        hidden = self.norm(hidden, "token_embd_norm" if self.kind == "lfm2" else "output_norm")
+        hidden = self.norm(hidden, "token_embd_norm" if self.kind in ("lfm2", "lfm2moe") else "output_norm")
         logits = self.linear(hidden, "output" if "output.weight" in self.tensors else "token_embd")
         scale = self.stated.get("logit_scale", 1.0)
         logits = logits * scale if self.kind == "cohere2" else logits / scale
@@ -98,9 +98,14 @@ class Reference:
     def mixture(self, prefix: str, row: Array) -> Array:
         """What the experts with the largest logits make of one row, by their shares."""
         logits = self.linear(row, prefix + "ffn_gate_inp")
-        shares = np.exp(logits - logits.max())
-        shares /= shares.sum()
-        chosen = np.argsort(-shares, kind="stable")[: self.stated["expert_used_count"]]
+        if self.kind == "lfm2moe":
+            shares = 1 / (1 + np.exp(-logits))
+            order = np.argsort(-(shares + self.tensors[f"{prefix.removesuffix('.')}.exp_probs_b.bias"]), kind="stable")
+        else:
+            shares = np.exp(logits - logits.max())
+            shares /= shares.sum()
+            order = np.argsort(-shares, kind="stable")
+        chosen = order[: self.stated["expert_used_count"]]
         if self.kind in NORMALISED:
             shares /= shares[chosen].sum()
         total = np.zeros(len(row))
@@ -181,7 +186,7 @@ class Reference:
         if self.kind in ("olmo2", "olmoe"):
             flat[:2] = [self.norm(flat[0], prefix + "attn_q_norm"), self.norm(flat[1], prefix + "attn_k_norm")]
         query, key, value = (each.reshape(len(hidden), -1, self.size) for each in flat)
-        is_normal = self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "stablelm", "exaone4", "lfm2")
+        is_normal = self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "stablelm", "exaone4", "lfm2", "lfm2moe")
         if is_normal and prefix + "attn_q_norm.weight" in self.tensors:
             query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")
         return [query, key, value]

@@ -70,7 +70,8 @@ def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
 
 
 TUNED = [
-    "llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4", "lfm2", "gemma4",
+    "llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4", "lfm2",
+    "lfm2moe", "gemma4",
 ]  # fmt: skip
 """Of mixtures, everything but the experts: their routers too."""
 

@@ -118,6 +118,12 @@ READ: dict[str, tuple[str, ...]] = {
         *_USUAL, "layer_norm_eps", "attention_bias", "hidden_dropout", "classifier_dropout", "is_decoder",
         "use_parallel_residual", "rotary_pct", "rotary_emb_base",
     ),
+    "lfm2_moe": (
+        *(key for key in _USUAL if key not in ("hidden_act", "attention_dropout")), "num_key_value_heads", "norm_eps",
+        "conv_bias", "conv_L_cache", "num_dense_layers", "num_experts", "num_experts_per_tok", "moe_intermediate_size",
+        "use_expert_bias", "routed_scaling_factor", "norm_topk_prob", "output_router_logits", "layer_types",
+        "tie_embedding",
+    ),
     "lfm2": (
         *(key for key in _USUAL if key not in ("hidden_act", "attention_dropout")), "num_key_value_heads", "norm_eps",
         "conv_bias", "conv_L_cache", "block_multiple_of", "block_ffn_dim_multiplier", "block_auto_adjust_ff_dim",
@@ -147,7 +153,8 @@ OTHERS: dict[str, Any] = {
     "sliding_window_pattern": 2, "mlp_only_layers": [0], "decoder_sparse_step": 2, "tie_word_embeddings": None,
     "original_max_position_embeddings": 64, "norm_eps": 0.5, "conv_bias": True, "conv_L_cache": 5,
     "block_multiple_of": 64, "block_ffn_dim_multiplier": 9.0, "block_auto_adjust_ff_dim": False,
-    "full_attn_idxs": [1], "tie_embedding": False, "block_ff_dim": 4096,
+    "full_attn_idxs": [1], "num_dense_layers": 1, "use_expert_bias": False, "routed_scaling_factor": 2.0,
+    "tie_embedding": False, "block_ff_dim": 4096,
     "hidden_size_per_layer_input": 64, "enable_moe_block": True,
     "top_k_experts": 3, "attention_k_eq_v": True, "num_kv_shared_layers": 1, "use_double_wide_mlp": True,
     "global_head_dim": 8, "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
@@ -156,7 +163,8 @@ _WINDOWED = (
     "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "cohere2", "gpt_oss", "exaone4", "olmo3",
 )  # fmt: skip
 _SWITCHED_OFF = (
-    ("mellum", "norm_topk_prob"), ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
+    ("mellum", "norm_topk_prob"), ("lfm2_moe", "norm_topk_prob"),
+    ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
     ("seed_oss", "attention_bias"), ("internlm2", "bias"),
 )  # fmt: skip
 """Keys whose default is true."""
@@ -225,7 +233,7 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = "silu"
         if kind == "gpt_neox":
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
-        if kind == "lfm2":  # whose inner size is a multiple of 256
+        if kind in ("lfm2", "lfm2_moe"):  # whose inner size is a multiple of 256
             other = {"intermediate_size": 4096, "layer_types": ["conv", "full_attention"]}.get(key, other)
         if (kind, key) in _SWITCHED_OFF:
             other = False

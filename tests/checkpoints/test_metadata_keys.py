@@ -50,6 +50,9 @@ READ: dict[str, tuple[str, ...]] = {
     "olmoe": (_RMS, *RULES),
     "gpt-oss": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
     "seed_oss": (_RMS,),
+    "lfm2moe": (
+        _RMS, "shortconv.l_cache", "leading_dense_block_count", "expert_feed_forward_length", *RULES,
+    ),
     "lfm2": (_RMS, "shortconv.l_cache", "attention.sliding_window"),
     "mistral3": (
         _RMS, "attention.temperature_scale", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
@@ -128,12 +131,13 @@ OTHERS: dict[str, Any] = {
     "attention.sliding_window": 5, "attention.sliding_window_pattern": 2, "rope.freq_base_swa": 77.0,
     "logit_scale": 3.0, "residual_scale": 0.7, "embedding_scale": 3.0, "attention.scale": 0.3,
     "rope.scaling.finetuned": False, "use_parallel_residual": False, "expert_count": 9, "expert_used_count": 4,
-    "expert_feed_forward_length": 64, "expert_shared_feed_forward_length": 32, "expert_gating_func": 2,
+    "expert_feed_forward_length": 64, "expert_shared_feed_forward_length": 32, "expert_gating_func": 4,
     "expert_weights_norm": False, "expert_weights_scale": 3.0, "attn_logit_softcapping": 2.0,
     "final_logit_softcapping": 3.0, "attention.temperature_scale": 0.9, "rope.scaling.yarn_beta_fast": 4.0,
     "rope.scaling.yarn_beta_slow": 2.0, "rope.scaling.yarn_log_multiplier": 0.5, "attention.shared_kv_layers": 2,
     "attention.key_length_swa": 8, "attention.value_length_swa": 8, "rope.dimension_count_swa": 8,
     "embedding_length_per_layer_input": 64, "shortconv.l_cache": 5,
+    "leading_dense_block_count": 2,
 }  # fmt: skip
 """Values that tiny models do not have."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -247,6 +251,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "attention in another layer": (
         "lfm2", {"attention.head_count_kv": [2, 0, 0, 2, 0]}, "no tensor 'blk.0.attn_q.weight'",
     ),
+    "experts by another rule": ("lfm2moe", {"expert_gating_func": 1}, "chooses experts by rule 1"),
+    "no layer with experts": ("lfm2moe", {"leading_dense_block_count": 3}, "no layer with experts"),
     "no attention at all": ("lfm2", {"attention.head_count_kv": [0] * 5}, "'attention.head_count_kv'"),
     "attention of other heads": ("lfm2", {"attention.head_count_kv": [0, 2, 0, 1, 0]}, "layers of different sizes"),
     "kinds of fewer layers": ("lfm2", {"attention.head_count_kv": [0, 2]}, "states 2 values as .*but has 5 layers"),
@@ -381,6 +387,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a bias before it": ("lfm2", {"blk.0.shortconv.in_proj.bias": _zeros(192)}, "does not compute for 'lfm2'"),
     "attention beside a convolution": ("lfm2", {"blk.0.attn_q.weight": _zeros(64, 64)}, "attn_q.weight', which"),
     "norms of no keys": ("lfm2", {"blk.0.attn_k_norm.weight": _zeros(16)}, "attn_k_norm.weight', which"),
+    "no bias of the choice": ("lfm2moe", {"blk.1.exp_probs_b.bias": None}, "no tensor 'blk.1.exp_probs_b.bias'"),
+    "a bias of other experts": ("lfm2moe", {"blk.1.exp_probs_b.bias": _zeros(7)}, r"\[7\] instead of \[8\]"),
     "two last norms": ("lfm2", {"output_norm.weight": _zeros(64)}, "'token_embd_norm.weight', which"),
     "no output layer": ("olmo2", {"output.weight": None}, "no output layer"),
     "fewer rows than tokens": ("llama", {"token_embd.weight": _zeros(28, HIDDEN)}, "has 30 tokens, but.*has 28 rows"),

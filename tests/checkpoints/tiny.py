@@ -121,6 +121,10 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "lfm2": {
         "attention.head_count_kv": [0, KV_HEADS, 0, KV_HEADS, 0], "shortconv.l_cache": 3, "rope.freq_base": 1_000_000.0,
     },
+    "lfm2moe": {
+        "attention.head_count_kv": [0, KV_HEADS, 0], "shortconv.l_cache": 3, "expert_count": 8, "expert_used_count": 3,
+        "expert_feed_forward_length": INNER, "leading_dense_block_count": 1, "expert_gating_func": 2,
+    },
     "lfm2, window": {
         "attention.head_count_kv": [KV_HEADS, 0, 0, KV_HEADS, 0], "shortconv.l_cache": 4,
         "attention.sliding_window": 16,
@@ -129,7 +133,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 """What each states besides the common sizes. A name may go on behind a comma."""
 LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
-    "lfm2": 5,
+    "lfm2": 5, "lfm2moe": 3,
 }  # fmt: skip
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
@@ -188,7 +192,7 @@ def tiny(name: str, seed: int = 0) -> Checkpoint:
 
 def last_norm(kind: str) -> str:
     """The name of the last norm in GGUF files of an architecture."""
-    return "token_embd_norm" if kind == "lfm2" else "output_norm"
+    return "token_embd_norm" if kind in ("lfm2", "lfm2moe") else "output_norm"
 
 
 class _Tensors:
@@ -207,7 +211,7 @@ class _Tensors:
         if self.kind == "gemma4":
             return gemma4.block(self.name, self.stated, self, layer)
         mixer = self._attention() if self.heads_by_layer[layer] else self._convolution()
-        found = {**mixer, **self._feed_forward()}
+        found = {**mixer, **self._feed_forward(layer)}
         before = [] if self.kind in ("olmo2", "exaone4") else ["attn_norm", "ffn_norm"]
         if self.kind in ("gpt-oss", "seed_oss"):
             before[1] = "post_attention_norm"
@@ -231,7 +235,7 @@ class _Tensors:
         found = {f"{part}.weight": weights for part, weights in parts.items()}
         if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", "seed_oss", *BIASED) or self.name in _BIASED_QUERIES:
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
-        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2"):
+        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe"):
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
         if self.name == "stablelm, head norms":
             for part, width in (("q", self.queries), ("k", self.keys)):
@@ -249,8 +253,8 @@ class _Tensors:
             "shortconv.out_proj.weight": self.matrix(HIDDEN, HIDDEN),
         }
 
-    def _feed_forward(self) -> dict[str, Any]:
-        if "expert_count" in self.stated:
+    def _feed_forward(self, layer: int) -> dict[str, Any]:
+        if "expert_count" in self.stated and layer >= self.stated.get("leading_dense_block_count", 0):
             return self._experts()
         up = 2 * FEED_FORWARD if self.kind in JOINED_GATES else FEED_FORWARD
         found = self._layer("ffn_up", up, HIDDEN) | self._layer("ffn_down", HIDDEN, FEED_FORWARD)
@@ -266,6 +270,8 @@ class _Tensors:
             found[f"ffn_{name}_exps.weight"] = np.stack([self.matrix(*shape) for _ in range(count)])
             if self.kind == "gpt-oss":  # gates and what they are multiplied with reach their limits
                 found[f"ffn_{name}_exps.bias"] = 4 * self.bias(count * shape[0]).reshape(count, -1)
+        if self.kind == "lfm2moe":
+            found["exp_probs_b.bias"] = self.bias(count) / 4
         if self.kind == "gpt-oss":
             found["ffn_gate_inp.bias"] = self.bias(count)
         if shared := self.stated.get("expert_shared_feed_forward_length"):

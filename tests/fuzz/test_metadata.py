@@ -33,7 +33,7 @@ UNREAD = (
 NAMES = sorted({"llama", "qwen2", "qwen3", "gemma3", "granite", "smollm3", "olmo2", "olmo2, window", "stablelm", "gpt2",
                 "gptneox", "cohere2", "starcoder2", "phi3, long", "llama, experts", "qwen3moe", "qwen2moe", "olmoe",
                 "mellum", "granitemoe, shared", "gpt-oss", "gemma", "gemma2", "glm4", "exaone4", "seed_oss",
-                "internlm2", "mistral3", "lfm2"} & ARCHITECTURES.keys())  # fmt: skip
+                "internlm2", "mistral3", "lfm2", "lfm2moe"} & ARCHITECTURES.keys())  # fmt: skip
 
 
 def a_value(draw: random.Random, key: str, num_layers: int) -> Any:

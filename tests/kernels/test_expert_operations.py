@@ -17,7 +17,7 @@ from onward.kernels.code import Code, compile_object, link
 from onward.kernels.expert_tape import ExpertTape, LayerExperts, Routing
 from onward.kernels.interpreter import Kernels
 from onward.kernels.machine import Machine
-from onward.kernels.memory import Rows, address
+from onward.kernels.memory import Rows, Vector, address
 from onward.kernels.products import ProductKind
 from onward.kernels.targets import host
 from tests.runtimes.native.test_model_bounds import NoWeights
@@ -40,7 +40,16 @@ def experts_of(layer: int, count: int, fetch: int) -> LayerExperts:
 class Routed:
     """What a tape of one router makes of logits."""
 
-    def __init__(self, logits: NDArray[np.float32], used: int, *, is_normalised: bool, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        logits: NDArray[np.float32],
+        used: int,
+        *,
+        is_normalised: bool,
+        scale: float = 1.0,
+        is_sigmoid: bool = False,
+        bias: NDArray[np.float32] | None = None,
+    ) -> None:
         rows, count = logits.shape
         self.asked: list[int] = []
         self._fetch = FETCH(self.asked.append)
@@ -51,7 +60,15 @@ class Routed:
         for row, values in enumerate(logits):
             source.memory[row * source.stride :][: 4 * count] = values.view(np.uint8)
         tape = ExpertTape(kernels()[0], ROWS, 2)
-        tape.route(source, self.routing, self.experts, is_normalised=is_normalised, scale=scale)
+        tape.route(
+            source,
+            self.routing,
+            self.experts,
+            is_normalised=is_normalised,
+            scale=scale,
+            is_sigmoid=is_sigmoid,
+            bias=None if bias is None else Vector.of(bias),
+        )
         machine = Machine(
             kernels()[1], tape.finish(), NoWeights(), [SHAPE], rows=ROWS, positions=64, threads=2,
             scratch_bytes=kernels()[0].scratch_bytes(host().isa, 2048),
@@ -81,6 +98,25 @@ def test_rows_use_the_best_experts_and_the_first_of_equals(data: st.DataObject) 
     of_chosen = np.take_along_axis(powers, expected, 1)
     weights = 2.5 * of_chosen / (of_chosen if is_normalised else powers).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(found.weights, weights, rtol=2e-6, atol=1e-30)
+
+
+@given(st.data())
+def test_sigmoids_are_weights_and_a_bias_counts_for_the_choice_alone(data: st.DataObject) -> None:
+    logits, used = random_logits(data)
+    is_normalised = data.draw(st.booleans())
+    number = st.sampled_from([0.0, 0.25, -1.0, 3.0])
+    drawn = data.draw(st.lists(number, min_size=logits.shape[1], max_size=logits.shape[1]))
+    bias = np.array(drawn, np.float32) if data.draw(st.booleans()) else None
+    found = Routed(logits.copy(), used, is_normalised=is_normalised, scale=2.5, is_sigmoid=True, bias=bias)
+    sigmoids = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    keys = sigmoids + (0 if bias is None else bias)
+    least = np.take_along_axis(keys, found.chosen, 1)
+    best = -np.sort(-keys, axis=1)[:, :used]
+    np.testing.assert_allclose(least, best, atol=2e-6)  # nearly equal ones may change places
+    assert all(len(set(chosen.tolist())) == used for chosen in found.chosen)
+    of_chosen = np.take_along_axis(sigmoids, found.chosen, 1)
+    weights = 2.5 * of_chosen / (of_chosen.sum(axis=1, keepdims=True) if is_normalised else 1)
+    np.testing.assert_allclose(found.weights, weights, rtol=3e-6, atol=1e-20)
 
 
 @given(st.data())
@@ -130,6 +166,9 @@ def test_what_leaves_its_memory_is_refused() -> None:
         lambda: tape().route(Rows.allocate(ROWS, 4), Routing(ROWS, 40, 2), experts, is_normalised=True, scale=1.0),
         lambda: tape().route(rows, short, experts, is_normalised=True, scale=1.0),
         lambda: tape().route(rows, Routing(ROWS, 9, 2), experts, is_normalised=True, scale=1.0),
+        lambda: tape().route(
+            rows, routing, experts, is_normalised=True, scale=1.0, bias=Vector.of(np.ones(7, np.float32))
+        ),
         lambda: tape().gather(rows, 32, Rows.allocate(ROWS, 128), "float32", routing),
         lambda: tape().combine(rows, 32, routing, rows, scale=1.0),
         lambda: tape().combine(many, 32, routing, rows, scale=1.0, shared=Rows.allocate(1, 128)),

@@ -1,4 +1,4 @@
-"""Laws 2 and 3 on a model with short convolutions (LFM2), whose layers read what is kept of the positions before:
+"""Laws 2 and 3 on models with short convolutions (LFM2), whose layers read what is kept of the positions before:
 alone, among others, from the prefix cache, from a disk, with drafts, with too little memory, and resumed."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from onward.model_files.gguf import GGUFFiles
 from onward.sampling.sampler import Sampler
 from onward.settings import Settings
 from tests.engine.harness import events_of
+from tests.examples import slow_but
 from tests.laws.test_real_resume import by_choice
 from tests.runtimes.native.test_model import load, write
 from tests.toy_backend import complete, running
@@ -60,9 +61,9 @@ async def noise(backend: EmbeddedBackend, rng: random.Random, longest: int = 90)
     )
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("hybrid"), "lfm2")
+@pytest.fixture(scope="module", params=slow_but(["lfm2"], ["lfm2", "lfm2moe"]))
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("hybrid"), str(request.param))
 
 
 @pytest.fixture(scope="module")

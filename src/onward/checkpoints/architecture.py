@@ -52,6 +52,10 @@ class Mixture:
     """Whether the weights of the experts used are e**logit over the sum of theirs, instead of over that of all."""
     scale: float = 1.0
     """The weights are multiplied by it."""
+    is_sigmoid: bool = False
+    """Whether the weights are sigmoids of logits, instead of e**logit."""
+    has_bias: bool = False
+    """Whether experts are chosen by their weights plus a bias."""
     shared_feed_forward: int = 0
     """Inner size of the expert that every token uses in addition; 0: there is none."""
     is_beside_dense: bool = False

@@ -15,7 +15,7 @@ from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.convolutions import with_convolutions
 from onward.checkpoints.gemma4 import gemma4
 from onward.checkpoints.metadata_keys import WINDOW
-from onward.checkpoints.mixtures import has_experts, mixture_of
+from onward.checkpoints.mixtures import SIGMOID, has_experts, mixture_of
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.requirements import checked, require_computable
 from onward.checkpoints.rope import rope_of, with_long_positions
@@ -278,6 +278,18 @@ def _lfm2(checkpoint: Checkpoint) -> Architecture:
     return replace(windowed, window_layers=windowed.window_layers - found.convolution_layers)
 
 
+def _lfm2moe(checkpoint: Checkpoint) -> Architecture:
+    """LFM2 with experts in all layers but the first ones (modular_lfm2_moe.py), whose weights are sigmoids. A bias that
+    balances the training counts for the choice alone."""
+    parameters, found = checkpoint.parameters, _lfm2(checkpoint)
+    first = parameters.integer("leading_dense_block_count", 0)
+    mixture = mixture_of(parameters, feed_forward=0, is_normalised=True, rules=(SIGMOID,))
+    layers = frozenset(range(first, found.num_layers))
+    if not layers:
+        raise CheckpointError(f"{parameters.where} has no layer with experts ('leading_dense_block_count').")
+    return replace(found, mixture=replace(mixture, layers=layers, has_bias=parameters.switch("expert_bias", True)))
+
+
 def _common(
     checkpoint: Checkpoint,
     *,
@@ -378,4 +390,5 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "gptneox": _gptneox,
     "cohere2": _cohere2,
     "lfm2": _lfm2,
+    "lfm2moe": _lfm2moe,
 }

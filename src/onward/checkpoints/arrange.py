@@ -27,6 +27,7 @@ _LAYER = {
     "block_sparse_moe.input_linear": "ffn_gate_up_exps", "block_sparse_moe.output_linear": "ffn_down_exps",
     "shared_mlp.input_linear": "ffn_gate_up_shexp", "shared_mlp.output_linear": "ffn_down_shexp",
     "attention.wqkv": "attn_qkv", "attention.wo": "attn_output", "attention_norm": "attn_norm", "ffn_norm": "ffn_norm",
+    "feed_forward.gate": "ffn_gate_inp",
     "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down",
     "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
     "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
@@ -42,6 +43,7 @@ _LAYER = {
 _NORM_AFTER = "post_feedforward_layernorm"
 """A folder with such norms has `post_attention_layernorm` after attention, too."""
 _OTHERWISE: dict[str, dict[str, str]] = {
+    "lfm2moe": {"feed_forward.expert_bias": "exp_probs_b.bias"},
     "gemma4": {
         "layer_scalar": "layer_output_scale.weight",
         "router.scale": "ffn_gate_inp.scale",
@@ -72,7 +74,7 @@ _NAME = re.compile(
 )
 _EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 """Matrices of one expert."""
-_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(?P<number>\d{1,5})\.(?P<matrix>\w+)")
+_EXPERT = re.compile(r"(?:mlp|block_sparse_moe|feed_forward)\.experts\.(?P<number>\d{1,5})\.(?P<matrix>\w+)")
 SKIPPED = (
     ".rotary_emb.inv_freq",
     ".self_attn.position_ids",
@@ -95,7 +97,7 @@ PAIRED_IN_FOLDERS = ("cohere2", "glm4")
 """The same for Hugging Face's files."""
 _USUAL_NORMS = {
     **dict.fromkeys(("gpt-oss", "seed_oss"), (".post_attention_norm.", ".ffn_norm.")),
-    "lfm2": ("token_embd_norm.", "output_norm."),
+    **dict.fromkeys(("lfm2", "lfm2moe"), ("token_embd_norm.", "output_norm.")),
 }
 """What a norm is called in GGUF files of an architecture, and in those of others: that before feed-forward layers, and
 the last one."""

@@ -23,6 +23,7 @@ _ARCHITECTURES = {
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2",
     "internlm2": "internlm2", "internlm3": "llama", "ministral3": "mistral3", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2", "lfm2": "lfm2",
+    "lfm2_moe": "lfm2moe",
 }  # fmt: skip
 """GGUF's name of each `model_type`."""
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -111,6 +112,11 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 1e6, "max_position_embeddings": 128_000,
         "hidden_size": 2560, "intermediate_size": 12_288, "num_hidden_layers": 32,
     },
+    "lfm2_moe": {
+        "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 1e6, "max_position_embeddings": 128_000,
+        "hidden_size": 2048, "intermediate_size": 7168, "num_hidden_layers": 32, "num_experts": 32,
+        "num_experts_per_tok": 4, "moe_intermediate_size": 1792, "norm_topk_prob": True,
+    },
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4, "logit_scale": 0.0625, "layer_norm_eps": 1e-5},
 }  # fmt: skip
 """Of the configuration class of a `model_type`, where they differ from those of most."""
@@ -163,7 +169,7 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "ministral3": (False, False), "internlm2": ("bias", False), "internlm3": ("qkv_bias", "bias"),
     "stablelm": ("use_qkv_bias", False),
     "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
-    "lfm2": (False, False),
+    "lfm2": (False, False), "lfm2_moe": (False, False),
 }  # fmt: skip
 """Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
 _OUTPUT_BIASES: dict[str, str | bool] = {
@@ -173,7 +179,7 @@ _OUTPUT_BIASES: dict[str, str | bool] = {
 """Whether attention's output has one, where that is not as its other biases."""
 _TIED = frozenset({
     "gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "starcoder2", "smollm3", "gpt2", "cohere2",
-    "lfm2",
+    "lfm2", "lfm2_moe",
 })  # fmt: skip
 """Model types whose embeddings are the output layer, too, unless `tie_word_embeddings` says otherwise."""
 _CHANGES = {
@@ -194,8 +200,11 @@ _QUANTISED = frozenset({("gpt_oss", "mxfp4")})
 """Model types and methods of quantisation whose tensors are read."""
 _MIXTURES = frozenset({
     "qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "mellum", "granitemoe", "granitemoeshared", "gpt_oss",
+    "lfm2_moe",
 })  # fmt: skip
 """Model types with a mixture of experts."""
+_CONVOLVED = frozenset({"lfm2", "lfm2_moe"})
+"""Model types with short convolutions."""
 
 
 _OF_IMAGES_TOO = {
@@ -250,7 +259,7 @@ def metadata_of(config: Config, where: str) -> dict[str, MetadataValue]:
         found[f"{part}.bias"] = switch if isinstance(switch, bool) else bool(stated.get(switch))
     if (of_output := _OUTPUT_BIASES.get(str(kind))) is not None:
         found["attention.output_bias"] = of_output if isinstance(of_output, bool) else bool(stated.get(of_output))
-    if kind == "lfm2":
+    if kind in _CONVOLVED:
         found |= convolution_metadata(stated, found, where)
     if (scalar := stated.get("query_pre_attn_scalar")) is not None:
         found["attention.query_scale"] = 1 / math.sqrt(_number(scalar, where))
@@ -260,7 +269,7 @@ def metadata_of(config: Config, where: str) -> dict[str, MetadataValue]:
 def is_tied(config: Config) -> bool:
     """Return whether the embeddings are the output layer, too."""
     stated = config.get("tie_word_embeddings")
-    if config.get("model_type") == "lfm2":
+    if str(config.get("model_type")) in _CONVOLVED:
         stated = config.get("tie_embedding", stated)
     return stated if isinstance(stated, bool) else config.get("model_type") in _TIED
 

@@ -24,6 +24,10 @@ _DEFAULTS: dict[str, Any] = {
     "block_auto_adjust_ff_dim": True,
 }  # fmt: skip
 """Of transformers' Lfm2Config (models/lfm2/configuration_lfm2.py)."""
+_MOE_DEFAULTS: dict[str, Any] = {
+    "conv_L_cache": 3, "norm_eps": 1e-5, "num_dense_layers": 2, "use_expert_bias": True, "routed_scaling_factor": 1.0,
+}  # fmt: skip
+"""Of its Lfm2MoeConfig (models/lfm2_moe/configuration_lfm2_moe.py)."""
 
 
 def with_convolutions(found: Architecture, parameters: Parameters) -> Architecture:
@@ -45,14 +49,22 @@ def convolution_metadata(
 ) -> dict[str, MetadataValue]:
     """Return what config.json states in LFM2's own way, by GGUF's names. `found`: what it states as others do. Raises
     CheckpointError for a kind of layer that LFM2 does not have, and for numbers that no size can be made of."""
-    given = _DEFAULTS | dict(stated)
-    return {
+    is_mixture = stated.get("model_type") == "lfm2_moe"
+    given = (_MOE_DEFAULTS if is_mixture else _DEFAULTS) | dict(stated)
+    common = {
         "activation": "silu",
         "attention.layer_norm_rms_epsilon": given["norm_eps"],
         "shortconv.l_cache": given["conv_L_cache"],
-        "feed_forward_length": _feed_forward(given, where),
         "attention.sliding_window": 0,
         **_heads(given, found, where),
+    }
+    if not is_mixture:
+        return {**common, "feed_forward_length": _feed_forward(given, where)}
+    return {
+        **common,
+        "leading_dense_block_count": given["num_dense_layers"],
+        "expert_bias": given["use_expert_bias"],
+        "expert_weights_scale": given["routed_scaling_factor"],
     }
 
 

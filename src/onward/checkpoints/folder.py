@@ -152,7 +152,7 @@ def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
             return vector(tensor.name, tensor.floats()[0] + np.float32(1))
         case "gpt2" if tensor.name.startswith("blk.") and len(tensor.shape) == 2:
             return tensor.transposed()
-        case "lfm2" if tensor.name.endswith("shortconv.conv.weight") and tensor.shape[1:-1] == (1,):
+        case "lfm2" | "lfm2moe" if tensor.name.endswith("shortconv.conv.weight") and tensor.shape[1:-1] == (1,):
             return replace(tensor, shape=(tensor.shape[0], tensor.shape[-1]))
     return with_kinds_apart(parameters, tensor)
 

@@ -63,6 +63,7 @@ USED_BY: dict[str, frozenset[str]] = {
     "gptneox": frozenset({_LAYER, "use_parallel_residual"}),
     "cohere2": frozenset({_LAYER, "logit_scale", *_WINDOW[:2]}),
     "lfm2": frozenset({_RMS, "shortconv.l_cache", "attention.sliding_window"}),
+    "lfm2moe": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, "shortconv.l_cache", "leading_dense_block_count"}),
 }  # fmt: skip
 """By one architecture, in addition to `USED`."""
 REFUSED: dict[str, str] = {

@@ -6,7 +6,7 @@ What files state of them, and their tensors as one per layer, wherever experts a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,8 +20,9 @@ from onward.errors import CheckpointError
 MAX_EXPERTS = 1024
 """Of a layer; llama.cpp's limit is 512 (src/llama-hparams.h)."""
 EXPERT_PARTS = ("gate", "up", "down")
-_SOFTMAX, _SOFTMAX_OF_CHOSEN = 1, 3
-"""llama.cpp's numbers: shares of all experts, or of those chosen (llama_expert_gating_func_type)."""
+SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3
+"""llama.cpp's numbers: shares of all experts, each one's own, or shares of those chosen
+(llama_expert_gating_func_type)."""
 _ONE = re.compile(r"blk\.(?P<layer>\d+)\.ffn_(?P<part>gate|up|down)\.(?P<expert>0|[1-9]\d{0,4})\.weight")
 _STACKED = re.compile(r"blk\.\d+\.ffn_(gate|up|down)(_exps|\.(0|[1-9]\d{0,4}))\.(weight|bias)")
 _BOTH = re.compile(r"(?P<prefix>blk\.\d+\.ffn_)gate_up(?P<kind>_(exps|shexp)\.weight)")
@@ -51,9 +52,16 @@ def has_experts(parameters: Parameters) -> bool:
     return count > 1
 
 
-def mixture_of(parameters: Parameters, *, feed_forward: int, is_normalised: bool) -> Mixture:
+def mixture_of(
+    parameters: Parameters,
+    *,
+    feed_forward: int,
+    is_normalised: bool,
+    rules: Sequence[int] = (SOFTMAX, SOFTMAX_OF_CHOSEN),
+) -> Mixture:
     """Return what a file states. `feed_forward`: of an expert, where it states none; `is_normalised`: whether the
-    weights of the experts that are used are divided by their sum, where it does not say. Raises CheckpointError."""
+    weights of the experts that are used are divided by their sum, where it does not say; `rules`: by which experts may
+    be chosen, the usual one first. Raises CheckpointError."""
     where, layers = parameters.where, parameters.num_layers()
     count = parameters.integer("expert_count", minimum=1)
     used = parameters.same_in_layers("expert_used_count", layers)
@@ -61,8 +69,8 @@ def mixture_of(parameters: Parameters, *, feed_forward: int, is_normalised: bool
         raise CheckpointError(f"{where} uses {used} of {count} experts ('expert_used_count'), which no model can.")
     if not feed_forward and parameters.own("expert_feed_forward_length") is None:
         raise CheckpointError(f"{where} does not state how wide an expert is ('expert_feed_forward_length').")
-    rule = parameters.integer("expert_gating_func", _SOFTMAX)
-    if rule not in (_SOFTMAX, _SOFTMAX_OF_CHOSEN):
+    rule = parameters.integer("expert_gating_func", rules[0])
+    if rule not in rules:
         raise CheckpointError(
             f"{where} chooses experts by rule {rule} ('expert_gating_func'), which Onward does not compute."
         )
@@ -72,8 +80,9 @@ def mixture_of(parameters: Parameters, *, feed_forward: int, is_normalised: bool
         used=used,
         feed_forward=parameters.same_in_layers("expert_feed_forward_length", layers, feed_forward),
         layers=frozenset(layer for layer in range(layers) if switches is None or switches[layer]),
-        is_normalised=rule == _SOFTMAX_OF_CHOSEN or parameters.switch("expert_weights_norm", is_normalised),
+        is_normalised=rule == SOFTMAX_OF_CHOSEN or parameters.switch("expert_weights_norm", is_normalised),
         scale=parameters.real("expert_weights_scale", 1.0) or 1.0,
+        is_sigmoid=rule == SIGMOID,
         shared_feed_forward=parameters.integer("expert_shared_feed_forward_length", 0),
     )
 

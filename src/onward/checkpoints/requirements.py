@@ -19,7 +19,7 @@ _UNGATED = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED_NORMS = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED = _BIASED_NORMS | {"gpt-oss"}
 """All matrices have biases, unless the configuration of a folder says that they have none."""
-_HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3", "gemma4", "exaone4", "lfm2"})
+_HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3", "gemma4", "exaone4", "lfm2", "lfm2moe"})
 """Queries and keys have norms, per head."""
 _WHOLE_NORMS = frozenset({"olmo2", "olmoe"})
 """Queries and keys have norms, over all heads."""
@@ -163,6 +163,8 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
         yield f"{name}.weight", (found.hidden,)
         if found.name in _BIASED_NORMS:
             yield f"{name}.bias", (found.hidden,)
+    if found.mixture is not None and found.mixture.has_bias and layer in found.mixture.layers:
+        yield "exp_probs_b.bias", (found.mixture.count,)
     if layer in found.convolution_layers:
         yield "shortconv.conv.weight", (found.hidden, found.convolution_length)
         return

@@ -40,8 +40,8 @@ GATHER_CLAIM = 8
 
 
 def emit_route(module: Module) -> Any:
-    """Each row's experts, best first, and their weights: e**logit over the sum of all such, or of those chosen. Of
-    equal logits the first expert is chosen."""
+    """Each row's experts, best first, and their weights: e**logit over the sum of all such, or of those chosen; or
+    sigmoids of logits, over the sum of those chosen or as they are. Of equal ones the first expert is chosen."""
     op = Operation(module, "route")
     f = op.f
     count, used = op.field(ROUTE, "count"), op.field(ROUTE, "used")
@@ -49,13 +49,20 @@ def emit_route(module: Module) -> Any:
         logits = f.at(op.field(ROUTE, "logits"), row * op.field(ROUTE, "stride"))
         chosen = f.at(op.field(ROUTE, "chosen"), row * used * 8)
         weights = f.at(op.field(ROUTE, "weights"), row * used * 4)
+        is_sigmoid = op.field(ROUTE, "is_sigmoid").ne(0)
+        with f.when(is_sigmoid), f.loop(0, count * 4, 4) as at:
+            f.store(sigmoid(f, f.load(logits, F32, at)), logits, at)
         _emit_choice(op, logits, chosen, weights)
         largest, total = f.load(weights, F32), f.var(F32, 0.0)
         is_of_chosen = op.field(ROUTE, "is_normalised").ne(0)
-        with f.when(is_of_chosen.eq(0)), f.loop(0, count * 4, 4) as at:
-            total.value += exp(f, f.load(logits, F32, at) - largest)
-        with f.loop(0, used * 4, 4) as at:
-            f.store(exp(f, f.load(weights, F32, at) - largest), weights, at)
+        with f.otherwise(is_sigmoid) as (by_sigmoid, by_softmax):
+            with by_sigmoid:
+                total.set(f.select(is_of_chosen, f.f32(0.0), f.f32(1.0)))
+            with by_softmax:
+                with f.when(is_of_chosen.eq(0)), f.loop(0, count * 4, 4) as at:
+                    total.value += exp(f, f.load(logits, F32, at) - largest)
+                with f.loop(0, used * 4, 4) as at:
+                    f.store(exp(f, f.load(weights, F32, at) - largest), weights, at)
         with f.when(is_of_chosen), f.loop(0, used * 4, 4) as at:
             total.value += f.load(weights, F32, at)
         with f.loop(0, used * 4, 4) as at:
@@ -68,15 +75,19 @@ def emit_route(module: Module) -> Any:
 
 
 def _emit_choice(op: Operation, logits: Value, chosen: Value, weights: Value) -> None:
-    """Write which experts have the largest logits, int64, and those logits, float32.
+    """Write which experts have the largest logits, int64, and those logits, float32. A bias counts for the choice.
 
-    Logits are compared as integers of the same order, so that a NaN is in order too: no expert is chosen twice,
+    They are compared as integers of the same order, so that a NaN is in order too: no expert is chosen twice,
     whatever they are.
     """
     f, keys = op.f, op.scratch()
-    count = op.field(ROUTE, "count")
+    count, bias = op.field(ROUTE, "count"), op.field(ROUTE, "bias")
+    has_bias = bias.is_null().eq(0)
     with f.loop(0, count * 4, 4) as at:
-        bits = (f.load(logits, F32, at) + 0.0).as_(I32)  # -0.0 equals 0.0
+        number = f.var(F32, f.load(logits, F32, at) + 0.0)  # -0.0 equals 0.0
+        with f.when(has_bias):
+            number.value += f.load(bias, F32, at)
+        bits = number.value.as_(I32)
         f.store(f.max(bits ^ (bits.sar(31) & 0x7FFFFFFF), _TAKEN + 1), keys, at)
     with f.loop(0, op.field(ROUTE, "used")) as rank:
         best, place = f.var(I32, _TAKEN), f.var(I64, 0)

@@ -80,9 +80,14 @@ class ExpertTape(TapeBuilder):
         is_normalised: bool,
         scale: float,
         scales: Vector | None = None,
+        is_sigmoid: bool = False,
+        bias: Vector | None = None,
     ) -> None:
-        """Choose experts by logits, float32 [rows, experts], and put what is used in order of experts. Their weights
-        are multiplied by `scale`, and each by its own one of `scales`."""
+        """Choose experts by logits, float32 [rows, experts], which may change, and put what is used in order of
+        experts. Their weights are multiplied by `scale`, and each by its own one of `scales`. `bias`: added to what
+        they are chosen by."""
+        if bias is not None and bias.length != routing.count:
+            raise ValueError(f"A bias of {bias.length} numbers cannot be that of {routing.count} experts.")
         if scales is not None and scales.length != routing.count:
             raise ValueError(f"{routing.count} experts have {scales.length} scales.")
         logits.require(self._rows, 4 * routing.count)
@@ -91,8 +96,9 @@ class ExpertTape(TapeBuilder):
             ROUTE_CODE, has_barrier=True, logits=logits.address, stride=logits.stride, count=routing.count,
             used=routing.used, chosen=address(routing.chosen), weights=address(routing.weights),
             is_normalised=is_normalised, scale=scale, scales=0 if scales is None else scales.address,
+            is_sigmoid=is_sigmoid, bias=0 if bias is None else bias.address,
         )  # fmt: skip
-        self._append(record, logits, routing, scales)
+        self._append(record, logits, routing, scales, bias)
         if {len(each) for each in (experts.places, experts.uses, experts.steps)} != {routing.count}:
             raise ValueError(f"A layer has {len(experts.places)} experts instead of {routing.count}.")
         record = GROUP.record(

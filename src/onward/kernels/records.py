@@ -106,10 +106,12 @@ CONVOLVE = Layout(
 
 ROUTE = Layout(
     logits=PTR, stride=I64, count=I64, used=I64, chosen=PTR, weights=PTR, is_normalised=I64, scale=F32,
-    scales=PTR,
+    scales=PTR, is_sigmoid=I64, bias=PTR,
 )  # fmt: skip
 """`used` of `count` experts for each row, and their weights times a scale, and times their own one of
-`scales`, if there are some. `is_normalised`: whether weights are shares of those chosen, rather than of all."""
+`scales`, if there are some. `is_normalised`: whether weights are shares of those chosen, rather than of all.
+`is_sigmoid`: weights are sigmoids of logits, which the logits become, instead of e**logit. Experts are chosen by weight
+plus `bias`, null where there is none."""
 GROUP = Layout(
     used=I64, count=I64, routing=PTR, experts=PTR, uses=PTR, steps=PTR, fetch=PTR, layer=I64,
 )  # fmt: skip

@@ -185,7 +185,7 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
         model.close()
 
 
-CUT = ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2"]
+CUT = ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2", "lfm2moe"]
 
 
 @pytest.mark.parametrize("name", slow_but(["gemma3", "qwen3moe", "lfm2"], CUT))

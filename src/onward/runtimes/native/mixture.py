@@ -67,7 +67,8 @@ class ExpertRecords:
         gate, up, down = (f"{prefix}{part}_exps" for part in ("gate", "up", "down"))
         tape.route(
             self.logits, routing, experts, is_normalised=mixture.is_normalised, scale=mixture.scale,
-            scales=self._weights.vector(f"{down}.scale"),
+            scales=self._weights.vector(f"{down}.scale"), is_sigmoid=mixture.is_sigmoid,
+            bias=self._weights.vector(f"blk.{layer}.exp_probs_b.bias"),
         )  # fmt: skip
         for form in {self._weights.activations(name): None for name in (gate, up)}:
             tape.gather(inputs[form], self._found.hidden, self._inputs[form], form, routing)
