@@ -116,9 +116,10 @@ class Arms:
             sequence.constraint = None if compiled is None else compiled.begin()
             sequence.end = ChoiceEnd(sequence.job, self.engine.vocabulary, sequence.constraint)
         self.engine.step()
-        generated, begin = 0, time.perf_counter()
-        for _ in range(STEPS_PER_TURN):
+        generated, steps, begin = 0, 0, time.perf_counter()
+        while steps < STEPS_PER_TURN or not generated:  # a step in which all wait for masks generates none
             generated += sum(len(event.tokens) for event in self.engine.step() if isinstance(event, Decoded))
+            steps += 1
         return (time.perf_counter() - begin) / generated
 
     def _cancel_all(self) -> None:

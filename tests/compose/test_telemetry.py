@@ -327,6 +327,20 @@ def test_why_a_collector_takes_none_is_said_without_what_may_be_secret(
     assert reason_of(problem) == "ValueError"
 
 
+def test_a_try_without_time_left_says_why_the_one_before_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = requests.exceptions.ConnectionError(OSError(errno.ECONNREFUSED, "refused"))
+    problems = iter([refused, ValueError("timeout <= 0")])
+
+    def fails(*_: object, **__: object) -> None:
+        raise next(problems)
+
+    sender = telemetry.Sender("http://127.0.0.1:1/v1/traces")
+    monkeypatch.setattr(sender, "_make_request", fails)
+    assert not sender.send(b"") and sender.problem == "refused"
+    assert next(problems, None) is None
+    sender.close()
+
+
 def test_what_the_exporter_raises_itself_is_not_in_the_log_either(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

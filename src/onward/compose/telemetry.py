@@ -93,9 +93,15 @@ class Sender:
         try:
             is_taken = self._exporter.export(self._stand_in).name == "SUCCESS"
         except Exception as problem:
-            self.problem = reason_of(problem)
+            self._failed(problem)
             return False
         return is_taken and not self.problem
+
+    def _failed(self, problem: Exception) -> None:
+        """Keep why a request failed. The exporter tries again with what is left of its time: if that is less than none,
+        `requests` raises a ValueError, and why the try before failed says more."""
+        if not self.problem or type(problem) is not ValueError:
+            self.problem = reason_of(problem)
 
     def _send_body(self, request: Any, **more: Any) -> Any:
         body = self._body
@@ -108,7 +114,7 @@ class Sender:
         try:
             response = self._make_request(request, **more)
         except Exception as problem:
-            self.problem = reason_of(problem)
+            self._failed(problem)
             raise
         is_taken = 200 <= response.status_code < 300  # the exporter takes redirects for successes, and follows none
         self.problem = "" if is_taken else f"it answers {response.status_code}"
