@@ -26,7 +26,7 @@ from onward.engine.block_files import (
 )
 from onward.engine.block_files import usage as usage_of
 from onward.engine.prefix_tree import pack
-from onward.private_files import private_folder
+from onward.private_files import PrivateFolder, private_folder
 from onward.sampling.outputs import Sampled
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
@@ -308,6 +308,21 @@ def test_a_family_that_is_discarded_is_not_found_read_or_written_until_its_files
     files.remove_discarded(files.discarded)
     assert only_file(folder).stem == key_of(2).hex() and files.size_of(key_of(2)) == FILE
     assert put(files, 1) == FILE and has(files, 1)
+
+
+def test_a_block_that_another_process_removes_at_once_is_not_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, set_time = opened(folder), PrivateFolder.set_time
+
+    def removed_before(private: PrivateFolder, name: str, ns: int) -> None:
+        private.remove(name)
+        set_time(private, name, ns)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateFolder, "set_time", removed_before)
+        assert put(files, 1) == 0
+    assert not has(files, 1) and put(files, 1) == FILE and has(files, 1)
 
 
 def test_a_disk_that_is_nearly_full_is_left_to_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,8 +181,9 @@ class BlockFiles:
 
     def write(self, key: bytes, parts: Parts, scores: PackedScores | None, ns: int, word: bytes) -> int:
         """Write a block that was used at time `ns`, in nanoseconds since the epoch, and return the size of its file; 0
-        while others forget, and for one that was discarded or is too large. `word`: that of the folder when the block
-        was computed, as this process knew it. Raises OSError, and Forgotten."""
+        while others forget, and for one that was discarded, is too large, or was removed by another process at once.
+        `word`: that of the folder when the block was computed, as this process knew it. Raises OSError, and
+        Forgotten."""
         arrays = [*parts, *_arrays(scores)]
         header = _HEADER.pack(self.block_bytes, *_shape(scores))
         size = file_bytes(self.block_bytes, scores)
@@ -203,7 +204,10 @@ class BlockFiles:
                         self._require_word(descriptor, word)
             except BlockingIOError:
                 return 0
-            opened.set_time(_name(key), ns)
+            try:
+                opened.set_time(_name(key), ns)
+            except FileNotFoundError:  # another process has removed it, to make room or to forget
+                return 0
             self._seen_ns = opened.changed_ns()
         with self._changing:
             self._written_bytes += size - self._sizes.get(key, 0)
