@@ -54,7 +54,10 @@ def test_the_command_of_each_program(tmp_path: Path, word: str) -> None:
 def test_what_keeps_to_grammars_in_a_program_is_known_unless_the_operator_says_it(
     tmp_path: Path, word: str, argument: str, found: bool
 ) -> None:
-    assert KINDS[word].has_grammars(plan(tmp_path, arguments=(argument,))) == found
+    stated = plan(tmp_path, arguments=(argument,))
+    assert KINDS[word].has_grammars(stated) == found
+    command = KINDS[word].command(["program"], stated)
+    assert ("--structured-outputs-config.backend=guidance" in command) == found, "vLLM reads flags with dots last"
 
 
 @pytest.mark.parametrize("word", ["vllm", "sglang"])

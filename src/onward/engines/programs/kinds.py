@@ -58,8 +58,8 @@ class ProgramKind:
     """A program that can be an engine; an entry of KINDS.
 
     `upstream`: its kind in `NAME=KIND+URL`. `reads`: the names of model formats. `flags` returns its arguments, without
-    those that the operator adds. `loading`: an expression that finds a percentage in a line, group 1. `grammar_flags`:
-    how flags begin that say what keeps to grammars in it: llguidance, unless the operator passes one.
+    those that the operator adds. `loading`: an expression that finds a percentage in a line, group 1. `grammar_flag`:
+    what lets llguidance keep to grammars in it; not passed where the operator passes one of that name.
     """
 
     word: str
@@ -73,7 +73,7 @@ class ProgramKind:
     program: str = ""
     module: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    grammar_flags: str = ""
+    grammar_flag: str = ""
 
     def find(self, given: Path | None = None) -> list[str]:
         """Return the beginning of its command: `given`, else what is on PATH or next to this Python. Raises
@@ -101,12 +101,13 @@ class ProgramKind:
 
     def command(self, program: list[str], plan: LaunchPlan) -> list[str]:
         """Return the whole command; what the operator added comes last, so that it counts."""
-        return [*program, *self.flags(plan), *plan.arguments]
+        grammars = [self.grammar_flag] if self.has_grammars(plan) else []
+        return [*program, *self.flags(plan), *grammars, *plan.arguments]
 
     def has_grammars(self, plan: LaunchPlan) -> bool:
         """Return whether it keeps to grammars by the library that Onward has, too."""
-        flags = self.grammar_flags
-        return bool(flags) and not any(each.replace("_", "-").startswith(flags) for each in plan.arguments)
+        name = self.grammar_flag.partition(".")[0]
+        return bool(name) and not any(each.replace("_", "-").startswith(name) for each in plan.arguments)
 
     def variables(self) -> dict[str, str]:
         """Return the environment of the program: this process's, without anything of Onward's, and without secrets."""
@@ -130,14 +131,10 @@ def _llama_flags(plan: LaunchPlan) -> list[str]:
     return flags + (["--threads", str(plan.threads)] if plan.threads else [])
 
 
-_VLLM_GRAMMARS = "--structured-outputs-config"
-
-
 def _vllm_flags(plan: LaunchPlan) -> list[str]:
     flags = ["serve", str(plan.model), "--served-model-name", plan.name, "--uds", str(plan.socket)]
     flags += ["--max-num-seqs", str(plan.max_rows), *_context("--max-model-len", plan)]
-    flags += ["--max-logprobs", "-1", "--enable-prompt-tokens-details"]
-    return [*flags, f"{_VLLM_GRAMMARS}.backend=guidance"]
+    return [*flags, "--max-logprobs", "-1", "--enable-prompt-tokens-details"]
 
 
 def _sglang_flags(plan: LaunchPlan) -> list[str]:
@@ -180,7 +177,7 @@ KINDS = {
             flags=_vllm_flags,
             loading=_PERCENTAGE,
             program="vllm",
-            grammar_flags=_VLLM_GRAMMARS,
+            grammar_flag="--structured-outputs-config.backend=guidance",
         ),
         ProgramKind(
             "sglang",
