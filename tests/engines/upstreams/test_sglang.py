@@ -125,6 +125,15 @@ def test_penalties_that_would_come_late_are_biases(server: StandIn) -> None:
     assert all(each["presence_penalty"] == 0 and each["max_new_tokens"] == 1 for each in sent)
 
 
+def test_penalties_are_biases_where_those_of_one_address_would_come_late(server: StandIn) -> None:
+    with stand_in("sglang") as other:
+        other.overlaps = True
+        server.script = other.script = lambda tokens: ord("a")
+        on([server, other], lambda backend: complete(backend, max_tokens=2, presence_penalty=2))
+        sent = [request["sampling_params"] for each in (server, other) for request in each.requests]
+    assert [each["presence_penalty"] for each in sent] == [0, 0]
+
+
 def test_penalties_of_a_window_are_biases(server: StandIn) -> None:
     server.script = lambda tokens: ord("a")
     fields = {"presence_penalty": 2, "repeat_last_n": 1, "logit_bias": {"98": 9}}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from typing import Any
 
 from onward.engine.client import EngineState
@@ -123,8 +124,9 @@ class Pool:
 
     @property
     def traits(self) -> Traits:
-        """Those of the address that lacks most."""
-        return max((address.upstream.traits for address in self.addresses), key=lambda traits: len(traits.lacks))
+        """Those of the address that lacks most. They count late if any of them does."""
+        found = [address.upstream.traits for address in self.addresses]
+        return replace(max(found, key=lambda one: len(one.lacks)), counts_late=any(one.counts_late for one in found))
 
     async def connect(self) -> tuple[UpstreamInfo, int]:
         """Reach the addresses; return what they serve, and how many choices they compute together.
