@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import replace
@@ -132,6 +133,25 @@ def test_a_program_that_cannot_load_its_model_says_why(tmp_path: Path) -> None:
     assert str(raised.value) == (
         "llama-server could not load m: memory ran out (its last line: 'CUDA error: out of memory')."
     )
+
+
+def test_an_interrupt_while_it_loads_waits_for_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_waited = False
+
+    async def probe(engine: ProgramEngine) -> None:
+        nonlocal has_waited
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        await asyncio.sleep(30)
+        has_waited = True
+
+    monkeypatch.setattr(ProgramEngine, "_probe", probe)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            compose(settings(tmp_path))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not has_waited
 
 
 def test_a_program_with_another_tokenizer_is_refused(tmp_path: Path) -> None:

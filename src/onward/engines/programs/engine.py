@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
@@ -74,7 +73,6 @@ class ProgramEngine(UpstreamEngine):
         """Start the program, wait until it has loaded its model, and reach it. Raises SetupError."""
         try:
             self._process = self._started()
-            self._wait_until_it_answers(self._process)
             super().connect(check)
         except BaseException:
             self.stop()
@@ -97,19 +95,25 @@ class ProgramEngine(UpstreamEngine):
         except OSError as error:
             raise SetupError(f"{self._title} cannot be started for {self._name}: {error.strerror}.") from None
 
-    def _wait_until_it_answers(self, process: ProgramProcess) -> None:
+    # The event loop.
+
+    async def _connect(self, check: CheckUpstream | None) -> None:
+        assert self._process is not None
+        await self._wait_until_it_answers(self._process)
+        await super()._connect(check)
+
+    async def _wait_until_it_answers(self, process: ProgramProcess) -> None:
         """Raises SetupError when it ends before, or answers with something else than what it should."""
-        with ThreadPoolExecutor(1) as thread:  # the caller may be on an event loop, as a replica of a cluster is
-            while True:
-                if process.has_ended:
-                    raise SetupError(f"{self._title} could not load {self._name}: {process.reason}.")
-                try:
-                    thread.submit(lambda: asyncio.run(self._probe())).result()
-                    return
-                except UpstreamError as error:
-                    if not error.is_lost:
-                        raise SetupError(f"{self._title} cannot be used for {self._name}: {error}") from None
-                process.wait(POLL_SECONDS)
+        while True:
+            if process.has_ended:
+                raise SetupError(f"{self._title} could not load {self._name}: {process.reason}.")
+            try:
+                await self._probe()
+                return
+            except UpstreamError as error:
+                if not error.is_lost:
+                    raise SetupError(f"{self._title} cannot be used for {self._name}: {error}") from None
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _probe(self) -> None:
         for upstream in self._make().values():
@@ -117,8 +121,6 @@ class ProgramEngine(UpstreamEngine):
                 await upstream.probe()
             finally:
                 await upstream.close()
-
-    # The event loop.
 
     def _may_return(self) -> bool:
         return not self._has_given_up
