@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -17,7 +18,9 @@ from tests.engines.upstreams.standin import StandIn, stand_in
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    """One whose masks are llguidance's, as in a vLLM that Onward starts."""
+    """One whose masks are llguidance's, as in a vLLM that Onward starts; no grammar takes long, on any machine."""
+    monkeypatch.setattr(masks, "QUICK_COMPILE_SECONDS", math.inf)
+    monkeypatch.setattr(masks, "QUICK_MASK_SECONDS", math.inf)
     monkeypatch.setattr(upstreams, "upstream_at", partial(upstreams.upstream_at, has_grammars=True))
     with stand_in("vllm") as running:
         yield running
