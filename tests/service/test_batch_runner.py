@@ -31,9 +31,9 @@ from onward.service.batches import cancel_batch, create_batch, find_batch
 from onward.service.desk import Desk
 from onward.service.files import add_part, begin_upload, delete_file, find_file, finish_upload, read_parts
 from onward.service.limits import NO_LIMITS
-from onward.service.lines import MAX_STRIKES, RUNNING, SUSPECT_LOSSES, drop_lines, give_back
+from onward.service.lines import MAX_STRIKES, RUNNING, SUSPECT_LOSSES, claim, drop_lines, give_back
 from onward.service.reservations import beat, leave
-from onward.service.store import Store
+from onward.service.store import DatabaseAway, Store
 from onward.service.tables import BATCHES, LINES
 from onward.service.writer import Writer
 from tests.examples import slow_but
@@ -480,6 +480,63 @@ def test_a_line_that_was_given_back_is_not_given_back_again_while_it_is_computed
 
     assert asyncio.run(run()).num_completed == 1
     assert attempts == 2 and losses == [(RUNNING, 1)]
+
+
+def test_a_line_that_could_not_be_given_back_yet_is_when_its_batch_is_cancelled(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cancel comes between two tries."""
+    batch_id, tries = submit(store, clock, numbers(1)), 0
+
+    def unplugged_once(connection: Connection, **given: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise DatabaseAway("it was unplugged.")
+        give_back(connection, **given)
+
+    async def lost(line: BatchLine) -> None:
+        raise EngineLost
+
+    async def test(face: Face) -> StoredBatch:
+        await until(lambda: tries == 1)
+        with store.begin() as connection:
+            cancel_batch(connection, KEY, batch_id, clock.now)
+        face.runner.wake()
+        return await ended(store, batch_id)
+
+    monkeypatch.setattr(batch_runner, "RETRY_SECONDS", 1000.0)
+    monkeypatch.setattr(batch_runner, "give_back", unplugged_once)
+    assert with_face(store, Dialect(lost), test).status == "cancelled"
+    assert tries == 2
+
+
+def test_lines_that_a_server_has_unknowingly_are_given_back_though_it_has_taken_others_since(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes away when it has committed the first claim; the second comes before anything else is asked."""
+    forgetful, num_claims = ForgetfulStore(store._engine, store.clock), 0
+
+    def forgotten(connection: Connection, *given: Any, **named: Any) -> list[BatchLine] | None:
+        nonlocal num_claims
+        taken = claim(connection, *given, **named)
+        num_claims += 1
+        forgetful.forgets = num_claims == 1
+        return taken
+
+    async def run() -> StoredBatch:
+        face = Face(store, "face", Dialect(), written=forgetful)
+        face.runner = BatchRunner(face.desk, face.dialect, 4, monotonic=lambda: 0.0)
+        face.start()
+        try:
+            return await ended(store, submit(store, clock, numbers(10)))
+        finally:
+            await face.stop()
+
+    monkeypatch.setattr(batch_runner, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(batch_runner, "claim", forgotten)
+    batch = asyncio.run(run())
+    assert num_claims > 1 and batch.num_completed + batch.num_failed == 10
 
 
 def test_an_engine_that_is_lost_gives_its_lines_back_and_finds_the_one_that_ends_it(store: Store, clock: Clock) -> None:

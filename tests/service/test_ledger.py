@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from onward.service.grant import Grant
 from onward.service.keys import forget_key
@@ -17,6 +18,7 @@ from onward.service.limits import Limits, Reservation
 from onward.service.records import LedgerRow, Question, edges
 from onward.service.store import Store
 from onward.service.tables import REQUESTS
+from tests.waiting import wait_for
 
 from .spool_rows import EMPTY
 from .test_reservations import begin, new_grant, usage_of
@@ -38,6 +40,32 @@ def test_a_row_that_is_written_twice_counts_and_settles_once(store: Store) -> No
     row = replace(EMPTY, id="a", key_id=grant.id, prompt_tokens=20, completion_tokens=5, ended_ms=store.clock())
     for _ in range(3):
         write(store, row, grant, "r")
+    assert (count(store), usage_of(store, grant).day_tokens, usage_of(store, grant).num_running) == (1, 25, 0)
+
+
+def test_a_row_that_is_about_to_be_committed_is_settled_by_that_transaction_alone(store: Store) -> None:
+    """The database was committing a row when its server was killed or cut off, and the row is written again."""
+    grant = new_grant(store, Limits(tokens_per_day=100))
+    assert isinstance(begin(store, "r", grant, 60), Reservation)
+    row = replace(EMPTY, id="a", key_id=grant.id, prompt_tokens=20, completion_tokens=5, ended_ms=store.clock())
+
+    def write_again() -> None:
+        with store.begin() as connection:
+            if not store.is_sqlite:
+                connection.execute(text("SET LOCAL lock_timeout = 0"))
+            write_row(connection, row, grant, "r")
+
+    def waits() -> bool:
+        with store.read() as connection:
+            return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
+
+    again = threading.Thread(target=write_again)
+    with store.begin() as connection:
+        write_row(connection, row, grant, "r")
+        again.start()
+        if not store.is_sqlite:  # which begins one transaction at a time
+            wait_for(waits, "the second transaction")
+    again.join()
     assert (count(store), usage_of(store, grant).day_tokens, usage_of(store, grant).num_running) == (1, 25, 0)
 
 

@@ -134,6 +134,23 @@ def test_rows_that_come_one_by_one_are_written_once_per_second(store: Store, tmp
     test()
 
 
+def test_rows_that_are_asked_for_before_their_time_set_no_more_timers(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers: list[float] = []
+
+    @in_loop
+    async def test() -> None:
+        with bench_of(store, tmp_path) as bench, monkeypatch.context() as patch:
+            patch.setattr(asyncio.get_running_loop(), "call_at", lambda when, _: timers.append(when))
+            for number in range(40):
+                bench.end(f"r{number}")
+                bench.recorder.flush()
+
+    test()
+    assert len(timers) == 1 and count(store) == 40
+
+
 def test_a_row_that_cannot_be_written_holds_up_no_other(store: Store, tmp_path: Path) -> None:
     @in_loop
     async def test() -> None:

@@ -227,11 +227,11 @@ class BatchRunner:
 
     async def _claim(self, wanted: Sequence[str]) -> list[BatchLine] | None:
         is_idle = not self._running
-        self._may_hold_more = True  # where the database goes away, and had taken them
+        may_hold_more, self._may_hold_more = self._may_hold_more, True  # if the database goes away, and had taken them
         taken = await self._desk.transact(
             lambda connection: claim(connection, self._desk.face, wanted, may_run_alone=is_idle)
         )
-        self._may_hold_more = False
+        self._may_hold_more = may_hold_more
         return taken
 
     def _choose(self, number: int) -> list[str]:
@@ -315,15 +315,15 @@ class BatchRunner:
         """Run an operation on a line that runs here; where the database is away, again until it answers. It is run even
         if this call is cancelled: what the line had reserved is settled."""
         order = order_of(line.key_id, line.batch_id)
-        while True:
-            try:
-                await self._desk.transact(write, order)
-                return
-            except Overloaded:
+        try:
+            while True:
+                with suppress(Overloaded):
+                    await self._desk.transact(write, order)
+                    return
                 await asyncio.sleep(RETRY_SECONDS)
-            except asyncio.CancelledError:
-                self._desk.ensure(write, order)
-                raise
+        except asyncio.CancelledError:
+            self._desk.ensure(write, order)
+            raise
 
     async def _validate(self) -> None:
         """Validate the oldest batch that nobody validates."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
@@ -24,36 +24,41 @@ COLUMNS: dict[str, ColumnElement[Any]] = {
 
 # Statements with parameters are made once: making one takes longer than running it.
 _ROW_NAMES = LedgerRow.__struct_fields__
-_FIND = select(REQUESTS.c.id).where(REQUESTS.c.id == bindparam("row_id"))
 _FIND_KEYS = select(KEYS.c.id).where(KEYS.c.id.in_(bindparam("ids", expanding=True)))
+_INSERT = f"INSERT INTO requests ({', '.join(_ROW_NAMES)}) VALUES ({', '.join(':' + name for name in _ROW_NAMES)})"
+_ADD = text(f"{_INSERT} ON CONFLICT (id) DO NOTHING")
 _WRITE = text(
-    f"INSERT INTO requests ({', '.join(_ROW_NAMES)}) VALUES ({', '.join(':' + name for name in _ROW_NAMES)}) "
-    "ON CONFLICT (id) DO UPDATE SET delivered_tokens = excluded.delivered_tokens "
+    f"{_INSERT} ON CONFLICT (id) DO UPDATE SET delivered_tokens = excluded.delivered_tokens "
     "WHERE excluded.delivered_tokens > requests.delivered_tokens"
 )
 
 
 def write_row(connection: Connection, row: LedgerRow, grant: Grant | None, reservation_id: str | None) -> None:
-    """Add a request to the ledger, as `write_rows` does, and settle what it had reserved, once."""
+    """Add a request to the ledger, as `write_rows` does, and settle what it had reserved, once: by the transaction that
+    adds the row. Another one of the same row may be about to commit, of a server that was killed or cut off."""
+    rows = [(row, "" if grant is None else grant.id)]
     if grant is None or reservation_id is None:
-        write_rows(connection, [(row, "" if grant is None else grant.id)])
-        return
-    is_new = connection.execute(_FIND, {"row_id": row.id}).first() is None
-    if write_rows(connection, [(row, grant.id)]) and is_new:
+        write_rows(connection, rows)
+    elif _known_keys(connection, {grant.id}) and connection.execute(_ADD, asdict(row)).rowcount:
         tokens, cost = row.prompt_tokens + row.completion_tokens, row.prompt_cost + row.completion_cost
         settle_request(connection, reservation_id, grant, tokens, cost, row.ended_ms, is_batch=bool(row.batch))
+    else:
+        write_rows(connection, rows)
 
 
-def write_rows(connection: Connection, rows: Sequence[tuple[LedgerRow, str]]) -> int:
-    """Add requests to the ledger, each with the id of its key, "" for none; return how many were written. The second
-    time only more delivered tokens count: a transaction may be run again because its answer was lost, and a stream read
-    on after the request has ended. A key that was forgotten meanwhile leaves no row."""
-    key_ids = {key_id for _, key_id in rows} - {""}
-    keys = {"", *connection.execute(_FIND_KEYS, {"ids": list(key_ids)}).scalars()} if key_ids else {""}
+def write_rows(connection: Connection, rows: Sequence[tuple[LedgerRow, str]]) -> None:
+    """Add requests to the ledger, each with the id of its key, "" for none. The second time only more delivered tokens
+    count: a transaction may be run again because its answer was lost, and a stream read on after the request has ended.
+    A key that was forgotten meanwhile leaves no row."""
+    keys = {"", *_known_keys(connection, {key_id for _, key_id in rows} - {""})}
     wanted = [asdict(row) for row, key_id in rows if key_id in keys]
     if wanted:
         connection.execute(_WRITE, wanted)
-    return len(wanted)
+
+
+def _known_keys(connection: Connection, ids: Collection[str]) -> Sequence[str]:
+    """Return those of the ids that keys have."""
+    return connection.execute(_FIND_KEYS, {"ids": list(ids)}).scalars().all() if ids else ()
 
 
 def forget_rows(connection: Connection, before_ms: int, limit: int) -> int:

@@ -37,19 +37,26 @@ class Recorder:
         self._grants = grants
         self._is_away = is_away
         self._gathered: list[SpoolEntry] = []
-        self._flushed = -math.inf
-        """When, by the event loop's clock."""
+        self._flushes_at = -math.inf
+        """When what waits is written, or was written last, by the event loop's clock."""
+        self._is_due = False
+        """Whether a timer is set for that."""
 
     def record(self, entry: SpoolEntry) -> None:
         """Write the row of a request that has ended, soon. Called on the event loop."""
         if entry.reservation_id is not None:
             self._write([entry])
             return
-        if not self._gathered:
-            loop = asyncio.get_running_loop()
-            self._flushed = max(loop.time(), self._flushed + GATHER_SECONDS)
-            loop.call_at(self._flushed, self.flush)
         self._gathered.append(entry)
+        if not self._is_due:  # `flush` before that time leaves the timer
+            self._is_due = True
+            loop = asyncio.get_running_loop()
+            self._flushes_at = max(loop.time(), self._flushes_at + GATHER_SECONDS)
+            loop.call_at(self._flushes_at, self._flush_in_time)
+
+    def _flush_in_time(self) -> None:
+        self._is_due = False
+        self.flush()
 
     def flush(self) -> None:
         """Write now what waits for others. Called on the event loop, or when it has ended."""
