@@ -140,6 +140,7 @@ def test_an_interrupt_while_it_loads_waits_for_no_probe(tmp_path: Path, monkeypa
 
     async def probe(engine: ProgramEngine) -> None:
         nonlocal has_waited
+        await asyncio.sleep(0.3)  # the main thread waits by then: else the test could not fail
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         await asyncio.sleep(30)
         has_waited = True
