@@ -128,6 +128,8 @@ class TapeBuilder:
         self._kernels, self._rows, self._threads = kernels, rows, threads
         self._parts: list[tuple[int | None, list[NDArray[np.int64]]]] = [(None, [])]
         self.memory: list[object] = []
+        self.longest_row = 0
+        """Numbers of the longest row that an operation keeps in the scratch memory of a thread."""
 
     def begin_part(self, needs: int | None) -> None:
         """Have the records that follow in another part, unless they need the same weights."""
@@ -138,8 +140,9 @@ class TapeBuilder:
         """Return the tape. A part ends when its last record is complete."""
         return [Part(needs, _ended(records)) for needs, records in self._parts if records]
 
-    def _append(self, record: NDArray[np.int64], *used: object) -> None:
+    def _append(self, record: NDArray[np.int64], *used: object, row: int = 0) -> None:
         self._parts[-1][1].append(record)
+        self.longest_row = max(self.longest_row, row)
         self.memory += used
 
     def _form(self, form: ActivationName) -> int:
@@ -188,7 +191,7 @@ class TapeBuilder:
             is_centred=norm.is_centred, is_added=is_added, epsilon=norm.epsilon, scale=added_scale or 0.0,
             total_scale=total_scale,
         )  # fmt: skip
-        self._append(record, source, norm, target)
+        self._append(record, source, norm, target, row=inputs)
 
     def norm_heads(self, values: Rows, num_heads: int, size: int, norm: Norm) -> None:
         """Normalise each head of rows of float32, in place, by weights that all heads have, or each its own. Other
@@ -238,7 +241,7 @@ class TapeBuilder:
             form=self._form(form), pieces=max(1, inputs // UNIT_PIECE_NUMBERS), activation=UNITS.index(activation),
             copies=copies,
         )  # fmt: skip
-        self._append(record, gate, up, target)
+        self._append(record, gate, up, target, row=inputs)
 
     def rotate(
         self,
@@ -273,7 +276,7 @@ class TapeBuilder:
             cosines=tables[0].address, sines=tables[1].address, cache=cache.address, cache_stride=cache.stride,
             target=target.address, scale=scale, growth=0 if growth is None else growth.address,
         )  # fmt: skip
-        self._append(record, queries, written, target, tables, cache, growth)
+        self._append(record, queries, written, target, tables, cache, growth, row=shape.head_size)
 
     def attend(
         self,
@@ -335,7 +338,7 @@ class TapeBuilder:
             cache=cache.address, cache_stride=cache.stride, weights=weights.address, length=length,
             target=target.address, target_stride=target.stride, form=self._form(form),
         )  # fmt: skip
-        self._append(record, source, weights, cache, target)
+        self._append(record, source, weights, cache, target, row=width)
 
     def _require_convolution(self, source: Rows, width: int, cache: Rows) -> None:
         source.require(self._rows, 3 * 4 * width)

@@ -388,6 +388,16 @@ def test_weights_that_do_not_fit_are_a_sentence(tmp_path: Path, monkeypatch: pyt
         load(write(tmp_path, "llama"), precision="exact")
 
 
+def test_embeddings_that_do_not_fit_as_numbers_are_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata, tensors = tiny("llama")
+    stored = {name: floats(array) for name, array in tensors.items()}
+    stored["token_embd.weight"] = random_blocks("IQ4_NL", 30, 64)
+    monkeypatch.setattr("onward.runtimes.native.load.available_memory", lambda: AvailableMemory(1000))
+    words = r"embeddings of .*m\.gguf are of type IQ4_NL, and take 8 KiB of memory as float32, but 1 KiB are free"
+    with pytest.raises(MemoryTooSmall, match=words):
+        load(write_gguf(tmp_path / "m.gguf", metadata, stored))
+
+
 def deeper(name: str, folder: Path) -> Path:
     """A tiny model of at least five layers."""
     metadata, tensors = tiny(name)

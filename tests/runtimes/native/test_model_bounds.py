@@ -57,6 +57,40 @@ def test_a_model_stays_within_its_memory(name: str, tmp_path: Path, monkeypatch:
     assert accesses > 10_000 and outside == 0
 
 
+@pytest.mark.slow
+def test_inputs_of_layers_may_be_the_longest_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stated = {
+        "block_count": 2, "attention.sliding_window_pattern": [True, False], "attention.shared_kv_layers": 0,
+        "feed_forward_length": 96, "embedding_length_per_layer_input": 40_960,
+    }  # fmt: skip
+    monkeypatch.setitem(ARCHITECTURES, "gemma4, long inputs", ARCHITECTURES["gemma4"] | stated)
+    checker = Checker()
+
+    def compiled(recipe: Recipe, notify: Callable[[], None]) -> Code:
+        with checker.writing():
+            return link(compile_object(recipe.text(), host()), host())
+
+    monkeypatch.setattr(native_load, "load_code", compiled)
+    model = load(write(tmp_path, "gemma4, long inputs"), threads=1).model
+    try:
+        checker.watch([model])
+        model.evaluate([Row(0, [1], 0, [0], 1)])
+        accesses, outside = checker.result()
+    finally:
+        model.close()
+    assert accesses > 10_000 and outside == 0
+
+
+def test_a_tape_knows_the_longest_row_that_needs_scratch_memory() -> None:
+    tape, rows = TapeBuilder(Kernels(KINDS, ("F32",), SHAPES), ROWS, 1), Rows.allocate(ROWS, 4 * 512)
+    assert tape.longest_row == 0
+    tape.norm(rows, Norm(Vector.of(np.ones(96, np.float32)), 1e-5), rows, "float32")
+    assert tape.longest_row == 96
+    tape.unit(None, rows, 320, rows, "float32", "gelu")
+    tape.quantise(rows, 512, rows, "float32")
+    assert tape.longest_row == 320
+
+
 SHAPES = AttentionShape(4, 2, 16, 16), AttentionShape(2, 1, 32, 32)
 KINDS = (ProductKind("Q4_0", "int8"), ProductKind("Q6_K", "int16"), ProductKind("F16", "float32"))
 CHECKERS: list[Checker] = []

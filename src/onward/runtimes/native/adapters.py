@@ -47,8 +47,8 @@ class TapeWriter:
     cache: Cache
     experts: ExpertRecords | None = None
 
-    def write(self, weights: Weights) -> tuple[list[Part], object]:
-        """Return a tape, and what owns the memory that it points to."""
+    def write(self, weights: Weights) -> tuple[list[Part], ExpertTape]:
+        """Return a tape, and its builder, which owns the memory that it points to."""
         tape = ExpertTape(self.kernels, MAX_ROWS, self.threads)
         experts = self.experts.on(tape) if self.experts is not None else None
         Decoder(self.found, weights, tape, self.buffers, experts).write(self.positions, self.cache)

@@ -11,6 +11,7 @@ from onward import kernels as kernel_package
 from onward.checkpoints.architecture import Architecture, Mixture
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.expansion import EXPANDED_TYPES
 from onward.checkpoints.mapped import FileWatch
 from onward.checkpoints.rope import has_long_positions
 from onward.errors import MemoryTooSmall, SetupError
@@ -92,6 +93,7 @@ def _load(
     read = [*names, *expert_names(found)]
     context = options.context_within(found.context_length, checkpoint.paths[0].name)
     shapes = attention_shapes(found, is_wide=is_exact)
+    _require_room_for_tables(checkpoint)
     kernels, isa = _kernels(found, weights, read, shapes), host().isa
     recipe = Recipe(partial(kernels.module_text, isa), (kernels, isa.name), (kernel_package,))
     code = load_code(recipe, notify=lambda: progress(COMPILING))
@@ -115,14 +117,14 @@ def _load(
         Cache(shapes, [cache.without(place) for place in places]),
         ExpertRecords(found, weights, experts, MAX_ROWS) if experts else None,
     )  # fmt: skip
-    tape, keep = writer.write(weights)
+    parts, tape = writer.write(weights)
     machine = Machine(
-        code, tape, panels, kernels.attention, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
-        scratch_bytes=kernels.scratch_bytes(isa, _longest_row(found)), growth=TAPE_GROWTH,
+        code, parts, panels, kernels.attention, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
+        scratch_bytes=kernels.scratch_bytes(isa, tape.longest_row), growth=TAPE_GROWTH,
     )  # fmt: skip
     model = NativeModel(
         machine, panels, experts, cache, positions, buffers.logits, watch, context_length=plan.context_length,
-        vocab_size=weights.matrix(weights.output_name()).rows, blocks=plan.blocks, keep=(keep, weights, checkpoint),
+        vocab_size=weights.matrix(weights.output_name()).rows, blocks=plan.blocks, keep=(tape, weights, checkpoint),
     )  # fmt: skip
     adapters = NativeAdapters(checkpoint, weights, code, writer, model, options.cache_dir)
     grown = expansion_note(checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(read))
@@ -177,13 +179,18 @@ def _kernels(found: Architecture, weights: Weights, names: Sequence[str], shapes
     )
 
 
-def _longest_row(found: Architecture) -> int:
-    """Return the numbers of the longest row that an operation keeps in its scratch memory."""
-    mixture = found.mixture
-    of_experts = [mixture.feed_forward, mixture.shared_feed_forward] if mixture else []
-    layers = range(found.num_layers)
-    of_heads = [heads.num_heads * heads.head_size for heads in map(found.heads_of, layers)]
-    return max(found.hidden, *of_heads, *map(found.feed_forward_of, layers), *of_experts)
+def _require_room_for_tables(checkpoint: Checkpoint) -> None:
+    """Raise MemoryTooSmall for embeddings of types whose rows no kernel looks up, and for which, as float32, there is
+    no room."""
+    found = [tensor for name in TABLES if (tensor := checkpoint.tensors.get(f"{name}.weight")) is not None]
+    grown = [tensor for tensor in found if tensor.type.name in EXPANDED_TYPES]
+    size = sum(4 * tensor.num_rows * tensor.shape[-1] for tensor in grown)
+    if size and size > (free := available_memory().free_bytes):
+        names = ", ".join(sorted({tensor.type.name for tensor in grown}))
+        raise MemoryTooSmall(
+            f"The embeddings of {checkpoint.parameters.where} are of type {names}, and take {mib(size)} of memory as "
+            f"float32, but {mib(free)} are free: {_ADVICE}"
+        )
 
 
 def _longer_note(checkpoint: Checkpoint, found: Architecture) -> str:
