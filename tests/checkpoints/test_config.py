@@ -277,6 +277,23 @@ def test_values_of_other_types_are_no_traceback(name: str, tmp_path: Path) -> No
             assert all(isinstance(problem, str) for problem in problems(tmp_path)), (key, value)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        (["full_attention"] * 3, "as 'layer_types', but has 2 layers"),
+        ("full_attention", "as 'layer_types', but has 2 layers"),
+        (["chunked_attention", "full_attention"], "layers of the kind 'chunked_attention'"),
+    ],
+)
+def test_kinds_of_layers_that_gemma4_does_not_have_are_refused(kinds: object, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        metadata_of(config("gemma4_text", layer_types=kinds), "config.json")
+
+
+def test_an_inner_size_that_is_a_multiple_of_nearly_nothing_is_refused() -> None:
+    assert read(config("lfm2", block_multiple_of=5e-324)) == "refused"
+
+
 def test_layers_beyond_any_model_are_not_listed() -> None:
     """Whoever reads their number says that they are too many."""
     more = {"num_experts": 8, "mlp_only_layers": [0], "sliding_window": 9, "use_sliding_window": True}

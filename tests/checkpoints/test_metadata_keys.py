@@ -252,6 +252,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "lfm2", {"attention.head_count_kv": [2, 0, 0, 2, 0]}, "no tensor 'blk.0.attn_q.weight'",
     ),
     "experts by another rule": ("lfm2moe", {"expert_gating_func": 1}, "chooses experts by rule 1"),
+    "a window beside experts": ("lfm2moe", {"attention.sliding_window": 64}, "attends to 64 tokens at a time"),
     "no layer with experts": ("lfm2moe", {"leading_dense_block_count": 3}, "no layer with experts"),
     "no attention at all": ("lfm2", {"attention.head_count_kv": [0] * 5}, "'attention.head_count_kv'"),
     "attention of other heads": ("lfm2", {"attention.head_count_kv": [0, 2, 0, 1, 0]}, "layers of different sizes"),
@@ -376,6 +377,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "joined heads": ("gpt2", {"blk.0.attn_qkv.weight": _zeros(64, HIDDEN)}, "attn_qkv.weight"),
     "positions": ("gpt2", {"position_embd.weight": _zeros(9, HIDDEN)}, "position_embd.weight' has the shape"),
     "factors": ("llama", {"rope_freqs.weight": _zeros(3)}, r"rope_freqs.weight' has the shape \[3\] instead of \[8\]"),
+    "factors of nothing": ("llama", {"rope_freqs.weight": _zeros(8)}, "divides frequencies of positions by numbers"),
     "a convolution of another length": (
         "lfm2", {"blk.2.shortconv.conv.weight": _zeros(64, 4)}, r"the shape \[64, 4\] instead of \[64, 3\]",
     ),

@@ -281,7 +281,8 @@ def _lfm2(checkpoint: Checkpoint) -> Architecture:
 def _lfm2moe(checkpoint: Checkpoint) -> Architecture:
     """LFM2 with experts in all layers but the first ones (modular_lfm2_moe.py), whose weights are sigmoids. A bias that
     balances the training counts for the choice alone."""
-    parameters, found = checkpoint.parameters, _lfm2(checkpoint)
+    parameters = checkpoint.parameters
+    found = with_convolutions(_common(checkpoint, may_lack_heads=True), parameters)
     first = parameters.integer("leading_dense_block_count", 0)
     mixture = mixture_of(parameters, feed_forward=0, is_normalised=True, rules=(SIGMOID,))
     layers = frozenset(range(first, found.num_layers))

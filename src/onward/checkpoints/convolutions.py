@@ -94,7 +94,7 @@ def _feed_forward(given: Mapping[str, Any], where: str) -> Any:
     if multiplier is None:  # then the size need not be a multiple, either
         multiplier, multiple = 1, 1
     for number in (size, multiplier, multiple):
-        if not isinstance(number, int | float) or isinstance(number, bool) or not 0 < number < 1e9:
+        if not isinstance(number, int | float) or isinstance(number, bool) or not 1e-9 < number < 1e9:
             raise CheckpointError(f"{where} states {str(number)[:40]!r} where a number is needed.")
     adjusted = int(multiplier * int(2 * size / 3))
     return int(-(-adjusted // multiple) * multiple)

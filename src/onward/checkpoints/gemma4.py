@@ -20,6 +20,7 @@ from onward.checkpoints.parameters import MAX_LAYERS, Parameters
 from onward.errors import CheckpointError
 
 _PATTERN = "attention.sliding_window_pattern"
+_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 _PERIOD = 6
 """Of folders that state no kinds of layers: the last one of so many has no window."""
 _CAP = 30.0
@@ -48,11 +49,7 @@ def gemma4_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
     count = stated["num_hidden_layers"]
     if type(count) is not int or not 0 < count <= MAX_LAYERS:  # as whoever reads the number says
         return {}
-    kinds = stated.get("layer_types")
-    local = [bool((layer + 1) % _PERIOD) for layer in range(count)]
-    if isinstance(kinds, list) and len(kinds) == count:
-        local = [kind == "sliding_attention" for kind in kinds]
-    local[-1] = False
+    local = _local_layers(stated.get("layer_types"), count, where)
     sizes = [_heads_stated(stated, layer, local[layer], where) for layer in range(count)]
     keyless = stated.get("num_kv_shared_layers") or 0
     inner = stated["intermediate_size"]
@@ -70,6 +67,18 @@ def gemma4_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
     if stated.get("enable_moe_block"):
         found |= _experts_stated(stated, where)
     return found
+
+
+def _local_layers(kinds: Any, count: int, where: str) -> list[bool]:
+    """Return which layers have a window, which the last one never has. `kinds`: as they are stated, if they are."""
+    if kinds is None:
+        kinds = [_LOCAL if (layer + 1) % _PERIOD else _GLOBAL for layer in range(count)]
+    if not isinstance(kinds, list) or len(kinds) != count:
+        raise CheckpointError(f"{where} states {str(kinds)[:40]!r} as 'layer_types', but has {count} layers.")
+    for kind in kinds:
+        if kind not in (_LOCAL, _GLOBAL):
+            raise CheckpointError(f"{where} has layers of the kind {str(kind)[:40]!r}, which Onward does not compute.")
+    return [*(kind == _LOCAL for kind in kinds[:-1]), False]
 
 
 def _experts_stated(stated: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -84,6 +84,9 @@ def checked(found: Architecture, checkpoint: Checkpoint) -> Architecture:
             f"for {found.name!r}."
         )
     _require_tensors(found, checkpoint)
+    for rope in (found.rope, found.local_rope):
+        if rope is not None and rope.factors is not None and not (rope.factors > 0).all():
+            raise CheckpointError(f"{where} divides frequencies of positions by numbers that no model can have.")
     return found
 
 

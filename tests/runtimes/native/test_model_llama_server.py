@@ -21,8 +21,10 @@ pytestmark = pytest.mark.slow
 LENGTHS = (1, 2, 17, 33, 70)
 """Of prompts: within and behind windows and blocks."""
 PRECISE = ("-fa", "off", "-ctk", "f32", "-ctv", "f32", "-c", "512", "-np", "1", "--no-warmup")
-TOLERANCE = 8e-3
-"""llama.cpp reads gelu from a table of float16, which makes the largest difference: 0.0053, with gemma4."""
+TOLERANCE = 5e-3
+"""llama.cpp reads gelu from a table of float16, which makes the largest difference: 0.0033, with gemma3."""
+TOLERANCES = {"gemma4": 8e-3}
+"""Of others: its layers read that table twice, which makes 0.0053."""
 REFUSED = ("llama, partial rope",)
 """llama.cpp rotates all dimensions of a llama's heads or none."""
 OTHERWISE = ("exaone4, window",)
@@ -53,7 +55,8 @@ def test_log_probabilities_are_those_of_llama_server(name: str, tmp_path: Path) 
     with llama_server(path, *PRECISE) as url:
         for length in (n for n in LENGTHS if n <= LONGEST.get(name, NUM_TOKENS)):
             theirs = next_token(url, tokens[:length], size)
-            assert np.abs(theirs - own[length - 1]).max() < TOLERANCE, length
+            tolerance = TOLERANCES.get(name.partition(",")[0], TOLERANCE)
+            assert np.abs(theirs - own[length - 1]).max() < tolerance, length
 
 
 UNEQUAL = {
