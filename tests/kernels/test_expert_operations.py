@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.code import Code, compile_object, link
+from onward.kernels.expert_operations import LEAST_SUM
 from onward.kernels.expert_tape import ExpertTape, LayerExperts, Routing
 from onward.kernels.interpreter import Kernels
 from onward.kernels.machine import Machine
@@ -115,8 +116,14 @@ def test_sigmoids_are_weights_and_a_bias_counts_for_the_choice_alone(data: st.Da
     np.testing.assert_allclose(least, best, atol=2e-6)  # nearly equal ones may change places
     assert all(len(set(chosen.tolist())) == used for chosen in found.chosen)
     of_chosen = np.take_along_axis(sigmoids, found.chosen, 1)
-    weights = 2.5 * of_chosen / (of_chosen.sum(axis=1, keepdims=True) if is_normalised else 1)
+    total = np.maximum(of_chosen.sum(axis=1, keepdims=True), LEAST_SUM)
+    weights = 2.5 * of_chosen / (total if is_normalised else 1)
     np.testing.assert_allclose(found.weights, weights, rtol=3e-6, atol=1e-20)
+
+
+def test_sigmoids_that_are_all_zero_are_weights_of_zero() -> None:
+    logits = np.full((2, 8), -200, np.float32)
+    assert (Routed(logits, 3, is_normalised=True, is_sigmoid=True).weights == 0).all()
 
 
 @given(st.data())

@@ -32,6 +32,8 @@ from onward.kernels.values import F32, I32, I64, Value, vec
 from onward.kernels.weight_types import F32X16
 
 _TAKEN = -(2**31)
+LEAST_SUM = 2.0**-14
+"""Of sigmoids that weights are divided by, as in llama.cpp (llm_graph_context::build_moe_ffn): they may all be 0."""
 _I32X4 = vec(I32, 4)
 _COPIED_BYTES = 16
 """At a time; rows of activations are whole multiples."""
@@ -41,7 +43,8 @@ GATHER_CLAIM = 8
 
 def emit_route(module: Module) -> Any:
     """Each row's experts, best first, and their weights: e**logit over the sum of all such, or of those chosen; or
-    sigmoids of logits, over the sum of those chosen or as they are. Of equal ones the first expert is chosen."""
+    sigmoids of logits, over the sum of those chosen, which counts as LEAST_SUM at least, or as they are. Of equal ones
+    the first expert is chosen."""
     op = Operation(module, "route")
     f = op.f
     count, used = op.field(ROUTE, "count"), op.field(ROUTE, "used")
@@ -65,6 +68,8 @@ def emit_route(module: Module) -> Any:
                     f.store(exp(f, f.load(weights, F32, at) - largest), weights, at)
         with f.when(is_of_chosen), f.loop(0, used * 4, 4) as at:
             total.value += f.load(weights, F32, at)
+        with f.when(is_sigmoid):
+            total.set(f.max(total.value, LEAST_SUM))
         with f.loop(0, used * 4, 4) as at:
             f.store(f.load(weights, F32, at) / total.value * op.field(ROUTE, "scale"), weights, at)
         scales = op.field(ROUTE, "scales")
