@@ -224,6 +224,12 @@ def anchors(page: Path) -> set[str]:
     return found
 
 
+def test_no_page_has_two_versions_of_its_text() -> None:
+    """As where a merge has been committed half done."""
+    marks = re.compile(r"^(<<<<<<<|\|\|\|\|\|\|\||>>>>>>>) ", re.MULTILINE)
+    assert [page.name for page in PAGES if marks.search(page.read_text(encoding="utf-8"))] == []
+
+
 def test_anchors_are_those_of_a_code_host(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One: `--two`, 0.5B\n## [Again](x.md)\n## Again\n```\n# no heading\n```\n")
