@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -219,6 +220,18 @@ def test_a_spare_process_that_was_told_what_to_load_is_taken_for_that_alone() ->
         with child(spare=spare) as (engine, _):
             assert engine.pid != pid and engine.info.max_rows != 3
             assert not is_running(pid)
+
+
+@pytest.mark.slow
+def test_a_spare_process_that_began_before_all_files_were_there_is_not_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    with SpareProcess(WORKER) as spare:
+        spare.configure(configuration(path=str(folder)))
+        assert spare.pid is not None
+        wait_until_gone(spare.pid)
+        shutil.copytree(resolve("toy").path, folder)
+        with child(spare=spare, path=str(folder)) as (engine, _):
+            assert is_running(engine.pid)
 
 
 @pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "raise SystemExit(3)")])

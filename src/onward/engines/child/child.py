@@ -91,18 +91,22 @@ class SpareProcess:
         """Have it load an engine, which is described as by `ChildLauncher.configuration`."""
         assert self._process is not None and self._configuration is None, "it is configured once"
         self._configuration = configuration
-        with suppress(OSError):  # it has ended, which whoever takes it will find
+        with suppress(OSError):  # it has ended, which `take` finds
             write_frame(self._process.down, encode(Configure(configuration)))
 
     def take(self, configuration: bytes) -> Process | None:
         """Return the process, which loads this engine, and which the caller owns from now on; None if it was taken
-        before, or loads another one: then it ends."""
+        before, loads another one, which ends it, or has ended: a download may have completed the files since then."""
         if self._configuration is None and self._process is not None:
             self.configure(configuration)
-        if self._configuration != configuration:
+        if self._configuration != configuration or self._has_ended:
             self._end()
         process, self._process = self._process, None
         return process
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._process is not None and self._process.popen.poll() is not None
 
     def _end(self) -> None:
         process, self._process = self._process, None
