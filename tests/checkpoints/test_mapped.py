@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from onward.checkpoints.gguf import read_gguf
-from onward.checkpoints.mapped import drop_pages
+from onward.checkpoints.mapped import FileWatch, drop_pages
 from onward.residency import mappings
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
@@ -36,3 +38,23 @@ def test_what_was_read_leaves_the_process_and_returns(tmp_path: Path) -> None:
     for name, tensor in read.items():
         np.testing.assert_array_equal(tensor.floats(), before[name])
     drop_pages(before["a"])
+
+
+def test_a_file_that_can_no_longer_be_looked_at_was_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network file system, where another machine has replaced it."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"a")
+    watch = FileWatch([path])
+
+    def stale(_: int) -> os.stat_result:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", stale)
+        watch.require_unchanged()
+    path.write_bytes(b"ab")
+    with pytest.raises(RuntimeError, match=r"m\.gguf was written to"):
+        watch.require_unchanged()
+    watch.close()

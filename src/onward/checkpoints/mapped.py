@@ -42,9 +42,14 @@ class FileWatch:
             self._files.append((number, path, _version(number)))
 
     def require_unchanged(self) -> None:
-        """Raise RuntimeError for a file that was written to. Takes a microsecond per file."""
+        """Raise RuntimeError for a file that was written to. Takes a microsecond per file. One that can no longer be
+        looked at was not: another machine has replaced it on a network file system."""
         for number, path, version in self._files:
-            if _version(number) != version:
+            try:
+                is_unchanged = _version(number) == version
+            except OSError:
+                continue
+            if not is_unchanged:
                 raise RuntimeError(
                     f"{path} was written to while its model was in use: replace such a file by renaming another one, "
                     "and then restart the server"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from onward.engine.model import Row
 from onward.errors import MemoryTooSmall, ModelFolderError, SetupError
+from onward.model_files.openvino_ir import WEIGHTS
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
@@ -229,6 +230,18 @@ def test_a_graph_without_token_inputs_is_refused(tmp_path: Path) -> None:
 def test_importing_onward_and_options_does_not_import_openvino() -> None:
     code = "import sys, onward, onward.runtimes.options; sys.exit('openvino' in sys.modules)"
     assert run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files that are mapped cannot be written to there")
+def test_weights_that_are_written_to_change_no_answer(tmp_path: Path) -> None:
+    model = load_model(write_folder(tmp_path / "m", Shape()), EXACT)
+    row = Row(0, [1, 2, 3], 0, [0], 1)
+    model.evaluate([row])
+    with (tmp_path / "m" / WEIGHTS).open("r+b") as file:
+        file.write(bytes(64))
+    with pytest.raises(RuntimeError, match=r"openvino_model\.bin was written to while"):
+        model.evaluate([row])
+    model.close()
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.checkpoints.mapped import FileWatch
 from onward.engine.model import Row
 from onward.errors import ModelFolderError
 from onward.machine import available_memory
@@ -80,6 +81,7 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
     options = options or RuntimeOptions()
     core = ov.Core()
     weights = _mapped(folder / WEIGHTS)
+    watch = FileWatch([folder / WEIGHTS])
     with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing:
         model = read_paged(core, folder, ov.Tensor(weights, ov.Shape([weights.size]), ov.Type.u8))
         group = activation_group(core, model)
@@ -107,6 +109,7 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
             evaluator,
             cache,
             weights,
+            watch,
             vocab_size=vocab_size,
             context_length=plan.context_length,
             fingerprint=known,
