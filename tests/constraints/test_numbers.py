@@ -10,9 +10,12 @@ from operator import ge, gt, le, lt
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.constraints.errors import GrammarError
+from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.numbers import integer_range
 from tests.constraints.test_json_schema import accepts, generate, is_refused
 from tests.examples import examples
@@ -119,6 +122,12 @@ def test_a_range_of_integers_has_those_between_its_bounds(low: int, high: int, v
         for value in [low, high, *values]:
             is_between = (one is None or one <= value) and (other is None or value <= other)
             assert (re.fullmatch(expression, str(value)) is not None) == is_between
+
+
+def test_a_count_that_no_double_has_is_refused() -> None:
+    """The library would say so in words of its own."""
+    with pytest.raises(GrammarError, match="maxItems: a number beyond the range of doubles is more than any text has"):
+        json_schema_grammar({"type": "array", "maxItems": 10**400})
 
 
 PATTERNS = st.sampled_from(["^a$", "^(a|b)$", "^[ab]$", "^x", "a", "^a+$", "^$", "b^"])

@@ -49,6 +49,8 @@ EXACT: list[tuple[dict[str, Any], str]] = [
     ({"type": "integer", "multipleOf": 65537, "minimum": 65537 * 2 - 9, "maximum": 65537 * 2 + 9}, "131074"),
     ({"type": "number", "multipleOf": 0.25, "minimum": 0.2, "maximum": 0.3}, "0.25"),
     ({"type": "integer", "multipleOf": 7, "exclusiveMinimum": 14, "maximum": 27.5}, "21"),
+    ({"anyOf": [{"type": "number", "multipleOf": 0.25, "minimum": 0.3, "maximum": 0.4}, {"const": "a"}]}, '"a"'),
+    ({"type": ["integer", "null"], "multipleOf": 5, "minimum": 1, "maximum": 2}, "null"),
 ]
 """Schemas with one text, without white space."""
 
@@ -70,6 +72,7 @@ REFUSED: list[tuple[object, str]] = [
     ({"type": "integer", "multipleOf": 0}, "not greater than 0"),
     ({"type": "number", "multipleOf": 0.1, "minimum": 0.3, "maximum": 0.3}, "0.1 cannot be kept exactly"),
     ({"type": "number", "multipleOf": 0.25, "minimum": 0.26, "exclusiveMaximum": 0.5}, "no multiple of 0.25 is within"),
+    ({"type": "number", "multipleOf": 0.1, "exclusiveMaximum": 2**52 + 2}, "0.1 cannot be kept exactly"),
     ({"type": "array", "maxItems": 2**64}, "18446744073709551616"),
     ({"type": "string", "minLength": 1e30}, "minLength: 1e+30"),
     ({"x-guidance": 5}, "'x-guidance' must be an object"),

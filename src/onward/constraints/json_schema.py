@@ -124,10 +124,14 @@ def _write_bounds(root: Schema) -> None:
     """Write bounds so that the library keeps them."""
     for schema in schemas(root):
         bounds = {keyword: schema[keyword] for keyword in numbers.BOUNDS if numbers.is_number(schema.get(keyword))}
-        if bounds and numbers.is_number(schema.get("multipleOf")):
+        if bounds and numbers.is_number(divisor := schema.get("multipleOf")):
             for keyword in bounds:
                 del schema[keyword]
-            schema |= numbers.multiples_within(schema["multipleOf"], bounds)
+            ends = numbers.multiples_within(divisor, bounds)
+            if schema is root and schema.get("type") in ("integer", "number") and numbers.are_crossed(ends):
+                shown = numbers.shown_bounds(bounds)
+                raise GrammarError(f"it matches no text: no multiple of {divisor} is within {shown}")
+            schema |= ends
     for schema, keyword in _admitted_ends(root):
         schema[keyword] = numbers.beside(keyword, schema[keyword])
 

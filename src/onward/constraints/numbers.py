@@ -67,8 +67,8 @@ def check_multiple(value: Number) -> None:
 
 def multiples_within(divisor: Number, bounds: Mapping[str, Number]) -> dict[str, Number]:
     """Return the first and the last multiple within bounds as `minimum` and `maximum`: the library misses multiples
-    where a bound has more digits than the divisor. Raises GrammarError where there are none, or where the library,
-    which multiplies doubles, would take others for the ends."""
+    where a bound has more digits than the divisor. Without any, the first is beyond the last. Raises GrammarError where
+    doubles are others, or where the library, which multiplies them, would take others for the ends."""
     step = _fraction(divisor)
     found: dict[str, Number] = {}
     ends: dict[str, int] = {}
@@ -81,22 +81,33 @@ def multiples_within(divisor: Number, bounds: Mapping[str, Number]) -> dict[str,
             case _:
                 end = math.floor(place) if keyword == "maximum" else math.ceil(place) - 1
                 ends["maximum"] = min(end, ends.get("maximum", end))
+    nearest = {"minimum": math.ceil, "maximum": math.floor}
+    has_multiples = len(ends) == 2 and ends["minimum"] <= ends["maximum"]
     for keyword, end in ends.items():
         exact = end * step
-        found[keyword] = int(exact) if exact.denominator == 1 else float(exact)
-    if len(ends) == 2:
-        shown = f"{' and '.join(f'{keyword}: {_shown(value)}' for keyword, value in bounds.items())}"
-        if ends["minimum"] > ends["maximum"]:
-            raise GrammarError(f"it matches no text: no multiple of {_shown(divisor)} is within {shown}")
-        nearest = {"minimum": math.ceil, "maximum": math.floor}
-        for keyword, end in ends.items():
-            taken = nearest[keyword](found[keyword] / divisor)
-            if taken != end or _fraction(taken * float(divisor)) != end * step:
-                raise GrammarError(
-                    f"multipleOf: {_shown(divisor)} cannot be kept exactly within {shown}; leave one bound out, or "
-                    "list the numbers in an 'enum'"
-                )
+        number: Number = int(exact) if exact.denominator == 1 else float(exact)
+        is_kept = is_exact_bound(number) and _fraction(number) == exact
+        if is_kept and has_multiples:
+            taken = nearest[keyword](number / divisor)
+            is_kept = taken == end and _fraction(taken * float(divisor)) == exact
+        if not is_kept:
+            shown = shown_bounds(bounds)
+            raise GrammarError(
+                f"multipleOf: {_shown(divisor)} cannot be kept exactly within {shown}; leave a bound out, or list the "
+                "numbers in an 'enum'"
+            )
+        found[keyword] = number
     return found
+
+
+def are_crossed(ends: Mapping[str, Number]) -> bool:
+    """Whether no number is within what `multiples_within` returned."""
+    return len(ends) == 2 and ends["minimum"] > ends["maximum"]
+
+
+def shown_bounds(bounds: Mapping[str, Number]) -> str:
+    """Return bounds in words, for messages."""
+    return " and ".join(f"{keyword}: {_shown(value)}" for keyword, value in bounds.items())
 
 
 def admitted_end(keyword: str, value: Number, others: Sequence[Number]) -> bool:
@@ -121,7 +132,7 @@ def _fraction(value: Number) -> Fraction:
 
 def check_count(keyword: str, value: object) -> None:
     """Raise GrammarError for a count that the library does not read."""
-    if is_number(value) and is_finite(value) and value > MAX_COUNT:
+    if is_number(value) and value > MAX_COUNT:
         raise GrammarError(f"{keyword}: {_shown(value)} is more than any text has; use at most {MAX_COUNT}")
 
 
