@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from onward import kernels as kernel_package
 from onward.kernels import executable_memory, object_cache
 from onward.kernels.code import load, object_key
 from onward.kernels.executable_memory import NoExecutableMemory
 from onward.kernels.function import Function, Module
 from onward.kernels.object_cache import ObjectCache, kernels_folder
+from onward.kernels.recipe import Recipe
 from onward.kernels.targets import host
 from onward.kernels.values import I64
 
@@ -55,6 +59,26 @@ def test_a_caller_hears_of_a_compilation_before_it_starts_and_not_of_a_cached_ob
     for _ in range(2):
         load(module_that_adds(5), cached_in=cache, notify=lambda: heard.append(cache.get("any") is None))
     assert heard == [True]
+
+
+def test_what_wrote_a_module_is_gone_once_that_is_compiled(cache: ObjectCache) -> None:
+    """Though the collector is paused: at the start of a process, until it ignores all that there is."""
+    written: list[weakref.ref[Module]] = []
+
+    def text() -> str:
+        module = Module("test")
+        module.itself = module  # type: ignore[attr-defined]
+        f = Function(module, "test", [I64], I64, exported=True)
+        f.ret(f.args[0])
+        written.append(weakref.ref(module))
+        return module.text()
+
+    gc.disable()
+    try:
+        assert load(Recipe(text, ("test",), (kernel_package,)), cached_in=cache).was_compiled
+        assert [module() for module in written] == [None]
+    finally:
+        gc.enable()
 
 
 def test_an_unknown_function_is_a_key_error(cache: ObjectCache) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -75,6 +76,7 @@ def load(
         if notify is not None:
             notify()
         data = compile_object(_text(module), chosen)
+        gc.collect()  # what writes a text refers to itself, and the collector may be paused until it ignores all of it
         remark = objects.put(key, data)
     return link(data, chosen, was_compiled=was_compiled, remark=remark)
 
