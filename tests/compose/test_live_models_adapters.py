@@ -113,6 +113,15 @@ def test_requests_finish_with_an_adapter_that_is_unloaded_or_replaced(folder: Pa
     adapted(test, folder)
 
 
+def test_nothing_is_kept_of_what_was_read_to_check_an_adapter(folder: Path) -> None:
+    async def test(live: Live) -> None:
+        await load(live, "a", "one.gguf")
+        assert (await answer(live, "a"))[0]
+        assert not any("_checkpoint" in vars(each.found.files) for each in live.models._entries)
+
+    adapted(test, folder)
+
+
 def test_one_adapter_under_two_names_is_in_memory_once(folder: Path) -> None:
     async def test(live: Live) -> None:
         (folder / "copy.gguf").write_bytes((folder / "one.gguf").read_bytes())

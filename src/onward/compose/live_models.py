@@ -274,6 +274,8 @@ class EmbeddedLiveModels:
                     models[each.id] = embedded_model(settings, beside, base.shared, self._filters)
                     on_failure.callback(models[each.id].stop)
             on_failure.pop_all()
+        for each in entries:
+            each.found.release()
         return [replace(each, model=models[each.id], version=versions[each.id]) for each in entries]
 
     def _running_base(self, entry: LiveEntry, others: Sequence[LiveEntry]) -> EmbeddedModel | None:
