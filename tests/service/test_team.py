@@ -17,7 +17,7 @@ from onward.service import team as team_module
 from onward.service.keys import change_key, create_key
 from onward.service.limits import Limits
 from onward.service.prices import Price
-from onward.service.records import LedgerRow
+from onward.service.records import LedgerRow, Question
 from onward.service.reservations import read_usage
 from onward.service.store import open_store
 from onward.service.tables import REQUESTS, RESERVATIONS
@@ -277,6 +277,27 @@ def test_what_a_request_had_reserved_is_freed_when_the_database_answers_again(
         with breaking.read() as connection:
             assert connection.execute(select(func.count()).select_from(RESERVATIONS)).scalar_one() == 0
             assert read_usage(connection, grant.id).num_running == 0
+        team.close()
+
+    test()
+
+
+def test_sums_are_refused_until_the_database_has_what_it_could_not_take(
+    breaking: BreakingStore, tmp_path: Path
+) -> None:
+    @in_loop
+    async def test() -> None:
+        team = Team(breaking, tmp_path)
+        breaking.is_away = True
+        await team._poll()
+        team.record(row_of(team, 10, 0, 5), None, None)
+        breaking.is_away = False
+        second = team.now_ms // 1000
+        question = Question(second - 1, second + 1, 60)
+        with pytest.raises(Overloaded):
+            await team.ask(question)
+        await team._poll()
+        assert [found.requests for found in await team.ask(question)] == [1]
         team.close()
 
     test()

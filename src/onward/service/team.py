@@ -19,7 +19,7 @@ from onward.errors import Overloaded, SetupError
 from onward.models.registry import ListedModel
 from onward.service.batch_records import BudgetSpent
 from onward.service.batch_store import BatchStore
-from onward.service.desk import Desk
+from onward.service.desk import AWAY, Desk
 from onward.service.grant import Grant, StoredKey
 from onward.service.keys import KeyReader, read_changed_keys, read_id
 from onward.service.ledger import forget_rows, sums
@@ -338,10 +338,11 @@ class Team:
         return (0, 0) if price is None else price.parts(prompt_tokens, cached_tokens, completion_tokens)
 
     async def ask(self, question: Question) -> list[Sums]:
-        """Return sums of the ledger, with every request that ended before this call. Raises Overloaded where the
-        database is away."""
+        """Return sums of the ledger, with all requests that have ended. Raises Overloaded if the database is away."""
         self._recorder.flush()
         await self.desk.transact(lambda connection: None, "\uffff")  # behind what waits
+        if self._away_since is not None:  # or it was just now, and lacks rows
+            raise Overloaded(AWAY, retry_after=5)
         return await self.desk.look_up(lambda connection: sums(connection, question))
 
     @property
