@@ -377,6 +377,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "joined heads": ("gpt2", {"blk.0.attn_qkv.weight": _zeros(64, HIDDEN)}, "attn_qkv.weight"),
     "positions": ("gpt2", {"position_embd.weight": _zeros(9, HIDDEN)}, "position_embd.weight' has the shape"),
     "factors": ("llama", {"rope_freqs.weight": _zeros(3)}, r"rope_freqs.weight' has the shape \[3\] instead of \[8\]"),
+    "a bias of no values": ("gemma4, values from keys", {"blk.2.attn_v.bias": _zeros(32)}, "attn_v.bias', which"),
+    "a bias of no output layer": ("llama", {"output.bias": _zeros(30)}, "'output.bias', which Onward does not compute"),
     "factors of nothing": ("llama", {"rope_freqs.weight": _zeros(8)}, "divides frequencies of positions by numbers"),
     "a convolution of another length": (
         "lfm2", {"blk.2.shortconv.conv.weight": _zeros(64, 4)}, r"the shape \[64, 4\] instead of \[64, 3\]",

@@ -107,7 +107,8 @@ def _require_tensors(found: Architecture, checkpoint: Checkpoint) -> None:
     for name, tensor in checkpoint.tensors.items():
         if name in required:
             continue
-        if name not in optional:
+        matrix, _, kind = name.rpartition(".")
+        if name not in optional or (kind == "bias" and f"{matrix}.weight" not in checkpoint.tensors):
             raise CheckpointError(
                 f"{where} has a tensor {name[:80]!r}, which Onward does not compute for {found.name!r}."
             )

@@ -409,7 +409,7 @@ def deeper(name: str, folder: Path) -> Path:
     return write_gguf(folder / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
 
 
-@pytest.mark.parametrize(("name", "threads"), [("llama", 1), ("qwen2", 2), ("gemma3", 3), ("lfm2", 2)])
+@pytest.mark.parametrize(("name", "threads"), [("llama", 1), ("qwen2", 2), ("gemma3", 3), ("lfm2", 2), ("gemma4", 2)])
 @pytest.mark.parametrize("share", [0.95, 0.7])
 def test_a_model_larger_than_the_memory_has_the_same_bits(
     name: str, threads: int, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
