@@ -29,6 +29,7 @@ from tests.parity.ledger import ADMIN, DAY, MIDNIGHT
 from tests.playground.pages import PHONE, Playground, open_context, violations
 from tests.processes import served
 from tests.service.spool_rows import EMPTY
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -225,6 +226,13 @@ def test_a_server_without_a_database_says_so(browser: Browser, site: str) -> Non
     context.close()
 
 
+def is_answered(page: Playground) -> bool:
+    """Show the usage, and return whether the server has summed it."""
+    with page.page.expect_response("**/v1/organization/usage/**") as answer:
+        show(page)
+    return answer.value.ok
+
+
 def test_a_database_or_a_server_that_is_away_is_reported(page: Playground, folder: Path) -> None:
     filled(page)
     with closing(sqlite3.connect(folder / "onward.db", isolation_level=None)) as database:
@@ -232,7 +240,7 @@ def test_a_database_or_a_server_that_is_away_is_reported(page: Playground, folde
         show(page)
         expect(page.page.get_by_role("alert")).to_contain_text("The database does not answer")
         expect(page.page.get_by_role("table")).to_have_count(0)
-    show(page)
+    wait_for(lambda: is_answered(page), "the server has seen that the database is back")
     expect(page.page.get_by_role("table")).to_be_visible()
     page.page.route("**/v1/organization/**", lambda route: route.abort())
     show(page)
