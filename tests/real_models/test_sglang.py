@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,10 @@ from onward.engines.programs.kinds import KINDS
 from onward.settings import Settings
 from tests.engines.programs.test_process import has_ended
 from tests.engines.upstreams.harness import complete
-from tests.engines.upstreams.parity import outcomes
+from tests.engines.upstreams.parity import check_outcomes, outcomes
 from tests.processes import free_port
 from tests.real_models.vllm.folders import write_byte_folder
-from tests.real_models.vllm.server import wait_for_server
+from tests.real_models.vllm.server import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.companion]
 
@@ -86,27 +85,12 @@ def url(python: Path, folder: Path) -> Iterator[str]:
     port, kind = free_port(), KINDS["sglang"]
     command = [*kind.find(python), "--model-path", str(folder), "--served-model-name", "toy", *FLAGS]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    log = folder.with_suffix(".log")
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=kind.variables(), start_new_session=True
-        )
-    found = f"http://127.0.0.1:{port}"
-
-    try:
-        wait_for_server(process, found, log)
+    with running(command, kind.variables(), f"http://127.0.0.1:{port}", folder.with_suffix(".log")) as found:
         yield found
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def test_the_parity_table_passes_through_it_or_is_refused_by_name(url: str) -> None:
-    found = list(outcomes(url, "sglang"))
-    failed = {row.id: why for row, what, why in found if what == "failed"}
-    assert failed.keys() <= DEVIATIONS.keys(), failed
-    passed = sum(what == "passed" for _, what, _ in found)
-    assert passed >= 0.75 * len(found), f"{passed} of {len(found)} rows pass; the others are refused by name"
+    check_outcomes(list(outcomes(url, "sglang")), DEVIATIONS, 0.75)
 
 
 @pytest.fixture(scope="module")

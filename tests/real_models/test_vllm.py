@@ -34,7 +34,7 @@ from onward.settings import Settings
 from tests.clients.run import CLIENTS, Bench, run_client
 from tests.engines.programs.test_process import has_ended
 from tests.engines.upstreams.harness import complete
-from tests.engines.upstreams.parity import outcomes
+from tests.engines.upstreams.parity import check_outcomes, outcomes
 from tests.parity.servers import Server
 from tests.real_models.fetch import fetch
 from tests.real_models.vllm import masks
@@ -69,11 +69,7 @@ def url(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 
 
 def test_the_parity_table_passes_through_it_or_is_refused_by_name(url: str) -> None:
-    found = list(outcomes(url, "vllm"))
-    failed = {row.id: why for row, what, why in found if what == "failed"}
-    assert failed.keys() <= DEVIATIONS.keys(), failed
-    passed = sum(what == "passed" for _, what, _ in found)
-    assert passed >= 0.97 * len(found), f"{passed} of {len(found)} rows pass; the others are refused by name"
+    check_outcomes(list(outcomes(url, "vllm")), DEVIATIONS, 0.97)
 
 
 def test_five_clients_work_over_it(url: str) -> None:

@@ -228,13 +228,12 @@ def _errors(*statuses: str) -> JsonObject:
     return {status: {"description": _ERRORS[status], "content": body} for status in listed}
 
 
-MODEL_ID: JsonObject = {
-    "name": "id",
-    "in": "path",
-    "required": True,
-    "description": "A model id or alias.",
-    "schema": {"type": "string"},
-}
+def id_in_path(description: str) -> JsonObject:
+    """Return the parameter `id` of a path."""
+    return {"name": "id", "in": "path", "required": True, "description": description, "schema": {"type": "string"}}
+
+
+MODEL_ID = id_in_path("A model id or alias.")
 
 
 MODEL_QUERY: JsonObject = {

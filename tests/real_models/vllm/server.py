@@ -27,12 +27,17 @@ def vllm_server(program: Path, model: Path, name: str = "toy") -> Iterator[str]:
     command = [str(program), "serve", str(model), "--served-model-name", name, "--host", "127.0.0.1"]
     command += ["--port", str(port), "--max-logprobs", "-1", "--enable-prompt-tokens-details", *FLAGS]
     environment = KINDS["vllm"].variables() | ENVIRONMENT
-    log = model.with_suffix(".log")
+    with running(command, environment, f"http://127.0.0.1:{port}", model.with_suffix(".log")) as url:
+        yield url
+
+
+@contextmanager
+def running(command: list[str], environment: dict[str, str], url: str, log: Path) -> Iterator[str]:
+    """Run a server whose address is `url`; yield that when it is healthy. Kills its processes at the end."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
         )
-    url = f"http://127.0.0.1:{port}"
     try:
         wait_for_server(process, url, log)
         yield url

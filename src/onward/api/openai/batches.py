@@ -23,6 +23,7 @@ from onward.api.openai.files import (
     query,
 )
 from onward.api.openai.response import WireObject, describe
+from onward.api.operations import id_in_path
 from onward.api.routes import JsonObject
 from onward.errors import ApiError, InvalidRequest, NotFound
 
@@ -238,13 +239,7 @@ LIST_EXAMPLE: JsonObject = {
     "last_id": EXAMPLE["id"],
     "has_more": False,
 }
-BATCH_ID: JsonObject = {
-    "name": "id",
-    "in": "path",
-    "required": True,
-    "description": "A batch.",
-    "schema": {"type": "string"},
-}
+BATCH_ID = id_in_path("A batch.")
 _TEXT: JsonObject = {"type": "string"}
 _NEW: JsonObject = {
     "type": "object",

@@ -11,7 +11,7 @@ import msgspec
 from onward.api import refusals
 from onward.api.body import DEFAULT_LIMITS
 from onward.api.openai.response import WireObject
-from onward.api.operations import OpenAPIOperation, get
+from onward.api.operations import OpenAPIOperation, get, id_in_path
 from onward.api.routes import JsonObject
 from onward.errors import InvalidRequest, NotFound, OnwardError
 
@@ -200,13 +200,7 @@ _FORM: JsonObject = {
     },
     "required": ["file", "purpose"],
 }
-FILE_ID: JsonObject = {
-    "name": "id",
-    "in": "path",
-    "required": True,
-    "description": "A file.",
-    "schema": {"type": "string"},
-}
+FILE_ID = id_in_path("A file.")
 
 
 def query(name: str, description: str, **schema: Any) -> JsonObject:
