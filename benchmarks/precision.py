@@ -2,31 +2,41 @@
 
 `python -m benchmarks.precision FILE.gguf…` prints a table per model. Log-probabilities of the tokens of prose, code and
 passages of `data/`, in pieces of 512, are compared with those that `--precision exact` computes in float32 from the
-file's own weights. Speed is the engine's graph alone: decode steps of 1, 8 and 32 sequences behind 128 tokens, and the
-prefill of 512. All variants of a model are loaded at once and take turns, so that their ratios hold on a machine whose
-speed drifts; a model needs about ten times its file's size of memory.
+file's own weights. With `--peer`, llama-server computes them too: from the same file and token ids, with its own
+defaults; with `--ir`, OpenVINO in float32, from an IR folder of the same model. Speed is the engine's graph alone:
+decode steps of 1, 8 and 32 sequences behind 128 tokens, and the prefill of 512. All variants of a model are loaded at
+once and take turns, so that their ratios hold on a machine whose speed drifts; each needs memory for its weights.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
 import sys
 import time
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy import CLOZE, DATA, Pair, Scored, Scorer, cloze_hits, encoded, read_items
+from benchmarks.families import OTHER_RULE, STORYTELLER
+from benchmarks.llama_server import Slots, serve_peer
 from benchmarks.measure import run_main, warn_if_busy
 from benchmarks.models import find_model
+from benchmarks.peer_build import SERVER, find
 from onward.engine.model import ModelRunner, Row, Tokenizer
 from onward.errors import SetupError
+from onward.kernels.activations import ActivationName
 from onward.runtimes.base import LoadedModel
+from onward.runtimes.native import load as native_load
 from onward.runtimes.options import RuntimeOptions
 from onward.runtimes.table import load_model
 from onward.values import Precision, WeightForm
@@ -36,7 +46,10 @@ PIECE = 512
 CONTEXT = 128
 """Tokens in front of the decode steps that are timed."""
 ROWS = (1, 8, 32)
+FORMS: tuple[WeightForm, ...] = ("auto", "exact", "int8", "int4")
 KV_MEMORY = 600_000_000
+FORCED = 1e6
+"""Added to a logit for sampling alone: llama-server states what it samples by the logits from before that."""
 
 
 @dataclass(slots=True)
@@ -45,6 +58,10 @@ class Variant:
 
     precision: Precision
     weights: WeightForm
+    activations: ActivationName = "int8"
+    """Of `fast`."""
+    folder: str = ""
+    """Of the same model in another format, if not the model's own files are to be loaded."""
     logprobs: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     accuracy: float = 0.0
     decode: dict[int, list[float]] = field(default_factory=lambda: {rows: [] for rows in ROWS})
@@ -52,13 +69,14 @@ class Variant:
 
     @property
     def name(self) -> str:
-        return self.precision if self.precision == "exact" else f"fast, {self.weights}"
+        if self.precision == "exact":
+            return "exact" + (", OpenVINO" if self.folder else "")
+        return f"fast, {self.weights}" + ("" if self.activations == "int8" else f", activations in {self.activations}")
 
 
-def variants() -> list[Variant]:
-    """Return all variants, the exact one first."""
-    forms: tuple[WeightForm, ...] = ("auto", "exact", "int8", "int4")
-    return [Variant("exact", "auto"), *(Variant("fast", form) for form in forms)]
+def variants(forms: Sequence[WeightForm], activations: Sequence[ActivationName]) -> list[Variant]:
+    """Return the exact variant, then `fast` with these forms of weights and of activations."""
+    return [Variant("exact", "auto"), *(Variant("fast", form, each) for form in forms for each in activations)]
 
 
 def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
@@ -91,6 +109,28 @@ def pieces_of_text(tokenizer: Tokenizer, count: int) -> list[list[int]]:
     return [[*start, *tokens[begin : begin + step]] for begin in range(0, len(tokens), step)]
 
 
+def peer_logprobs(program: Path, file: Path, pieces: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """Return what `token_logprobs` does, by llama-server: a request per token, behind what its cache has. Raises
+    PeerError if it does not start."""
+    slots = Slots(1, PIECE + 1, os.cpu_count() or 1, caching=True)
+    with serve_peer(program, file, slots, OTHER_RULE if file == STORYTELLER else ()) as server:
+        url = server.url.removesuffix("/v1") + "/completion"
+        found = [_peer_logprob(url, piece[:end], piece[end]) for piece in pieces for end in range(1, len(piece))]
+    return np.array(found)
+
+
+def _peer_logprob(url: str, prompt: Sequence[int], token: int) -> float:
+    """Return the log-probability of a token behind a prompt."""
+    body = {
+        "prompt": prompt, "n_predict": 1, "cache_prompt": True, "n_probs": 1, "logit_bias": [[token, FORCED]],
+    }  # fmt: skip
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=600) as response:
+        (sampled,) = json.load(response)["completion_probabilities"]
+    assert sampled["id"] == token, "the bias did not force the token"
+    return float(sampled["logprob"])
+
+
 def model_scorer(model: ModelRunner, tokenizer: Tokenizer) -> Scorer:
     """Return what scores continuations by the model alone."""
 
@@ -106,19 +146,24 @@ def _scored(model: ModelRunner, tokens: list[int], count: int) -> Scored:
     return Scored(float(own.sum()), bool((own >= behind.max(axis=1)).all()))
 
 
-def prepare(model: ModelRunner, per_sequence: int) -> None:
-    """Prefill the sequences that are decoded later, `per_sequence` blocks each, and compile all kernels."""
-    prompt = list(range(300, 300 + CONTEXT))
+def prepare(model: ModelRunner) -> None:
+    """Prefill the sequences that are decoded later, and compile all kernels."""
     for row in range(max(ROWS)):
-        model.evaluate([Row(row, prompt, 0, range(row * per_sequence, (row + 1) * per_sequence), 1)])
+        model.evaluate([_row(model, row, range(300, 300 + CONTEXT), 0)])
     for rows in ROWS:
-        decode_seconds(model, rows, per_sequence, 300)
+        decode_seconds(model, rows, 300)
     prefill_seconds(model)
 
 
-def decode_seconds(model: ModelRunner, rows: int, per_sequence: int, token: int) -> float:
+def _row(model: ModelRunner, row: int, tokens: Sequence[int], start: int) -> Row:
+    """Return the tokens of one of the sequences that are decoded."""
+    blocks = model.shape.blocks_for(CONTEXT + 1)
+    return Row(row, list(tokens), start, range(row * blocks, (row + 1) * blocks), 1)
+
+
+def decode_seconds(model: ModelRunner, rows: int, token: int) -> float:
     """Return the seconds of a step that decodes one token of each of `rows` sequences."""
-    batch = [Row(row, [token], CONTEXT, range(row * per_sequence, (row + 1) * per_sequence), 1) for row in range(rows)]
+    batch = [_row(model, row, [token], CONTEXT) for row in range(rows)]
     begin = time.perf_counter()
     model.evaluate(batch)
     return time.perf_counter() - begin
@@ -135,41 +180,47 @@ def prefill_seconds(model: ModelRunner) -> float:
 
 def time_in_turns(models: Sequence[tuple[Variant, ModelRunner]], rounds: int) -> None:
     """Time decode and prefill steps of all models in turns."""
-    per_sequence = models[0][1].shape.blocks_for(CONTEXT + 1)
     for _, model in models:
-        prepare(model, per_sequence)
+        prepare(model)
     for number in range(rounds):
         for rows in ROWS:
             for variant, model in models:
-                variant.decode[rows].append(decode_seconds(model, rows, per_sequence, 301 + number))
+                variant.decode[rows].append(decode_seconds(model, rows, 301 + number))
         for variant, model in models if number % 4 == 0 else ():
             variant.prefill.append(prefill_seconds(model))
 
 
-def measure(name: str, count: int, rounds: int, passages: Path, num_passages: int | None) -> list[Variant]:
-    """Load a model in all variants, and measure them."""
+def measure(name: str, options: argparse.Namespace) -> str:
+    """Load a model in all variants, and measure them. Returns a table."""
     found = find_model(name)
     tokenizer = found.files.load_tokenizer()
-    pieces, items = pieces_of_text(tokenizer, count), read_items(passages, num_passages)
+    pieces = pieces_of_text(tokenizer, options.tokens)
+    items = read_items(options.passages, options.num_passages)
     loaded: list[tuple[Variant, LoadedModel]] = []
-    for variant in variants():
-        options = RuntimeOptions(precision=variant.precision, weights=variant.weights, kv_memory=KV_MEMORY)
+    wanted = variants(options.weights, options.activations)
+    for variant in [*wanted, *(Variant("exact", "auto", folder=each) for each in options.ir)]:
+        files = find_model(variant.folder).files if variant.folder else found.files
+        how = RuntimeOptions(precision=variant.precision, weights=variant.weights, kv_memory=KV_MEMORY)
         try:
-            each = load_model(found.files, options, lambda line: None)
+            with patch.object(native_load, "FAST_ACTIVATIONS", variant.activations):
+                each = load_model(files, how, lambda line: None)
         except SetupError as problem:  # weights that are quantised already are held in no other form
             print(f"{variant.name} is left out: {problem}", file=sys.stderr)
             continue
         variant.logprobs = token_logprobs(each.model, pieces)
         variant.accuracy = statistics.fmean(cloze_hits(items, model_scorer(each.model, tokenizer)))
         loaded.append((variant, each))
-    time_in_turns([(variant, each.model) for variant, each in loaded], rounds)
+    if options.rounds:
+        time_in_turns([(variant, each.model) for variant, each in loaded], options.rounds)
     for _, each in loaded:
         each.model.close()
-    return [variant for variant, _ in loaded]
+    peer = peer_logprobs(find(SERVER, options.llama_server), found.path, pieces) if options.peer else None
+    return table([variant for variant, _ in loaded], peer)
 
 
-def table(measured: Sequence[Variant]) -> str:
-    """Return a Markdown table. Speed is a ratio to the first of the `fast` variants; that one has tokens per second."""
+def table(measured: Sequence[Variant], peer: NDArray[np.float64] | None) -> str:
+    """Return a Markdown table. Speed is a ratio to the first of the `fast` variants; that one has tokens per second.
+    `peer`: log-probabilities by llama-server."""
     base = next(variant for variant in measured if variant.precision == "fast")
     exact = measured[0].logprobs
     lines = [
@@ -178,19 +229,24 @@ def table(measured: Sequence[Variant]) -> str:
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for variant in measured:
-        difference = variant.logprobs - exact
-        size = np.abs(difference)
-        mean, high, greatest = size.mean(), np.quantile(size, 0.95), size.max()
         decode = [_speed(variant.decode[rows], base.decode[rows], rows, variant is base) for rows in ROWS]
-        lines.append(
-            f"| {variant.name} | {mean:.4f} | {high:.3f} | {greatest:.2f} "
-            f"| {difference.mean():+.4f} | {variant.accuracy:.0%} | {' / '.join(decode)} "
-            f"| {_speed(variant.prefill, base.prefill, PIECE, variant is base)} |"
-        )
+        prefill = _speed(variant.prefill, base.prefill, PIECE, variant is base)
+        cells = f"{variant.accuracy:.1%} | {' / '.join(decode)} | {prefill}"
+        lines.append(f"| {variant.name} | {_distance(variant.logprobs - exact)} | {cells} |")
+    if peer is not None:
+        lines.append(f"| llama-server | {_distance(peer - exact)} | | | |")
     return "\n".join(lines)
 
 
+def _distance(difference: NDArray[np.float64]) -> str:
+    """Return four cells."""
+    size = np.abs(difference)
+    return f"{size.mean():.4f} | {np.quantile(size, 0.95):.3f} | {size.max():.2f} | {difference.mean():+.4f}"
+
+
 def _speed(times: Sequence[float], base: Sequence[float], num_tokens: int, is_base: bool) -> str:
+    if not times:
+        return "–"
     seconds = statistics.median(times)
     return f"{num_tokens / seconds:,.0f} tok/s" if is_base else f"{statistics.median(base) / seconds:.2f}×"
 
@@ -199,14 +255,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.precision", description=__doc__)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="a name of the catalogue that was pulled, or a file")
     parser.add_argument("--tokens", type=int, default=2000, help="tokens whose probabilities are compared")
-    parser.add_argument("--rounds", type=int, default=24, help="timed steps of each size (default 24)")
+    parser.add_argument("--rounds", type=int, default=24, help="timed steps of each size; 0: none (default 24)")
     parser.add_argument("--passages", type=Path, default=CLOZE, help="passages in the format of LAMBADA")
     parser.add_argument("--num-passages", type=int, help="how many of them (default: all)")
-    arguments = parser.parse_args()
+    parser.add_argument("--weights", nargs="+", default=list(FORMS), choices=FORMS, help="of `fast` (default: all)")
+    parser.add_argument("--activations", nargs="+", default=["int8"], choices=["int8", "int16"], help="of `fast`")
+    parser.add_argument("--ir", nargs="*", default=[], metavar="FOLDER", help="the same model as OpenVINO IR")
+    parser.add_argument("--peer", action="store_true", help="also llama-server, for GGUF files")
+    parser.add_argument("--llama-server", type=Path, help="default: the one on PATH, else built into .peers")
+    options = parser.parse_args()
     warn_if_busy()
-    for name in arguments.models:
-        print(f"\n{name}, {arguments.tokens:,} tokens\n")
-        print(table(measure(name, arguments.tokens, arguments.rounds, arguments.passages, arguments.num_passages)))
+    for name in options.models:
+        print(f"\n{name}, {options.tokens:,} tokens\n")
+        print(measure(name, options), flush=True)
     return 0
 
 

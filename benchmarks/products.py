@@ -37,6 +37,8 @@ from onward.machine import compute_threads
 OUTPUTS, INPUTS = 65_536, 4_096
 """Of the matrix: larger than caches with every type."""
 ROWS = (1, 2, 8, 32, 128)
+COMPARED_ROWS = (1, 8, 32)
+"""With which the forms of activations are compared."""
 READ_BYTES = 256 << 20
 SUMS = 12
 """Independent sums in registers, so that no instruction waits for the one before."""
@@ -210,6 +212,28 @@ def products_section(figures: dict[str, Any]) -> list[str]:
             f"| {name.replace('_int', ', int').replace('_float', ', float')} | {one:.1f} "
             f"| {one / limits['read_gb_s']:.0%} | {' | '.join(rates)} |"
         )
+    return [*lines, "", *_forms_table(figures)]
+
+
+def _forms_table(figures: dict[str, Any]) -> list[str]:
+    """Return a table in Markdown: how long products with the other forms of activations take, of int8's time."""
+    others = list(dict.fromkeys(name.rpartition("_")[2] for name in figures["products"] if "_int8" not in name))
+    rows = [str(count) for count in COMPARED_ROWS]
+    lines = [
+        f"Time of a product with {' / '.join(rows)} rows, as a multiple of its time with int8:",
+        "",
+        f"| weights | {' | '.join(others)} |",
+        "|---|" + "--:|" * len(others),
+    ]
+    for name, by_rows in figures["products"].items():
+        weights, _, form = name.rpartition("_")
+        if form == "int8":
+            found = [figures["products"].get(f"{weights}_{other}") for other in others]
+            cells = [
+                " / ".join(f"{by_rows[count]['gmac_s'] / each[count]['gmac_s']:.2f}" for count in rows) if each else "–"
+                for each in found
+            ]
+            lines.append(f"| {weights} | {' | '.join(cells)} |")
     return lines
 
 
@@ -231,7 +255,7 @@ def plot(figures: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.products", description=__doc__)
     parser.add_argument("--types", nargs="*", default=list(WEIGHT_TYPES), choices=list(WEIGHT_TYPES), metavar="TYPE")
-    parser.add_argument("--activations", nargs="*", default=["int8", "float32"], choices=list(ACTIVATIONS))
+    parser.add_argument("--activations", nargs="*", default=list(ACTIVATIONS), choices=list(ACTIVATIONS))
     parser.add_argument("--threads", type=int, default=compute_threads())
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path, help="write the figures here")

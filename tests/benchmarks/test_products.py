@@ -17,8 +17,20 @@ def test_every_product_is_beside_the_limits() -> None:
         assert list(by_rows) == [str(rows) for rows in ROWS]
         assert all(value > 0 for rates in by_rows.values() for value in rates.values())
     text = products_section(figures)
-    assert len(text) == 6 + len(wanted) and text[-1].startswith("| F16, float32 |")
+    assert text[5 + len(wanted)].startswith("| F16, float32 |")
+    assert [line.partition(" |")[0] for line in text[-2:]] == ["| Q4_0", "| Q4_K"]
     assert plot(figures).count('<path class="line') == 2 * 2 * 3  # two panels of two types and a limit, and legends
+
+
+def test_forms_of_activations_are_compared_by_their_time() -> None:
+    rates = {"int8": 30.0, "int16": 20.0, "float32": 10.0}
+    by_form = {form: {key: {"gb_s": 1.0, "gmac_s": rate} for key in map(str, ROWS)} for form, rate in rates.items()}
+    products = {f"Q4_K_{form}": by_rows for form, by_rows in by_form.items()}
+    limits = {"read_gb_s": 1.0, "fma_gmac_s": 1.0, "dot_gmac_s": 1.0}
+    figures = {"isa": "x", "threads": 1, "limits": limits, "products": products}
+    assert products_section(figures)[-3:] == [
+        "| weights | int16 | float32 |", "|---|--:|--:|", "| Q4_K | 1.50 / 1.50 / 1.50 | 3.00 / 3.00 / 3.00 |",
+    ]  # fmt: skip
 
 
 def test_rates_follow_from_sizes_and_seconds() -> None:
