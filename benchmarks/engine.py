@@ -2,7 +2,8 @@
 
 Arms: the bare loop and the engine in this process; `onward serve` over HTTP with the client in this process. In each
 round every arm does the same work with each number of clients, interleaved in turns of two seconds. The server takes
-turns only with one client, between two requests: a load of several cannot be paused, and is one turn.
+turns only with one client, between two requests: a load of several cannot be paused, and is one turn. Where the time of
+a token goes is measured along with it: time of the engine's thread by part, processor time of the others by process.
 `python -m benchmarks.engine --rounds 7`.
 """
 
@@ -11,10 +12,13 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-from collections import defaultdict
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from benchmarks import measure
 from benchmarks.bare import BareLoop, BareRun, random_prompts
@@ -25,12 +29,15 @@ from benchmarks.load import Bounds, LoadGenerator, RawResult, event_loop_runner
 from benchmarks.measure import BenchmarkError
 from benchmarks.models import find_model, load
 from benchmarks.outcome import Outcome, steady_tok_s, summarise
-from benchmarks.processes import resident_memory
+from benchmarks.processes import cpu_by_process, resident_memory
 from benchmarks.server_process import Server, serve
 from benchmarks.workload import Workload
+from onward.engine.model import ModelRunner
 from onward.models.resolve import ResolvedModel
+from onward.sampling.sampler import Sampler
 
 BARE, ENGINE, SERVER = "bare", "engine", "server"
+MODEL, SAMPLING, SCHEDULING = "model", "sampling", "scheduling"
 
 
 @dataclass(slots=True)
@@ -38,13 +45,43 @@ class Round:
     """One arm in one round, rates in tokens per second.
 
     `tok_s` counts all output, `decode_tok_s` full decode steps alone (None if steps are not visible), `steady_tok_s`
-    output while all clients had work (None if unknown).
+    output while all clients had work (None if unknown). `parts`: where the time goes, in microseconds per token.
     """
 
     tok_s: float
     decode_tok_s: float | None
     outcomes: list[Outcome] = field(default_factory=list)
     steady_tok_s: float | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+
+
+class PartClock:
+    """Seconds of calls, by the part of a step that they are."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+
+    def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the call, timed."""
+
+        def run(*arguments: Any) -> Any:
+            begin = time.perf_counter()
+            result = call(*arguments)
+            self.seconds[part] += time.perf_counter() - begin  # type: ignore[assignment]
+            return result
+
+        return run
+
+
+class TimedModel:
+    """A model whose steps are counted; everything else is the model's. Another arm uses the same model."""
+
+    def __init__(self, model: ModelRunner, clock: PartClock) -> None:
+        self._model = model
+        self.evaluate = clock.timed(MODEL, model.evaluate)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
 
 
 class Arms:
@@ -56,12 +93,22 @@ class Arms:
         self._vocab_size = model.vocab_size
         self._bare = BareLoop(model, options.prompt + options.out)
         self._engine_clock, self._server_clock = TurnClock(), TurnClock()
-        self._engine = InProcess(model, folder.files.load_tokenizer(), clock=self._engine_clock)
-        self._target = Target.parse(server.url)
+        self._parts = PartClock()
+        self._engine = self._timed_engine(model, folder)
+        self._target, self._pid = Target.parse(server.url), server.pid
         self.folder = folder
         self._seed = 0
         self._rounds = itertools.count()
         gc.freeze()  # as the server does after loading
+
+    def _timed_engine(self, model: ModelRunner, found: ResolvedModel) -> InProcess:
+        timed = cast(ModelRunner, TimedModel(model, self._parts))
+        sampler = Sampler(model.vocab_size)
+        vars(sampler)["sample"] = self._parts.timed(SAMPLING, sampler.sample)
+        engine = InProcess(timed, found.files.load_tokenizer(), clock=self._engine_clock, sampler=sampler)
+        scheduler = engine.engine.scheduler
+        vars(scheduler)["schedule"] = self._parts.timed(SCHEDULING, scheduler.schedule)
+        return engine
 
     def round(self, clients: int, waves: int) -> dict[str, Round]:
         """Run one round of every arm with `waves` requests per client; a different arm is first each time."""
@@ -83,13 +130,17 @@ class Arms:
         for _ in range(waves):
             runs.append((yield from self._bare.run_stepwise(self._prompts(clients), self._options.out)))
         tokens, seconds = sum(run.output_tokens for run in runs), sum(run.seconds for run in runs)
-        steps = [step for run in runs for step in run.steps]
-        return Round(tokens / seconds, _decode_rate(clients, steps), steady_tok_s=tokens / seconds)
+        steps, parts = [step for run in runs for step in run.steps], {MODEL: seconds / tokens * 1e6}
+        return Round(tokens / seconds, _decode_rate(clients, steps), steady_tok_s=tokens / seconds, parts=parts)
 
     def _engine_round(self, clients: int, waves: int) -> Stepwise[Round]:
+        self._parts.seconds.clear()
         run = yield from self._engine.run_stepwise(self._prompts(clients * waves), self._options.out, clients)
-        tok_s, decode_tok_s = summarise(run.outcomes)["output_tok_s"], _decode_rate(clients, run.full_steps)
-        return Round(tok_s, decode_tok_s, run.outcomes, _steady_rate(clients, run.outcomes, tok_s))
+        figures = summarise(run.outcomes)
+        tok_s, decode_tok_s = figures["output_tok_s"], _decode_rate(clients, run.full_steps)
+        parts = {name: each / figures["output_tokens"] * 1e6 for name, each in self._parts.seconds.items()}
+        parts["the rest"] = 1e6 / tok_s - sum(parts.values())
+        return Round(tok_s, decode_tok_s, run.outcomes, _steady_rate(clients, run.outcomes, tok_s), parts)
 
     def _load(self, requests: int) -> LoadGenerator:
         self._seed += 1
@@ -106,10 +157,13 @@ class Arms:
         """Run the server's round. With one client each request is a step, with several all requests are one step."""
         clock, step = self._server_clock, 1 if clients == 1 else requests
         sent: list[RawResult] = []
+        used, own = cpu_by_process(self._pid), 0.0
         with event_loop_runner() as loop:
             begin = clock()
             for first in range(0, requests, step):
+                own_begin = time.process_time()
                 sent += loop.run(load.send(range(first, first + step), clients))
+                own += time.process_time() - own_begin
                 yield
             seconds = clock() - begin
             outcomes = load.finish(sent)
@@ -117,7 +171,14 @@ class Arms:
         if figures["failed"]:
             raise BenchmarkError(f"requests failed: {figures['failed']}")
         tok_s = figures["output_tokens"] / seconds
-        return Round(tok_s, None, outcomes, _steady_rate(clients, outcomes, tok_s))
+        parts = {"client": own / figures["output_tokens"] * 1e6}
+        if used:
+            server, *engine = (now - then for now, then in zip(cpu_by_process(self._pid), used, strict=True))
+            parts |= {
+                "server": server / figures["output_tokens"] * 1e6,
+                "engine": sum(engine) / figures["output_tokens"] * 1e6,
+            }
+        return Round(tok_s, None, outcomes, _steady_rate(clients, outcomes, tok_s), parts)
 
 
 def _decode_rate(rows: int, steps: list[float]) -> float | None:
@@ -148,6 +209,9 @@ def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
         if steps:
             found["decode_tok_s"] = measure.median_of([mine for mine, _ in steps])
             found["decode_of_bare"] = measure.median_of([mine / bare for mine, bare in steps])
+        found["parts_us"] = {
+            part: statistics.median(each[name].parts[part] for each in rounds) for part in rounds[0][name].parts
+        }
         outcomes = [outcome for each in rounds for outcome in each[name].outcomes]
         if outcomes:
             summary = summarise(outcomes)
@@ -188,6 +252,11 @@ def table(figures: dict[str, Any]) -> str:
                 ttft, itl = found["ttft_ms"], found["itl_ms"]
                 cells.append(f"{ttft['p50']:10.2f}{ttft['p95']:9.2f}{itl['p50']:9.2f}{itl['p95']:9.2f}")
             lines.append(f"{clients:>7} {name:14}" + "".join(cells))
+    lines.append("microseconds per token: of the engine's thread, and of each process's processors")
+    for clients, arms in figures.items():
+        for name, found in arms.items():
+            parts = (f"{part} {microseconds:.0f}" for part, microseconds in found["parts_us"].items())
+            lines.append(f"{clients:>7} {name:14}{', '.join(parts)}")
     return "\n".join(lines)
 
 

@@ -49,8 +49,10 @@ class InProcess:
         top_p: float = 0.95,
         max_rows: int = 64,
         clock: Callable[[], float] = time.perf_counter,
+        sampler: Sampler | None = None,
     ) -> None:
-        self.engine = Engine(model, vocabulary, Sampler(model.vocab_size), max_rows=max_rows, clock=clock)
+        sampler = sampler or Sampler(model.vocab_size)
+        self.engine = Engine(model, vocabulary, sampler, max_rows=max_rows, clock=clock)
         self._clock = clock
         self._temperature, self._top_p = temperature, top_p
         self._ids = itertools.count()

@@ -44,8 +44,13 @@ def process_tree(pid: int) -> list[int]:
 def cpu_seconds(pid: int) -> float | None:
     """Return the processor time of a process and its descendants since their start; None where the system does not
     report it."""
-    seconds = [_own_cpu_seconds(each) for each in process_tree(pid)]
-    return None if seconds[0] is None else sum(each or 0.0 for each in seconds)
+    found = cpu_by_process(pid)
+    return sum(found) if found else None
+
+
+def cpu_by_process(pid: int) -> list[float]:
+    """Return the processor time of a process, then of each descendant. Empty where the system does not report it."""
+    return [seconds for seconds in map(_own_cpu_seconds, process_tree(pid)) if seconds is not None]
 
 
 def _own_cpu_seconds(pid: int) -> float | None:

@@ -57,7 +57,26 @@ def engine_section(figures: dict[str, Any]) -> list[str]:
     ]
     for clients, arms in figures["clients"].items():
         lines += [_arm_row(clients, name, arms[name]) for name in sorted(arms, key=_arm_order)]
-    return [*lines, "", _memory_line(figures["memory"])]
+    return [*lines, "", *_parts_table(figures["clients"]), _memory_line(figures["memory"])]
+
+
+def _parts_table(clients: dict[str, Any]) -> list[str]:
+    """Return where the time of a token goes, nothing if that was not measured."""
+    columns = [(name, part) for name, arm in next(iter(clients.values())).items() for part in arm.get("parts_us", ())]
+    if not columns:
+        return []
+    heads = [f"{name}: {part}" for name, part in columns]
+    lines = [
+        "Microseconds per output token: of bare loop and engine, time of their thread by part; with the server, "
+        "processor time of each process, the engine's with all its threads.",
+        "",
+        f"| clients | {' | '.join(heads)} |",
+        "|--:|" + "--:|" * len(columns),
+    ]
+    for count, arms in clients.items():
+        cells = (f"{arms[name]['parts_us'][part]:,.0f}" for name, part in columns)
+        lines.append(f"| {count} | {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def _arm_order(name: str) -> int:

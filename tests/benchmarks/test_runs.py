@@ -156,7 +156,8 @@ def test_ratios_are_taken_within_a_round() -> None:
 
 def test_rendering_figures_into_the_page_is_idempotent() -> None:
     outcome = Outcome(0.0, 1.0, ttft=0.25, gaps=[0.1], tokens=2, chunks=2)
-    rounds = [{BARE: Round(10.0, 10.0), "engine": Round(9.0, 9.5, [outcome], 9.2)}]
+    parts = {"model": 100_000.0, "the rest": 11_111.1}
+    rounds = [{BARE: Round(10.0, 10.0), "engine": Round(9.0, 9.5, [outcome], 9.2, parts)}]
     figures = {"clients": {"1": compare(rounds)}, "memory": None}
     machine = dict.fromkeys(("cpu", "cores", "system", "python", "llvmlite", "load", "date"), "x")
     report = {"command": "python -m it", "machine": machine | {"memory_gib": 1.0}, "figures": figures}
@@ -166,6 +167,7 @@ def test_rendering_figures_into_the_page_is_idempotent() -> None:
         "| 1 | engine | 9 | 90.0% (90.0% to 90.0%) | 92.0% (92.0% to 92.0%) | 95.0% | 250.0 / 250.0 | 100.0 / 100.0 |"
         in filled
     )
+    assert "| clients | engine: model | engine: the rest |\n|--:|--:|--:|\n| 1 | 100,000 | 11,111 |" in filled
     assert "`python -m it`" in filled and render.NOT_YET in filled and "old" not in filled
     assert render.fill(filled, {"engine": report, "startup": None}) == filled
 
