@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -32,6 +32,9 @@ from tests.engines.programs.test_process import has_ended
 from tests.engines.upstreams.byte_model import find_llama_server, write_byte_model
 from tests.engines.upstreams.harness import complete
 from tests.waiting import PATIENCE_SECONDS, until
+
+if TYPE_CHECKING:
+    from onward.engines.programs.process import ProgramProcess
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are not started on Windows")
 Test = Callable[[EmbeddedBackend, ProgramEngine], Coroutine[Any, Any, Any]]
@@ -125,6 +128,24 @@ def test_a_program_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.Mo
         assert program.load.recoveries.num_hangs == 1
 
     on(settings(tmp_path, engine_timeout=0.2), test)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "silent_for", "is_hung"),
+    [
+        (59, 59, False),
+        (60, 60, True),
+        (60, 1e9, True),  # since it was lost, whatever was before
+        (359, 0, False),  # tokens of another request arrive, or its server answers that the engine does not
+        (359, 28, False),  # a probe waits for a long step of its engine
+        (300, 61, True),
+        (361, 0, True),
+    ],
+)
+def test_a_program_hangs_where_nothing_comes_of_it(seconds: float, silent_for: float, is_hung: bool) -> None:
+    run = engine._Run(cast("ProgramProcess", None), 0.0, 0)
+    assert not run.is_hung(1000.0, heard_at=1000.0 - silent_for)
+    assert run.is_hung(1000.0 + seconds, heard_at=1000.0 + seconds - silent_for) is is_hung
 
 
 def test_a_program_that_cannot_load_its_model_says_why(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from onward.api.openai.reply import fold_whole
 from onward.api.openai.response import Completion
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
+from onward.model_files.toy import END
 from onward.settings import Settings
 from tests.engines.upstreams.standin import TOKENIZER, StandIn, spelling
 from tests.waiting import PATIENCE_SECONDS
@@ -55,3 +56,11 @@ def ask(server: StandIn, **fields: Any) -> Completion:
 def spell(server: StandIn, text: str) -> None:
     """Let the stand-in spell a text behind PROMPT, then end."""
     server.script = spelling(text, len(TOKENIZER.encode(PROMPT, add_special_tokens=False)))
+
+
+def ignores_ends_within_min_tokens(server: StandIn) -> None:
+    """Check what `min_tokens` bans, with `ignore_eos`: the ends that a request has, and no others."""
+    spell(server, "abc")
+    for stops, text, finish in (([], "abc", "length"), ([END], "abczz", "stop"), ([ord("b")], "a\0c", "length")):
+        [choice] = ask(server, max_tokens=6, min_tokens=5, ignore_eos=True, stop_token_ids=stops).choices
+        assert (choice.text, choice.finish_reason) == (text, finish)

@@ -60,7 +60,7 @@ class StandIn:
         self.end_of_grammars: int | None = 1
         """With what vLLM ends an empty text by a grammar; None: it takes no grammars."""
         self.idle = threading.Event()
-        """That answer waits for it, as behind other requests."""
+        """That answer waits for it, as behind other requests, and SGLang's health does."""
         self.idle.set()
         self.num_cached: int | None = None
         """What vLLM's usage says."""
@@ -152,8 +152,13 @@ class Handler(BaseHTTPRequestHandler):
             state.faults.pop(0)
             self.send_error(503)
             return
-        if state.is_unhealthy and self.path == "/health":
-            self.send_error(503)
+        if self.path == "/health":
+            if state.kind == "sglang":
+                state.idle.wait(PATIENCE_SECONDS)
+            if state.is_unhealthy:
+                self.send_error(503)
+            else:
+                self.send_json({})
         elif self.path in state.described:
             self.send_json(state.described[self.path])
         elif self.path == "/props":
@@ -250,10 +255,11 @@ class Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return
             token = self._best([*prompt, *made], params.get("logit_bias", {}))
-            if token in params["stop_token_ids"] and count <= params["min_new_tokens"]:
+            if token in {*params["stop_token_ids"], END} and count <= params["min_new_tokens"]:
                 token = ord("z")
             made.append(99_999 if fault == "other model" else token)
-            ends, is_last = token in params["stop_token_ids"], count == params["max_new_tokens"]
+            ends = token in {*params["stop_token_ids"], END} and not params["ignore_eos"]
+            is_last = count == params["max_new_tokens"]
             finish = {"type": "stop", "matched": token} if ends else {"type": "length"} if is_last else None
             meta = {"finish_reason": finish, "completion_tokens": count, "cached_tokens": 2}
             if fault == "abort":
@@ -293,7 +299,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return
             token = self._vllm_token(tokens, body)
-            if token in body["stop_token_ids"] and count <= body["min_tokens"]:
+            if token in {*body["stop_token_ids"], END} and count <= body["min_tokens"]:
                 token = ord("z")
             tokens.append(token)
             ends = token in body["stop_token_ids"]

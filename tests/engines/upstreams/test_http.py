@@ -159,6 +159,18 @@ def test_chunks_arrive_before_the_answer_ends() -> None:
     run(test())
 
 
+def test_whatever_a_server_sends_is_a_sign_of_life() -> None:
+    async def test() -> None:
+        async with serving(Scripted([b": busy\r\n"]), silence=0.2) as client:
+            assert client.heard_at == 0
+            began = time.monotonic()
+            with pytest.raises(UpstreamError):
+                await ask(client)
+            assert began <= client.heard_at <= time.monotonic()
+
+    run(test())
+
+
 @pytest.mark.parametrize(
     ("keep_alive", "answers", "connections"),
     [

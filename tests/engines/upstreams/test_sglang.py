@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from onward.backends.embedded import EmbeddedBackend
+from onward.engines.upstreams import connection
 from onward.errors import InvalidRequest, ServerError, SetupError
 from onward.model_files.toy import END
-from tests.engines.upstreams.harness import PROMPT, ask, complete, on, spell
+from tests.engines.upstreams.harness import PROMPT, ask, complete, ignores_ends_within_min_tokens, on, spell
 from tests.engines.upstreams.standin import TOKENIZER, StandIn, stand_in
 
 
@@ -31,7 +33,7 @@ def test_a_completion_is_computed_there_by_token_ids(server: StandIn, is_increme
     assert answer.system_fingerprint is not None and answer.system_fingerprint.startswith("fp_sglang_")
     [request] = server.requests
     assert request["input_ids"] == TOKENIZER.encode(PROMPT, add_special_tokens=False)
-    assert request["sampling_params"]["stop_token_ids"] == [END] and request["sampling_params"]["ignore_eos"] is True
+    assert request["sampling_params"]["stop_token_ids"] == [END] and request["sampling_params"]["ignore_eos"] is False
 
 
 @pytest.mark.parametrize("is_incremental", [False, True])
@@ -51,6 +53,12 @@ def test_min_tokens_biases_and_penalties_are_passed_on(server: StandIn) -> None:
     sent = server.requests[0]["sampling_params"]
     assert sent["min_new_tokens"] == 4 and sent["logit_bias"]["7"] == 2.0 and sent["logit_bias"]["8"] < -1000
     assert sent["presence_penalty"] == 1
+
+
+def test_min_tokens_does_not_ban_ends_that_are_ignored(server: StandIn) -> None:
+    ignores_ends_within_min_tokens(server)
+    sent = [request["sampling_params"]["max_new_tokens"] for request in server.requests]
+    assert sent == [6, 6, 5, 1]
 
 
 def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn) -> None:
@@ -115,6 +123,16 @@ def test_an_engine_that_is_ill_is_not_ready(server: StandIn) -> None:
     server.is_unhealthy = True
     with pytest.raises(SetupError, match="status 503"):
         ask(server)
+
+
+@pytest.mark.slow
+def test_an_engine_that_is_busy_is_waited_for(server: StandIn) -> None:
+    """Its health waits for the step that its engine computes: longer than others may take to say what they serve."""
+    server.idle.clear()
+    later = threading.Timer(connection.PROBE_SECONDS + 1, server.idle.set)
+    later.start()
+    assert ask(server, max_tokens=1).choices[0].finish_reason == "length"
+    later.join()
 
 
 def test_penalties_that_would_come_late_are_biases(server: StandIn) -> None:

@@ -20,7 +20,7 @@ from onward.model_files.toy import END
 from onward.settings import Settings
 from onward.text.assembler import TextRules
 from tests.engine.harness import make_job
-from tests.engines.upstreams.harness import PROMPT, ask, complete, on, spell
+from tests.engines.upstreams.harness import PROMPT, ask, complete, ignores_ends_within_min_tokens, on, spell
 from tests.engines.upstreams.standin import TOKENIZER, Handler, StandIn, stand_in
 from tests.waiting import until
 
@@ -49,6 +49,11 @@ def test_min_tokens_and_biases_are_passed_on(server: StandIn) -> None:
     [request] = server.requests
     assert request["min_tokens"] == 4 and request["logit_bias"] == {"7": 2.0, "8": -100.0}
     assert request["presence_penalty"] == 1 and request["max_tokens"] == 9
+
+
+def test_min_tokens_does_not_ban_ends_that_are_ignored(server: StandIn) -> None:
+    ignores_ends_within_min_tokens(server)
+    assert [request["max_tokens"] for request in server.requests] == [6, 6, 5, 1]
 
 
 def test_prompts_are_scored(server: StandIn) -> None:

@@ -63,6 +63,22 @@ def test_every_choice_is_given_the_grammar(server: StandIn) -> None:
     assert given(server) == [True] * 3
 
 
+def test_a_grammar_that_is_refused_is_refused_once_per_request(server: StandIn) -> None:
+    spell(server, "xyzq")
+    server.faults = ["refuse"]
+    choices = ask(server, n=4, max_tokens=9, regex="[x-z]{3}q", temperature=1).choices
+    assert [choice.text for choice in choices] == ["xyzq"] * 4
+    assert given(server)[0] and not any(given(server)[1:])
+
+
+def test_a_grammar_is_asked_for_again_where_the_answer_was_lost(server: StandIn) -> None:
+    spell(server, "xyzq")
+    server.faults = ["busy"]
+    choices = ask(server, n=2, max_tokens=9, regex="[x-z]{3}q", temperature=1).choices
+    assert [choice.text for choice in choices] == ["xyzq"] * 2
+    assert given(server)[:2] == [True, True]
+
+
 def test_what_is_not_allowed_here_is_not_taken_from_there(server: StandIn) -> None:
     spell(server, "xyAq")
     [choice] = ask(server, max_tokens=9, regex="[x-z]{3}q").choices

@@ -23,9 +23,13 @@ from onward.errors import SetupError
 log = logging.getLogger("onward.engine")
 
 POLL_SECONDS = 0.2
-HANG_SECONDS = 10.0
-"""How long a program that has answered may not answer its probes before it is replaced: the connection of a request was
-lost, or silent for the time that --engine-timeout allows, before the first of these seconds."""
+HANG_SECONDS = 60.0
+"""How long a program that has answered may send nothing at all before it is replaced, while it is probed: before the
+first of these seconds the connection of a request was lost, or silent for the time that --engine-timeout allows. Longer
+than the answer to a probe takes that waits for a step of its engine."""
+ILL_SECONDS = 360.0
+"""How long it may send something, but not that its engine works. vLLM and SGLang end themselves after 300 seconds
+without a step."""
 
 Start = Callable[[], ProgramProcess]
 
@@ -50,14 +54,12 @@ class ProgramEngine(UpstreamEngine):
         fingerprint: Callable[[str], str],
         on_stop: Callable[[], object] = lambda: None,
         policy: RestartPolicy | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name, make, tokenizer, fingerprint=fingerprint, max_rows=max_rows)
         self._title = title
         self._start_program = start
         self._on_stop = on_stop
         self._policy = policy or RestartPolicy()
-        self._clock = clock
         self._stops = threading.Event()
         self._has_given_up = False
         self._recoveries = RecoveryCounts()
@@ -133,7 +135,7 @@ class ProgramEngine(UpstreamEngine):
 
     def _watch(self) -> None:
         assert self._process is not None
-        run = _Run(self._process, self._clock(), self._load.num_decode_tokens, has_answered=True)
+        run = _Run(self._process, time.monotonic(), self._load.num_decode_tokens, has_answered=True)
         while not self._stops.is_set():
             if run.process.wait(POLL_SECONDS):
                 if (next_run := self._replace(run)) is None:
@@ -142,20 +144,21 @@ class ProgramEngine(UpstreamEngine):
             elif self.state.status == "running":
                 if not run.has_answered:
                     self._recovered(run)
-                run.silent_since = None
-            elif run.has_answered and not run.hangs:
-                now = self._clock()
-                run.silent_since = now if run.silent_since is None else run.silent_since
-                if now - run.silent_since >= HANG_SECONDS:
-                    log.error("%s: %s runs but does not answer; it is ended", self._name, self._title)
-                    run.hangs = True
-                    run.process.kill()
+                run.lost_since = None
+            elif run.has_answered and not run.hangs and run.is_hung(time.monotonic(), self._heard_at()):
+                log.error("%s: %s runs but does not answer; it is ended", self._name, self._title)
+                run.hangs = True
+                run.process.kill()
+
+    def _heard_at(self) -> float:
+        addresses = () if self._pool is None else self._pool.addresses
+        return max((address.upstream.heard_at for address in addresses), default=0.0)
 
     def _replace(self, run: _Run) -> _Run | None:
         """Start the program again, as the policy says. Returns None after `stop`, and when it was given up."""
         if self._stops.is_set():
             return None
-        reason, lost_at = run.process.reason, self._clock()
+        reason, lost_at = run.process.reason, time.monotonic()
         self._lost(reason)
         name = "num_hangs" if run.hangs else "num_crashes"
         self._add(**{name: 1})
@@ -167,7 +170,7 @@ class ProgramEngine(UpstreamEngine):
                 return None
             try:
                 self._process = self._started()
-                return _Run(self._process, self._clock(), self._load.num_decode_tokens, lost_at=lost_at)
+                return _Run(self._process, time.monotonic(), self._load.num_decode_tokens, lost_at=lost_at)
             except SetupError as error:
                 reason = str(error).rstrip(".")
                 self._add(num_failed_starts=1)
@@ -193,7 +196,7 @@ class ProgramEngine(UpstreamEngine):
 
     def _recovered(self, run: _Run) -> None:
         run.has_answered = True
-        seconds = self._clock() - run.lost_at
+        seconds = time.monotonic() - run.lost_at
         self._add(num_recoveries=1, num_resumed_requests=self.num_jobs, seconds=seconds)
         log.warning("%s: %s answers again after %.1f s", self._name, self._title, seconds)
 
@@ -207,7 +210,7 @@ class ProgramEngine(UpstreamEngine):
 
 @dataclass(slots=True)
 class _Run:
-    """A program from its start until it is replaced. Times are of the engine's clock."""
+    """A program from its start until it is replaced. Times are of `time.monotonic`."""
 
     process: ProgramProcess
     started: float
@@ -215,6 +218,13 @@ class _Run:
     """Tokens that the engine had decoded when it was started."""
     has_answered: bool = False
     hangs: bool = False
-    silent_since: float | None = None
+    lost_since: float | None = None
+    """Since when it is not known to work."""
     lost_at: float = 0.0
     """When the one before it was lost."""
+
+    def is_hung(self, now: float, heard_at: float) -> bool:
+        """Whether it is to be replaced, since it is lost and sent nothing, or nothing better, for so long. A program
+        whose engine is busy sends something: tokens of other requests, or answers to probes."""
+        self.lost_since = now if self.lost_since is None else self.lost_since
+        return now - max(self.lost_since, heard_at) >= HANG_SECONDS or now - self.lost_since >= ILL_SECONDS

@@ -165,7 +165,11 @@ async def checked(parts: AsyncGenerator[AnswerPart], segment: Segment, vocab_siz
                     raise Malformed(f"more than the {segment.max_tokens} tokens it was asked for")
                 _check(sampled, segment.sampling.logprobs, vocab_size)
                 is_end_too_soon = count <= segment.min_tokens and sampled.token in segment.end_tokens
-                if is_end_too_soon or (allowed is not None and not allowed[sampled.token]):
+                if (
+                    is_end_too_soon
+                    or sampled.token in segment.banned
+                    or (allowed is not None and not allowed[sampled.token])
+                ):
                     raise Malformed(f"token {sampled.token}, which was not allowed there")
             yield part
 

@@ -51,9 +51,10 @@ class Segment:
     `seed` is below 2**32. `banned` are not sampled. `allowed`, bool [vocabulary]: which others may be; None: all.
     `penalties`: what DRY adds to logits, and the penalties that `sampling` does not have here, as (token id, value)
     pairs. `num_generated`: how many of the last `tokens` were generated, and are counted by the penalties of
-    `sampling`. `whole`: the answer is needed in one piece. `end_tokens` end it, but not among its first `min_tokens`,
-    where the upstream has `Traits.has_min_tokens`. `salt`: see `Job`. `grammar`: what the upstream itself keeps to
-    (`Traits.has_grammars`), end token included, in llguidance's Lark.
+    `sampling`. `whole`: the answer is needed in one piece. `end_tokens` end it, but the upstream bans them among its
+    first `min_tokens` (`Traits.has_min_tokens`). `salt`: see `Job`. `grammar`: what the upstream itself keeps to
+    (`Traits.has_grammars`), end token included, in llguidance's Lark. `has_own_ends`: whether `end_tokens` has all that
+    are the model's own.
     """
 
     tokens: tuple[int, ...]
@@ -69,6 +70,7 @@ class Segment:
     penalties: tuple[tuple[int, float], ...] = ()
     salt: str = ""
     grammar: str = ""
+    has_own_ends: bool = False
 
     @property
     def forced_token(self) -> int | None:
@@ -83,12 +85,13 @@ class Segment:
 class Traits:
     """What a kind of server can do. `lacks`: names of `completions.features`.
 
-    `has_min_tokens`: it bans end tokens until a length itself. `counts_prompt`: its penalties count the last tokens
-    that a request names, also of the prompt, so that it is asked for one token at a time. Where they count all
-    generated tokens, and those alone, what was generated before a request is penalised by biases. `counts_late`: they
-    count a token one step too late: all is penalised by biases. `counts_cache_last`:
-    it says behind the last token how many tokens of the prompt were in its cache. `has_distribution`: it reports the
-    log-probability of every token, from which Onward samples where the upstream does not have the samplers.
+    `has_min_tokens`: it bans end tokens until a length itself, those of the request and the model's own: it is asked to
+    where all of these end the text. `counts_prompt`: its penalties count the last tokens that a request names, also of
+    the prompt, so that it is asked for one token at a time. Where they count all generated tokens, and those alone,
+    what was generated before a request is penalised by biases. `counts_late`: they count a token one step too late: all
+    is penalised by biases. `counts_cache_last`: it says behind the last token how many tokens of the prompt were in its
+    cache. `has_distribution`: it reports the log-probability of every token, from which Onward samples where the
+    upstream does not have the samplers.
     `has_grammars`: it can keep to a grammar itself, with the masks that llguidance computes here.
     """
 
@@ -119,6 +122,11 @@ class Upstream(Protocol):
     @property
     def certificate(self) -> Certificate | None:
         """What is known of its certificate, None where none is used. Read on any thread."""
+        ...
+
+    @property
+    def heard_at(self) -> float:
+        """When it last sent something, whatever it was, in `time.monotonic`; 0: never. Read on any thread."""
         ...
 
     async def probe(self) -> UpstreamInfo:

@@ -8,7 +8,8 @@ own is asked to continue.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
@@ -88,7 +89,7 @@ class UpstreamGrammars:
 class JobRun:
     """A job and the tasks of its unfinished choices."""
 
-    __slots__ = ("first_choice", "job", "num_cached", "place", "scoring", "tasks")
+    __slots__ = ("_asking", "_keeps_grammar", "first_choice", "job", "num_cached", "place", "scoring", "tasks")
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -100,6 +101,38 @@ class JobRun:
         self.num_cached: int | None = None
         """The fewest cached tokens of the prompt of which an answer to the first choice has said so, where that is said
         last."""
+
+        self._asking = asyncio.Lock()
+        self._keeps_grammar: bool | None = None
+        """Whether the upstream takes the job's grammar, None: it has not answered yet."""
+
+    async def with_grammar(self, parts: AsyncGenerator[AnswerPart], state: ChoiceRun) -> AsyncGenerator[AnswerPart]:
+        """Yield the parts of an answer to a request with the job's grammar. The first choice asks whether the upstream
+        takes it, and the others wait for that: where it does not, they ask token by token. Raises UpstreamError."""
+        first: AnswerPart | None = None
+        async with aclosing(parts):
+            if self._keeps_grammar is None:
+                async with self._asking:
+                    if self._keeps_grammar is None:
+                        first = await self._answer_to_grammar(parts)
+            if not self._keeps_grammar:
+                state.keep_grammar_here()
+                return
+            if first is not None:
+                yield first
+            async for part in parts:
+                yield part
+
+    async def _answer_to_grammar(self, parts: AsyncGenerator[AnswerPart]) -> AnswerPart | None:
+        """Return the first part of an answer, if it has any. Raises UpstreamError."""
+        try:
+            first = await anext(parts, None)
+        except UpstreamError as error:
+            if error.is_request:
+                self._keeps_grammar = False
+            raise
+        self._keeps_grammar = True
+        return first
 
     def note_cached(self, part: AnswerPart, segment: Segment, choice: int) -> None:
         """Note what is said of the cache, if it is said of the prompt alone, by the first that computes it."""
@@ -128,6 +161,8 @@ class ChoiceRun:
         self.constraint = constraint
         self.generated = generated
         self._vocab_size = vocabulary.size
+        self._has_own_ends = {token for token in vocabulary.end_tokens if token < vocabulary.size} <= job.end_tokens
+        self._bans_ends_there = traits.has_min_tokens and self._has_own_ends
         self._sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
         self._unpenalized = replace(job.sampling, presence_penalty=0.0, frequency_penalty=0.0)
         self._end = ChoiceEnd(job, vocabulary, constraint)
@@ -149,8 +184,9 @@ class ChoiceRun:
             penalties += _pairs(*self._counted_penalties())
         if self._has_penalties_as_biases or not self._sampler.has_penalties:
             sampling = self._unpenalized
-        if count < job.min_tokens and not self.traits.has_min_tokens:
-            banned, limit = banned | job.end_tokens, min(limit, job.min_tokens - count)
+        num_without_end = max(0, job.min_tokens - count)
+        if num_without_end and job.end_tokens and not self._bans_ends_there:
+            banned, limit = banned | job.end_tokens, min(limit, num_without_end)
         grammar = self._grammar_there = "" if count else self._grammar_there  # no request continues one half-way
         one_by_one = self._changes_with_each_token and not grammar
         whole = one_by_one or self._needs_whole
@@ -158,7 +194,6 @@ class ChoiceRun:
             limit = 1 if one_by_one or job.sampling.logprobs is not None else min(limit, WHOLE_TOKENS)
         self._needs_whole = False
         tokens = (*job.prompt, *self.generated)
-        least = max(0, job.min_tokens - count)
         return Segment(
             tokens,
             count,
@@ -168,11 +203,12 @@ class ChoiceRun:
             banned,
             whole,
             job.end_tokens,
-            min(least, limit),
+            min(num_without_end, limit) if self._bans_ends_there else 0,
             None if grammar else self._allowed(mask, banned),
             tuple(penalties),
             job.salt,
             grammar,
+            self._has_own_ends,
         )
 
     @property

@@ -36,15 +36,20 @@ class Connection:
     async def close(self) -> None:
         await self._http.close()
 
-    async def get(self, path: str, kind: type[A]) -> A:
+    @property
+    def heard_at(self) -> float:
+        """When it last sent something, in `time.monotonic`; 0: never."""
+        return self._http.heard_at
+
+    async def get(self, path: str, kind: type[A], silence_seconds: float = PROBE_SECONDS) -> A:
         """Return what a path answers with. Raises UpstreamError."""
-        async with self._http.request("GET", path, silence_seconds=PROBE_SECONDS) as response:
+        async with self._http.request("GET", path, silence_seconds=silence_seconds) as response:
             return await self._message(response, kind, MAX_DESCRIPTION_BYTES)
 
-    async def check(self, path: str) -> None:
+    async def check(self, path: str, silence_seconds: float = PROBE_SECONDS) -> None:
         """Raise UpstreamError if a path reports that the server is unhealthy. A path that it does not have says
         nothing."""
-        async with self._http.request("GET", path, silence_seconds=PROBE_SECONDS) as response:
+        async with self._http.request("GET", path, silence_seconds=silence_seconds) as response:
             reason = await response.read_error()
             if response.status not in (200, 404, 405):
                 raise refusal(self.url, response.status, reason)
@@ -98,6 +103,24 @@ class Connection:
         if response.status != 200:
             raise refusal(self.url, response.status, await response.read_error())
         return decode(self.url, await response.read(max_bytes), kind)
+
+
+class Connected:
+    """What every kind of upstream has: a connection, which it owns."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return self._connection.certificate
+
+    @property
+    def heard_at(self) -> float:
+        return self._connection.heard_at
+
+    async def close(self) -> None:
+        await self._connection.close()
 
 
 class _Lines:

@@ -254,6 +254,7 @@ class UpstreamEngine(LoopClient):
             return event.finish_reason is not None
         run.first_choice = state.choice if run.first_choice is None else run.first_choice
         answer = checked(address.upstream.generate(segment), segment, self._tokenizer.size)
+        answer = run.with_grammar(answer, state) if segment.grammar else answer
         async with aclosing(answer) as parts:
             async for part in parts:
                 if part.is_broken:

@@ -13,6 +13,7 @@ import ipaddress
 import os
 import socket
 import ssl
+import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from urllib.parse import urlsplit
@@ -59,6 +60,8 @@ class HTTPClient:
             self._address["server.port"] = self._port
         self._idle: list[Wire] = []
         self._connections: set[Wire] = set()
+        self.heard_at = 0.0
+        """When the server last sent something, in `time.monotonic`. May be read on any thread."""
 
     async def close(self) -> None:
         """Close all connections. Those that requests use are lost to them."""
@@ -165,7 +168,10 @@ class HTTPClient:
             self.certificate = Certificate(self._url, ssl.cert_time_to_seconds(found["notAfter"]))
 
     def _new(self) -> Wire:
-        return Wire(self._url, self._forget)
+        return Wire(self._url, self._hear, self._forget)
+
+    def _hear(self) -> None:
+        self.heard_at = time.monotonic()
 
     def _forget(self, connection: Wire) -> None:
         self._connections.discard(connection)

@@ -21,7 +21,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine_load import Certificate
 from onward.engines.upstreams.answers import (
     MAX_SLOTS,
     MAX_VOCABULARY,
@@ -34,7 +33,7 @@ from onward.engines.upstreams.answers import (
     tokenized,
 )
 from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
-from onward.engines.upstreams.connection import Connection, Fields
+from onward.engines.upstreams.connection import Connected, Fields
 from onward.sampling.filters import FILTERS, OPTIONAL
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
@@ -134,20 +133,10 @@ class _Completion(UpstreamAnswer, kw_only=True):
         return None if self.timings is None else self.timings.cache_n
 
 
-class LlamaServer:
+class LlamaServer(Connected):
     """Implements `base.Upstream`."""
 
     traits = Traits(LACKS)
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    @property
-    def certificate(self) -> Certificate | None:
-        return self._connection.certificate
-
-    async def close(self) -> None:
-        await self._connection.close()
 
     async def probe(self) -> UpstreamInfo:
         props = await self._connection.get("/props", _Properties)

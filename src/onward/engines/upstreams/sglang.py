@@ -1,6 +1,7 @@
 """SGLang as the engine, by token ids: `POST /generate` with `input_ids` (managers/io_struct.py, docs/basic_usage).
 
-`ignore_eos` is always set and the end tokens of the job are `stop_token_ids`, so that both sides mean the same end.
+The end tokens of the job are `stop_token_ids`. With `ignore_eos`, which is set where the model's own are no ends, it
+goes on behind them all: Onward finds the end, and leaves. `min_new_tokens` bans the model's own in any case.
 Streams report all tokens so far, or, with `--incremental-streaming-output`, the new ones: `completion_tokens` says
 which. Log-probabilities of generated tokens are computed behind temperature, penalties and biases: they are refused
 where one of these is in use. It does not report ranks of a prompt's tokens. Its filters act together on the whole
@@ -19,7 +20,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine_load import Certificate
 from onward.engines.upstreams.answers import (
     LOST_CODES,
     REQUEST_CODES,
@@ -33,7 +33,7 @@ from onward.engines.upstreams.answers import (
     tokenized,
 )
 from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
-from onward.engines.upstreams.connection import Connection, Fields
+from onward.engines.upstreams.connection import Connected, Fields
 from onward.sampling.filters import OPTIONAL
 from onward.sampling.outputs import Sampled
 
@@ -54,6 +54,9 @@ NUM_SLOTS = 256
 """Choices that are sent at the same time: SGLang queues what its `--max-running-requests` has no room for."""
 BAN, ALLOWING_BIAS = -10_000.0, 1_000.0
 """Biases beyond all logits. A float32 logit near the second is rounded to 6e-5."""
+SCHEDULER_SECONDS = 25.0
+"""How long an answer may take that waits for its scheduler, which computes a step first: a part of a long prompt, say.
+Its `/health` gives up after 20."""
 RESERVED_TOKENS = 7
 """Of its context: the longest prompt that it takes has so many tokens less, and what it generates ends two before."""
 
@@ -109,27 +112,17 @@ class _Generated(UpstreamAnswer, kw_only=True):
     meta_info: _Meta
 
 
-class SGLang:
+class SGLang(Connected):
     """Implements `base.Upstream`."""
 
     traits = Traits(LACKS, has_min_tokens=True, counts_prompt=False, counts_late=True)
     """Those of its usual mode; when `probe` has found out, those of its own."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    @property
-    def certificate(self) -> Certificate | None:
-        return self._connection.certificate
-
-    async def close(self) -> None:
-        await self._connection.close()
-
     async def probe(self) -> UpstreamInfo:
-        await self._connection.check("/health")  # it answers the others without its engine too
         models = await self._connection.get("/v1/models", _Models)
         model = await self._connection.get("/get_model_info", _ModelInfo)
-        server = await self._connection.get("/get_server_info", _ServerInfo)
+        await self._connection.check("/health", SCHEDULER_SECONDS)
+        server = await self._connection.get("/get_server_info", _ServerInfo, SCHEDULER_SECONDS)
         lacks = LACKS - {"seed"} if server.enable_deterministic_inference else LACKS
         self.traits = replace(self.traits, lacks=lacks, counts_late=not server.disable_overlap_schedule)
         described = f"sglang {model.model_path} {model.weight_version}"
@@ -219,7 +212,7 @@ def request_body(segment: Segment) -> Fields:
         "frequency_penalty": params.frequency_penalty,
         "repetition_penalty": 1.0,
         "sampling_seed": segment.seed,
-        "ignore_eos": True,
+        "ignore_eos": not segment.has_own_ends,
         "stop_token_ids": sorted(segment.end_tokens),
         "skip_special_tokens": False,
         "no_stop_trim": True,

@@ -1,10 +1,11 @@
 """vLLM as the engine, by token ids: its own `/v1/completions` (entrypoints/openai/completion, 0.10.2 on).
 
 Prompts are arrays of token ids, and `return_token_ids` returns those that were generated. `ignore_eos` is always set
-and the end tokens of the job are `stop_token_ids`, so that both sides mean the same end. Prompts are scored by `echo`
-with `max_tokens` 0, but for the last token of one that fills the context: vLLM wants room for one more. Presence and
-frequency penalties count generated tokens only, as here; its repetition penalty counts the prompt's too. Its filters
-act in the default order. Log-probabilities are raw unless the server was started with another `--logprobs-mode`.
+and the end tokens of the job are `stop_token_ids`, so that both sides mean the same end; `min_tokens` bans the model's
+own ends even so. Prompts are scored by `echo` with `max_tokens` 0, but for the last token of one that fills the
+context: vLLM wants room for one more. Presence and frequency penalties count generated tokens only, as here; its
+repetition penalty counts the prompt's too. Its filters act in the default order. Log-probabilities are raw unless the
+server was started with another `--logprobs-mode`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.constraints.lark import ending_with
-from onward.engine_load import Certificate
 from onward.engines.upstreams.answers import (
     MAX_CONTEXT_LENGTH,
     MAX_VOCABULARY,
@@ -33,7 +33,7 @@ from onward.engines.upstreams.answers import (
     tokenized,
 )
 from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
-from onward.engines.upstreams.connection import Connection, Fields
+from onward.engines.upstreams.connection import Connected, Connection, Fields
 from onward.engines.upstreams.vllm_answers import VLLMChoice, VLLMCompletion, distribution_of, ranked, scored
 from onward.sampling.filters import OPTIONAL
 from onward.sampling.outputs import Sampled
@@ -71,7 +71,7 @@ class _Tokenized(UpstreamAnswer, kw_only=True):
     tokens: list[int]
 
 
-class VLLM:
+class VLLM(Connected):
     """Implements `base.Upstream`. `model` is known after `probe`."""
 
     traits = Traits(LACKS, has_min_tokens=True, counts_prompt=False, counts_cache_last=True)
@@ -79,19 +79,12 @@ class VLLM:
 
     def __init__(self, connection: Connection, *, has_grammars: bool = False) -> None:
         """`has_grammars`: whether llguidance keeps to grammars there, by its settings."""
-        self._connection = connection
+        super().__init__(connection)
         self._has_grammars = has_grammars
         self._model = ""
         self._context_length = MAX_CONTEXT_LENGTH
         self._reports_all: bool | None = None
         """Whether it reports the log-probability of every token (`--max-logprobs -1`); None: it was not asked yet."""
-
-    @property
-    def certificate(self) -> Certificate | None:
-        return self._connection.certificate
-
-    async def close(self) -> None:
-        await self._connection.close()
 
     async def probe(self) -> UpstreamInfo:
         await self._connection.check("/health")  # it answers the others without its engine too

@@ -24,10 +24,12 @@ SLACK_BYTES = 2 * MAX_BUFFERED_BYTES
 
 
 class Wire(asyncio.Protocol):
-    """One connection, one request at a time. `on_lost` is called once, when it has been closed."""
+    """One connection, one request at a time. `on_data` is called whenever some of an answer has arrived, `on_lost`
+    once, when it has been closed."""
 
-    def __init__(self, url: str, on_lost: Callable[[Wire], object]) -> None:
+    def __init__(self, url: str, on_data: Callable[[], object], on_lost: Callable[[Wire], object]) -> None:
         self._url = url
+        self._on_data = on_data
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -178,6 +180,7 @@ class Wire(asyncio.Protocol):
         if not self._is_busy or self._is_complete:
             self.abort()  # nothing was asked for
             return
+        self._on_data()
         self._num_received += len(data)
         self._room -= len(data)
         if self._data_counts:
