@@ -6,6 +6,8 @@ Sources: `llama_vocab::impl::load`, `llm_tokenizer_bpe` and `tokenizer_st_partit
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
 from onward.checkpoints.tokenizer import NEEDS_ENCODER, tokenizer_files
+from tests.checkpoints.hugging_face import write_folder
 from tests.engines.upstreams.byte_model import llama_server
 from tests.models.doors import client, refusal, shown, token_ids, tokens
 from tests.models.tokenizer_files import (
@@ -222,7 +225,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown rule": (byte_level(pre="martian"), "'martian'"),
     "kinds of other tokens": (byte_level(token_type=[1, 1]), "has 2 entries"),
     "no scores": (sentence_piece(scores=None), "no scores"),
-    "tokens that are never written": (byte_level(suppress_tokens=[1]), "suppress_tokens"),
+    "suppressed tokens as texts": (byte_level(suppress_tokens=["the"]), "suppress_tokens"),
+    "no token that is not suppressed": (byte_level(suppress_tokens=list(range(999))), "suppresses all of its tokens"),
     "another model": (byte_level(model="bert"), "'bert', which Onward cannot build"),
 }
 
@@ -235,6 +239,49 @@ def test_a_tokenizer_that_cannot_be_built_is_refused_by_name(name: str, tmp_path
 
 def test_single_bytes_need_no_merges(tmp_path: Path) -> None:
     assert token_ids(model_with(tmp_path, byte_level(merges=())), "the") == [116, 104, 101]
+
+
+NUM_GENERATED = 12
+
+
+def generated(model: Path, cache: Path) -> tuple[list[list[int]], list[dict[str, float]]]:
+    """What a model generates, greedily and with two seeds, by ids; and the likely tokens at each place of a prompt, and
+    at the place behind it."""
+    fields: dict[str, Any] = {"prompt": [3, 7, 5, 3], "ignore_eos": True, "return_tokens_as_token_ids": True}
+    with client(model, cache) as found:
+        greedy = found.completions.create(temperature=0, max_tokens=NUM_GENERATED, logprobs=3, **fields).choices
+        drawn = found.completions.create(n=2, seed=1, max_tokens=NUM_GENERATED, logprobs=0, **fields).choices
+        scored = found.completions.create(max_tokens=1, echo=True, logprobs=3, **fields).choices[0].logprobs
+    parts = [choice.logprobs for choice in (*greedy, *drawn)]
+    ids = [[int(name.removeprefix("token_id:")) for name in part.tokens] for part in parts if part is not None]
+    assert scored is not None and scored.top_logprobs is not None and parts[0] is not None and parts[0].top_logprobs
+    places = [*scored.top_logprobs[1:4], parts[0].top_logprobs[0]]
+    own = {f"token_id:{ids[0][0]}": parts[0].token_logprobs[0]}
+    return ids, [each for each in places if each is not None] + [own]
+
+
+def in_folder(folder: Path, suppressed: list[int]) -> Path:
+    write_folder(folder, "llama")
+    (folder / "generation_config.json").write_text(json.dumps({"suppress_tokens": suppressed}))
+    return folder
+
+
+def in_file(folder: Path, suppressed: list[int]) -> Path:
+    folder.mkdir()
+    return model_with(folder, byte_level(suppress_tokens=[*suppressed, 99_999]))
+
+
+@pytest.mark.parametrize("write", [in_file, in_folder])
+def test_suppressed_tokens_are_never_generated_and_change_no_log_probability(
+    write: Callable[[Path, list[int]], Path], tmp_path: Path
+) -> None:
+    (greedy, *_), usual = generated(write(tmp_path / "usual", []), tmp_path)
+    suppressed = sorted({*greedy})
+    texts, likely = generated(write(tmp_path / "suppressed", suppressed), tmp_path)
+    assert len(texts) == 3 and not {*suppressed} & {token for text in texts for token in text}
+    assert likely[:3] == usual[:3]
+    assert usual[3].items() <= likely[3].items(), "they are listed, though not generated"
+    assert likely[3].items() >= likely[4].items()
 
 
 ENDS: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -319,6 +366,20 @@ def test_llama_server_makes_the_same_tokens(name: str, tmp_path: Path) -> None:
                 asked = {"content": text, "add_special": special, "parse_special": True}
                 answer = httpx2.post(f"{url}/tokenize", json=asked, timeout=PATIENCE_SECONDS).json()
                 assert token_ids(path, text, special=special) == answer["tokens"], text
+
+
+@pytest.mark.slow
+def test_llama_server_generates_the_same_tokens_without_those_that_are_suppressed(tmp_path: Path) -> None:
+    (greedy, *_), _ = generated(in_file(tmp_path / "usual", []), tmp_path)
+    path = in_file(tmp_path / "suppressed", sorted({*greedy}))
+    (expected, *_), likely = generated(path, tmp_path)
+    with llama_server(path, "-c", "256", "-np", "1", "--no-warmup", "-ctk", "f32", "-ctv", "f32") as url:
+        asked = {"prompt": [3, 7, 5, 3], "n_predict": NUM_GENERATED, "temperature": 0, "n_probs": 3, "ignore_eos": True}
+        answer = httpx2.post(f"{url}/completion", json=asked, timeout=PATIENCE_SECONDS).json()
+    places = answer["completion_probabilities"]
+    assert [place["id"] for place in places] == expected
+    theirs = {f"token_id:{each['id']}" for each in places[0]["top_logprobs"]}
+    assert theirs <= likely[3].keys(), "raw log-probabilities, with tokens that are suppressed"
 
 
 def test_the_vocabulary_can_encode_any_text() -> None:

@@ -34,6 +34,14 @@ def test_end_tokens_outside_the_vocabulary_are_ignored() -> None:
     assert planned_for_narrow(prompt="a", suffix="b", min_tokens=1).end_tokens == frozenset({4})
 
 
+def test_tokens_that_the_model_suppresses_are_banned_from_every_completion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TOY, "suppressed_tokens", frozenset({7, 3, -1, 150}))
+    assert planned_for_narrow(prompt="a").sampling.banned_tokens == (3, 7)
+    assert planned_for_narrow(prompt="a", banned_tokens=[5]).sampling.banned_tokens == (3, 5, 7)
+    with pytest.raises(InvalidRequest, match="allowed_token_ids"):
+        planned_for_narrow(prompt="a", allowed_token_ids=[3, 7])
+
+
 @pytest.mark.parametrize("fields", [{"prompt": "z"}, {"prompt": "a", "suffix": "z"}, {"prompt": ""}])
 def test_tokens_outside_the_vocabulary_are_rejected_in_prompt_and_suffix(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=r"^Invalid token in prompt: .* maximum value is 99 "):

@@ -33,7 +33,8 @@ UNREAD = (
 NAMES = sorted({"llama", "qwen2", "qwen3", "gemma3", "granite", "smollm3", "olmo2", "olmo2, window", "stablelm", "gpt2",
                 "gptneox", "cohere2", "starcoder2", "phi3, long", "llama, experts", "qwen3moe", "qwen2moe", "olmoe",
                 "mellum", "granitemoe, shared", "gpt-oss", "gemma", "gemma2", "glm4", "exaone4", "seed_oss",
-                "internlm2", "mistral3", "lfm2", "lfm2moe"} & ARCHITECTURES.keys())  # fmt: skip
+                "internlm2", "mistral3", "lfm2", "lfm2moe", "gemma4", "gemma4, values from keys",
+                "gemma4, experts"} & ARCHITECTURES.keys())  # fmt: skip
 
 
 def a_value(draw: random.Random, key: str, num_layers: int) -> Any:
@@ -60,10 +61,11 @@ def changes(number: int) -> tuple[str, dict[str, Any]]:
     draw = random.Random(number)
     name = draw.choice(NAMES)
     kind = name.partition(",")[0]
+    num_layers = ARCHITECTURES[name].get("block_count", LAYERS.get(kind, 2))
     keys = [key for key in (*COMMON, *READ[kind] * 3, *UNREAD) if key not in RULES]
     positions = [key for key in COMMON if key.startswith("rope.sca")]
     chosen = {draw.choice(positions if draw.random() < 0.4 else keys) for _ in range(draw.randint(1, 3))}
-    return name, {key: a_value(draw, key, LAYERS.get(kind, 2)) for key in sorted(chosen)}
+    return name, {key: a_value(draw, key, num_layers) for key in sorted(chosen)}
 
 
 def of_onward(path: Path, cache: Path) -> dict[str, float] | str:

@@ -51,7 +51,7 @@ def test_the_built_in_model_has_the_same_token_ids_everywhere() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", sorted(runnable_forms()))
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gptneox"])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gptneox", "lfm2", "gemma4, experts"])
 def test_every_form_has_the_same_bits(name: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, target = targets.host, runnable_forms()[form]
     for module in list(sys.modules.values()):

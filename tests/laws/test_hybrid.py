@@ -1,5 +1,6 @@
-"""Laws 2 and 3 on models with short convolutions (LFM2), whose layers read what is kept of the positions before:
-alone, among others, from the prefix cache, from a disk, with drafts, with too little memory, and resumed."""
+"""Laws 2 and 3 on models whose layers differ: with short convolutions (LFM2), which read what is kept of the positions
+before, and with keys of other layers (Gemma 4). Alone, among others, from the prefix cache, from a disk, with drafts,
+with too little memory, and resumed."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ async def noise(backend: EmbeddedBackend, rng: random.Random, longest: int = 90)
     )
 
 
-@pytest.fixture(scope="module", params=slow_but(["lfm2"], ["lfm2", "lfm2moe"]))
+@pytest.fixture(scope="module", params=slow_but(["lfm2"], ["lfm2", "lfm2moe", "gemma4"]))
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("hybrid"), str(request.param))
 

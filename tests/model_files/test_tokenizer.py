@@ -131,6 +131,25 @@ def test_start_and_end_tokens_come_from_all_the_configs(tmp_path: Path) -> None:
     assert loaded.end_tokens == {2, 40, 41}
 
 
+def test_suppressed_tokens_are_those_of_generation_config_or_where_there_is_none_of_config(tmp_path: Path) -> None:
+    config = {"suppress_tokens": [5, 6]}
+    for generation, expected in (({"suppress_tokens": [7]}, {7}), ({"eos_token_id": 2}, set()), ({}, {5, 6})):
+        folder = save(byte_level(), tmp_path, config=config, generation_config=generation)
+        assert HuggingFaceTokenizer(folder).suppressed_tokens == expected
+    assert (
+        HuggingFaceTokenizer(save(byte_level(), tmp_path, config={"suppress_tokens": None})).suppressed_tokens == set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"), [("5", "is no list"), ([1, "2"], "is no list"), (list(range(400)), "suppresses all")]
+)
+def test_suppressed_tokens_that_cannot_be_used_are_refused(stated: object, words: str, tmp_path: Path) -> None:
+    folder = save(byte_level(), tmp_path, generation_config={"suppress_tokens": stated})
+    with pytest.raises(ModelFolderError, match=words):
+        HuggingFaceTokenizer(folder)
+
+
 def test_without_a_start_token_the_end_token_replaces_an_empty_prompt(
     bpe: HuggingFaceTokenizer,
 ) -> None:

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from onward.checkpoints.cursor import Strings
 from onward.checkpoints.parameters import Parameters
@@ -135,7 +134,7 @@ def tokenizer_files(parameters: Parameters, *, has_model: bool = True, is_gguf: 
     Raises CheckpointError for one that cannot be built.
     """
     vocabulary = VocabularyLists(parameters, is_gguf=is_gguf)
-    _require_known(vocabulary)
+    generation = {"eos_token_id": vocabulary.end_tokens(), "suppress_tokens": vocabulary.suppressed_tokens()}
     needs_encoder = False
     if vocabulary.model == BYTE_LEVEL:
         pipeline = _byte_level(vocabulary)
@@ -153,7 +152,7 @@ def tokenizer_files(parameters: Parameters, *, has_model: bool = True, is_gguf: 
         )
     bos = vocabulary.special("bos_token_id")
     adds_bos = adds_start(vocabulary) and bos is not None
-    ends = vocabulary.end_tokens()
+    ends = generation["eos_token_id"]
     whole = {
         "version": "1.0",
         "truncation": None,
@@ -170,14 +169,14 @@ def tokenizer_files(parameters: Parameters, *, has_model: bool = True, is_gguf: 
         TOKENS: (others := _other_tokens(vocabulary)),
         SPECIAL_IDS: [token for token in map(int, others) if vocabulary.kinds[token] in (CONTROL, UNKNOWN)],
     }
-    return TokenizerFiles(msgspec.json.encode(whole), configuration, {"eos_token_id": ends})
+    return TokenizerFiles(msgspec.json.encode(whole), configuration, generation)
 
 
 def tokenizer_notes(parameters: Parameters) -> list[str]:
     """Return what the operator should know about the tokenizer of a file. Raises CheckpointError for one that cannot be
     built, as far as that is found without building it."""
     vocabulary = VocabularyLists(parameters)
-    _require_known(vocabulary)
+    vocabulary.suppressed_tokens()
     if vocabulary.model == BYTE_LEVEL:
         _rule(vocabulary)
     if vocabulary.model == SENTENCE_PIECE:
@@ -204,16 +203,6 @@ def adds_start(vocabulary: VocabularyLists) -> bool:
     if vocabulary.model != BYTE_LEVEL:  # of Gemma 4 whatever the file says, as in llama.cpp
         return vocabulary.flag("add_bos_token", True) or vocabulary.model == MERGED_LINES
     return vocabulary.flag("add_bos_token", _rule(vocabulary).adds_start)
-
-
-def _require_known(vocabulary: VocabularyLists) -> None:
-    """Raise CheckpointError for what changes a completion and is not computed."""
-    suppressed = vocabulary.parameters.whole("tokenizer.ggml.suppress_tokens")
-    if isinstance(suppressed, np.ndarray) and len(suppressed):
-        raise CheckpointError(
-            f"{vocabulary.parameters.where} never writes some of its tokens ('tokenizer.ggml.suppress_tokens'), which "
-            "Onward does not do."
-        )
 
 
 def _rule(vocabulary: VocabularyLists) -> PreTokenizer:

@@ -144,6 +144,16 @@ class VocabularyLists:
         by_text = [self.ids[text] for text in sorted(self._end_texts)]
         return list(dict.fromkeys(token for token in (*named, *used, *by_text) if token is not None))
 
+    def suppressed_tokens(self) -> list[int]:
+        """Return the tokens that are never generated, in the file's order, without ids that no token has. Raises
+        CheckpointError for what is no list of ids, and where no other token is left."""
+        name = "tokenizer.ggml.suppress_tokens"
+        vocabulary = range(len(self.tokens))
+        found = [token for token in self.parameters.list_of(int, name) or [] if token in vocabulary]
+        if len(set(found)) == len(self.tokens):
+            raise CheckpointError(f"{self.parameters.where} suppresses all of its tokens ({name!r}).")
+        return found
+
     def _find_infill(self) -> None:
         """Find the infill tokens: those that the file names, else those with a known text, which are control tokens
         then."""

@@ -30,8 +30,9 @@ NO_RULES = TokenRules()
 def token_rules(request: CompletionRequest, tokenizer: Tokenizer, ends: frozenset[int], vocab_size: int) -> TokenRules:
     """Return the rules of a request. `ends` are the tokens that end its completions without `stop_token_ids`.
 
-    Raises RequestRejected for a token outside of the vocabulary, a word that has too many tokens, and rules that could
-    leave no token to generate; and `penalize_nl` where the vocabulary has no line break.
+    Tokens that the model's files suppress are banned, too. Raises RequestRejected for a token outside of the
+    vocabulary, a word that has too many tokens, and rules that could leave no token to generate; and `penalize_nl`
+    where the vocabulary has no line break.
     """
     if not (
         request.stop_token_ids
@@ -40,12 +41,14 @@ def token_rules(request: CompletionRequest, tokenizer: Tokenizer, ends: frozense
         or request.bad_words
         or request.ban_eos_token
         or not request.penalize_nl
+        or tokenizer.suppressed_tokens
     ):
         return NO_RULES
     for name in ("stop_token_ids", "allowed_token_ids", "banned_tokens"):
         _check_vocabulary(name, getattr(request, name), vocab_size)
     words = [ids for word in request.bad_words for ids in _word_tokens(word, tokenizer, vocab_size)]
     banned = {*request.banned_tokens, *(ids[0] for ids in words if len(ids) == 1)}
+    banned |= {token for token in tokenizer.suppressed_tokens if 0 <= token < vocab_size}
     if request.ban_eos_token:
         banned |= {token for token in ends if token < vocab_size}
     rules = TokenRules(

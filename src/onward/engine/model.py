@@ -156,6 +156,8 @@ class Tokenizer(Vocabulary, Protocol):
     """Bytes of the longest token: no text has fewer tokens than its bytes divided by this."""
     special_literals: tuple[str, ...]
     """The literals of all special tokens, in id order."""
+    suppressed_tokens: frozenset[int]
+    """Ids that are never generated, whatever their logits are."""
     infill_tokens: Mapping[str, int]
     """Ids of infill tokens that the model's files state: `prefix`, `suffix`, `middle`, `padding`, `repository`, `file`.
     Empty where only their texts say what they are for."""

@@ -83,6 +83,7 @@ class HuggingFaceTokenizer:
             self._read_vocabulary(path, content.tokenizer)
             self._read_others(content.names)
             self._read_names(content.names, content.configs)
+            self.suppressed_tokens = _suppressed_tokens(path.parent, content.configs, self.size)
 
     def _read_vocabulary(self, path: Path, content: bytes) -> None:
         self._library, bytes_of = _read_tokenizer(content)
@@ -256,6 +257,20 @@ def _chat_template(stated: object) -> str:
         named = (each for each in stated if isinstance(each, dict) and each.get("name") == "default")
         stated = next((each.get("template") for each in named), None)
     return stated if isinstance(stated, str) else ""
+
+
+def _suppressed_tokens(folder: Path, configs: list[dict[str, Any]], size: int) -> frozenset[int]:
+    """Return the ids of generation_config.json's `suppress_tokens`, or of config.json's in a folder without that file,
+    as in transformers. Raises ModelFolderError for what is no list of ids, and where no other token is left."""
+    stated = next((config for config in configs if config), {}).get("suppress_tokens")
+    if stated is None:
+        return frozenset()
+    if not isinstance(stated, list) or not all(type(token) is int for token in stated):
+        raise ModelFolderError(f"{folder} states {str(stated)[:40]!r} as 'suppress_tokens', which is no list of ids.")
+    found = frozenset(stated)
+    if all(token in found for token in range(size)):
+        raise ModelFolderError(f"{folder} suppresses all of its tokens ('suppress_tokens').")
+    return found
 
 
 def _infill_tokens(stated: object, size: int) -> dict[str, int]:

@@ -19,7 +19,7 @@ from onward.model_files.files import MAX_TOKENIZER_BYTES, read_bounded
 
 FOLDER = "tokenizers"
 """In the cache folder."""
-REVISION = 7
+REVISION = 8
 """Raised with every change that may change a tokenizer that is built from metadata."""
 MAX_FILES = 16
 """Of the cache: at most about 25 MB each. The ones written first are removed."""

@@ -25,6 +25,7 @@ class ToyTokenizer:
     start_token: int | None = END
     special_literals: tuple[str, ...] = SPECIALS
     end_tokens = frozenset({END})
+    suppressed_tokens: frozenset[int] = frozenset()
     chat_template = ""
     infill_tokens: Mapping[str, int] = MappingProxyType({})
 

@@ -185,7 +185,12 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
         model.close()
 
 
-CUT = ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2", "lfm2moe"]
+CUT = [
+    "gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2", "lfm2moe",
+    "gemma4", "gemma4, experts",
+]  # fmt: skip
+PLAIN, MIXTURE, OTHERS = "llama", "qwen3moe", ["lfm2", "lfm2moe", "gemma4", "gemma4, experts"]
+"""`OTHERS`: layers of one model keep other things in a block, or read those of another layer."""
 
 
 @pytest.mark.parametrize("name", slow_but(["gemma3", "qwen3moe", "lfm2"], CUT))
@@ -219,7 +224,7 @@ def test_no_cut_of_a_step_changes_a_bit(name: str, precision: str, models: Calla
     assert pieces([3, 32, 1, 34]) == expected
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3moe", "lfm2"])
+@pytest.mark.parametrize("name", slow_but([PLAIN, MIXTURE, "lfm2"], [PLAIN, MIXTURE, *OTHERS]))
 def test_rows_of_other_sequences_change_no_bit(name: str, models: Callable[..., ModelRunner]) -> None:
     model = models(name)
     tokens = tokens_of(model, 40)
@@ -233,7 +238,7 @@ def test_rows_of_other_sequences_change_no_bit(name: str, models: Callable[..., 
     assert among[-1:].tobytes() == alone.tobytes()
 
 
-@pytest.mark.parametrize("name", ["llama", "lfm2"])
+@pytest.mark.parametrize("name", slow_but([PLAIN, "lfm2"], [PLAIN, *OTHERS]))
 def test_drafts_have_the_bits_of_one_step_per_token(name: str, models: Callable[..., ModelRunner]) -> None:
     """Those that were rejected leave nothing behind."""
     model = models(name)
@@ -247,7 +252,7 @@ def test_drafts_have_the_bits_of_one_step_per_token(name: str, models: Callable[
     assert model.evaluate(drafts).tobytes() == expected[30:].tobytes()
 
 
-@pytest.mark.parametrize("name", ["llama", "lfm2"])
+@pytest.mark.parametrize("name", slow_but([PLAIN, "lfm2"], [PLAIN, *OTHERS]))
 def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(
     name: str, models: Callable[..., ModelRunner]
 ) -> None:
@@ -261,7 +266,7 @@ def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(
 
 
 @pytest.mark.parametrize("threads", slow_but([3], [2, 3, 4]))
-@pytest.mark.parametrize("name", ["llama", "qwen3moe", "lfm2"])
+@pytest.mark.parametrize("name", slow_but([PLAIN, MIXTURE, "lfm2"], [PLAIN, MIXTURE, *OTHERS]))
 def test_the_number_of_threads_changes_no_bit(name: str, threads: int, models: Callable[..., ModelRunner]) -> None:
     one, several = models(name), models(name, threads=threads)
     tokens = tokens_of(one, 100)
@@ -305,7 +310,7 @@ def test_threads_that_come_late_change_no_bit(name: str, models: Callable[..., M
         assert alone.evaluate([row]).tobytes() == many.evaluate([row]).tobytes()
 
 
-@pytest.mark.parametrize("name", ["llama", "lfm2"])
+@pytest.mark.parametrize("name", slow_but([PLAIN, "lfm2"], [PLAIN, *OTHERS]))
 @pytest.mark.parametrize("shared", [32, 33, 40])
 def test_a_copied_block_is_the_block(shared: int, name: str, models: Callable[..., ModelRunner]) -> None:
     """Also as far as another sequence has the same tokens, and wherever that ends."""
