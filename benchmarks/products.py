@@ -107,7 +107,7 @@ def compiled(wanted: Sequence[ProductKind]) -> Code:
     write_limits(module, target.isa)
     for kind in wanted:
         emit_product(module, target.isa, kind)
-    return link(compile_object(module.text(), target), target)
+    return link([compile_object(module.text(), target)], target)
 
 
 class Bench:

@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -96,12 +96,14 @@ class EmulatedCode:
 
     was_compiled, remark = True, ""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, objects: Iterable[bytes]) -> None:
         import unicorn
         from unicorn import arm64_const as arm
 
-        self.num_bytes = len(data)
-        self._arm, self._image = arm, Image(data)
+        self._arm, self._images = arm, [Image(data) for data in objects]
+        self._symbols = {name: place for image in self._images for name, place in image.symbols.items()}
+        self._end = self._images[0].address
+        """Where nothing is executed: functions return there."""
         self._stack = mmap.mmap(-1, STACK_BYTES)
         self._machine: Any = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
         self._machine.ctl_set_cpu_model(arm.UC_CPU_ARM64_MAX)
@@ -111,9 +113,13 @@ class EmulatedCode:
         self._mapped: list[tuple[int, int]] = []
         self._lock = Lock()
 
+    def address(self, name: str) -> int:
+        """Return where an exported function is. Raises KeyError if there is none of this name."""
+        return self._symbols[name]
+
     def function(self, name: str, parameters: Sequence[Any], returns: Any = None) -> Callable[..., Any]:
         """Return an exported function. Raises KeyError if there is none of this name."""
-        address = self._image.symbols[name]
+        address = self.address(name)
         return lambda *arguments: self._call(address, parameters, returns, arguments)
 
     def _call(self, address: int, parameters: Sequence[Any], returns: Any, arguments: Sequence[Any]) -> Any:
@@ -137,8 +143,8 @@ class EmulatedCode:
             else:
                 struct.pack_into("<Q", self._stack, STACK_BYTES - 4096 + 8 * (i - 8), value & (2**64 - 1))
         machine.reg_write(arm.UC_ARM64_REG_SP, top)
-        machine.reg_write(arm.UC_ARM64_REG_X30, self._image.address)  # returns to where nothing is executed
-        machine.emu_start(address, self._image.address)
+        machine.reg_write(arm.UC_ARM64_REG_X30, self._end)
+        machine.emu_start(address, self._end)
         if returns is None:
             return None
         is_float = returns in (ctypes.c_float, ctypes.c_double)
@@ -179,4 +185,4 @@ def executable_forms() -> dict[str, Target]:
 
 def linked(data: bytes, target: Target) -> Functions:
     """Return an object's code, to be called here."""
-    return link(data, target) if target.architecture == host().architecture else EmulatedCode(data)
+    return link([data], target) if target.architecture == host().architecture else EmulatedCode([data])

@@ -25,9 +25,9 @@ from onward.kernels.values import I64
 needs_owners = pytest.mark.skipif(os.name == "nt", reason="owners and modes of files are those of POSIX")
 
 
-def module_that_adds(number: int) -> str:
+def module_that_adds(number: int, name: str = "test") -> str:
     module = Module("test")
-    f = Function(module, "test", [I64], I64, exported=True)
+    f = Function(module, name, [I64], I64, exported=True)
     f.ret(f.args[0] + number)
     return module.text()
 
@@ -59,6 +59,17 @@ def test_a_caller_hears_of_a_compilation_before_it_starts_and_not_of_a_cached_ob
     for _ in range(2):
         load(module_that_adds(5), cached_in=cache, notify=lambda: heard.append(cache.get("any") is None))
     assert heard == [True]
+
+
+def test_what_was_compiled_with_other_modules_is_not_compiled_again(cache: ObjectCache) -> None:
+    heard: list[None] = []
+    one, two, three = (module_that_adds(number, f"add_{number}") for number in (1, 2, 3))
+    for modules in ((one, two), (two, three), (three, one)):
+        code = load(*modules, cached_in=cache, notify=lambda: heard.append(None))
+        names = [name for name in ("add_1", "add_2", "add_3") if any(f'"{name}"' in module for module in modules)]
+        found = [code.function(name, [ctypes.c_int64], ctypes.c_int64)(4) for name in names]
+        assert found == [4 + int(name[-1]) for name in names] and len(found) == 2
+    assert len(heard) == 2 and not code.was_compiled and len(list(cache._folder.glob("*.o"))) == 3
 
 
 def test_what_wrote_a_module_is_gone_once_that_is_compiled(cache: ObjectCache) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from onward.kernels.attention_shape import AttentionShape
-from onward.kernels.code import Code, compile_object, link
+from onward.kernels.code import Code, load
 from onward.kernels.expert_operations import LEAST_SUM
 from onward.kernels.expert_tape import ExpertTape, LayerExperts, Routing
 from onward.kernels.interpreter import Kernels
@@ -30,7 +30,7 @@ FETCH = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 @cache
 def kernels() -> tuple[Kernels, Code]:
     made = Kernels((ProductKind("F32", "float32"),), ("F32",), (SHAPE,), has_experts=True)
-    return made, link(compile_object(made.module_text(host().isa), host()), host())
+    return made, load(*made.recipes(host().isa))
 
 
 def experts_of(layer: int, count: int, fetch: int) -> LayerExperts:
@@ -71,7 +71,7 @@ class Routed:
             bias=None if bias is None else Vector.of(bias),
         )
         machine = Machine(
-            kernels()[1], tape.finish(), NoWeights(), [SHAPE], rows=ROWS, positions=64, threads=2,
+            kernels()[1], tape.finish(), NoWeights(), kernels()[0], rows=ROWS, positions=64, threads=2,
             scratch_bytes=kernels()[0].scratch_bytes(host().isa, 2048),
         )  # fmt: skip
         machine.plan(rows)

@@ -1,4 +1,4 @@
-"""A model's whole module compiles for every processor, and needs nothing of a C library."""
+"""The modules of a model compile for every processor, and need nothing of a C library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.code import ALLOWED_SYMBOLS, compile_object, undefined_symbols
 from onward.kernels.interpreter import Kernels
 from onward.kernels.products import ProductKind
-from onward.kernels.targets import FORMS
+from onward.kernels.recipe import Recipe
+from onward.kernels.targets import FORMS, host
 
 TYPES = ("Q4_K", "Q6_K", "Q8_0")
 
@@ -17,9 +18,27 @@ TYPES = ("Q4_K", "Q6_K", "Q8_0")
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["int8", "int16", "float32"])
-def test_a_module_has_no_symbols_of_a_library(form: str, name: ActivationName) -> None:
+def test_no_module_has_symbols_of_a_library(form: str, name: ActivationName) -> None:
     shape = AttentionShape(12, 2, 128, 128, is_wide=name == "float32", has_window=True)
     kernels = Kernels(tuple(ProductKind(kind, name) for kind in TYPES), ("Q4_K", "F32"), (shape,))
     target = FORMS[form]
-    compiled = compile_object(kernels.module_text(target.isa), target)
-    assert undefined_symbols(compiled) <= ALLOWED_SYMBOLS
+    for recipe in kernels.recipes(target.isa):
+        assert undefined_symbols(compile_object(recipe.text(), target)) <= ALLOWED_SYMBOLS
+
+
+def test_models_share_the_modules_of_what_they_both_need() -> None:
+    shapes = AttentionShape(4, 2, 16, 16), AttentionShape(4, 2, 32, 32)
+    one = Kernels((ProductKind("Q4_K", "int8"), ProductKind("F16", "float32")), ("F16",), shapes[:1])
+    other = Kernels((ProductKind("Q6_K", "int8"), ProductKind("F16", "float32")), ("F16",), shapes, has_experts=True)
+    first, second = ({recipe.facts[0] for recipe in each} for each in _only_in(one, other))
+    assert first == {"_emit_interleave", "_emit_products"}
+    assert second == {*first, "_emit_experts", "_emit_attention", "_emit_rotate", "_emit_norm_heads"}
+    for kernels in (one, other):
+        assert len({recipe.facts for recipe in kernels.recipes(host().isa)}) == len(kernels.recipes(host().isa))
+
+
+def _only_in(one: Kernels, other: Kernels) -> tuple[list[Recipe], list[Recipe]]:
+    """Return the modules that only one of two models needs."""
+    first, second = one.recipes(host().isa), other.recipes(host().isa)
+    both = {recipe.facts for recipe in first} & {recipe.facts for recipe in second}
+    return [each for each in first if each.facts not in both], [each for each in second if each.facts not in both]

@@ -301,7 +301,7 @@ def emit_attention(module: Module, isa: Isa, shape: AttentionShape, claim: Any) 
     """Emit the operation: (record, context, thread, counter). A piece is a tile and one key-value head, or all."""
     tile = _emit_tile(module, isa, shape)
     row = _emit_row(module, isa, shape)
-    f = Function(module, f"operation_attend_{shape.name}", [PTR, PTR, I64, PTR], inline=False)
+    f = Function(module, f"operation_attend_{shape.name}", [PTR, PTR, I64, PTR], exported=True)
     record, context, thread, counter = f.args
     scratch = f.at(CONTEXT.load(f, context, "scratch"), thread * CONTEXT.load(f, context, "scratch_stride"))
     count, heads = CONTEXT.load(f, context, "num_tiles"), shape.num_kv_heads
@@ -321,7 +321,7 @@ def emit_attention(module: Module, isa: Isa, shape: AttentionShape, claim: Any) 
 def emit_merge(module: Module, isa: Isa, shape: AttentionShape, claim: Any) -> Any:
     """Emit the operation behind it: the results of rows whose segments several threads computed, in their order. A
     piece is a row and a key-value head."""
-    f = Function(module, f"operation_merge_{shape.name}", [PTR, PTR, I64, PTR], inline=False)
+    f = Function(module, f"operation_merge_{shape.name}", [PTR, PTR, I64, PTR], exported=True)
     record, context, thread, counter = f.args
     scratch = f.at(CONTEXT.load(f, context, "scratch"), thread * CONTEXT.load(f, context, "scratch_stride"))
     count, heads = CONTEXT.load(f, context, "num_merged"), shape.num_kv_heads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from hashlib import sha256
 from threading import Lock
@@ -15,7 +15,7 @@ import llvmlite.binding as llvm
 
 from onward.kernels.executable_memory import require_executable_memory
 from onward.kernels.object_cache import ObjectCache, kernels_folder
-from onward.kernels.recipe import Recipe
+from onward.kernels.recipe import Recipe, Sources
 from onward.kernels.targets import Target, host
 
 ALLOWED_SYMBOLS = frozenset({"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"})
@@ -40,61 +40,71 @@ class Functions(Protocol):
 class Code:
     """Machine code in memory. Its functions may be called on any thread, and are, without the GIL."""
 
-    def __init__(self, engine: Any, num_bytes: int, was_compiled: bool, remark: str = "") -> None:
+    def __init__(self, engine: Any, was_compiled: bool, remark: str = "") -> None:
         self._engine = engine
-        self.num_bytes, self.was_compiled = num_bytes, was_compiled
+        self.was_compiled = was_compiled
         self.remark = remark
         """Why it could not be kept for the next process, in a sentence; else ""."""
 
-    def function(self, name: str, parameters: Sequence[Any], returns: Any = None) -> Callable[..., Any]:
-        """Return an exported function, with ctypes' types. Raises KeyError if there is none of this name."""
-        address = self._engine.get_function_address(name)
+    def address(self, name: str) -> int:
+        """Return where an exported function is. Raises KeyError if there is none of this name."""
+        address: int = self._engine.get_function_address(name)
         if not address:
             raise KeyError(name)
-        return ctypes.CFUNCTYPE(returns, *parameters)(address)
+        return address
+
+    def function(self, name: str, parameters: Sequence[Any], returns: Any = None) -> Callable[..., Any]:
+        """Return an exported function, with ctypes' types. Raises KeyError if there is none of this name."""
+        return ctypes.CFUNCTYPE(returns, *parameters)(self.address(name))
 
 
 def load(
-    module: str | Recipe,
+    *modules: str | Recipe,
     target: Target | None = None,
     cached_in: ObjectCache | None = None,
     notify: Callable[[], None] | None = None,
 ) -> Code:
-    """Return the code of a module, its text (function.Module.text) or how it is written, for `target`, by default this
-    machine.
+    """Return the code of modules, their texts (function.Module.text) or how they are written, for `target`, by default
+    this machine. What two of them export has different names.
 
-    Objects are kept in `cached_in`, by default the user's own cache folder. `notify` is called before a module is
-    compiled, rather than found there. Raises executable_memory.NoExecutableMemory.
+    Objects are kept in `cached_in`, by default the user's own cache folder. `notify` is called before the first module
+    is compiled, rather than found there. Raises executable_memory.NoExecutableMemory.
     """
     chosen = host() if target is None else target
     objects = ObjectCache(kernels_folder()) if cached_in is None else cached_in
-    digest = module.digest() if isinstance(module, Recipe) else None
-    key = object_key(f"recipe {digest}" if digest else _text(module), chosen)
-    data, remark = objects.get(key), ""
-    was_compiled = data is None
-    if data is None:
-        if notify is not None:
-            notify()
-        data = compile_object(_text(module), chosen)
+    sources: Sources = {}
+    found, remark, was_compiled = [], "", False
+    for module in modules:
+        digest = module.digest(sources) if isinstance(module, Recipe) else None
+        key = object_key(f"recipe {digest}" if digest else _text(module), chosen)
+        data = objects.get(key)
+        if data is None:
+            if notify is not None and not was_compiled:
+                notify()
+            was_compiled = True
+            data = compile_object(_text(module), chosen)
+            remark = objects.put(key, data) or remark
+        found.append(data)
+    if was_compiled:
         gc.collect()  # what writes a text refers to itself, and the collector may be paused until it ignores all of it
-        remark = objects.put(key, data)
-    return link(data, chosen, was_compiled=was_compiled, remark=remark)
+    return link(found, chosen, was_compiled=was_compiled, remark=remark)
 
 
 def _text(module: str | Recipe) -> str:
     return module if isinstance(module, str) else module.text()
 
 
-def link(data: bytes, target: Target, *, was_compiled: bool = True, remark: str = "") -> Code:
-    """Return the code of an object that was compiled for `target`, which must be able to run here. What lies in the
-    object is executed, so its origin must be trusted. Raises executable_memory.NoExecutableMemory."""
+def link(objects: Iterable[bytes], target: Target, *, was_compiled: bool = True, remark: str = "") -> Code:
+    """Return the code of objects that were compiled for `target`, which must be able to run here. What lies in them
+    is executed, so their origin must be trusted. Raises executable_memory.NoExecutableMemory."""
     require_executable_memory()
     with _lock:
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(target))
-        engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+        for data in objects:
+            engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         engine.finalize_object()
         _loaded.append(engine)
-    return Code(engine, len(data), was_compiled, remark)
+    return Code(engine, was_compiled, remark)
 
 
 def object_key(text: str, target: Target) -> str:

@@ -9,10 +9,12 @@ before an atomic operation that others read: nothing relies on a processor's ord
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from onward import kernels
 from onward.kernels.activations import ActivationName
 from onward.kernels.attention_kernels import attention_scratch_bytes, emit_attention, emit_merge
 from onward.kernels.attention_shape import AttentionShape
@@ -39,6 +41,7 @@ from onward.kernels.operations import (
 )
 from onward.kernels.panels import emit_interleave
 from onward.kernels.products import ProductKind
+from onward.kernels.recipe import Recipe
 from onward.kernels.records import (
     BARRIER,
     COMPLETED_OFFSET,
@@ -69,6 +72,7 @@ MAX_GROUP = 8
 """Records up to a barrier."""
 BARRIER_SPINS, IDLE_SPINS = 2000, 2000
 """How often a thread looks before it sleeps: some 50 microseconds."""
+NUM_OPERATIONS = 256
 STEP_FIELDS = ("rows", "num_logit_rows", "num_tiles", "are_heads_together", "num_merged")
 """Fields of the context that each step states."""
 _ALL = 2**31 - 1
@@ -76,7 +80,7 @@ _ALL = 2**31 - 1
 
 @dataclass(frozen=True)
 class Kernels:
-    """Which kernels a model needs; a module of machine code has exactly these."""
+    """Which kernels a model needs. Each is a module of machine code, which models share that need the same."""
 
     products: tuple[ProductKind, ...]
     embeddings: tuple[str, ...]
@@ -123,46 +127,97 @@ class Kernels:
         wanted += [kind.scratch_bytes(isa) for kind in self.products]
         return -(-max(wanted) // 4096) * 4096
 
-    def module_text(self, isa: Isa) -> str:
-        """Return the module's IR. It exports step, work, interleave_TYPE and product_KIND."""
-        module = Module("kernels", isa.soft)
-        for name in sorted({kind.weights for kind in self.products}):
-            emit_interleave(module, WEIGHT_TYPES[name])
-        writers = Writers(module, self.forms())
-        operations = {
-            NORM_CODE: emit_norm(module, writers),
-            QUANTISE_CODE: emit_quantise(module, writers),
-            UNIT_CODE: emit_unit(module, writers),
-            **{self.norm_heads_code(size): emit_norm_heads(module, size) for size in self._norm_sizes()},
-            **{self.embed_code(name): emit_embed(module, isa, name) for name in self.embeddings},
-            **{self.product_code(kind): emit_product_operation(module, isa, kind) for kind in self.products},
-        }
+    def operations(self) -> dict[int, str]:
+        """Return the functions of the operations, by code."""
+        found = {NORM_CODE: "norm", QUANTISE_CODE: "quantise", UNIT_CODE: "unit"}
+        found |= {self.norm_heads_code(size): f"norm_heads_{size}" for size in self._norm_sizes()}
+        found |= {self.embed_code(name): f"embed_{name}" for name in self.embeddings}
+        found |= {self.product_code(kind): f"product_{kind.name}" for kind in self.products}
         for shape in self.attention:
-            emitters = emit_rotate(module, shape), emit_attention(module, isa, shape, claim)
-            codes = self.attention_codes(shape)
-            operations |= dict(zip(codes, (*emitters, emit_merge(module, isa, shape, claim)), strict=True))
+            names = (f"{word}_{shape.name}" for word in ("rotate", "attend", "merge"))
+            found |= dict(zip(self.attention_codes(shape), names, strict=True))
         if self.has_experts:
-            operations |= {
-                ROUTE_CODE: emit_route(module),
-                GROUP_CODE: emit_group(module),
-                GATHER_CODE: emit_gather(module),
-                COMBINE_CODE: emit_combine(module),
-                **{self.expert_product_code(kind): emit_expert_product(module, kind) for kind in self.products},
-            }
+            found |= {ROUTE_CODE: "route", GROUP_CODE: "group", GATHER_CODE: "gather", COMBINE_CODE: "combine"}
+            found |= {self.expert_product_code(kind): f"experts_{kind.name}" for kind in self.products}
         if self.has_logit_cap:
-            operations[CAP_CODE] = emit_cap(module)
+            found[CAP_CODE] = "cap"
         if self.has_convolutions:
-            operations |= {
-                KEEP_CODE: emit_keep(module, self.attention[0]),
-                CONVOLVE_CODE: emit_convolve(module, self.attention[0], writers),
-            }
-        _emit_interpreter(module, isa, operations)
-        return module.text()
+            found |= {KEEP_CODE: "keep", CONVOLVE_CODE: "convolve"}
+        return {code: f"operation_{name}" for code, name in found.items()}
+
+    def recipes(self, isa: Isa) -> list[Recipe]:
+        """Return how the modules are written. Together they export step, work, interleave_TYPE, product_KIND and the
+        operations."""
+        forms = tuple(sorted(self.forms()))
+        parts: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(_emit_interpreter, ()), (_emit_rows, (forms,))]
+        parts += [(_emit_interleave, (name,)) for name in sorted({kind.weights for kind in self.products})]
+        parts += [(_emit_norm_heads, (size,)) for size in self._norm_sizes()]
+        parts += [(emit_embed, (name,)) for name in self.embeddings]
+        parts += [(_emit_products, (kind,)) for kind in self.products]
+        parts += [(emit, (shape,)) for shape in self.attention for emit in (_emit_rotate, _emit_attention)]
+        if self.has_experts:
+            parts.append((_emit_experts, ()))
+        if self.has_logit_cap:
+            parts.append((_emit_cap, ()))
+        if self.has_convolutions:
+            parts.append((_emit_convolutions, (self.attention[0], forms)))
+        return [
+            Recipe(partial(_text, emit, isa, facts), (emit.__name__, isa.name, *facts), (kernels,))
+            for emit, facts in parts
+        ]
 
 
-def _emit_interpreter(module: Module, isa: Isa, operations: Mapping[int, Any]) -> None:
+def _text(emit: Callable[..., Any], isa: Isa, facts: tuple[Any, ...]) -> str:
+    module = Module("kernels", isa.soft)
+    emit(module, isa, *facts)
+    return module.text()
+
+
+def _emit_rows(module: Module, isa: Isa, forms: Iterable[ActivationName]) -> None:
+    writers = Writers(module, forms)
+    for emit in (emit_norm, emit_quantise, emit_unit):
+        emit(module, writers)
+
+
+def _emit_interleave(module: Module, isa: Isa, name: str) -> None:
+    emit_interleave(module, WEIGHT_TYPES[name])
+
+
+def _emit_norm_heads(module: Module, isa: Isa, size: int) -> None:
+    emit_norm_heads(module, size)
+
+
+def _emit_products(module: Module, isa: Isa, kind: ProductKind) -> None:
+    emit_product_operation(module, isa, kind)
+    emit_expert_product(module, kind)
+
+
+def _emit_rotate(module: Module, isa: Isa, shape: AttentionShape) -> None:
+    emit_rotate(module, shape)
+
+
+def _emit_attention(module: Module, isa: Isa, shape: AttentionShape) -> None:
+    emit_attention(module, isa, shape, claim)
+    emit_merge(module, isa, shape, claim)
+
+
+def _emit_experts(module: Module, isa: Isa) -> None:
+    for emit in (emit_route, emit_group, emit_gather, emit_combine):
+        emit(module)
+
+
+def _emit_cap(module: Module, isa: Isa) -> None:
+    emit_cap(module)
+
+
+def _emit_convolutions(module: Module, isa: Isa, shape: AttentionShape, forms: Iterable[ActivationName]) -> None:
+    emit_keep(module, shape)
+    emit_convolve(module, shape, Writers(module, forms))
+
+
+def _emit_interpreter(module: Module, isa: Isa) -> None:
     wait, wake = _emit_wait(module, isa), _emit_wake(module)
-    walk = _emit_walk(module, operations, _emit_finish(module, wait), wake)
+    walk = _emit_walk(module, _emit_finish(module, wait), wake)
     _emit_step(module, walk, wake)
     _emit_work(module, walk, wait)
 
@@ -217,11 +272,12 @@ def _emit_finish(module: Module, wait: Any) -> Any:
     return f.ret()
 
 
-def _emit_walk(module: Module, operations: Mapping[int, Any], finish: Any, wake: Any) -> Any:
+def _emit_walk(module: Module, finish: Any, wake: Any) -> Any:
     """Emit (tape, context, thread, step): every record up to END, as long as the step lasts."""
     f = Function(module, "walk", [PTR, PTR, I64, I64], inline=False)
     tape, context, thread, step = f.args
     own = f.at(CONTEXT.load(f, context, "threads_own"), thread * OWN_BYTES)
+    operations = CONTEXT.load(f, context, "operations")
     OWN.store(f, own, "step", step)
     totals = f.stack(I64, MAX_GROUP)
     index, first = f.var(I64, 0), f.var(I64, 0)
@@ -232,15 +288,7 @@ def _emit_walk(module: Module, operations: Mapping[int, Any], finish: Any, wake:
         counters = CONTEXT.load(f, context, "counters")
         counter = f.at(counters, index.value * COUNTER_BYTES)
         OWN.store(f, own, "counter", counter)
-        done = f.fn.append_basic_block()
-        switch = f.b.switch(code.v, done)
-        for number, function in operations.items():
-            case = f.fn.append_basic_block()
-            switch.add_case(I64(number), case)
-            f.b.position_at_end(case)
-            f.call(function, [record, context, thread, own])
-            f.b.branch(done)
-        f.b.position_at_end(done)
+        f.call_address(f.load_pointer(operations, code * 8), [record, context, thread, own])
         with f.when(OWN.load(f, own, "is_last").ne(0)):
             f.call(wake, [context, CONTEXT.load(f, context, "completion")])
         f.store(OWN.load(f, own, "total"), totals, (index.value - first.value) * 8, 8)

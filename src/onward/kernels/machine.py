@@ -10,9 +10,15 @@ from typing import Protocol
 import numpy as np
 
 from onward.kernels.attention_plan import AttentionPlan
-from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.code import Code
-from onward.kernels.interpreter import COMPLETION_WORDS, CONTROL_QUIT, CONTROL_WORDS, STEP_FIELDS
+from onward.kernels.interpreter import (
+    COMPLETION_WORDS,
+    CONTROL_QUIT,
+    CONTROL_WORDS,
+    NUM_OPERATIONS,
+    STEP_FIELDS,
+    Kernels,
+)
 from onward.kernels.memory import address, untouched
 from onward.kernels.records import CONTEXT, CONTEXT_WORDS, COUNTER_BYTES, OWN, OWN_BYTES, PIECE_MASK
 from onward.kernels.tape import Part
@@ -40,7 +46,7 @@ class Machine:
         code: Code,
         tape: Sequence[Part],
         weights: WeightSource,
-        attention: Sequence[AttentionShape],
+        kernels: Kernels,
         *,
         rows: int,
         positions: int,
@@ -48,7 +54,7 @@ class Machine:
         scratch_bytes: int,
         growth: int = 1,
     ) -> None:
-        """`attention`: the shapes of all layers; `rows`: the most rows of a step; `positions`: of a sequence;
+        """`kernels`: what the code was compiled for; `rows`: the most rows of a step; `positions`: of a sequence;
         `scratch_bytes`: per thread; `growth`: how many times as many records other tapes may have."""
         self._tape, self._weights = tape, weights
         longest = max(len(part.records) for part in tape)
@@ -58,7 +64,10 @@ class Machine:
         self._own = np.zeros((threads, OWN_BYTES // 8), np.int64)
         self._scratch = untouched(threads * scratch_bytes)
         self.tokens, self.positions, self.tables, self.logit_rows = (np.zeros(rows, np.int64) for _ in range(4))
-        self._plan = AttentionPlan(attention, rows, positions, threads)
+        self._plan = AttentionPlan(kernels.attention, rows, positions, threads)
+        self._operations = np.zeros(NUM_OPERATIONS, np.int64)
+        for number, name in kernels.operations().items():
+            self._operations[number] = code.address(name)
         self._context = np.zeros(CONTEXT_WORDS, np.int64)
         how = waiting()
         CONTEXT.set(
@@ -67,12 +76,13 @@ class Machine:
             tokens=address(self.tokens), positions=address(self.positions), tables=address(self.tables),
             logit_rows=address(self.logit_rows), num_logit_rows=0, scratch=address(self._scratch),
             scratch_stride=scratch_bytes, wait=how.wait, wait_number=how.wait_number, wake=how.wake,
-            wake_number=how.wake_number, num_tiles=0, are_heads_together=0, num_merged=0, **self._plan.addresses(),
+            wake_number=how.wake_number, num_tiles=0, are_heads_together=0, num_merged=0,
+            operations=address(self._operations), **self._plan.addresses(),
         )  # fmt: skip
         self._pointers = address(self._control), address(self._context)
         self._step = code.function("step", [POINTER, POINTER, INTEGER] + [INTEGER] * len(STEP_FIELDS))
         work = code.function("work", [POINTER, POINTER, INTEGER])
-        kept = (code, self._control, self._context, self._completion, self._counters, self._own)
+        kept = (code, self._control, self._context, self._completion, self._counters, self._own, self._operations)
         self._workers = [_started(work, (*self._pointers, number), kept) for number in range(1, threads)]
 
     def plan(self, rows: int) -> None:

@@ -19,7 +19,8 @@ from onward.settings.folders import cache_folder
 
 MAX_CACHE_BYTES = 256 << 20
 """Those that were used longest ago are removed where there are more: of earlier versions, of settings that were tried
-once. A model has one object per precision, of 20 to 400 KB; sampling and the self-test have one each."""
+once. A model has some ten objects, of 2 to 100 KB, of which it shares most with models like it; sampling and the
+self-test have one each."""
 MAX_OBJECT_BYTES = 64 << 20
 _MAGIC = b"onward object 1\n"
 _DIGEST_BYTES = 32

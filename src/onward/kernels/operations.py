@@ -42,10 +42,10 @@ _ROW_VECTOR = 4 * LANES
 
 
 class Operation:
-    """A function of the interpreter that is being written, with its arguments."""
+    """A function that the interpreter calls, which is being written, with its arguments."""
 
     def __init__(self, module: Module, name: str) -> None:
-        self.f = Function(module, f"operation_{name}", [PTR, PTR, I64, PTR], inline=False)
+        self.f = Function(module, f"operation_{name}", [PTR, PTR, I64, PTR], exported=True)
         self.record, self.context, self.thread, self.counter = self.f.args
 
     def field(self, layout: Any, name: str) -> Value:

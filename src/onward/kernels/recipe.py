@@ -31,19 +31,33 @@ class Recipe:
     facts: tuple[object, ...]
     packages: tuple[ModuleType, ...]
 
-    def digest(self) -> str | None:
-        """Return a digest of all that decides the text, None if sources may have changed since they were imported."""
-        total = sha256(repr((llvmlite.__version__, self.facts)).encode())
-        try:
-            for package in self.packages:
-                paths = sorted(Path(package.__path__[0]).glob("*.py"))
-                if not paths:  # compiled Python without its sources
+    def digest(self, known: Sources | None = None) -> str | None:
+        """Return a digest of all that decides the text, None if sources may have changed since they were imported.
+        `known`: digests of packages' sources, to which these are added."""
+        known = {} if known is None else known
+        if self.packages not in known:
+            known[self.packages] = _digest_of_sources(self.packages)
+        sources = known[self.packages]
+        facts = repr((llvmlite.__version__, self.facts, sources))
+        return None if sources is None else sha256(facts.encode()).hexdigest()
+
+
+Sources = dict[tuple[ModuleType, ...], str | None]
+"""By packages."""
+
+
+def _digest_of_sources(packages: tuple[ModuleType, ...]) -> str | None:
+    total = sha256()
+    try:
+        for package in packages:
+            paths = sorted(Path(package.__path__[0]).glob("*.py"))
+            if not paths:  # compiled Python without its sources
+                return None
+            for path in paths:
+                source = path.read_bytes()
+                if path.stat().st_ctime_ns > package.IMPORTED_NS - _CLOCK_STEP_NS:
                     return None
-                for path in paths:
-                    source = path.read_bytes()
-                    if path.stat().st_ctime_ns > package.IMPORTED_NS - _CLOCK_STEP_NS:
-                        return None
-                    total.update(f"{path.name} {len(source)}\n".encode() + source)
-        except OSError:
-            return None
-        return total.hexdigest()
+                total.update(f"{path.name} {len(source)}\n".encode() + source)
+    except OSError:
+        return None
+    return total.hexdigest()

@@ -147,14 +147,14 @@ CONTEXT = Layout(
     positions=PTR, tables=PTR, logit_rows=PTR, num_logit_rows=I64, scratch=PTR,
     scratch_stride=I64, tiles=PTR, num_tiles=I64, are_heads_together=I64, merged=PTR,
     num_merged=I64, slots=PTR, partials=PTR, wait=PTR, wait_number=I64, wake=PTR,
-    wake_number=I64,
+    wake_number=I64, operations=PTR,
 )  # fmt: skip
 """What the records of a step share. Arrays by row: `tokens`, `positions` int64, `tables` pointers to int32 block
 tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread,
 OWN_BYTES apart. `logit_rows`: int64, the rows whose logits are wanted. `tiles`: TILE of attention, whose pieces have
 all key-value heads, or one; `merged`: int64, the rows that several tiles share, whose segments lie in `partials` from
 their `slots` on. `scratch`: of the first thread, the next one's `scratch_stride` bytes behind. `wait`, `wake`: see
-waiting."""
+waiting. `operations`: the functions of records, by code."""
 CONTEXT_WORDS = 32
 
 TILE = Layout(0, first_row=I64, rows=I64, first_segment=I64, last_segment=I64)

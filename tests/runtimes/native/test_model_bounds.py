@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -34,16 +34,18 @@ MODELS = [name for name in ARCHITECTURES if name not in OF_FOLDERS]
 ROWS = 6
 
 
+def compiled(recipes: Iterable[Recipe], checker: Checker) -> Code:
+    with checker.writing():
+        texts = [recipe.text() for recipe in recipes]
+    return link([compile_object(text, host()) for text in texts], host())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_stays_within_its_memory(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checker = Checker()
 
-    def compiled(recipe: Recipe, notify: Callable[[], None]) -> Code:
-        with checker.writing():
-            return link(compile_object(recipe.text(), host()), host())
-
-    monkeypatch.setattr(native_load, "load_code", compiled)
+    monkeypatch.setattr(native_load, "load_code", lambda *recipes, notify: compiled(recipes, checker))
     model = load(write(tmp_path, name), threads=2, precision="exact" if len(name) % 2 else "fast").model
     try:
         tokens, blocks = tokens_of(model), [model.blocks - 1, 0, 1]
@@ -66,11 +68,7 @@ def test_inputs_of_layers_may_be_the_longest_rows(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(ARCHITECTURES, "gemma4, long inputs", ARCHITECTURES["gemma4"] | stated)
     checker = Checker()
 
-    def compiled(recipe: Recipe, notify: Callable[[], None]) -> Code:
-        with checker.writing():
-            return link(compile_object(recipe.text(), host()), host())
-
-    monkeypatch.setattr(native_load, "load_code", compiled)
+    monkeypatch.setattr(native_load, "load_code", lambda *recipes, notify: compiled(recipes, checker))
     model = load(write(tmp_path, "gemma4, long inputs"), threads=1).model
     try:
         checker.watch([model])
@@ -101,9 +99,7 @@ def kernels(kinds: tuple[ProductKind, ...] = KINDS) -> tuple[Kernels, Checker, C
     made = Kernels(kinds, ("F32", "Q4_0"), SHAPES)
     checker = Checker()
     CHECKERS.append(checker)
-    with checker.writing():
-        text = made.module_text(host().isa)
-    return made, checker, link(compile_object(text, host()), host())
+    return made, checker, compiled(made.recipes(host().isa), checker)
 
 
 class RandomTape:
@@ -169,14 +165,14 @@ class RandomTape:
 @pytest.mark.slow
 @given(st.data())
 def test_what_a_tape_accepts_stays_within_its_memory(data: st.DataObject) -> None:
-    _, checker, code = kernels()
+    made, checker, code = kernels()
     random = RandomTape(data)
     while random.num_accepted < 3:
         random.append()
     parts = random.tape.finish()
     machine = Machine(
-        code, parts, NoWeights(), SHAPES, rows=ROWS, positions=64, threads=1,
-        scratch_bytes=kernels()[0].scratch_bytes(host().isa, 1024),
+        code, parts, NoWeights(), made, rows=ROWS, positions=64, threads=1,
+        scratch_bytes=made.scratch_bytes(host().isa, 1024),
     )  # fmt: skip
     blocks = np.array([2, 0], np.int32)
     machine.positions[:] = range(ROWS)
@@ -209,7 +205,7 @@ def test_what_is_outside_is_found() -> None:
     tape.quantise(source, 64, target, "float32")
     parts = tape.finish()
     machine = Machine(
-        code, parts, NoWeights(), SHAPES, rows=ROWS, positions=64, threads=1,
+        code, parts, NoWeights(), made, rows=ROWS, positions=64, threads=1,
         scratch_bytes=made.scratch_bytes(host().isa, 1024),
     )  # fmt: skip
     machine.plan(ROWS)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from onward.engine.model import ModelRunner, Row
 from onward.kernels.code import compile_object
+from onward.kernels.recipe import Recipe
 from onward.kernels.targets import FORMS
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.native import load as native_load
@@ -71,8 +72,10 @@ def test_an_arm_computes_the_logits_of_this_processor(
     path, target = write(tmp_path, name, kind), FORMS[form]
     expected = logits_of(load(path, precision=precision))
     monkeypatch.setattr(native_load, "host", lambda: target)
-    monkeypatch.setattr(
-        native_load, "load_code", lambda recipe, notify: EmulatedCode(compile_object(recipe.text(), target))
-    )
+
+    def compiled(*recipes: Recipe, notify: object) -> EmulatedCode:
+        return EmulatedCode(compile_object(recipe.text(), target) for recipe in recipes)
+
+    monkeypatch.setattr(native_load, "load_code", compiled)
     found = logits_of(load(path, precision=precision))
     assert [each.tobytes() for each in found] == [each.tobytes() for each in expected]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 
-from onward import kernels as kernel_package
 from onward.checkpoints.architecture import Architecture, Mixture
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
@@ -24,7 +22,6 @@ from onward.kernels.interpreter import Kernels
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows
 from onward.kernels.products import ProductKind
-from onward.kernels.recipe import Recipe
 from onward.kernels.self_test import run_self_test
 from onward.kernels.targets import host
 from onward.machine import available_memory, compute_threads
@@ -95,8 +92,7 @@ def _load(
     shapes = attention_shapes(found, is_wide=is_exact)
     _require_room_for_tables(checkpoint)
     kernels, isa = _kernels(found, weights, read, shapes), host().isa
-    recipe = Recipe(partial(kernels.module_text, isa), (kernels, isa.name), (kernel_package,))
-    code = load_code(recipe, notify=lambda: progress(COMPILING))
+    code = load_code(*kernels.recipes(isa), notify=lambda: progress(COMPILING))
     if code.was_compiled:
         progress("Loading the weights")
     memory = _Memory(checkpoint, weights.groups(names), weights.expert_layers(found), must_fit=options.must_fit)
@@ -119,7 +115,7 @@ def _load(
     )  # fmt: skip
     parts, tape = writer.write(weights)
     machine = Machine(
-        code, parts, panels, kernels.attention, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
+        code, parts, panels, kernels, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
         scratch_bytes=kernels.scratch_bytes(isa, tape.longest_row), growth=TAPE_GROWTH,
     )  # fmt: skip
     model = NativeModel(
