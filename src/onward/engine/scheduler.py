@@ -215,8 +215,11 @@ class Scheduler:
     def _schedule_prefills(self, budget: int) -> SchedulerOutput:
         """Admit sequences, and schedule prefill chunks of at most `budget` tokens in total."""
         output = SchedulerOutput([])
-        self.running += self.admission.readmit(beside_others=True)
+        self._num_steps += 1
         self.reclaim.busy.clear()
+        if _only_decodes(self):
+            return output
+        self.running += self.admission.readmit(beside_others=True)
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
         admitted, queues = self.admission.admit_beside(prefilling, only_interactive=_is_urgent(self))
         for each in admitted:
@@ -224,7 +227,6 @@ class Scheduler:
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]  # some may have given way
         if _prefills_interactive(self):
             prefilling = [sequence for sequence in prefilling if not sequence.job.is_background]
-        self._num_steps += 1
         min_tokens = self.cache.shape.min_prefill_tokens
         oldest_first = self._num_steps % OLDEST_FIRST_INTERVAL_STEPS == 0
         ordered = _prefill_order(prefilling, self.rows, oldest_first=oldest_first)
@@ -246,6 +248,8 @@ class Scheduler:
 def prefill_budget(scheduler: Scheduler, pacer: PrefillPacer) -> int:
     """Return how many prompt tokens the next step may compute. If others run or wait, background jobs are not computed
     in the same step as their prompts, and the number of waiting background jobs makes no step longer."""
+    if _only_decodes(scheduler):
+        return 0
     running = scheduler.running
     num_waiting = len(scheduler.admission) - len(scheduler.returning.suspended)
     urgent = _is_urgent(scheduler)
@@ -256,6 +260,11 @@ def prefill_budget(scheduler: Scheduler, pacer: PrefillPacer) -> int:
     left = [each.prompt_length - (each.num_cached_tokens or 0) for each in running if each.is_prefilling]
     num_decoding, num_prefilling = len(running) - len(left), len(left) + num_waiting
     return pacer.budget(num_decoding, num_prefilling, is_short=min(left, default=0) <= SHORT_PROMPT_TOKENS)
+
+
+def _only_decodes(scheduler: Scheduler) -> bool:
+    """Whether no sequence prefills, and none waits: the usual step, which has nothing to decide."""
+    return not scheduler.admission and not any(each.is_prefilling for each in scheduler.running)
 
 
 def _is_urgent(scheduler: Scheduler) -> bool:
