@@ -78,7 +78,7 @@ def test_a_folder_that_was_removed_is_a_sentence(arguments: tuple[str, ...], tmp
             "The settings file {}/closed/x.toml cannot be read: Permission",
             marks=pytest.mark.slow,
         ),
-        ("closed", {}, 1, "onward: The current folder may not be entered by this user: change to another one."),
+        ("closed", {}, 1, "onward: This user may not enter the current folder: change to another one."),
     ],
 )
 def test_a_folder_that_may_not_be_entered_has_no_settings(

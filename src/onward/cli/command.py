@@ -97,7 +97,8 @@ def session_command(
 
 
 def command_context(command: click.Command, path: str, **more: Any) -> click.Context:
-    """Return a context with the names of --help that commands have: click keeps the option that it makes first."""
+    """Return a context whose --help has the same names as that of commands: click caches the first option that it
+    makes."""
     return click.Context(command, info_name=path, help_option_names=CONTEXT["help_option_names"], **more)
 
 

@@ -1,4 +1,4 @@
-"""Values that a shell offers for flags and arguments: model names, words, and files after an @."""
+"""Values that a shell completes for flags and arguments: model names, words, and files after an @."""
 
 from __future__ import annotations
 

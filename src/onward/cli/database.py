@@ -58,7 +58,7 @@ def read_log(given: dict[str, Any]) -> Iterator[LoggedRequest]:
 
 @contextmanager
 def open_named(given: dict[str, Any], *, creates: bool = False) -> Iterator[Store]:
-    """Open the database of a command. Raises SetupError, also while it is open, where it cannot be used."""
+    """Open the database of a command. Raises SetupError if it cannot be used, also while the context lasts."""
     from onward.compose.team import open_database
     from onward.service.store import DatabaseAway
 

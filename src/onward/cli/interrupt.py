@@ -34,7 +34,7 @@ _ignored = 0
 
 
 def install_handler() -> None:
-    """End the process on SIGINT as soon as Python code runs on the main thread, on which this is to be called.
+    """End the process on SIGINT as soon as Python code runs on the main thread. Call this on the main thread.
 
     Opens no descriptor, so it may be called while standard streams are closed.
     """
@@ -44,7 +44,7 @@ def install_handler() -> None:
 
 
 def exit_on_interrupt() -> None:
-    """End the process at once on SIGINT. To be called on the main thread.
+    """End the process at once on SIGINT. Call this on the main thread.
 
     A Python signal handler has to wait while native code runs on the main thread, such as the compilation of a model.
     A second thread does not: a signal wakes it through a pipe.
@@ -111,7 +111,7 @@ def run(main: "Coroutine[Any, Any, T]") -> "T":
 
 
 def keep_line() -> None:
-    """Leave the terminal's current line as it is from now on: it contains output, not progress."""
+    """Never erase the terminal's current line from now on: it contains output, not progress."""
     global _exit_output
     _exit_output = b"\n"
 

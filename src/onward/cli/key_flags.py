@@ -1,4 +1,4 @@
-"""The flags by which `onward key` sets what a key may do, and what they mean."""
+"""The flags of `onward key` that set what a key may do, and how their values are parsed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onward import values
 from onward.service.limits import Limits
 
 ANY = "any"
-"""The word for a limit that is none."""
+"""The word for no limit."""
 COUNTS = {
     "requests_per_minute": "Requests per minute.",
     "tokens_per_minute": "Tokens of prompts and completions per minute.",
@@ -93,7 +93,7 @@ def limits_of(given: dict[str, Any]) -> Limits:
 
 
 def rights_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what flags set besides limits."""
+    """Return what flags set other than limits."""
     found: dict[str, Any] = {}
     if models := given["allow_model"]:
         found["models"] = None if ANY in models else frozenset(models)
@@ -117,7 +117,7 @@ def limit_flags() -> list[click.Parameter]:
         for names, kind, metavar in kinds
         for name, help in names.items()
     ]
-    models = f"A model that the key may use, and no others. Repeatable. {ANY}: all models."
+    models = f"The only model that the key may use; repeat the flag for several. {ANY}: all models."
     expires = "When the key expires: a date (UTC), a duration from now such as 30d, or never."
     priority = (
         "How many times the share of a key with 1 this one has, while both want more than the server computes at a "
@@ -131,6 +131,6 @@ def limit_flags() -> list[click.Parameter]:
         click.Option(
             ["--log-requests/--no-log-requests"],
             default=None,
-            help="Whether the log of requests, if the server has one, has those of this key.  [default: it has]",
+            help="Whether the log of requests, if the server has one, includes those of this key.  [default: it does]",
         ),
     ]

@@ -15,14 +15,14 @@ def main() -> None:
     install_handler()
     os.environ.setdefault(
         "OPENBLAS_NUM_THREADS", "1"
-    )  # numpy's, whose threads nothing uses: they take start and memory
+    )  # numpy's BLAS threads, which nothing uses: they cost start time and memory
     import threading
 
     from onward.stdio import escape_what_cannot_be_encoded, replace_closed_streams
 
     escape_what_cannot_be_encoded()
     threading.excepthook = _report_thread_error
-    replace_closed_streams()  # before anything opens a file or a pipe, which would take their descriptors
+    replace_closed_streams()  # before anything opens a file or a pipe, which would get their descriptors
     try:
         exit_on_interrupt()
         from onward.cli.root import root
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _report_thread_error(error: "threading.ExceptHookArgs") -> None:
-    """Print what ended a thread: a sentence if it was the lack of memory, else the traceback."""
+    """Print what ended a thread: a sentence if memory was exhausted, else the traceback."""
     import threading
 
     from onward.cli.output.errors import NO_MEMORY, lacks_memory

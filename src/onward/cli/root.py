@@ -38,7 +38,7 @@ COMMANDS = {
 }
 """Name → (module that defines its `command`, line in the help)."""
 HIDDEN = {"@completion": COMMANDS["completion"][0], "@manpages": "onward.cli.commands.manpages"}
-"""Names that OpenAI's command line has for whoever packages it → module."""
+"""Names that OpenAI's command line has for packagers → module."""
 
 
 class LazyGroup(click.Group):
@@ -87,14 +87,14 @@ class LazyGroup(click.Group):
 
 
 def _check_folder() -> None:
-    """Raise SetupError in a folder that was removed, or that the user may not enter: names of files mean nothing there,
+    """Raise SetupError in a folder that was removed, or that the user may not enter: relative paths mean nothing there,
     and libraries that look for files in it fail, or end the process."""
     try:
         os.getcwd()  # noqa: PTH109 - a Path asks nobody
     except FileNotFoundError:
         raise SetupError("The current folder no longer exists: change to another one.") from None
     if not os.access(".", os.X_OK):
-        raise SetupError("The current folder may not be entered by this user: change to another one.")
+        raise SetupError("This user may not enter the current folder: change to another one.")
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

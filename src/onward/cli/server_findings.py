@@ -1,4 +1,4 @@
-"""What an operator asks of a running server first, by its public routes: what `onward doctor --server URL` prints."""
+"""What an operator first asks a running server, over its public routes: what `onward doctor --server URL` prints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CERTIFICATE_DAYS = 14
 LATEST = 253_402_300_799.0
 """The last second of the year 9999: a server may state anything."""
 MANY = 0.8
-"""Fraction of a limit from which on its use is reported."""
+"""Usage above this fraction of a limit is reported."""
 NEEDS_KEY = "Pass --api-key, or set OPENAI_API_KEY; with a database, that of an admin key."
 _STATES: dict[str, State] = {"ready": "good", "recovering": "note", "draining": "note"}
 
@@ -60,7 +60,7 @@ class Scrape:
 
 
 def server_findings(url: str, key: str | None, transport: httpx2.BaseTransport | None = None) -> Iterator[Finding]:
-    """Ask the server at `url`, with or without /v1, and yield what it says. A server that does not answer is the only
+    """Query the server at `url`, with or without /v1, and yield findings. A server that does not answer is the only
     finding. Blocks."""
     root = url.rstrip("/").removesuffix("/v1")
     headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -129,7 +129,7 @@ def _clock(live: httpx2.Response, before: float) -> Finding:
 
 
 def _certificate(client: httpx2.Client) -> Iterator[Finding]:
-    """Look when the server's own certificate expires."""
+    """Report when the server's own certificate expires."""
     if client.base_url.scheme != "https":
         return
     with client.stream("GET", "/live") as answer:
@@ -142,7 +142,7 @@ def _certificate(client: httpx2.Client) -> Iterator[Finding]:
 
 
 def _expiry(subject: str, expires: float) -> Finding:
-    """Return what to say of a certificate that expires at a Unix time."""
+    """Return the finding about a certificate that expires at a Unix time."""
     expires = min(max(0.0, expires), LATEST)
     left, date = expires - time.time(), time.strftime("%Y-%m-%d", time.gmtime(expires))
     if left <= 0:
@@ -218,7 +218,7 @@ def _database(metrics: Scrape) -> Finding:
 
 
 def _queues(metrics: Scrape) -> Iterator[Finding]:
-    """Report what runs and waits, and how full the KV cache is."""
+    """Report how many requests run and wait, and how full the KV cache is."""
     waiting = metrics.by_label("onward_engine_waiting", "model")
     running = metrics.by_label("onward_engine_running", "model")
     blocks = metrics.by_label("onward_kv_blocks", "model")
@@ -248,7 +248,7 @@ def _recoveries(metrics: Scrape) -> Iterator[Finding]:
 
 
 def _duration(seconds: float) -> str:
-    """Return a length of time as a person says it, such as `3 days`."""
+    """Return a duration in words, such as `3 days`."""
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= 2 * length:
             return str(pluralize(int(seconds / length), unit))

@@ -90,15 +90,15 @@ def _base_url(params: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[st
     for value, origin in sources:
         if value:
             if not value.lower().startswith(("http://", "https://")):
-                shown = value.rpartition("@")[2]  # what is before it may be a password
+                shown = value.rpartition("@")[2]  # the part before it may be a password
                 raise click.UsageError(f'{origin} "{shown}" is missing a scheme (expected http:// or https://)')
             return value.rstrip("/"), origin
     return None, "default"
 
 
 def _header_value(given: Mapping[str, str | None]) -> str | None:
-    """Return the first text that is not empty, stripped; they are by the flag or variable that states them. Raises
-    UsageError, which does not show the text, for characters that a header cannot carry."""
+    """Return the first text that is not empty, stripped; keys are the flags or variables that the texts come from.
+    Raises UsageError, which does not show the text, for characters that a header cannot carry."""
     for origin, text in given.items():
         if text := (text or "").strip():
             if not (text.isascii() and text.isprintable()):
@@ -118,8 +118,8 @@ def _custom_headers(lines: str) -> dict[str, str]:
 
 
 def announce(resolved: Resolved) -> None:
-    """Print one line on stderr, also where it is not a terminal, and once per command: what onward.toml of the current
-    folder, which nobody named, was used for."""
+    """Print one line on stderr, also where it is not a terminal, and once per command: what the onward.toml of the
+    current folder, which no flag or variable named, was used for."""
     line = resolved.announcement
     context = click.get_current_context(silent=True)
     if line is None or (context is not None and context.meta.get(_ANNOUNCED)):

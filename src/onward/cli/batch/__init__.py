@@ -1,1 +1,1 @@
-"""Runs a file of requests; lines that have a result keep it from run to run."""
+"""Runs a file of requests; a line that has a result is not run again."""

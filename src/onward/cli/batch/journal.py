@@ -120,7 +120,7 @@ class BatchJournal:
             raise SetupError(f"{self.path} cannot be written: {problem.strerror}{wanted}.") from None
 
     def _bytes_left(self, complete_bytes: int, line_bytes: int) -> float:
-        """Return about how many bytes the lines take that are not in the file yet, of which one is known."""
+        """Estimate the bytes of the lines that are not in the file yet, from the size of one of them."""
         mean = complete_bytes / len(self.digests) if self.digests else line_bytes
         return line_bytes + mean * max(0, self._num_expected - len(self.digests) - 1)
 

@@ -21,7 +21,7 @@ from onward.errors import SetupError
 
 URLS = ("/v1/completions", "/completions")
 MAX_LINE_BYTES = 64_000_000
-"""Of a request; no server takes larger ones."""
+"""Of one request; no server accepts larger ones."""
 
 
 @dataclass(frozen=True, slots=True)

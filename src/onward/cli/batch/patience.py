@@ -15,10 +15,10 @@ FULL_QUEUE_DELAY_SECONDS = 0.2
 BUSY_STATUSES = (429, 502, 503)
 """Statuses of a server that is overloaded or temporarily down; they say nothing about the request."""
 MAX_SILENCE_SECONDS = 600.0
-"""The run ends if a busy or lost server completes nothing for this long; one completion may take as long."""
+"""The run ends if a busy or lost server completes nothing for this long; a single completion may take that long."""
 MAX_LOST = 2
-"""A request is given up when its connection was lost this many times, by a server that answered in between. Each time
-it was sent as often as the source retries."""
+"""A request is given up after its connection was lost this many times although the server answered in between. Each
+time it was sent as often as the source retries."""
 RECONNECT_SECONDS = 2.0
 """How long a request waits for a server that has completed something of this run and can no longer be reached."""
 
@@ -39,7 +39,7 @@ class Patience:
         self._has_waited = False
 
     def finished(self) -> None:
-        """A request is finished: the server does something."""
+        """Note that a request has finished: the server is making progress."""
         self._last_finished, self._has_finished = time.monotonic(), True
 
     async def complete(self, send: Callable[[], Awaitable[Document]]) -> Document:
@@ -74,7 +74,7 @@ class Patience:
             self._num_running -= 1
 
     async def _server_answers(self) -> bool:
-        """Return whether the server answers another request than one whose connection was lost."""
+        """Return whether the server answers a request other than the one whose connection was lost."""
         answers = getattr(self._source, "answers", None)
         return answers is not None and await answers()
 

@@ -42,7 +42,7 @@ class Counts:
 
 
 class BatchProgress:
-    """A progress bar on stderr while it is open, if stderr is a terminal whose lines can be written anew."""
+    """A progress bar on stderr while it is open, if stderr is a terminal whose lines can be rewritten."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts

@@ -28,7 +28,7 @@ POLL_SECONDS = 1.0
 
 
 class FileAnswer(msgspec.Struct):
-    """What a server's `/files` has."""
+    """An answer of a server's `/files`."""
 
     id: str
     bytes: int
@@ -50,7 +50,7 @@ class _Faults(msgspec.Struct):
 
 
 class BatchAnswer(msgspec.Struct):
-    """What a server's `/batches/ID` has."""
+    """An answer of a server's `/batches/ID`."""
 
     id: str
     status: str
@@ -61,13 +61,13 @@ class BatchAnswer(msgspec.Struct):
 
 
 class BatchListAnswer(msgspec.Struct):
-    """What a server's `/batches` has."""
+    """An answer of a server's `/batches`."""
 
     data: list[BatchAnswer]
 
 
 class _Counted:
-    """A file that counts what was read of it."""
+    """A file that counts the bytes read from it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -92,11 +92,11 @@ class BatchServer(HttpSource):
     def of(cls, connection: ServerConnection) -> BatchServer:
         """Raises SetupError without a server."""
         if connection.base_url is None:
-            raise SetupError("A server works on such batches: name one with --base-url, or use `onward batch run`.")
+            raise SetupError("Such batches run on a server: name one with --base-url, or use `onward batch run`.")
         return cls(connection)
 
     async def upload(self, path: Path) -> str:
-        """Send a file, and return its id. A terminal shows what of it was sent."""
+        """Send a file, and return its id. On a terminal, show how much of it was sent."""
         url, size = self._base + "/files", path.stat().st_size
         with path.open("rb") as file:
             counted = _Counted(file)
@@ -126,7 +126,7 @@ class BatchServer(HttpSource):
         return await self.request("POST", f"/batches/{batch_id}/cancel", BatchAnswer)
 
     async def wait(self, batch_id: str) -> dict[str, Any]:
-        """Return a batch when it has ended. A terminal shows how many of its lines are finished."""
+        """Wait until a batch has ended, and return it. On a terminal, show how many of its lines are finished."""
         shown, started = await self.batch(batch_id), time.monotonic()
         first = _finished(shown)
         with _line(lambda width: _progress(shown, first, time.monotonic() - started, width)):
@@ -136,7 +136,7 @@ class BatchServer(HttpSource):
         return shown
 
     async def download(self, file_id: str, path: Path) -> int:
-        """Write a file of the server to a new one, all or nothing; return its number of lines. Raises SetupError."""
+        """Download a file of the server to a new one, all or nothing; return its number of lines. Raises SetupError."""
         if path.exists():
             raise SetupError(f"The file {path} exists: remove it, or choose another name.")
         partial, num_lines, num_bytes, size = path.with_name(path.name + ".partial"), 0, 0, 0
@@ -181,13 +181,13 @@ def _finished(batch: dict[str, Any]) -> int:
 
 
 def _of_bytes(done: int, total: int, word: str, width: int) -> str:
-    """Return a bar of a file that is sent or received; `total` is 0 where its size is not known."""
+    """Return a progress bar for a file that is sent or received; `total` is 0 where its size is not known."""
     of = f" of {bytes_in_words(total)}" if total else ""
     return with_bar("", done, total, f"{bytes_in_words(done)}{of}{word}", width)
 
 
 def _progress(batch: dict[str, Any], first: int, seconds: float, width: int) -> str:
-    """Return a bar of the lines that are finished, and the time left by those that were finished while it was shown."""
+    """Return a bar of the finished lines, and the time left at the rate of those that finished while it was shown."""
     total, finished = int(batch["request_counts"]["total"]), _finished(batch)
     if not total:
         return str(batch["status"])

@@ -175,7 +175,7 @@ class _Run:
             await self._one(line)
 
     async def _one(self, line: Line) -> None:
-        if line.body.get("stream"):  # nothing is sent: it says nothing of the server
+        if line.body.get("stream"):  # nothing was sent, so this says nothing about the server
             problem = InvalidRequest("A batch cannot stream: remove `stream`.", param="stream")
             self._reject(line, _rejected(line, problem))
             return
@@ -201,7 +201,8 @@ class _Run:
         self._patience.finished()
 
     def _report_unknown_model(self, line: Line, problem: RemoteError) -> None:
-        """Say, once, which models the server has. Raises the problem where no line would fare better."""
+        """Report, once, which models the server has. Raises the problem if every other line would fail in the same
+        way."""
         if self._batch.model is not None:
             raise problem
         if not self._has_reported_model:
@@ -226,7 +227,7 @@ def _is_temporary(problem: RemoteError) -> bool:
 
 
 def _completed(line: Line, document: Document) -> bytes:
-    """Return the line of a request that was completed, with the seed of its sampling as far as it is known."""
+    """Return the line of a request that was completed, with the seed it was sampled with, if known."""
     seed = line.body.get("seed") if document.seed is None else document.seed
     ids = record_id(line.digest), document.request_id or request_id()
     return answered(*ids, encoded(line.custom_id), 200, document.raw.encode(), seed if isinstance(seed, int) else None)

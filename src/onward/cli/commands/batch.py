@@ -1,5 +1,5 @@
 """`onward batch run IN.jsonl -o OUT.jsonl`: runs a file of requests; a later run continues where it stopped. The other
-commands leave files to a server."""
+commands have a server run it."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def run(session: Session, source: Path, output: Path, errors: Path | None, concu
         raise click.exceptions.Exit(1)
 
 
-SUBMIT_HELP = """Send IN to a server, which works on it by itself, and show the batch.
+SUBMIT_HELP = """Send IN to a server, which runs it on its own, and show the batch.
 
 The file is in OpenAI's batch format, here with `method` and `url` in each line, and one model for all lines. The server
-needs a database (`onward serve --data-dir`). --wait stays until the batch has ended; Ctrl-C leaves the batch alone.
+needs a database (`onward serve --data-dir`). --wait waits until the batch has ended; Ctrl-C does not cancel the batch.
 """
-STATUS_HELP = "Show a batch of a server, or all of them. --wait stays until it has ended."
+STATUS_HELP = "Show a batch of a server, or all of them. --wait waits until it has ended."
 DOWNLOAD_HELP = """Write the results of a batch that has ended to OUT, and its other lines to the errors file.
 
 The exit code is 1 if there are others.
@@ -218,7 +218,7 @@ command = CommandGroup(
             [Argument("batch", "The id of a batch.", metavar="[BATCH]", required=False), _WAIT],
         ),
         "cancel": session_command(
-            "cancel", cancel, "Cancel a batch of a server. What is finished of it is kept.", [_BATCH]
+            "cancel", cancel, "Cancel a batch of a server. Lines that are finished keep their results.", [_BATCH]
         ),
         "download": session_command(
             "download",
@@ -238,6 +238,6 @@ command = CommandGroup(
             has_results=False,
         ),
     },
-    help="Run a file of requests, here or by a server.",
+    help="Run a file of requests, here or on a server.",
     context_settings=CONTEXT,
 )  # fmt: skip

@@ -88,7 +88,7 @@ def add_node(session: Session, address: str, num_cpus: int | None, num_gpus: int
     from onward.engines.cluster.local_ray import join
 
     join(address, {"num_cpus": num_cpus, "num_gpus": num_gpus})
-    _say(f"This machine is a node of the cluster at {address} now. `ray stop` takes it out.")
+    _say(f"This machine is now a node of the cluster at {address}. `ray stop` removes it.")
 
 
 def write_config(
@@ -116,7 +116,7 @@ def _models(config: str | None, model: tuple[str, ...], replicas: int | None) ->
 
 
 def _described(found: dict[str, Any]) -> str:
-    """Return the state of a cluster for people."""
+    """Return the state of a cluster as text."""
     models = [[each["id"], each["status"], each["replicas"], each["detail"]] for each in found["models"]]
     nodes = [
         [
@@ -144,7 +144,7 @@ def _config_argument() -> Argument:
 
 def _model_options() -> list[click.Option]:
     return [
-        click.Option(["--model"], multiple=True, metavar="NAME_OR_PATH", help="Model to serve, in place of a file. "
+        click.Option(["--model"], multiple=True, metavar="NAME_OR_PATH", help="Model to serve, instead of a file. "
                      "Repeatable."),
         click.Option(["--replicas"], type=click.IntRange(1), help="Replicas of each --model. Default: 1."),
     ]  # fmt: skip
@@ -162,13 +162,13 @@ def _address_option(help: str, default: str | None = "auto") -> click.Option:
     return click.Option(["--address"], metavar="HOST:PORT", default=default, help=help)
 
 
-HERE = "Of the Ray cluster; by default the one that this machine is a node of."
+HERE = "Address of the Ray cluster; by default the one that this machine is a node of."
 _COMMANDS = [
     session_command(
         "up", up,
-        "Have a cluster serve models: start Ray on this machine, unless it runs, and as many replicas as CLUSTER.TOML "
-        "says. Run it again after a change of the file: replicas are replaced one after the other, and running "
-        "streams end where they are. A model that the cluster serves besides is only removed if you say so.",
+        "Serve models from a cluster: start Ray on this machine, unless it is running, and as many replicas as "
+        "CLUSTER.TOML says. Run it again after changing the file: replicas are replaced one by one, and running "
+        "streams finish on the old ones. Other models that the cluster serves are removed only if you say so.",
         [
             _config_argument(), *_model_options(),
             _address_option(HERE, None),
@@ -186,7 +186,7 @@ _COMMANDS = [
                     can_connect=False),
     session_command(
         "down", down,
-        "Stop serving: remove the models after their streams have ended, and stop the Ray that `up` has started here.",
+        "Stop serving: remove the models after their streams have ended, and stop Ray if `up` started it here.",
         [_address_option(HERE),
          click.Option(["--keep-ray"], is_flag=True, help="Leave Ray running.")],
         has_results=False, can_connect=False,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MIN_FREE_MEMORY_BYTES = 1_000_000_000
 MIN_FREE_DISK_BYTES = 1_000_000_000
 MAX_DRAFT_SHARE = 0.5
-"""Of a model's size, above which one that drafts for it seldom saves time."""
+"""A draft model larger than this fraction of its model's size seldom saves time."""
 LOW_DISK_ADVICE = "Larger models will not fit."
 _INSTRUCTIONS = (
     ("amx_bf16", "AMX: fastest"),
@@ -146,7 +146,7 @@ def _prefix_cache(folder: Path, max_bytes: int) -> Finding:
     words = f"{folder}, {pluralize(count, 'block')}, {bytes_in_words(size)} of {bytes_in_words(max_bytes)}"
     free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
-        return Finding("Prefix cache", "note", words, "Nothing can be written there: it is only read.")
+        return Finding("Prefix cache", "note", words, "It is not writable: blocks are read, and none are written.")
     if free < MIN_FREE_DISK_BYTES:
         return Finding("Prefix cache", "note", words, f"Nothing is written: only {bytes_in_words(free)} are free.")
     return Finding("Prefix cache", "good", words)
@@ -215,7 +215,8 @@ def _count(number: int) -> str:
 
 
 def _configured(name: str, cache_dir: Path) -> Finding:
-    """Say what to expect of a model that the settings name: its files, and what a token uses of experts."""
+    """Report what to expect of a model that the settings name: the size of its files, and the parameters that a token
+    uses."""
     from onward.models.resolve import resolve
 
     try:
@@ -238,7 +239,7 @@ def _configured(name: str, cache_dir: Path) -> Finding:
 
 
 def _adapter(name: str, word: str, cache_dir: Path) -> Finding:
-    """Say whether an adapter that the settings name fits its base."""
+    """Report whether an adapter that the settings name fits its base."""
     from onward.models.resolve import resolve
 
     try:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NUM_RANDOM_BYTES = 24
 _FORGOTTEN = ("log_requests", "prefix_cache_dir")
-"""The settings that say where more is known of keys than in the database."""
+"""The settings that name other places where data about keys is kept."""
 
 
 def new(name: str | None, file: Path | None, admin: bool, **given: Any) -> None:
@@ -83,7 +83,7 @@ def rotate(name: str, overlap: int, file: Path | None, **given: Any) -> None:
 
 
 def revoke(name: str, **given: Any) -> None:
-    """Refuse a key within a second. What it has used stays known."""
+    """Revoke a key; servers refuse it within a second. Its usage is kept."""
     from onward.service.keys import revoke_key
 
     with _store(given) as store, store.begin() as connection:
@@ -91,8 +91,8 @@ def revoke(name: str, **given: Any) -> None:
 
 
 def forget(name: str, yes: bool, **given: Any) -> None:
-    """Delete a key and all that is known of it. The prefix cache on the disk is removed altogether: nothing in it
-    says whose prompts they were."""
+    """Delete a key and all data about it. The whole prefix cache on the disk is removed, which does not record whose
+    prompts it holds."""
     from onward.compose.engine import forget_prefixes
     from onward.compose.team import logged_folder
     from onward.service.keys import forget_key, require_key
@@ -145,7 +145,7 @@ def show(session: Session, name: str, **given: Any) -> None:
 
 
 def audit(session: Session, name: str | None, **given: Any) -> None:
-    """Show who did what to keys and models, the oldest first."""
+    """Show who did what to keys and models, oldest first."""
     from onward.service.keys import read_audit
 
     with _store(given) as store, store.read() as connection:
@@ -297,10 +297,8 @@ def _commands() -> dict[str, click.Command]:
         "rotate": _command(
             "rotate", rotate, "Print another secret of a key; both work for a while.", one, overlap, _FILE, *where
         ),
-        "revoke": _command("revoke", revoke, "Refuse a key from now on. What it used stays known.", one, *where),
-        "forget": _command(
-            "forget", forget, "Delete a key and everything that is known of it.", one, yes, *folders, *where
-        ),
+        "revoke": _command("revoke", revoke, "Revoke a key. Its usage is kept.", one, *where),
+        "forget": _command("forget", forget, "Delete a key and all data about it.", one, yes, *folders, *where),
         "audit": session_command(
             "audit",
             audit,

@@ -1,4 +1,4 @@
-"""`onward @manpages`: the manual page, as OpenAI's command line writes its own, for whoever packages Onward."""
+"""`onward @manpages`: the manual page, as OpenAI's command line writes its own, for packagers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Return text as roff prints it, unchanged, at any place of a line."""
+    """Escape text so that roff prints it unchanged, anywhere in a line."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     return "\\&" + escaped if escaped.startswith((".", "'")) else escaped
 

@@ -85,7 +85,7 @@ def _differences(model: ResolvedModel, other: str, cache_dir: Path) -> list[str]
 
 
 def _draft_of(name: str) -> str | None:
-    """Return what drafts for a model of the settings, as they call it. Raises SetupError."""
+    """Return what drafts for a model of the settings, as they name it. Raises SetupError."""
     from onward.compose.drafts import draft_words
     from onward.settings import resolve
 
@@ -126,7 +126,7 @@ def _described(shown: dict[str, Any]) -> str:
 
 
 def _remote(session: Session, name: str | None = None) -> dict[str, Any]:
-    """Return what the server says of one of its models, or the list of all."""
+    """Return what the server says about one of its models, or the list of all."""
     from onward.cli.source.http import HttpSource, ListedModels, ShownModel
 
     async def fetch() -> dict[str, Any]:

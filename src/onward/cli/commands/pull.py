@@ -1,4 +1,5 @@
-"""`onward pull`, also `onward models pull`, and `models search` and `rm`: what one word or a hub's name fetches."""
+"""`onward pull`, also `onward models pull`, and `models search` and `rm`: downloading models by one word, or by a name
+on the hub."""
 
 from __future__ import annotations
 
@@ -119,7 +120,7 @@ def pull_model(session: Session, name: str, accept_licence: bool) -> None:
 
 
 def entry_of(model: ResolvedModel) -> dict[str, Any]:
-    """Return what is listed of a model on this machine."""
+    """Return the entry of a model on this machine in the list."""
     owned_by = owner(model.id) if model.source == "hub" else OWNER
     common = {"id": model.id, "object": "model", "created": model.created, "owned_by": owned_by}
     adapter = {} if model.adapter is None else {"adapter": str(model.adapter)}
@@ -127,7 +128,7 @@ def entry_of(model: ResolvedModel) -> dict[str, Any]:
 
 
 def _asked(title: str, terms: str) -> bool:
-    """Ask whoever sits at the terminal; False where nobody does."""
+    """Ask the user at the terminal; False without a terminal."""
     if not sys.stdin.isatty() or not sys.stderr.isatty():
         return False
     return click.confirm(f"{title} comes under its own terms: {terms}\nDo you accept them?", err=True)

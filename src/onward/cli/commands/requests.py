@@ -1,4 +1,4 @@
-"""`onward requests list|show|replay`: what a server's log of requests has."""
+"""`onward requests list|show|replay`: reads a server's log of requests."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def _shown(request: LoggedRequest) -> str:
 
 
 def replay(session: Session, id: str, **given: Any) -> None:
-    """Compute a request again, with the seed that was drawn; say whether the answer is the same, exit code 1 if not."""
+    """Compute a request again, with the seed that was drawn; report whether the answer is the same, exit code 1 if
+    not."""
     from onward.cli.source.open import open_source
     from onward.cli.verify.files import logged
     from onward.cli.verify.run import NotComputed, recompute

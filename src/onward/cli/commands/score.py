@@ -74,7 +74,7 @@ def score(
 
 
 class _Asked:
-    """What the flags say of every run. Knows how to score texts with one model and to show the progress."""
+    """The flags that hold for each run. Scores texts with one model, and shows the progress."""
 
     def __init__(self, session: Session, top: int, window: int | None, overlap: int) -> None:
         self.session = session
@@ -100,7 +100,7 @@ class _Asked:
             run(score_texts(source, texts, options, write_and_count))
 
     def _model(self, name: str | None) -> tuple[str | None, dict[str, str]]:
-        """Return the model and the settings that `MODEL@exact` names; a server's models are named as they are."""
+        """Return the model and the settings that `MODEL@exact` names; a server's models keep their names."""
         if self.session.connection.base_url is not None:
             if not name:
                 raise click.UsageError('Required flag "model" not set: name one of the models of the server.')
@@ -243,7 +243,7 @@ def _warn_of_dropped(totals: Any) -> None:
 
 
 def _shown_comparison(document: dict[str, Any]) -> str:
-    """Return a comparison for people."""
+    """Return a comparison as text."""
     style = style_of(sys.stdout)
     rows = [[each["name"], f"{each['num_tokens']:,}", f"{each['bits_per_byte']:.5f}"] for each in document["models"]]
     lines = [table(("model", "tokens", "bits per byte"), rows), ""]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def run(resolved: Resolved) -> None:
     from onward.residency import collect_later
 
-    collect_later()  # until `serve` has what it keeps
+    collect_later()  # until `serve` has frozen what it keeps
     from onward.compose import compose
     from onward.compose.spare import spare_process
 

@@ -1,4 +1,4 @@
-"""`onward verify FILE…`: computes saved answers again, and says which have the same bytes."""
+"""`onward verify FILE…`: computes saved answers again, and reports which have the same bytes."""
 
 from __future__ import annotations
 

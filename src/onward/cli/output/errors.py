@@ -1,4 +1,4 @@
-"""Errors for people: what happened, what to do next, and one exit code per kind (DOCUMENTED)."""
+"""Errors as sentences: what happened, what to do next, and one exit code per kind (DOCUMENTED)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DOCUMENTED = (
     (CONNECTION, "no connection, or the connection was lost"),
     (REQUEST, "the request was rejected: HTTP 4xx, an unknown model"),
     (SERVER, "the server failed: HTTP 5xx"),
-    (NOT_KNOWN, "`verify`: no answer differs, but of some it cannot be known"),
+    (NOT_KNOWN, "`verify`: no answer differs, but some could not be checked"),
     (INTERRUPTED, "Ctrl-C; running requests are cancelled"),
 )
 
@@ -70,8 +70,8 @@ def report_output_errors() -> Iterator[None]:
 
 
 def lacks_memory(problem: BaseException | None) -> bool:
-    """Return whether this, or what it followed from, is how Python or a library says that there is no memory: for
-    objects, for a thread, to map a file, or for the exception itself (CPython's SystemError)."""
+    """Return whether this error, or one that it was raised from, is how Python or a library reports that there is no
+    memory: for objects, for a thread, to map a file, or for the exception itself (CPython's SystemError)."""
     words = (
         "can't start new thread",
         "cannot allocate memory",

@@ -21,7 +21,7 @@ class Finding:
     advice: str = ""
 
     def as_object(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the finding as a JSON object."""
         return {"subject": self.subject, "state": self.state, "words": self.words, "advice": self.advice or None}
 
 

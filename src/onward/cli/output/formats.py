@@ -1,4 +1,4 @@
-"""Results as text, in each output format: documents for programs, and tables for people."""
+"""Results as text, in each output format: documents for programs, tables for terminals."""
 
 from __future__ import annotations
 
@@ -168,6 +168,6 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def text_cell(text: str | None) -> str:
-    """Return the text of a cell of CSV, which no spreadsheet computes."""
+    """Return the text of a CSV cell so that no spreadsheet takes it for a formula."""
     text = text or ""
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text

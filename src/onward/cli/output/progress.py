@@ -52,8 +52,8 @@ class ProgressLine:
 
 
 def with_bar(before: str, done: int, total: int, after: str, width: int) -> str:
-    """Return a line with a bar, filled as far as `done` of `total`, between two texts, one of which may be empty. It
-    takes what they leave of the width; without room there is none."""
+    """Return a line with a bar, filled to `done` of `total`, between two texts, one of which may be empty. The bar
+    takes the width that they leave; it is left out if there is no room."""
     room = width - sum(text_width(each) + 1 for each in (before, after) if each)
     cells = min(MAX_BAR_CELLS, room)
     full = cells * min(done, total) // max(1, total)
@@ -62,12 +62,12 @@ def with_bar(before: str, done: int, total: int, after: str, width: int) -> str:
 
 
 def time_left(done: int, total: int, seconds: float) -> str:
-    """Return `0:01:30 left`, if `done` of `total` took so many seconds; empty before anything is done."""
+    """Return `0:01:30 left`, given that `done` of `total` took this many seconds; empty before anything is done."""
     return f"{timedelta(seconds=round(seconds / done * (total - done)))} left" if done > 0 else ""
 
 
 class _Stages:
-    """The stage that slow work is in, as one line: what it does, how much of that is done, and for how long it runs."""
+    """The current stage of slow work, as one line: what it does, how much of it is done, and how long it has taken."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -101,7 +101,7 @@ def _ignore(stage: str) -> None:
 
 
 def _in_tenths(show: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what passes stages on, but of percentages only the first of each tenth: each becomes a line."""
+    """Return a function that passes stages on, but only the first percentage of each tenth: each becomes a line."""
     tenth = -1
 
     def pass_on(stage: str) -> None:

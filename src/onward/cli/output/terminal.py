@@ -26,7 +26,7 @@ def wants_colour(stream: IO[Any]) -> bool:
 
 
 def can_rewrite(stream: IO[Any]) -> bool:
-    """Return whether lines can be written anew: on a terminal, unless it is a dumb one, such as an editor's shell."""
+    """Return whether lines can be rewritten: on a terminal, unless it is a dumb one, such as an editor's shell."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -89,7 +89,7 @@ def note(text: str, *, keeps_line: bool = False) -> None:
 
 
 def dotted(parts: Iterable[str], stream: IO[Any]) -> str:
-    """Return parts between dots: one line, but on a terminal as many as its width needs, each of whole parts."""
+    """Join parts with dots: one line, but on a terminal as many as its width needs, without breaking a part."""
     width = columns(stream) if stream.isatty() else None
     lines = [""]
     for part in parts:
@@ -150,5 +150,5 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def excerpt(text: str) -> str:
-    """Return the beginning of a text, to name it in a sentence."""
+    """Return the beginning of a text, for use in a sentence."""
     return visible(text if len(text) <= MAX_EXCERPT_LENGTH else text[:MAX_EXCERPT_LENGTH] + "…")

@@ -16,7 +16,7 @@ from onward.cli.output.terminal import excerpt, warn
 
 STDIN_NAMES = ("-", "/dev/stdin", "/dev/fd/0")
 POLL_SECONDS = 0.01
-"""How long to wait for data on a pipe that nothing refers to."""
+"""How long to wait for data on a pipe that no value refers to."""
 
 
 class Stdin:

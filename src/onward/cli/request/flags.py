@@ -86,7 +86,7 @@ class RequestFlag:
 
 @cache
 def request_flags() -> tuple[RequestFlag, ...]:
-    """Return every flag, in table order. Links have none: they only matter to JSON editors."""
+    """Return every flag, in table order. Links such as `$schema` have none: they only matter to JSON editors."""
     return tuple(_each_flag(PARAMETERS))
 
 

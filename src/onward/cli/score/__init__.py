@@ -1,1 +1,1 @@
-"""`onward score`: log-probabilities of texts that exist already."""
+"""`onward score`: log-probabilities of given texts."""

@@ -26,7 +26,7 @@ class Options:
     top: int = 0
     window: int | None = None
     overlap: int = 1
-    """How many tokens of the window before are repeated as the context of the next; 1 as in lm-eval."""
+    """How many tokens of the previous window are repeated as the context of the next; 1 as in lm-eval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Score:
     logprob: float = 0.0
     """The sum, added within each window first, as lm-eval adds."""
     dropped_tokens: int = 0
-    """Tokens of the context's beginning that did not fit."""
+    """Tokens at the beginning of the context that did not fit."""
     model: str = ""
     fingerprint: str | None = None
 
@@ -96,8 +96,8 @@ class Scorer:
     async def _sequence(self, text: InputText) -> tuple[list[int], list[bytes | None], int]:
         """Return the tokens that the model sees, their bytes, and the index of the first one to score.
 
-        As lm-eval does: white space at the end of a context belongs to the text, the context's tokens are those that it
-        has alone, and a text without context follows the start token, or else the end token.
+        As lm-eval does: white space at the end of a context belongs to the text, the context is tokenized on its own,
+        and a text without context follows the start token, or else the end token.
         """
         context = (text.context or "").rstrip()
         tokenized = await self._source.tokenize(self._options.model, (text.context or "") + text.text)
@@ -110,7 +110,7 @@ class Scorer:
         needs_prefix = self._facts.adds_start or not first
         if prefix is not None and needs_prefix and tokens[:1] != [prefix]:
             tokens, token_bytes, first = [prefix, *tokens], [b"", *token_bytes], first + 1
-        return tokens, token_bytes, max(1, first)  # nothing comes before the first token of all
+        return tokens, token_bytes, max(1, first)  # nothing precedes the very first token
 
     async def _window(self, score: Score, tokens: list[int], part: ScoringWindow) -> float:
         """Add the scores of one window; return their sum."""
@@ -247,7 +247,7 @@ class Totals:
     num_bytes: int = 0
     logprob: float = 0.0
     dropped: list[str] = field(default_factory=list)
-    """Ids of texts whose context did not fit whole."""
+    """Ids of texts whose whole context did not fit."""
 
     def add(self, record: dict[str, Any]) -> None:
         """Add the record of a text."""

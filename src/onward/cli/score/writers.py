@@ -75,8 +75,8 @@ def csv_rows(record: dict[str, Any]) -> str:
 
 
 class RecordStream:
-    """Writes records to a binary stream as they come, in the form "jsonl" or "csv". `name` is for errors; of
-    `num_expected` records."""
+    """Writes records to a binary stream as they come, in the form "jsonl" or "csv". `name` is for errors;
+    `num_expected` is how many records there will be."""
 
     def __init__(self, form: str, file: BinaryIO, name: str, num_expected: int) -> None:
         self._file, self._name = file, name
@@ -87,7 +87,7 @@ class RecordStream:
             self._put(",".join(COLUMNS).encode() + b"\n")
 
     def write(self, record: dict[str, Any]) -> None:
-        """Write one record. Raises OSError, for a full disk with the size that is needed for the rest."""
+        """Write one record. Raises OSError; for a full disk, it states the space that the rest needs."""
         self._put(csv_rows(record).encode() if self._is_csv else msgspec.json.encode(record) + b"\n")
         self._num_written += 1
 

@@ -1,4 +1,4 @@
-"""The interface of a source, fields of a request in, documents out, and its errors."""
+"""The interface of a source (fields of a request in, documents out), and its errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Source(Protocol):
     """Completes requests. Used from one event loop; the caller closes it."""
 
     name: str
-    """A name for people: a model, or the URL of a server."""
+    """A name for messages: a model, or the URL of a server."""
 
     async def complete(self, fields: dict[str, Any], *, seed: int | None = None) -> Document:
         """Return the whole completion. `seed` is drawn for a request without one. Raises ApiError, RemoteError,
@@ -96,7 +96,7 @@ class RemoteError(OnwardError):
         self.request_id = request_id
         self.retry_in_seconds = retry_in_seconds
         self.suggestion = ""
-        """A suggestion for people, such as a similar model name."""
+        """A suggestion for the user, such as a similar model name."""
         super().__init__(self.message)
 
     @property

@@ -51,7 +51,7 @@ PROBE_SECONDS = 10.0
 MAX_SUGGESTED = 8
 """How many models of a server are listed for a name that it does not have."""
 CANCEL_SECONDS = 2.0
-"""How long a command that ends waits for the server to learn of it."""
+"""How long a command that ends waits until the server has been told to cancel."""
 MAX_SEED_DIGITS = 20
 NO_HEADERS: Mapping[str, str] = {}
 REDACTED = {
@@ -66,19 +66,19 @@ REDACTED = {
 
 
 class ListedModels(msgspec.Struct):
-    """What a server's `/models` has."""
+    """An answer of a server's `/models`."""
 
     data: list[dict[str, Any]]
 
 
 class ShownModel(msgspec.Struct):
-    """What a server's `/models/NAME` has."""
+    """An answer of a server's `/models/NAME`."""
 
     id: str
 
 
 class Tokenized(msgspec.Struct):
-    """What a server's `/tokenize` has."""
+    """An answer of a server's `/tokenize`."""
 
     tokens: list[int]
     token_strs: list[str] | None = None
@@ -86,7 +86,7 @@ class Tokenized(msgspec.Struct):
 
 
 class ReportedTokenizer(msgspec.Struct):
-    """What a server's `/tokenizer_info` has."""
+    """An answer of a server's `/tokenizer_info`."""
 
     model_max_length: int
     eos_token_id: int | None = None
@@ -114,7 +114,7 @@ class HttpSource:
         self._sleep = sleep
         self._quiet = quiet
         self._served: list[str] | None = None
-        """The models of the server, once they were asked for."""
+        """The models of the server, once they have been requested."""
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         try:
             httpx2.URL(connection.base_url)
@@ -191,7 +191,7 @@ class HttpSource:
             waited, attempt = waited + delay, attempt + 1
 
     async def _cancel(self, stream: ChunkStream) -> None:
-        """Let the server stop the work on a stream that nobody will read."""
+        """Have the server cancel a stream that nobody will read."""
         if stream.own_url is not None:
             with suppress(httpx2.HTTPError):
                 await self._client.delete(stream.own_url, timeout=CANCEL_SECONDS)
@@ -278,7 +278,7 @@ class HttpSource:
             await response.aclose()
 
     async def _suggest_model(self, failure: Exception, model: Any) -> None:
-        """Add to the error for a model that the server does not have which one was meant, or which ones there are."""
+        """Add a suggestion to the error for an unknown model: a similar name, or the names that the server has."""
         if not isinstance(failure, RemoteError) or not failure.is_unknown_model or not isinstance(model, str):
             return
         if self._served is None:
@@ -339,7 +339,7 @@ async def _read(response: httpx2.Response) -> bytes:
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
-    """Return what a body begins with that explains an error."""
+    """Return the beginning of a body, as the explanation of an error."""
     body = bytearray()
     with suppress(httpx2.TransportError):
         async for part in response.aiter_bytes():
@@ -351,7 +351,7 @@ async def _beginning(response: httpx2.Response) -> bytes:
 
 
 async def failure_of(response: httpx2.Response, url: str, attempt: int = 0) -> RemoteError:
-    """Return the error that a response is, after `attempt`."""
+    """Return the error for a failed response, after `attempt`."""
     content = await _beginning(response)
     return remote_error(
         response.status_code,

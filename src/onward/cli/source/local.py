@@ -55,7 +55,7 @@ class LocalSource:
                 Services.create(self._backend, self._settings, capture), _Posted(route.path, msgspec.json.encode(named))
             )
         if not captured:
-            raise InvalidRequest("It asks for no completion.")
+            raise InvalidRequest("It does not request a completion.")
         request = structs.replace(captured[0], model=self._named(model), stream=False, include_usage=False, echo=False)
         return await self._complete(request, seed)
 
@@ -111,7 +111,7 @@ class _Record:
 
 
 class _Posted:
-    """Implements `api.routes.Exchange` for a body that was received before: what a handler answers by itself is
+    """Implements `api.routes.Exchange` for a body that was received earlier: responses that a handler sends are
     dropped."""
 
     path_value: str | None = None

@@ -18,7 +18,7 @@ PREFERENCE = "resumable"
 
 
 class ChunkStream:
-    """What is known of a stream: the chunks of its choices so far, and where another connection has to resume."""
+    """The state of a stream: which choices have ended, and where another connection has to resume."""
 
     def __init__(self, url: str, window_seconds: float | None) -> None:
         """`window_seconds`: how long the server keeps the stream after a connection was lost; None: not at all."""
@@ -39,7 +39,7 @@ class ChunkStream:
 
         Raises ConnectionFailed; RemoteError for an error event.
         """
-        response.encoding = "utf-8-sig"  # the standard's, whatever the content type says
+        response.encoding = "utf-8-sig"  # the encoding of the standard, whatever the content type says
         try:
             async for event in httpx2.EventSource(response, MAX_ANSWER_BYTES):
                 self.last_event_id = event.id or self.last_event_id
@@ -117,7 +117,7 @@ def parse_document(text: str, url: str) -> Document:
 
 
 def parse_object(text: str | bytes, url: str, form: type[msgspec.Struct]) -> dict[str, Any]:
-    """Parse a JSON object that has the fields of `form`, or an error. Raises RemoteError if it is another."""
+    """Parse a JSON object that has the fields of `form`, or an error. Raises RemoteError if it is neither."""
     try:
         value = msgspec.json.decode(text)
         if isinstance(value, dict):
@@ -125,7 +125,7 @@ def parse_object(text: str | bytes, url: str, form: type[msgspec.Struct]) -> dic
                 msgspec.convert(value, form)
             return value
     except msgspec.ValidationError as problem:
-        message = f"{without_secrets(url)} sent something else than the Completions API has ({problem})."
+        message = f"{without_secrets(url)} sent something that is not part of the Completions API ({problem})."
         raise RemoteError(502, {"message": message}, url=url) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass

@@ -1,4 +1,4 @@
-"""Connections: time limits, when a request is sent again, and a sentence for each way in which one fails."""
+"""Connections: time limits, when a request is retried, and a sentence for each way in which one fails."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Saved answers, computed again: what is read, how it is compared, and what can be said."""
+"""Saved answers, computed again: reading them, comparing them, and the verdicts."""

@@ -1,4 +1,4 @@
-"""Reads saved requests and answers, whatever kind of file they are in: nobody says which kind it is."""
+"""Reads saved requests and answers, and finds out by itself what kind of file they are in."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ KNOWN = (
 CLIENT_LEFT = 499
 """Status of a request whose client did not wait for its end."""
 EVENTS = (b"data:", b"id:", b"event:", b"retry:", b":")
-"""Beginnings of a stream's lines: a resumable one begins with an id, a comment may keep its connection alive."""
+"""How lines of a stream may begin: those of a resumable stream with an id, and a comment may keep a connection
+alive."""
 _HEAD = re.compile(rb"HTTP/[\d.]+ (\d{3})[^\n]*\n((?:[^\r\n]+\r?\n)*)\r?\n")
 
 
@@ -79,7 +80,7 @@ def read_files(paths: Sequence[Path]) -> Iterator[Saved]:
 
 
 def _kind(path: Path) -> str:
-    """Return what a file is. Raises SetupError for one that is none of those that are read."""
+    """Return the kind of a file. Raises SetupError if it is of none of the kinds that can be read."""
     if path.is_dir():
         return "folder"
     try:
@@ -91,7 +92,7 @@ def _kind(path: Path) -> str:
     value = _decoded(first)
     if not isinstance(value, dict):
         value = _decoded(_content(path))
-    if not isinstance(value, dict):  # a faulty line of many: the first of the others says what they are
+    if not isinstance(value, dict):  # one faulty line of many: the first of the others shows what kind they are
         value = next((each for _, line in _lines(path) if isinstance(each := _decoded(line), dict)), None)
     return _kind_of(path, _checked(path, value))
 
@@ -110,14 +111,14 @@ def _kind_of(path: Path, value: dict[str, Any]) -> str:
     if isinstance(value.get("choices"), list):
         return "answer"
     if "error" in value:
-        raise SetupError(f"{path} is an error instead of an answer: nothing can be computed again.")
+        raise SetupError(f"{path} contains an error instead of an answer: nothing can be computed again.")
     if "prompt" in value or "model" in value:
         return "request"
-    raise SetupError(f"{path} is nothing that can be verified. Known are {KNOWN}.")
+    raise SetupError(f"{path} cannot be verified. Files that can: {KNOWN}.")
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """Return the JSON object that a file is. Raises SetupError."""
+    """Return the JSON object that a file contains. Raises SetupError."""
     return _checked(path, _decoded(_content(path)))
 
 
@@ -127,7 +128,7 @@ def _content(path: Path) -> bytes:
 
 def _checked(path: Path, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise SetupError(f"{path} is not a JSON object, nor lines of them. Known are {KNOWN}.")
+        raise SetupError(f"{path} is neither a JSON object nor lines of them. Files that can be verified: {KNOWN}.")
     return value
 
 
@@ -163,7 +164,7 @@ def answer_of(saved: Saved, answer: dict[str, Any]) -> Saved:
 
 
 def logged(request: LoggedRequest) -> Saved:
-    """Return a request of the log. The log has texts and their ends, without an echoed prompt."""
+    """Return a request of the log. The log has texts and finish reasons, without an echoed prompt."""
     problem = ""
     if not isinstance(request.body, dict):
         problem = "its body was not JSON"
@@ -193,9 +194,9 @@ def _read_batches(inputs: Sequence[Path], outputs: Sequence[Path]) -> Iterator[S
     if not inputs and not outputs:
         return
     if not outputs:
-        raise SetupError(f"{inputs[0]} has the requests of a batch: name the file with its answers, too.")
+        raise SetupError(f"{inputs[0]} has the requests of a batch: name the file with its answers as well.")
     if not inputs:
-        raise SetupError(f"{outputs[0]} has the answers of a batch: name the file with its requests, too.")
+        raise SetupError(f"{outputs[0]} has the answers of a batch: name the file with its requests as well.")
     places: dict[str, tuple[Path, int]] = {}
     yield from _find(inputs, places)
     left = dict.fromkeys(places)
@@ -216,8 +217,9 @@ def _read_batches(inputs: Sequence[Path], outputs: Sequence[Path]) -> Iterator[S
 
 
 def _find(inputs: Sequence[Path], places: dict[str, tuple[Path, int]]) -> Iterator[Saved]:
-    """Fill `places` with the file of each request, and where in it: a batch has hundreds of megabytes. Yield the lines
-    that are none. Raises SetupError for a custom_id in two files: nothing says which request an answer belongs to."""
+    """Fill `places` with the file and offset of each request, since a batch may have hundreds of megabytes. Yield the
+    lines that are not requests. Raises SetupError for a custom_id in two files: nothing tells which request an answer
+    belongs to."""
     for path in dict.fromkeys(inputs):
         offset = 0
         with path.open("rb") as file:
@@ -243,7 +245,7 @@ def _parsed(line: bytes) -> Parsed | Fault:
 
 
 def _request(custom_id: str, path: Path, offset: int) -> Parsed:
-    """Return the request of a custom_id at its place. Raises SetupError if it is there no more."""
+    """Return the request of a custom_id at its place. Raises SetupError if it is no longer there."""
     with path.open("rb") as file:
         file.seek(offset)
         parsed = _parsed(file.readline())
@@ -253,7 +255,7 @@ def _request(custom_id: str, path: Path, offset: int) -> Parsed:
 
 
 def _result(line: bytes) -> _Result | None:
-    """Return a line of output or errors, None for one that is none."""
+    """Return a line of output or errors, None for any other line."""
     try:
         return msgspec.json.decode(line, type=_Result)
     except (ValueError, RecursionError):
@@ -312,7 +314,7 @@ def _read_answer(path: Path, saved: Saved) -> Saved:
         return _folded(saved, data.split(b"\n"))
     value = _decoded(data)
     if not isinstance(value, dict):
-        raise SetupError(f"{path} is not a JSON object, nor a stream of events.")
+        raise SetupError(f"{path} is neither a JSON object nor a stream of events.")
     return answer_of(saved, value)
 
 

@@ -1,4 +1,4 @@
-"""Computes saved answers again, several at a time, and says of each whether it has the same bytes."""
+"""Computes saved answers again, several at a time, and decides for each whether it has the same bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TOO_LATE = "it was written after this run began: verify it again"
 
 
 class NotComputed(Exception):
-    """Why an answer cannot be computed again. `is_reply`: what was asked for it says so."""
+    """Why an answer cannot be computed again. `is_reply`: the server or model that was asked said so."""
 
     def __init__(self, reason: str, *, is_reply: bool = False) -> None:
         super().__init__(reason)
@@ -59,8 +59,8 @@ class NotComputed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class VerifyRun:
-    """Which answers to compute again: `read` yields them. It is called twice, to find out which models they take and
-    to compute them; what it reads may be written meanwhile. `model` computes all of them; None: each its own. `output`
+    """Which answers to compute again: `read` yields them. It is called twice, to find out which models they need and to
+    compute them; its files may be written meanwhile. `model` computes all of them; None: each its own. `output`
     has the verdicts of earlier runs, and gets the new ones."""
 
     session: Session
@@ -93,8 +93,8 @@ def verify(asked: VerifyRun, found: Verification) -> None:
 
 
 class _Look(NamedTuple):
-    """What a first reading finds: how many answers there are, the models that compute those whose verdict is not known,
-    and when the newest was logged."""
+    """The result of a first reading: how many answers there are, the models of those without a verdict, and when the
+    newest was logged."""
 
     total: int
     models: set[str]
@@ -132,7 +132,7 @@ def _pending(asked: VerifyRun, newest_ms: int, reasons: Mapping[str, str], found
     """Read all answers; add those whose verdict is known to `found`, and yield the others.
 
     What was logged after `newest_ms` is left out: a server may log what is asked of it here, which would never end.
-    `reasons` say of each model of the first reading why it cannot be had; "" if it can.
+    `reasons` has, for each model of the first reading, why it is not available; "" if it is.
     """
     total = 0
     for place, saved in enumerate(each for each in asked.read() if each.at_ms <= newest_ms):
@@ -177,20 +177,21 @@ def _progress(found: Verification, seconds: float, width: int) -> str:
 
 
 def why_unknown(saved: Saved, model: str | None) -> str:
-    """Return why nothing can be known of an answer before it is computed, by `model` or its own; "" if it may be."""
+    """Return why an answer cannot be checked, by `model` or its own, before it is computed; "" if it may be
+    possible."""
     if saved.problem:
         return saved.problem
     if not (model or saved.model):
         return "it does not say which model computed it: name one with --model"
     if not saved.fingerprint:
-        return "the answer has no system_fingerprint: what computed it is not known"
+        return "the answer has no system_fingerprint: it is not known what computed it"
     if not promises_bytes(saved.fingerprint):
         return f"another server computed it ({saved.fingerprint}), which does not promise the same bytes"
     return ""
 
 
 class _Verifier:
-    """Says what can be said of answers. Used on one event loop. `source` None: there is nothing to compute."""
+    """Decides the verdicts on answers. Used on one event loop. `source` None: there is nothing to compute."""
 
     def __init__(self, source: Source | None, model: str | None) -> None:
         self._source = source
@@ -243,7 +244,7 @@ def _verdict(saved: Saved, verdict: VerdictKind, **more: Any) -> Verdict:
 
 
 async def recompute(source: Source, saved: Saved, model: str) -> Document:
-    """Return what a saved request has as its answer now. Raises NotComputed, and what ends a run."""
+    """Return the answer that a saved request gets now. Raises NotComputed, and what ends a run."""
     try:
         if saved.route in _OPENAI:
             return await _completed(source, saved, model)
@@ -277,9 +278,9 @@ def is_determined(request: CompletionRequest) -> bool:
 
 
 async def _completed_as(source: Source, saved: Saved, model: str, route: Route | None) -> Document:
-    """Complete a request of another API, which a model in this process does."""
+    """Complete a request of another API, which only a model in this process can do."""
     if route is None:
-        raise NotComputed(f"{saved.route} is no completion")
+        raise NotComputed(f"{saved.route} is not a route for completions")
     if not isinstance(source, AnyApi):
         raise NotComputed(f"it was sent to {saved.route}, which only a model in this process can compute again")
     return await source.complete_as(route, saved.fields, model, seed=saved.seed)

@@ -9,7 +9,7 @@ from typing import Any
 COMPLETIONS = "/v1/completions"
 LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
-"""What of `usage` depends on the request alone: its details say what was cached and drafted."""
+"""The keys of `usage` that depend on the request alone; its details say what was cached and drafted."""
 SHOWN_CHARACTERS = 24
 
 
@@ -20,8 +20,8 @@ class Saved:
 
     `choices` are those of the answer, with the keys that were saved. One without `index` is any of the request's; one
     without a finish reason was not received to its end. `is_whole`: there were no others. `problem` says why it has no
-    answer that could be computed again; "" if it has one. `otherwise` is what it may be instead, where the file does
-    not say. `at_ms` is when a log of requests got it, in Unix milliseconds; 0 elsewhere.
+    answer that could be computed again; "" if it has one. `otherwise` is the request or answer that it may be instead,
+    where the file does not say. `at_ms` is when a log of requests got it, in Unix milliseconds; 0 elsewhere.
     """
 
     id: str
@@ -89,7 +89,7 @@ def first_difference(saved: Saved, computed: dict[str, Any]) -> Difference | Non
 
 
 def _nearest(choice: dict[str, Any], found: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the choice whose text begins like a saved one for longest, and is nearest to it in length."""
+    """Return the choice whose text has the longest common beginning with a saved one, and the nearest length."""
 
     def likeness(other: dict[str, Any]) -> tuple[int, int]:
         return _common(choice["text"], other["text"]), -abs(len(other["text"]) - len(choice["text"]))
@@ -152,9 +152,9 @@ def _first_unequal(one: list[Any], other: list[Any]) -> int:
 
 
 def _common(one: str, other: str) -> int:
-    """Return how many code points two texts have in common at their beginning."""
+    """Return the length of the common beginning of two texts, in code points."""
     low, high = 0, min(len(one), len(other))
-    while low < high:  # by halves: comparing slices is fast
+    while low < high:  # bisection: comparing slices is fast
         middle = (low + high + 1) // 2
         low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
     return low

@@ -99,14 +99,14 @@ def read_story(path: Path, document: dict[str, Any]) -> Iterator[Saved]:
 
 
 def _request_key(node: _Node) -> bytes:
-    """Return what is alike in the choices of one request."""
+    """Return what the choices of one request have in common."""
     assert node.run is not None
     run = msgspec.structs.replace(node.run, finish="", fingerprint="")
     return msgspec.json.encode([node.parent, run], order="sorted")
 
 
 def _continuing(tree: _Tree, node: _Node) -> Saved:
-    """Return what a node is whose run is its parent's: the rest of its text, or else a text of its own."""
+    """Classify a node whose run is its parent's: the rest of its text, or else a text of its own."""
     first, texts, seen = node, [node.text], {node.id}
     while (parent := tree.generator(first)) is not None:
         if parent.id in seen:
@@ -147,7 +147,7 @@ def _saved(tree: _Tree, node: _Node, choices: list[dict[str, Any]]) -> Saved:
 
 
 def _framed(frame: _Frame | None, text: str) -> str:
-    """Return what was sent of a text, and around it."""
+    """Return the part of a text that was sent, and what was sent around it."""
     if frame is None:
         return text
     length = len(text.encode("utf-16-le", "surrogatepass")) // 2

@@ -1,4 +1,4 @@
-"""What can be said of saved answers, in memory and in a file that a later run continues."""
+"""Verdicts on saved answers, in memory and in a file that a later run continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN: VerdictKind = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What can be said of a saved answer. `reason` says why it cannot be known, `difference` where it differs.
+    """The verdict on a saved answer. `reason` says why it is unknown, `difference` where it differs.
     `computed` is the fingerprint of what computed it again."""
 
     id: str
@@ -48,7 +48,7 @@ class Verdict:
 
 
 def _of_document(document: dict[str, Any]) -> Verdict:
-    """Return the verdict that a document is. Raises KeyError or TypeError if it is none."""
+    """Return the verdict in a document. Raises KeyError or TypeError if it has none."""
     difference = document["difference"]
     return Verdict(
         id=document["id"],
@@ -98,20 +98,20 @@ class VerdictFile(BatchJournal):
         return digest
 
     def known(self, saved: Saved, digest: str) -> Verdict | None:
-        """Return the verdict on an answer, None where there is none, or it may be known now."""
+        """Return the verdict on an answer; None if there is none, or if one that was unknown may be known now."""
         known = self.verdicts.get(digest)
         if known is None or known.verdict == UNKNOWN:  # another model may be here now
             return None
         return replace(known, id=saved.id)
 
     def add(self, verdict: Verdict, digest: str) -> None:
-        if verdict != self.verdicts.get(digest):  # it is unknown as before
+        if verdict != self.verdicts.get(digest):  # still unknown
             self.append({**verdict.as_document(), "digest": digest})
 
 
 def digest_of(saved: Saved, model: str | None) -> str:
-    """Return what identifies a saved answer and the model that computes it: None is its own. Its id is no part of it:
-    the same request with the same answer may be called otherwise."""
+    """Return what identifies a saved answer and the model that computes it: None is its own. The answer's id is left
+    out: the same request with the same answer may have another one."""
     otherwise = None if saved.otherwise is None else digest_of(saved.otherwise, model)
     parts = [
         *(saved.fields, saved.choices, saved.usage, saved.fingerprint, saved.seed, saved.route, saved.model, model),
