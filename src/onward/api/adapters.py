@@ -21,7 +21,7 @@ TEXT = "text/plain"
 
 
 class InvalidUserInput(InvalidRequest):
-    """An adapter that cannot be loaded, or a body that says not which."""
+    """An adapter that cannot be loaded, or a body that does not name one."""
 
     type = "InvalidUserInput"
 
@@ -127,7 +127,7 @@ def _operation(name: str, summary: str, properties: dict[str, JsonObject], requi
 
 _NAME: JsonObject = {"type": "string", "maxLength": MAX_NAME, "description": "The name that requests use as `model`."}
 LOAD = _operation(
-    "loadLoraAdapter", "Load a LoRA adapter of a model, and serve it under a name of its own, by an admin key.",
+    "loadLoraAdapter", "Load a LoRA adapter of a model, and serve it under a name of its own. Needs an admin key.",
     {
         "lora_name": _NAME,
         "lora_path": {
@@ -151,6 +151,6 @@ LOAD = _operation(
     ("lora_name", "lora_path"),
 )  # fmt: skip
 UNLOAD = _operation(
-    "unloadLoraAdapter", "Serve a LoRA adapter no more, by an admin key. Its requests finish.",
+    "unloadLoraAdapter", "Stop serving a LoRA adapter; its running requests finish. Needs an admin key.",
     {"lora_name": _NAME, "lora_int_id": {"type": "null"}}, ("lora_name",),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The API by which an operator changes the models of a server that runs: objects, checks, and their description."""
+"""The API by which an operator changes the models of a running server: objects, checks, and their description."""
 
 from __future__ import annotations
 
@@ -165,11 +165,14 @@ def operation(
     return lambda profile: described(profile) | {"tags": ["Administration"], **more}
 
 
-LIST = operation("listAdminModels", "The models of this server, by an admin key.", "AdminModelList", ())
+LIST = operation("listAdminModels", "List the models of this server. Needs an admin key.", "AdminModelList", ())
 CREATE = operation(
-    "addModel", "Load a model, and serve it, in place of the one that has its id.", "AdminModel",
+    "addModel", "Load a model and serve it, in place of the one that has its id.", "AdminModel",
     ("400", "408", "409", "413", "503"), requestBody=body("application/json", _NEW),
 )  # fmt: skip
 DELETE = operation(
-    "removeModel", "Serve a model no more. Its requests finish.", "AdminModelDeleted", ("400", "404", "409", "503")
+    "removeModel",
+    "Stop serving a model; its running requests finish.",
+    "AdminModelDeleted",
+    ("400", "404", "409", "503"),
 )

@@ -65,7 +65,7 @@ MIN_COUNTED_BYTES = 262_144
 NUM_OTHER_ITEMS = 4096
 """Strings, arrays and objects that a request may have besides its prompts: biases, stops, fields."""
 MAX_DEPTH = 1000
-"""The parser's own limit, about."""
+"""About the parser's own limit."""
 STEPS_PER_BREATH = 512
 
 # Each step matches so little that it takes a millisecond at most.

@@ -285,7 +285,7 @@ def check_files(row: Parameter, value: object, path: str, profile: Profile) -> t
 def _check_texts(
     row: Parameter, value: object, path: str, profile: Profile, names: tuple[str, str, str]
 ) -> tuple[tuple[str, str], ...]:
-    """Return pairs of the first two of `names`; the third is accepted, too."""
+    """Return pairs of the values of the first two `names`; the third is accepted and has no effect."""
     if not isinstance(value, (list, tuple)):
         raise refusals.wrong_type(path, "an array of objects", value)
     if row.max_items is not None and len(value) > row.max_items:

@@ -1,4 +1,4 @@
-"""The errors of one API: facts in its words, and error responses in its shapes."""
+"""The errors of one API: how it words what `completions` rejects, and the shapes of its error responses."""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ EXTENSION_PARAMETERS = (
     ),
     _extension(
         "priority", "integer", "other", -1,
-        "Of a client's own requests that wait for a place in the batch, those with the lowest number begin first; "
-        "equal ones take turns. It does not place a request before those of other clients, and interrupts none.",
+        "Among a client's own waiting requests, those with the lowest number start first; equal ones take turns. It "
+        "neither moves a request ahead of those of other clients nor interrupts a running one.",
         default=0,
     ),
     _extension(
@@ -150,8 +150,8 @@ EXTENSION_PARAMETERS = (
     ),
     _extension(
         "typical_p", "number", "sampling", 0.95,
-        "Locally typical sampling: only from the tokens whose surprise is closest to the average, with this mass "
-        "together. 1 means no limit.",
+        "Locally typical sampling: only from the tokens whose surprise is closest to the average and whose "
+        "probabilities add up to this. 1 means no limit.",
         default=1, minimum=0, maximum=1,
     ),
     _extension(
@@ -195,7 +195,8 @@ EXTENSION_PARAMETERS = (
     ),
     _extension(
         "dynatemp_exponent", "number", "sampling", 0.5,
-        "How `dynatemp_range` grows with the entropy, which is taken as a share of the largest possible one.",
+        "Exponent of dynamic temperature: applied to the entropy, as a fraction of the largest possible one, to "
+        "place the temperature within `dynatemp_range`.",
         default=1, minimum=0.01, maximum=100,
     ),
     _extension(

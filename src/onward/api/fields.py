@@ -50,11 +50,11 @@ def only(name: str, dialect: str, *values: object, why: str, **changes: object) 
 
 
 def refused(name: str, dialect: str, why: str) -> Parameter:
-    """Return a field that is refused by name, whatever its value but null."""
+    """Return a field that is refused by name, unless its value is null."""
     return own(name, "fixed", dialect, why, only=())
 
 
 def accepted(name: str, value: object, dialect: str, meaning: str, **changes: object) -> Parameter:
-    """Return a field of which `only` the value is accepted that describes this server; `meaning` says it in words."""
+    """Return a field that accepts `only` the value that describes this server; `meaning` says it in words."""
     why = f"A field of {dialect}. Only {meaning} is accepted."
     return only(name, dialect, value, why=why, **{"example": value, **changes})

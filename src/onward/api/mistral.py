@@ -40,7 +40,7 @@ FIM = FieldTable.with_whole_floats(
     same("random_seed", "seed", NAME),
     same("presence_penalty", "presence_penalty", NAME),
     same("frequency_penalty", "frequency_penalty", NAME),
-    unused("metadata", "object", NAME, "nothing is stored of a request."),
+    unused("metadata", "object", NAME, "requests are not stored."),
     unused("prompt_cache_key", "string", NAME, "the prefix cache is always used, and finds what prompts share."),
 )  # fmt: skip
 

@@ -199,11 +199,11 @@ LATEST = ":latest"
 ARCHITECTURE = "onward"
 """Prefix of keys in `model_info`, where Ollama has a model's architecture."""
 NEVER = "2318-01-01T00:00:00Z"
-"""When a model expires: never, which Ollama writes as a year as far away."""
+"""When a model expires: never, which Ollama writes as a date in the distant future."""
 
 
 async def generate(services: Services, exchange: Exchange) -> None:
-    """Complete a prompt. Without one, say that the model is loaded, which it always is."""
+    """Complete a prompt. Without one, answer that the model is loaded, which it always is."""
     stopwatch = Stopwatch()
     checked = await services.fields(exchange, GENERATE)
     name = checked["model"] or ""
@@ -286,7 +286,7 @@ def _request(checked: Object, model: str) -> CompletionRequest:
 
 
 def _listed(model: ListedModel) -> Object:
-    """Return what lists say of a model. Its size is not known; the digest is that of its name."""
+    """Return a model's entry in lists. Its size is not known; the digest is that of its name."""
     digest = hashlib.sha256(model.id.encode()).hexdigest()
     return {"name": model.id, "model": model.id, "size": 0, "digest": digest, "details": _details()}
 

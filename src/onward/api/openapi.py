@@ -86,7 +86,7 @@ def _operation(route: Route, dialect: str, profile: Profile) -> Schema:
     described: Schema = {
         "operationId": route.name,
         "summary": route.summary,
-        "description": f"As {dialect} has it; docs/how-to/dialects.md says what differs.",
+        "description": f"As in {dialect}; docs/how-to/dialects.md says what differs.",
         "tags": [dialect],
         "responses": {
             "200": {"description": route.summary, "content": content},

@@ -125,12 +125,12 @@ def detokenize(suffix: str = "") -> OpenAPIOperation:
 
 def apply_template(suffix: str = "") -> OpenAPIOperation:
     applied = _post(
-        f"applyTemplate{suffix}", "A conversation as the prompt that the model's chat template makes of it.",
+        f"applyTemplate{suffix}", "Render a conversation as a prompt, with the model's chat template.",
         "ApplyTemplateRequest", "ApplyTemplateResponse",
     )  # fmt: skip
     applied["description"] = (
-        "The template is part of the model's files. It is rendered in a process of its own, with limits in time and "
-        "memory; what it makes is plain text, to be sent as `prompt`."
+        "The template is part of the model's files. It is rendered in a process of its own, with limits of time and "
+        "memory; the result is plain text, to be sent as `prompt`."
     )
     return lambda _: applied
 

@@ -17,16 +17,16 @@ when it is taken, on a thread."""
 
 
 class Reply(Protocol):
-    """Writes one answer in an API's shapes. Of a whole answer `feed` returns nothing and `end` returns it."""
+    """Writes one answer in an API's shapes. Of a whole answer, `feed` returns nothing and `end` returns all."""
 
     is_stream: bool
     content_type: str
-    """Of streams; whole answers are application/json."""
+    """The media type of streams; whole answers are application/json."""
     keep_alive: bytes
     """Sent on a silent stream; empty where the format has no comments."""
 
     def begin(self, answer: Answer) -> None:
-        """The answer's model has accepted the request."""
+        """Called when the answer's model has accepted the request."""
 
     async def feed(self, deltas: list[Delta], counts: TokenCounts) -> list[ReplyEvent]:
         """Add what one step generated, and return what a stream sends of it."""
@@ -77,7 +77,7 @@ async def forward(answer: Answer, reply: Reply, sink: Sink) -> None:
 
 
 class SinkClosed(Exception):
-    """Whoever took the answer is gone: base class of what sinks raise for that."""
+    """The receiver of the answer is gone: base class of what sinks raise then."""
 
 
 class OneChoice:
@@ -126,7 +126,7 @@ class Stopwatch:
         self._last = self._started
 
     def mark(self) -> None:
-        """A token has arrived, or the end."""
+        """Record that a token, or the end, has arrived."""
         self._last = self._clock()
         if self._first is None:
             self._first = self._last

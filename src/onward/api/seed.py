@@ -31,8 +31,8 @@ SEED_OF_REQUEST: dict[str, Any] = {
 
 
 def with_seed_header(request: CompletionRequest, value: str | None) -> CompletionRequest:
-    """Return the request with the seed that its header has, None for a request without, instead of the one that was
-    drawn. Raises InvalidRequest."""
+    """Return the request with the seed from its header in place of the one that was drawn; None without the header.
+    Raises InvalidRequest."""
     if value is None:
         return request
     if request.seed is not None:

@@ -49,7 +49,7 @@ MAX_CONTEXT_TOKENS = 1 << 31
 """A larger stated context length is ignored: some configurations mean "unlimited" by 10**30."""
 
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""A pipe is not waited for; Windows converts no line ends."""
+"""So that opening a pipe does not block, and Windows converts no line ends."""
 
 _AGAIN = "copy or download it again"
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len")

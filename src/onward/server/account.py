@@ -1,5 +1,5 @@
-"""One request's account with the team: what it reserves of its key's limits, what of it was computed, delivered and is
-billed, and its row in the ledger."""
+"""One request's account with the team: what it reserves of its key's limits, what was computed, delivered and billed,
+and its row in the ledger."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Account:
         """Of a kept stream: numbers of events that were not sent yet, each with its tokens."""
 
     async def admit(self, needs: Needs) -> None:
-        """Reserve what the request may use; say in the response's headers what is left. Raises RateLimited,
+        """Reserve what the request may use; state in the response's headers what is left. Raises RateLimited,
         Overloaded."""
         self._needs = needs
         try:
@@ -55,13 +55,13 @@ class Account:
                 self._exchange.add_headers(self._team.headers_after(self._grant))
 
     def release(self) -> None:
-        """The request was not computed after all."""
+        """Return what was reserved: the request was not computed after all."""
         if self._admitted is not None:
             self._team.release(self._admitted)
             self._admitted = None
 
     def begin(self, counts: Callable[[], TokenCounts]) -> None:
-        """The request is computed: note it. `counts` may be called on another thread."""
+        """Note that the request is being computed. `counts` may be called on another thread."""
         self._counts = counts
         needs = self._needs
         assert needs is not None
@@ -69,12 +69,12 @@ class Account:
         self._entry = self._team.begin(row, self._grant, self._admitted, self._progress)
 
     async def noted(self) -> None:
-        """Return when the request is noted, or cannot be: before that, nothing of it may be sent."""
+        """Wait until the request is noted, or cannot be: before that, nothing of its answer may be sent."""
         if self._entry is not None:
             await self._team.noted(self._entry)
 
     def generated(self, deltas: Iterable[Delta]) -> None:
-        """Deltas are about to be sent."""
+        """Count deltas that are about to be sent."""
         for delta in deltas:
             self._unsent += len(delta.tokens)
             if delta.finish is not None:
@@ -82,28 +82,30 @@ class Account:
                 self._unsent -= sum(record.is_terminator for record in delta.tokens)
 
     def sent(self) -> None:
-        """What was generated has reached the connection."""
+        """Note that what was generated has reached the connection."""
         self._delivered += self._unsent
         self._unsent = 0
 
     def logged(self, event: int) -> None:
-        """What was generated is the event of this number of a stream that is kept."""
+        """Note that what was generated is the event with this number of a kept stream."""
         self._events.append((event, self._unsent))
         self._unsent = 0
 
     def sent_through(self, event: int) -> None:
-        """The events of a kept stream through this number have reached a connection, this one or a later one."""
+        """Note that the events of a kept stream through this number have reached a connection, this one or a later
+        one."""
         while self._events and self._events[0][0] <= event:
             self._delivered += self._events.popleft()[1]
 
     def connection_ended(self) -> None:
-        """A connection of a kept stream has ended: if the request has too, its row has what was delivered since."""
+        """Note that a connection of a kept stream has ended: if the request has too, add what was delivered since to
+        its row."""
         if self._row is not None and self._row.delivered_tokens < self._delivered:
             self._row = replace(self._row, delivered_tokens=self._delivered)
             self._team.record(self._row, self._grant, None)
 
     async def before_end(self) -> None:
-        """The last bytes of the response are about to be sent."""
+        """Called when the last bytes of the response are about to be sent."""
         await self._team.before_end()
 
     def end(self, counts: TokenCounts, status: int) -> None:

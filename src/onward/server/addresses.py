@@ -1,7 +1,7 @@
 """Addresses of clients: behind which proxies (`X-Forwarded-For`), in which network, on this machine or not.
 
-uvicorn's middleware for proxies is not used: it takes text that is not an address for the client's, does not recognise
-a proxy's IPv4 address on an IPv6 socket, believes X-Forwarded-Proto as well, and parses a list of any length.
+uvicorn's middleware for proxies is not used: it accepts text that is not an address as the client's, does not recognise
+a proxy's IPv4 address on an IPv6 socket, trusts X-Forwarded-Proto as well, and parses a list of any length.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 MAX_HOPS = 20
-"""Trusted proxies in a row that are followed. A client may send a header of thousands of addresses."""
+"""The longest chain of trusted proxies that is followed. A client may send a header of thousands of addresses."""
 
 
 class TrustedProxies:
@@ -29,7 +29,7 @@ class TrustedProxies:
         """Return the address of the client: `peer`, or the one that trusted proxies report for it.
 
         `forwarded_for` has the values of all `X-Forwarded-For` headers, in order. Where every address is a trusted
-        proxy, or the next one is malformed, that is the last proxy in the row.
+        proxy, or the next one is malformed, that is the last proxy of the chain.
         """
         if not self._networks or not forwarded_for or not self._trusts(_address(peer)):
             return peer
@@ -66,7 +66,8 @@ def _without_port(text: str) -> str:
 
 @functools.lru_cache(4096)
 def network(address: str) -> str:
-    """Return what one client can choose freely as one: an IPv6 address by its first 64 bits, all others as they are."""
+    """Return the network whose addresses one client can choose from freely: the first 64 bits of an IPv6 address; any
+    other address itself."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""The models of a server that runs, changed by an admin key or by settings that are read again; every change is audited
+"""Changes the models of a running server, by an admin key or when settings are read again; every change is audited
 where there is a database."""
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def _vllm_errors() -> Iterator[None]:
 
 
 async def audit(team: Team, actor: str | None, key_id: str, change: ModelChange) -> None:
-    """Record who changes models: a key, or where `actor` is None whoever runs the server. Raises Overloaded where the
-    database is away: then nothing may be changed."""
+    """Record who changes models: a key, or, where `actor` is None, whoever runs the server. Raises Overloaded if the
+    database is unreachable: then nothing may be changed."""
     await team.desk.record_change("models", str(change), actor, key_id)
 
 

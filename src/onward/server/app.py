@@ -156,7 +156,7 @@ class App:
         )
 
     def _batch_runner(self, services: Services, team: Team) -> BatchRunner:
-        """Return what works on batches, on so many lines at a time that none of the engine's rows is unused."""
+        """Return the runner of batches, which works on enough lines at a time to use all rows of the engine."""
         max_rows = services.settings.max_rows
         dialect = OpenAIBatches(services, team, self._metrics, lambda: self._accepted)
         return team.batches.runner(dialect, max_rows + (max_rows + 1) // 2)
@@ -264,7 +264,7 @@ class App:
 def _collectors(
     kept: KeptStreams, team: Team | None, live: LiveModels | None, tracer: Tracer | None
 ) -> Iterator[Collector]:
-    """Yield what reads the metrics of the parts that the server has when it is scraped."""
+    """Yield the collectors of metrics for the parts that this server has."""
     yield StreamCollector(kept)
     if team is not None:
         yield DatabaseCollector(team)

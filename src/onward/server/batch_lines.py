@@ -91,7 +91,7 @@ class OpenAIBatches:
         return RestrictedBackend(backend, key.grant.allows)
 
     async def compute(self, line: BatchLine) -> Computed:
-        """Return what a line comes to. Raises TryLater, BudgetSpent, EngineLost."""
+        """Return the result of a line. Raises TryLater, BudgetSpent, EngineLost."""
         backend, key = self._backend_of(line.key_id), self._key(line.key_id)
         named = key or self._keys().known_as(line.key_id)
         name = "" if named is None else named.name
@@ -116,7 +116,7 @@ class _LineRun:
     finish_reasons: list[str] = field(default_factory=list)
 
     async def run(self, key: StoredKey | None) -> Computed:
-        """Return what the line comes to. Raises TryLater, BudgetSpent, EngineLost; then nothing stays reserved."""
+        """Return the result of the line. Raises TryLater, BudgetSpent, EngineLost; then nothing stays reserved."""
         grant = None if key is None else key.grant
         try:
             try:
@@ -184,7 +184,7 @@ class _LineRun:
         return api.LineIds.of(self.line.batch_id, self.line.number)
 
     async def _failed(self, problem: ApiError | RequestRejected, grant: Grant | None) -> Computed:
-        """Return what a line comes to that got an error. If it was computed before, it has a row, in which nothing is
+        """Return the result of a line that got an error. If it was computed before, it has a row, in which nothing is
         billed."""
         error, row = api_error(problem), None
         if self.answer is not None:
@@ -226,6 +226,6 @@ class _LineRun:
 
 
 def timeless(counts: TokenCounts) -> TokenCounts:
-    """Return counts without what depends on when a line was computed and beside which others: what was cached or
-    drafted. So a line that is computed again has the same bytes (behaviour §18.7)."""
+    """Return counts without those that depend on when a line was computed and what ran at the same time: what was
+    cached or drafted. So a line that is computed again has the same bytes (behaviour §18.7)."""
     return msgspec.structs.replace(counts, cached=0, written=0, accepted_prediction=0, rejected_prediction=0)

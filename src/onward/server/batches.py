@@ -1,4 +1,4 @@
-"""The routes of batches: made, listed, cancelled. What works on them is `service.batch_runner`."""
+"""The routes that create, list and cancel batches, which `service.batch_runner` runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BatchRoutes(Stored):
         self._runner = runner
 
     async def create(self, exchange: HttpExchange) -> None:
-        """Make a batch of a file. Raises InvalidRequest; NotFound without a database."""
+        """Create a batch from a file. Raises InvalidRequest; NotFound without a database."""
         store, key_id = self.store, self.key_of(exchange)
         check_content_type(exchange)
         new = api.check_new(decode_object(await exchange.body(MAX_BODY_BYTES)))
@@ -70,7 +70,7 @@ class BatchRoutes(Stored):
         )
 
     async def cancel(self, exchange: HttpExchange) -> None:
-        """Cancel a batch: the body of the request, if there is one, says nothing. Raises NotFound, CannotCancel."""
+        """Cancel a batch; the body of the request, if there is one, is ignored. Raises NotFound, CannotCancel."""
         batch_id = exchange.path_value or ""
         found = await self.store.cancel_batch(self.key_of(exchange), batch_id)
         if found is None:

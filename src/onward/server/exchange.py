@@ -154,7 +154,7 @@ class HttpExchange:
         return body
 
     async def chunks(self, max_bytes: int, total_seconds: float) -> AsyncIterator[bytes]:
-        """Yield the request body as it arrives, for at most so long. Raises what `body` raises."""
+        """Yield the request body as it arrives, for at most `total_seconds`. Raises what `body` raises."""
         try:
             async for chunk in self._chunks(max_bytes, total_seconds):
                 yield chunk
@@ -192,7 +192,8 @@ class HttpExchange:
             await self._discard_body()
 
     def _check_encoding(self) -> None:
-        """Compressed bodies would have to be bounded twice; no known client of this API sends any."""
+        """Reject a compressed body: its size would have to be limited twice, and no known client of this API sends
+        any."""
         encodings = ", ".join(self.headers_named(b"content-encoding")).strip()
         if encodings.lower() not in ("", "identity"):
             self.headers.append((b"accept-encoding", b"identity"))

@@ -25,12 +25,12 @@ NO_DATABASE = (
 UPLOAD_SECONDS = 3600.0
 """Longest time to receive a whole file, however steadily it arrives."""
 FORM_BYTES = 1_000_000
-"""What a form may have besides its file."""
+"""How many bytes a form may have in addition to its file."""
 CONTENT_TYPE = "application/octet-stream"
 
 
 class Stored:
-    """What files and batches have in common: the team behind them, and who asks."""
+    """What files and batches have in common: the team's store, and the key that owns them."""
 
     def __init__(self, team: Team | None, settings: Settings) -> None:
         self._team = team
@@ -114,7 +114,7 @@ class FileRoutes(Stored):
 
 
 class _Upload:
-    """What arrives of a form, and goes into the store."""
+    """Writes the file of a form into the store as it arrives."""
 
     def __init__(self, receiving: Receiving, form: Form, settings: Settings) -> None:
         self._receiving = receiving

@@ -3,7 +3,7 @@
 Every server listens at a Unix socket in a folder of its user. A new one connects to it, receives the listening socket,
 and loads its models while the old one keeps answering. When it accepts connections itself, it says so: the old one
 stops accepting, finishes what it has begun, and ends. Meanwhile it serves the streams that it keeps at another Unix
-socket, to which the new one passes requests for them on. If the new process ends before it is ready, nothing happened.
+socket, to which the new one passes requests for them on. If the new process ends before it is ready, nothing changes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ANSWER_SECONDS = 10.0
 IS_SUPPORTED = sys.platform != "win32" and hasattr(socket, "AF_UNIX") and hasattr(socket, "send_fds")
 _FIRST_ACTIVATED_FD = 3
 FORWARDED_HEADERS = (b"authorization", b"api-key", b"x-api-key", b"accept", b"last-event-id")
-"""What a request for a kept stream is known by."""
+"""A header that marks a request for a kept stream."""
 
 
 class Hello(msgspec.Struct, tag="hello"):
@@ -328,7 +328,7 @@ class Handover:
             await asyncio.get_running_loop().sock_sendall(self._connection, message)
 
     def close(self) -> None:
-        """Remove what lies in the folder."""
+        """Remove the files in the folder."""
         self._close_control()
         if self._connection is not None:
             self.streams_path.unlink(missing_ok=True)

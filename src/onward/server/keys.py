@@ -26,7 +26,7 @@ log = logging.getLogger("onward.server")
 DIGEST_PREFIX = "sha256:"
 MAX_FILE_BYTES = 4_000_000
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""A pipe is not waited for; Windows converts no line ends."""
+"""So that opening a pipe does not block, and Windows converts no line ends."""
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _GENERATED = re.compile(r"sk-(admin-)?[A-Za-z0-9_-]{32}")
 """What `onward key new` prints: 24 random bytes in URL-safe base64."""
@@ -106,7 +106,7 @@ class Keys:
 
     def with_stored(self, stored: Iterable[StoredKey]) -> Keys:
         """Return these keys and those of a database. One that was ever made there requires keys from then on, also
-        when it is revoked. One with the name of a key of the file is left out: for whom would it count?"""
+        when it is revoked. One with the name of a key of the file is left out: its usage could not be told apart."""
         stored = list(stored)
         for name in self._names_of_both(stored):
             log.error("the key %s of the database is not accepted: the key file has one of this name; rename it", name)
@@ -218,7 +218,7 @@ def _checked(key: str) -> str:
 
 
 def _check_unique(keys: list[Key], path: Path) -> None:
-    """Raise SetupError for a key or a name that occurs twice: which of the names would a request count for?"""
+    """Raise SetupError for a key or a name that occurs twice: it would be ambiguous whose usage a request is."""
     if len({key.digest for key in keys}) < len(keys):
         raise SetupError(f"The key file {path} contains a key twice; write it once.")
     named = [key.name for key in keys if key.name]
@@ -231,7 +231,7 @@ class KeyReload:
     """Passes new keys to `replace`; `keys` are the present ones, read after the file had `version`.
 
     Belongs to one event loop. Files are read on a thread of its own, since disks may hang, and nothing that a client
-    sends may delay that a key is refused.
+    sends may delay the refusal of a key.
     """
 
     def __init__(self, settings: Settings, keys: Keys, version: Version, replace: Callable[[Keys], None]) -> None:

@@ -30,7 +30,7 @@ MAX_VALUE_CHARACTERS = 64
 MAX_QUEUED_LINES = 10_000
 """Lines that wait to be written; further ones are dropped and counted."""
 MAX_DIRECT_BYTES = 4096
-"""PIPE_BUF of Linux: what poll(2) calls ready takes so many bytes without waiting."""
+"""PIPE_BUF of Linux: a pipe that poll(2) reports as ready takes this many bytes without blocking."""
 FLUSH_SECONDS = 1.0
 """How long the end of the process waits for lines to be written."""
 

@@ -35,7 +35,7 @@ LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 
 
 class KeyMetrics:
-    """Counts what the named keys are used for. Labels are names that the operator wrote into the key file, only."""
+    """Counts what the named keys are used for. Labels are only names that the operator wrote into the key file."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
@@ -302,7 +302,7 @@ class MeasuredAnswer:
         self._answer.abandon()
 
     def leave(self) -> None:
-        """State that the connection whose record this is has ended: from now on the record is not changed."""
+        """Note that the connection of this record has ended: from now on the record is not changed."""
         self._fill_record()
         self._record = dataclasses.replace(self._record)
         self._left_at = self._answer.counts

@@ -19,8 +19,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(slots=True)
 class Form:
-    """What has arrived of a form. `filename` is None before its file part began. `data` is what of the file was not
-    taken yet."""
+    """What has arrived of a form. `filename` is None before its file part began. `data` is the part of the file that
+    has arrived and was not taken yet."""
 
     fields: dict[str, str] = field(default_factory=dict)
     filename: str | None = None
@@ -45,7 +45,7 @@ class FormParser:
         self._headers: dict[bytes, bytes] = {}
         self._name = ""
         self._value: bytearray | None = None
-        """That of the field which is arriving; None: it is the file's."""
+        """The name of the field that is arriving; None for the file."""
         self._parser = MultipartParser(
             options[b"boundary"],
             {

@@ -1,5 +1,5 @@
 """What the server's process needs besides its application: a bound socket, signals, limits, readiness for service
-managers (`Type=notify` in a systemd unit, sd_notify(3)), collections between requests, an end with a dead engine.
+managers (`Type=notify` in a systemd unit, sd_notify(3)), collections between requests, ending when an engine is dead.
 
 A full collection traverses everything that waiting requests hold. With thousands of them it takes most of a second, in
 which the event loop stands still (`python -m benchmarks.overload`). It frees little: a completion leaves no cycles, a

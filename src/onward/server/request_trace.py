@@ -20,7 +20,7 @@ PROVIDER = "onward"
 CANCELLED = "cancelled"
 """The error of a completion whose client left."""
 MAX_TEXT, MAX_MESSAGES = 16_384, 8
-"""Characters of a prompt or completion, and how many of them, that a span has at most."""
+"""A span has at most this many characters of each prompt or completion, and this many of them."""
 _JSON = frozenset({"response_format", "json_schema", "json_object"})
 _OPTIONAL = (
     ("gen_ai.request.model", "model", None),
@@ -30,7 +30,7 @@ _OPTIONAL = (
     ("gen_ai.request.frequency_penalty", "frequency_penalty", 0.0),
     ("gen_ai.request.presence_penalty", "presence_penalty", 0.0),
 )
-"""Attributes of a request: the field, and the value at which it says nothing."""
+"""Attributes of a request: the field, and the value with which it is not recorded."""
 
 
 def begin(tracer: Tracer | None, exchange: HttpExchange) -> None:
@@ -42,7 +42,7 @@ def begin(tracer: Tracer | None, exchange: HttpExchange) -> None:
 
 
 def end(exchange: HttpExchange) -> None:
-    """The request has ended: its record has its route and status."""
+    """End the trace of a request, whose record has its route and status."""
     trace, record = exchange.trace, exchange.record
     if trace is None or not trace.is_sampled:
         return
@@ -81,7 +81,7 @@ class CompletionTrace:
         self._needs = needs
 
     def end(self, counts: TokenCounts, first_token_ms: float | None = None, problem: Exception | None = None) -> None:
-        """The completion has ended, was cancelled, or was refused or failed for a reason."""
+        """End the span: the completion has ended, was cancelled, or was refused or failed for a reason."""
         if not self._trace.is_sampled:
             return
         attributes = _asked(self._request)
@@ -140,7 +140,7 @@ def _part(text: str) -> dict[str, str]:
 
 
 def _asked(request: CompletionRequest) -> Attributes:
-    """Return what a request asks for, without anything of its text."""
+    """Return the parameters of a request, without any of its text."""
     asked: Attributes = {
         "gen_ai.operation.name": "text_completion",
         "gen_ai.provider.name": PROVIDER,

@@ -64,7 +64,7 @@ def _completions_url(root: str) -> str:
 
 
 Owned = tuple[object, Route]
-"""A route, and what its handler is a method of."""
+"""A route, and the object whose method its handler is."""
 
 
 class Routes:

@@ -64,7 +64,7 @@ STOP_NOW_SECONDS = 0.5
 FINISHED_POLL_SECONDS = 0.1
 BACKLOG = 2048
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""What a server listens on that listens everywhere → an address at which this machine reaches it."""
+"""An address that means all addresses of a machine → the one at which this machine reaches the server."""
 _SIGHUP = None if sys.platform == "win32" else signal.SIGHUP
 _SHUTDOWN_SIGNALS = [signal.SIGINT, signal.SIGTERM, *([_SIGHUP] if _SIGHUP else [])]
 

@@ -15,7 +15,7 @@ from onward.service.request_log import LoggedRequest, RequestLog
 
 
 class CollectedChoices:
-    """The choices of one answer. Deltas have passed the content filters, so nothing that these withheld gets here.
+    """The choices of one answer. Deltas have passed the content filters, so nothing that these withheld is here.
 
     Of the first `max_choices`, the first `max_text` characters are kept; None: all. Of all, why they ended.
     """

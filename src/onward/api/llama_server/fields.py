@@ -15,7 +15,7 @@ UNLIMITED = -1
 DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """The order of its samplers, unless a request has one."""
 LEFT_OUT = ("infill", "adaptive_p", "tfs_z")
-"""Samplers that are left out: the first weighs end tokens in another way than this engine does, the second is off
+"""Samplers that are left out: the first weighs end tokens differently from this engine, the second is off
 without an `adaptive_target`, and the third, which llama.cpp has removed, is part of SillyTavern's default."""
 
 _SAMPLING: tuple[Parameter, ...] = (
@@ -146,8 +146,8 @@ _FRONT_ENDS: tuple[Parameter, ...] = (
     unused("adaptive_decay", "number", NAME, "it only concerns `adaptive_target`."),
     unused("truncation_length", "integer", NAME, "the context is the model's."),
     unused("num_ctx", "integer", NAME, "the context is the model's."),
-    unused("api_type", "string", NAME, "what SillyTavern takes the server for."),
-    unused("api_server", "string", NAME, "the address that SillyTavern has for the server."),
+    unused("api_type", "string", NAME, "the kind of server that SillyTavern connects to."),
+    unused("api_server", "string", NAME, "the address at which SillyTavern reaches the server."),
 )
 """What front ends such as SillyTavern send to llama-server in addition to its own fields, and what it ignores. Here,
 other names of its fields act, and fields that do not exist here are accepted with the values that turn them off."""

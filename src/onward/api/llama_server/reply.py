@@ -71,7 +71,7 @@ ERRORS = ErrorWords(say, _body, _event)
 
 
 class LineLimits:
-    """Says where one choice's text ends by `n_indent` and `t_max_predict_ms`; 0 turns either off."""
+    """Finds where one choice's text ends by `n_indent` and `t_max_predict_ms`; 0 turns either off."""
 
     def __init__(self, min_indent: int, max_seconds: float) -> None:
         self._min_indent = min_indent
@@ -108,7 +108,7 @@ class LineLimits:
 
 @dataclass(frozen=True, slots=True)
 class LlamaOptions:
-    """What a request asks of its answer. `num_tokens` is `n_predict`, -1 for none; `max_seconds` is
+    """The options of a request that shape its answer. `num_tokens` is `n_predict`, -1 for none; `max_seconds` is
     `t_max_predict_ms`."""
 
     num_tokens: int = -1

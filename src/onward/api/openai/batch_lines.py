@@ -29,7 +29,7 @@ CODES = {
     "invalid_api_key": "This request was not executed because the key of its batch was revoked, or has expired.",
     "server_error": "The server ended repeatedly while it was computing this request alone; it is not tried again.",
 }
-"""What is said of lines that were not computed, by code."""
+"""The messages for lines that were not computed, by code."""
 _ALPHABET = string.ascii_letters + string.digits
 _ID_LENGTH = 29
 
@@ -170,7 +170,7 @@ class BatchFileCheck:
             self.faults.append(fault._replace(line=self._number))
 
     def _fault_of(self, line: Parsed) -> Fault | None:
-        """Return what is wrong with a line among the others."""
+        """Return what is wrong with a line, given the lines before it."""
         digest = hashlib.blake2b(line.custom_id.encode(), digest_size=16).digest()
         if digest in self._ids:
             return Fault(

@@ -101,7 +101,7 @@ class BatchList(WireObject, kw_only=True):
 
 
 class CannotCancel(ApiError):
-    """The batch has ended. SDKs retry a 409 otherwise."""
+    """The batch has ended."""
 
     status = 409
     type = "invalid_request_error"
@@ -268,5 +268,5 @@ CREATE = operation("createBatch", "Run a file of requests.", "BatchObject", requ
 LIST = operation("listBatches", "List batches, the newest first.", "BatchList", parameters=list(_QUERY))
 RETRIEVE = operation("retrieveBatch", "Retrieve one batch.", "BatchObject")
 CANCEL = operation(
-    "cancelBatch", "Cancel a batch. What is finished of it is kept.", "BatchObject", errors=(*ERRORS, "409")
+    "cancelBatch", "Cancel a batch. Lines that are finished keep their results.", "BatchObject", errors=(*ERRORS, "409")
 )

@@ -54,7 +54,7 @@ class ChoiceParts:
         return self.write_prepared(deltas)
 
     def write_prepared(self, deltas: list[Delta]) -> list[Choice]:
-        """Return the partial choices of one step. What begins in it was prepared."""
+        """Return the partial choices of one step; `prepare` was called for those that begin in it."""
         choices: list[Choice] = []
         for delta in deltas:
             choices += self._parts(delta)

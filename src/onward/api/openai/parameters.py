@@ -65,7 +65,7 @@ def _order(value: object, others: Mapping[str, object]) -> object:
 
 
 def _room(value: object, others: Mapping[str, object]) -> object:
-    """Return how many tokens of a prompt to keep, so that it and `max_tokens` have as many as `value` together."""
+    """Return how many tokens of a prompt to keep, so that they and `max_tokens` fit into a context of `value`."""
     max_tokens = others.get("max_tokens", _MAX_TOKENS.default)
     assert isinstance(value, int) and isinstance(max_tokens, int)
     return max(1, value - max_tokens)
@@ -159,7 +159,7 @@ FRONT_END_PARAMETERS = (
         "api_type",
         "string",
         "SillyTavern",
-        "What SillyTavern takes the server for. It has no effect.",
+        "The kind of server that SillyTavern connects to. It has no effect.",
         has_effect=False,
         example="vllm",
     ),
@@ -167,7 +167,7 @@ FRONT_END_PARAMETERS = (
         "api_server",
         "string",
         "SillyTavern",
-        "The address that SillyTavern has for the server. It has no effect.",
+        "The address at which SillyTavern reaches the server. It has no effect.",
         has_effect=False,
         example="http://127.0.0.1:8000",
     ),

@@ -60,7 +60,7 @@ class OpenAIReply:
         return [encoded(completion, self._schema)]
 
     def without_choices(self, counts: TokenCounts) -> Completion:
-        """Return what the whole answer has besides its choices."""
+        """Return the whole answer without its choices."""
         return self._chunks.whole([], counts)
 
     def _events(self, chunks: list[Chunk], size: int) -> list[ReplyEvent]:

@@ -20,13 +20,13 @@ _OWN_CONTROLS = frozenset(
     {"model", "prompt", "suffix", "prediction", "stream", "stream_options", "echo", "logprobs"}
     | {"return_token_ids", "return_tokens_as_token_ids", "prompt_logprobs"}
 )
-"""Parameters that other parts of the page than its settings send, or that would change what it reads."""
+"""Parameters that are sent by parts of the page other than its settings, or that would change what it reads."""
 _SHELL = '<header class="bar"><h1>Onward</h1></header>'
 """What is painted before the script has arrived; it takes this over."""
 
 
 def landing(models: list[str], url: str, *, requires_key: bool) -> str:
-    """Return it as HTML. `url` is this server's own, `http://HOST:PORT`, without a path.
+    """Return what is shown without scripts, as HTML. `url` is this server's own, `http://HOST:PORT`, without a path.
 
     `models` is empty where a key is required: their names are not public.
     """
@@ -66,7 +66,7 @@ def playground_headers(nonce: str) -> list[tuple[bytes, bytes]]:
 
 
 def new_nonce() -> str:
-    """Return what a page's styles are recognised by; never the same twice."""
+    """Return a nonce that marks the page's own styles; never the same twice."""
     return secrets.token_urlsafe(16)
 
 

@@ -13,7 +13,7 @@ from onward.server.pages.layout import document, prose, sample
 Schema = dict[str, Any]
 _PREFIX = "#/components/schemas/"
 PLACEHOLDERS = {"/v1/completions/{id}": "COMPLETION", "/openai/v1/completions/{id}": "COMPLETION"}
-"""What stands for `{id}` in a path that needs something else than a model."""
+"""Examples of `{id}` in paths where it is not a model."""
 
 
 class SchemaTables:

@@ -16,7 +16,7 @@ from onward.server.running import Running
 from onward.server.streams.log import LoggedEvent, StreamLog, event_size
 
 _ROOM = 64
-"""A full memory is freed by at least one part in this many."""
+"""When memory is full, at least 1/64 of it is freed."""
 
 
 @dataclass(slots=True)
