@@ -38,7 +38,7 @@ def encode_beginning(text: str, tokenizer: Tokenizer, context_length: int) -> li
 
 
 def _min_tokens(text: str, tokenizer: Tokenizer) -> int:
-    """Return the fewest tokens that the text can have: as if all were the vocabulary's longest token."""
+    """Return the fewest tokens that the text can have: if each were as long as the vocabulary's longest token."""
     num_bytes = len(text) if text.isascii() else len(text.encode("utf-8", "replace")) // NORMALIZATION_FACTOR
     return num_bytes // max(1, tokenizer.max_token_bytes)
 

@@ -176,7 +176,9 @@ def _plan_prompt(
         text, pending = prompt, b""
         token_bytes = _without_dummy_space(token_bytes, prompt)
         if b"".join(token_bytes) != prompt.encode("utf-8", "replace"):
-            text, pending = decode_tokens(token_bytes)  # the tokenizer normalises: offsets are those of what it made
+            text, pending = decode_tokens(
+                token_bytes
+            )  # the tokenizer normalises: offsets are those of the normalised text
     else:
         text, pending = decode_tokens(token_bytes)
     job = Job(

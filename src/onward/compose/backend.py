@@ -52,8 +52,9 @@ WORKER = (sys.executable, "-P", "-m", "onward.compose.worker")
 
 
 MIN_ADDRESS_SPACE_BYTES = 1 << 29
-"""What libraries and threads reserve before a model is loaded. With less, an import fails wherever it happens to be,
-with any of Python's errors; with more, too little memory for a model is found where it is allocated."""
+"""The address space that libraries and threads reserve before a model is loaded. With less, an import fails at an
+arbitrary point, with any of Python's errors; with more, a lack of memory for the model is found where it is
+allocated."""
 
 
 def compose(
@@ -117,7 +118,7 @@ def start_engines(
     must_fit: bool = False,
     spare: SpareProcess | None = None,
 ) -> list[Served]:
-    """Return models, in their order, with their engines: the servers of `upstreams`, the programs that `wanted` says,
+    """Return models, in their order, with their engines: the servers of `upstreams`, the programs named in `wanted`,
     and for all others Onward's own, one for a model and all its adapters. `on_failure` stops them. Slow; blocks. Raises
     SetupError.
 
@@ -381,5 +382,5 @@ def _load_tokenizer(found: ResolvedModel, settings: Settings) -> Tokenizer:
 
 
 def _kept(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer that is loaded, where a function that loads it is wanted."""
+    """Return a function that returns a tokenizer which is loaded already."""
     return tokenizer

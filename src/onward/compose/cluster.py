@@ -107,8 +107,8 @@ async def _check_answers(transport: RayTransport, replicas: Iterable[str]) -> No
                 return
     raise SetupError(
         "The cluster's replicas do not answer this machine. If the cluster was started without authentication "
-        "and this account has a token in ~/.ray, set RAY_AUTH_MODE=disabled; otherwise see whether a firewall is "
-        "between them."
+        "and this account has a token in ~/.ray, set RAY_AUTH_MODE=disabled; otherwise check for a firewall between "
+        "them."
     )
 
 

@@ -42,14 +42,14 @@ SAMPLING_REVISION = 4
 """Raised with every change of `sampling` that may change a sampled token or a reported log-probability."""
 
 _LOADING_ONLY_FILES = ("libllvmlite.", "libcrypto.")
-"""Name prefixes of mapped files that serving hardly reads, besides those of the models' formats and runtimes: LLVM has
-compiled the kernels. Pages that are needed again are read again."""
+"""Name prefixes of mapped files that serving hardly reads, in addition to those of the models' formats and runtimes:
+LLVM has compiled the kernels. Pages that are needed again are read again."""
 
 COMPILING = "Compiling the sampling kernels (once; about a second)"
 
 
 class DraftModelConfig(msgspec.Struct, frozen=True):
-    """The model that drafts for an engine's."""
+    """The draft model of an engine."""
 
     model_id: str
     format: str
@@ -65,7 +65,7 @@ class DraftModelConfig(msgspec.Struct, frozen=True):
 
 
 class EngineConfig(msgspec.Struct, frozen=True):
-    """Which model to load and how to run its engine: all that an engine's process has to know."""
+    """Which model to load and how to run its engine: all that an engine's process needs to know."""
 
     model_id: str
     format: str

@@ -1,4 +1,4 @@
-"""The models of a server that runs, as what they are served under and what they are read from."""
+"""The models of a running server: the names they are served under, and the files they are read from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Version = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class LiveEntry:
-    """A model that is served or to be. `word` names it in the settings; the id of one that was added."""
+    """A model that is served, or is to be served. `word` names it in the settings; the id of one that was added."""
 
     word: str
     found: ResolvedModel

@@ -293,7 +293,7 @@ class EmbeddedLiveModels:
         return None
 
     def _engine_of(self, word: str) -> str:
-        """Return the word of --engine for a model that the settings call `word`, or do not know."""
+        """Return the word of --engine for a model that the settings name `word`, or do not name."""
         stated = dict(self._settings.engine)
         return stated.get(word) or stated.get("", ONWARD)
 
@@ -311,8 +311,8 @@ class EmbeddedLiveModels:
         return with_adapter(base.found, self._path_of(name))
 
     def _path_of(self, name: str) -> Path:
-        """Return the path of what `name` is in the first folder that has it. What is elsewhere does not exist, and is
-        not read where links lead to it: errors say what is in a file."""
+        """Return the path of `name` in the first folder that has it. Anything outside the folders counts as missing and
+        is not read through links, since errors say what is in a file."""
         for folder in self._folders:
             path = folder / name
             if ".." not in path.parts and self._is_inside(path):
@@ -326,7 +326,7 @@ class EmbeddedLiveModels:
         )
 
     def _require_inside(self, path: Path, files: Iterable[Path]) -> None:
-        """Raise ModelNameError where links lead out of the folders from what is at a path."""
+        """Raise ModelNameError if what is at a path links to files outside the folders."""
         if not all(map(self._is_inside, files)):
             raise ModelNameError(f"{path} leads to files outside of the model folders ({', '.join(self.folders)}).")
 
@@ -352,7 +352,7 @@ def _files_at(path: Path) -> list[Path]:
 
 
 def _stop_loaded(loading: Future[list[LiveEntry]]) -> None:
-    """Stop the engines of what was loaded in vain. Blocks."""
+    """Stop the engines of models that were loaded and will not be served. Blocks."""
     if loading.cancelled() or loading.exception() is not None:
         return
     for each in loading.result():
@@ -361,7 +361,7 @@ def _stop_loaded(loading: Future[list[LiveEntry]]) -> None:
 
 
 def open_models(settings: Settings, backend: Backend) -> EmbeddedLiveModels | None:
-    """Return what changes the models of a backend, None for those of a cluster."""
+    """Return the LiveModels that change the models of a backend, None for those of a cluster."""
     if settings.cluster is not None:
         return None
     assert isinstance(backend, EmbeddedBackend)

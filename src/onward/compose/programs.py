@@ -37,7 +37,7 @@ ONWARD, AUTO = "onward", "auto"
 USUAL_CONTEXT = 8192
 """Tokens per sequence that llama-server reserves memory for unless --context-length says otherwise."""
 MAX_SOCKET_BYTES = 100
-"""Of a socket's path: systems allow 104 or 108."""
+"""Longest path of a socket, in bytes: systems allow 104 or 108."""
 
 
 def wanted_engines(settings: Settings) -> dict[str, str]:
@@ -162,20 +162,20 @@ def start_program(
         on_stop=lambda: shutil.rmtree(plan.folder, ignore_errors=True),
     )
     on_failure.callback(engine.stop)
-    hint = f"{kind.title} reads the same files otherwise than Onward; report it, and say which model it is"
+    hint = f"{kind.title} reads the same files differently from Onward; please report this with the model's name"
     engine.connect(tokenizer_check(found.id, tokenizer, hint))
     shown.is_loading = False
     return engine
 
 
 def _mode(kind: ProgramKind, variables: Mapping[str, str]) -> str:
-    """Return what fingerprints say of how a program computes: vLLM with the same bits whatever else it computes."""
+    """Return what fingerprints say about how a program computes: vLLM's batch-invariant mode, or nothing."""
     is_invariant = kind.word == "vllm" and variables.get("VLLM_BATCH_INVARIANT") == "1"
     return BATCH_INVARIANT if is_invariant else ""
 
 
 class _Shown:
-    """Takes a program's lines: all to the log, and while it loads, how much of that is done to `progress`."""
+    """Receives a program's lines: passes all to the log and, while it loads, the percentage to `progress`."""
 
     def __init__(self, name: str, kind: ProgramKind, progress: Progress) -> None:
         self.is_loading = True

@@ -93,7 +93,7 @@ def _aliases(settings: Settings, ids: Mapping[str, str]) -> dict[str, str]:
 def embedded_models(
     settings: Settings, served: Sequence[Served], filters: ContentFilters | None, on_failure: ExitStack
 ) -> list[EmbeddedModel]:
-    """Return models that a backend can serve, which own their engines: `on_failure` no longer does, which was to stop
+    """Return models that a backend can serve. They own their engines from then on, and `on_failure` no longer stops
     these. Loads adapters. Raises SetupError, with all of them stopped."""
     from onward.backends.backlog import Backlog
     from onward.backends.shared_engine import SharedEngine

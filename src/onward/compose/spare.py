@@ -20,8 +20,8 @@ from onward.settings import Settings, served_names, upstreams_of
 
 @contextmanager
 def spare_process(settings: Settings) -> Iterator[SpareProcess | None]:
-    """Start the process of the first engine, if `compose` will use one, and have it load what it probably is to load:
-    it does so while the caller imports a server, checks the model's files and loads the tokenizer.
+    """Start the process of the first engine, if `compose` will use one, and have it load the model that it will
+    probably need: it does so while the caller imports a server, checks the model's files and loads the tokenizer.
 
     Call it on the main thread; what `compose` did not take ends with the context. Raises SetupError.
     """

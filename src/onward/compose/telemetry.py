@@ -31,11 +31,11 @@ MAX_WAITING, MAX_WAITING_BYTES = 8192, 64 << 20
 """Spans that wait to be sent; further ones are dropped and counted."""
 MAX_BATCH, MAX_BATCH_BYTES = 2048, 4 << 20
 SPAN_BYTES, LONG_TEXT = 1024, 64
-"""What a span takes, not counting texts with more characters than that."""
+"""Bytes that a span takes, not counting texts with more characters than the second number."""
 PAUSE_SECONDS = 1.0
 """Between two batches, unless many wait."""
 CREDENTIALS = tuple(f"OTEL_PYTHON_EXPORTER_OTLP_HTTP{signal}_CREDENTIAL_PROVIDER" for signal in ("", "_TRACES"))
-"""Variables of the exporter that name what makes the session for its requests."""
+"""Variables of the exporter that name the provider of the session for its requests."""
 EXPORT_SECONDS = 10.0
 """How long a collector may take for a batch."""
 CLOSE_SECONDS = 3.0
@@ -43,7 +43,7 @@ CLOSE_SECONDS = 3.0
 MAX_KEPT_TEXT = 256
 """Characters of an attribute that is kept in its encoded form, for further spans."""
 REASONS = {"InvalidHeader": "a header of OTEL_EXPORTER_OTLP_HEADERS is not valid"}
-"""What exceptions of `requests` mean that have no cause of the operating system."""
+"""What exceptions of `requests` mean that no error of the operating system caused."""
 KINDS = {"internal": 1, "server": 2, "client": 3}
 IS_SAMPLED, KNOWS_PARENT, HAS_REMOTE_PARENT = 0x001, 0x100, 0x200
 """Flags of a span in OTLP."""
@@ -52,7 +52,7 @@ FAILED = 2
 
 
 def open_tracer(settings: Settings) -> ExportingTracer | None:
-    """Return what takes spans, None where no collector is named. Raises SetupError without the extra."""
+    """Return the tracer that takes spans, None where no collector is named. Raises SetupError without the extra."""
     if settings.otlp_endpoint is None:
         return None
     endpoint = settings.otlp_endpoint
@@ -98,8 +98,8 @@ class Sender:
         return is_taken and not self.problem
 
     def _failed(self, problem: Exception) -> None:
-        """Keep why a request failed. The exporter tries again with what is left of its time: if that is less than none,
-        `requests` raises a ValueError, and why the try before failed says more."""
+        """Keep why a request failed. The exporter tries again with what is left of its time: if that is negative,
+        `requests` raises a ValueError, and the reason of the previous attempt says more."""
         if not self.problem or type(problem) is not ValueError:
             self.problem = reason_of(problem)
 

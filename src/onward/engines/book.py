@@ -1,4 +1,4 @@
-"""The jobs of an engine that may be lost: the journal of each, and so what is delivered and what is left."""
+"""The jobs of an engine that may be lost: a journal of each, from which follows what was delivered and what is left."""
 
 from __future__ import annotations
 

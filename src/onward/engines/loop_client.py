@@ -1,4 +1,4 @@
-"""What engine clients share that wait for others, on an event loop of their own, rather than compute."""
+"""What is common to engine clients that wait for other programs, on an event loop of their own, rather than compute."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from onward.engine.model import Tokenizer
 
 Progress = Callable[[str], None]
-"""Receives a sentence for people at each stage of something slow."""
+"""Receives a sentence for the user at each stage of slow work."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What formats have in common whose parameters and tensors `checkpoints` reads."""
+"""What is common to formats whose parameters and tensors `checkpoints` reads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CheckpointFiles(ModelFiles):
         return [*checkpoint.notes, *self._tokenizer_notes, *output_layer_notes(checkpoint)]
 
     def contents_problems(self) -> list[str]:
-        """Return what the files' own statements make impossible. Reads what they state, not their weights."""
+        """Return what keeps the model from being computed, as far as the files' metadata shows it. Reads no weights."""
         try:
             self._tokenizer_notes  # noqa: B018 - for what it raises
         except CheckpointError as problem:

@@ -67,7 +67,7 @@ MAX_PADDING_TOKENS = 1024
 
 
 def difference(own: Vocabulary, other: Vocabulary) -> str:
-    """Return in what another vocabulary differs from a model's, in words, "" if their tokens have the same bytes."""
+    """Return how another vocabulary differs from a model's, in words, "" if their tokens have the same bytes."""
     for token in range(min(own.size, other.size)):
         here, there = own.token_bytes(token), other.token_bytes(token)
         if here != there:

@@ -1,4 +1,4 @@
-"""The models that a word is enough for: `catalogue.toml`, reviewed by hand."""
+"""The models that can be fetched by one word: `catalogue.toml`, reviewed by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Entry:
     context: int
     """In tokens."""
     size: str
-    """To download, for people."""
+    """The size of the download, in words."""
     licence: str
     terms: str
     """An address. With `needs_acceptance` they have to be accepted before the model is downloaded."""

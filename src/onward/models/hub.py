@@ -35,21 +35,21 @@ REPOSITORY_PREFIX = "models--"
 _CONNECTION_ERRORS = {"TransportError", "ConnectionError", "Timeout", "ChunkedEncodingError"}
 """Base classes by name: those of httpx2 in huggingface_hub 2, of httpx in 1, of requests in 0.x, and Python's own."""
 MAX_QUOTED_CHARACTERS = 300
-"""Of an error of the hub's library, which may quote what a server has answered."""
+"""How much is quoted of an error of the hub's library, which may contain what a server has answered."""
 _CLIENT_FACTORIES = (
     ("set_client_factory", "_GLOBAL_CLIENT_FACTORY"),
     ("configure_http_backend", "_GLOBAL_BACKEND_FACTORY"),
 )
 """Of huggingface_hub from 1.0, and of 0.x: what sets the function that makes its HTTP clients, and where it is."""
 _NAMING_HEADERS = ("x-repo-commit", "etag", "x-linked-etag")
-"""What the hub's library names files and folders of its cache by."""
+"""Headers by which the hub's library names files and folders of its cache."""
 _LEADING_OUT = re.compile(r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)")
-"""Of a file in a repository: a path that is absolute, or climbs."""
+"""Matches the path of a file in a repository that is absolute, or leaves its folder."""
 _PLAIN_NAME = re.compile(r'(W/)?"?(?!\.+"?$)[^/\\"\x00-\x1f]{1,200}"?')
 
 
 class _Shared:
-    """What threads that use the hub's library share, since it has its settings once for a process."""
+    """What threads that use the hub's library share, since its settings are those of the whole process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -208,7 +208,8 @@ def _download(
 
 
 def _kept_bytes(name: HubName) -> int:
-    """Return how much the cache has of a repository. Of a file whose download failed, the library's version 2 keeps
+    """Return how many bytes of a repository the cache has. Of a file whose download failed, the library's version 2
+    keeps
     nothing, and older ones keep what has arrived."""
     kept = 0
     with suppress(OSError):
@@ -334,7 +335,7 @@ def _no_connection(error: Exception) -> bool:
 
 def _reason(name: HubName, error: Exception, allow_download: bool, missing_bytes: int = 0) -> str:
     """Return a sentence for each way a download can fail. The order matters: these classes derive from each other.
-    `missing_bytes`: what the download has still to write; 0 where nobody knows."""
+    `missing_bytes`: what the download has still to write; 0 if unknown."""
     errors = import_module("huggingface_hub.errors")
     model = name.repository
     if isinstance(error, errors.GatedRepoError):

@@ -66,7 +66,7 @@ def _is_http(url: str) -> bool:
 
 
 def _configured(environ: Mapping[str, str]) -> str | None:
-    """Return the index in pip's configuration files, of which later ones count more."""
+    """Return the index in pip's configuration files, of which later ones take precedence."""
     home = home_folder()
     user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"
     files = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", user, Path(sys.prefix) / "pip.conf"]

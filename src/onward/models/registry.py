@@ -19,7 +19,7 @@ OWNER = "onward"
 
 
 def real_model_hint() -> str:
-    """Return what to say to people who meet the built-in model, whose texts are those of a toy."""
+    """Return a hint for users of the built-in model, which is only a toy."""
     return f"A real small model (98 MB, downloaded once): {real_model_command()}"
 
 
@@ -29,8 +29,8 @@ def real_model_command() -> str:
 
 
 def program() -> str:
-    """Return what a command of this program begins with where it was started: its name where that finds it, or else how
-    it was called. Clients see it, so it never is a path from the root of this machine."""
+    """Return what this program's commands begin with: its name if that finds it, or else how it was called. Clients see
+    it, so it is never an absolute path."""
     started, found = sys.argv[0], shutil.which("onward")
     with suppress(OSError):
         if found is not None and Path(found).samefile(started):

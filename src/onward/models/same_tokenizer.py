@@ -1,5 +1,5 @@
 """Whether two models have the same tokenizer, such as an exported one and its original: programs that export models
-write the tokenizer's files anew, and a version with another idea of them changes every prompt without a word."""
+write the tokenizer's files anew, and a version that writes them differently changes every prompt silently."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TEXTS = (
 )
 """Spaces, lines, code, numbers, letters of many scripts, composed and decomposed, emoji, controls, literals."""
 MAX_SHOWN = 8
-"""Texts with other token ids, of which a sentence is returned."""
+"""How many texts with other token ids are reported."""
 
 
 def tokenizer_of(name_or_path: str, cache_dir: Path) -> Tokenizer:
@@ -57,7 +57,7 @@ def tokenizer_of(name_or_path: str, cache_dir: Path) -> Tokenizer:
 
 
 def differences(own: Tokenizer, other: Tokenizer) -> list[str]:
-    """Return in what a tokenizer differs from another one, a sentence each: token ids of `TEXTS` and of
+    """Return how a tokenizer differs from another one, a sentence each: token ids of `TEXTS` and of
     special tokens (the first that differ), end tokens."""
     found: list[str] = []
     for text in (*TEXTS, *other.special_literals):

@@ -1,4 +1,4 @@
-"""How much of a model has arrived, for those who wait for it."""
+"""Progress of a download, for those who wait for it."""
 
 from __future__ import annotations
 

@@ -80,11 +80,11 @@ class SpareProcess:
     def __init__(self, command: ReadOnly[str]) -> None:
         self._process: Process | None = _spawn(command)
         self._configuration: bytes | None = None
-        """What it was told to load."""
+        """The engine that it was configured to load."""
 
     @property
     def pid(self) -> int | None:
-        """Of the process, None once it was taken or has ended."""
+        """The id of the process, None once it was taken or has ended."""
         return None if self._process is None else self._process.popen.pid
 
     def configure(self, configuration: bytes) -> None:

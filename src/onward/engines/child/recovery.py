@@ -57,7 +57,7 @@ class HangWatch:
         return factor * max(self._timeout, LONGEST_STEP_FACTOR * self._longest_step)
 
     def engine_lost(self) -> None:
-        """The engine is gone. Its silence was no step, however long it was: nothing is learnt from it."""
+        """The engine is gone. Its silence was not a step, however long it was, so nothing is learnt from it."""
         self._silence = 0.0
 
     def engine_started(self, now: float) -> None:

@@ -337,7 +337,8 @@ class SupervisedEngine:
             self._work(left)
 
     def _work(self, timeout: float) -> None:
-        """Execute the next cancel, for which it waits at most `timeout` seconds. Returns earlier for news."""
+        """Execute the next cancel, for which it waits at most `timeout` seconds. Returns earlier where there is
+        something else to do."""
         try:
             command = self._mailbox.get(timeout=timeout) if timeout else self._mailbox.get_nowait()
         except queue.Empty:
@@ -358,7 +359,9 @@ class SupervisedEngine:
         self._deliver(events)
         if self._session.link is not None:
             self._session.link.close()
-        self._deliver = lambda events: None  # whoever received them is free, though the collector does not traverse it
+        self._deliver = lambda events: (
+            None
+        )  # frees the receiver, to which the collector does not get through this object
 
     def _send(self, commands: ReadOnly[Command]) -> None:
         """Send commands to the current engine; one that is lost ignores them. Called with the lock held."""

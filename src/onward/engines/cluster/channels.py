@@ -269,7 +269,7 @@ class _Inbox:
         self._items.put_nowait(item)
 
     async def take(self) -> bytes:
-        """Return the next item; nothing at the end. Raises what was put."""
+        """Return the next item; nothing at the end. Raises an exception that was put."""
         item = await self._items.get()
         if isinstance(item, Exception):
             raise item

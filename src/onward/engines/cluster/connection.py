@@ -13,7 +13,7 @@ from typing import Any
 from onward.errors import SetupError
 
 PREFIX = "onward-"
-"""Of the names of Onward's applications on Ray Serve, before the model's name."""
+"""Prefix of the names of Onward's applications on Ray Serve, before the model's name."""
 CONNECT_SECONDS = 5.0
 MISSING = "A cluster needs Ray, which is not installed: pip install 'onward[cluster]'."
 
@@ -94,7 +94,7 @@ def _check_port(address: str) -> None:
 
 
 def _is_important(record: logging.LogRecord) -> bool:
-    """Ray Serve sets the level of its logger itself, and reports what it does."""
+    """Return whether to log a record: Ray Serve sets the level of its logger itself, and logs what it does."""
     return record.levelno >= logging.WARNING
 
 

@@ -25,8 +25,8 @@ def deploy(
 ) -> None:
     """Make the cluster that this process has joined serve these models, and wait until it does.
 
-    Replicas of a model that changes are replaced one after the other; streams end on the old ones. `others`: what
-    becomes of models that it serves besides. Raises SetupError, for "ask" where there are any.
+    Replicas of a model that changes are replaced one after the other; streams end on the old ones. `others`: what to do
+    with other models that it serves. Raises SetupError, for "ask" where there are any.
     """
     from ray import serve
 

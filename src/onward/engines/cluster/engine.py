@@ -111,7 +111,7 @@ class ClusterEngine(LoopClient):
     # The event loop.
 
     def _update(self, members: Mapping[str, Member]) -> None:
-        """These are the replicas now."""
+        """Record the present replicas."""
         self._members.update(members)
         self._placement.update(members)
         before, self._info = self._info, self._members.serves(self._info)
@@ -198,7 +198,7 @@ class ClusterEngine(LoopClient):
         return ReplicaLost("its stream ended early")
 
     def _lost(self, flight: Flight, lost: ReplicaLost) -> None:
-        """A flight is resumed elsewhere, or ends if it is the cause of losses."""
+        """Resume a flight elsewhere, or end it if it is the cause of losses."""
         flight.lost(is_strike=lost.is_strike)
         replica = flight.replica or ""
         log.warning("%s: a request lost replica %s and is resumed elsewhere: %s", self._name, replica, lost)

@@ -18,8 +18,8 @@ GROUP_CHOICES = 16
 """Choices from which the prompts of one request are spread over replicas: fewer are computed in about the time of
 one."""
 POLICY = LossPolicy(suspect_strikes=2, max_strikes=4, max_losses=30)
-"""After four replicas that were lost in a row without an event in between it is taken for the jobs' own doing; after 30
-calls that deliver nothing, whatever the cause, no replica answers: half a minute of silence."""
+"""Four replicas that were lost in a row without an event in between are blamed on the jobs; 30 calls that deliver
+nothing, whatever the cause, mean that no replica answers: half a minute of silence."""
 
 
 class Flight:
@@ -58,7 +58,7 @@ class Flight:
         return sum(self._book.journal(job).num_unfinished for job in self.jobs)
 
     def begin_call(self, replica: str) -> list[Job]:
-        """A new call begins at a replica. Returns what is left to compute."""
+        """Begin a new call at a replica. Returns what is left to compute."""
         self.call = secrets.randbits(63)
         self.replica = replica
         return self._book.remaining(self.jobs)
@@ -107,7 +107,7 @@ class Placement:
         """The number of the last report of each replica."""
 
     def update(self, members: Mapping[str, Member]) -> None:
-        """These are the replicas now."""
+        """Record the present replicas."""
         for name, member in members.items():
             if self._reports.get(name) != member.report:
                 self._router.reported(name, member.load.num_running + member.load.num_waiting)

@@ -15,7 +15,7 @@ from onward.errors import SetupError
 
 START_SECONDS = 120
 OBJECT_STORE_BYTES = 200_000_000
-"""Of Ray's shared memory, of which Onward needs little: Ray's own default is 30 % of the machine's memory."""
+"""Bytes of Ray's shared memory, of which Onward needs little: Ray's own default is 30 % of the machine's memory."""
 _RECORD = "cluster.json"
 """In the cache folder: the address of the head node that `start_head` has started on this machine."""
 
@@ -60,7 +60,7 @@ def _node_flags(resources: dict[str, Any]) -> list[str]:
 
 
 def _ray(*arguments: str) -> None:
-    """Run Ray's command line. Raises SetupError with its last words if it fails."""
+    """Run Ray's command line. Raises SetupError with the end of its output if it fails."""
     if find_spec("ray") is None:
         raise SetupError(MISSING)
     command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]

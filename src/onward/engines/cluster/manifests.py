@@ -23,7 +23,7 @@ SECRET = "onward-ray-token"
 SECRET_KEY = "auth_token"
 """The name of the token in it, which is KubeRay's."""
 AGENT_PORT = 52365
-"""Where Ray's agent on each node says whether the node is well."""
+"""Where Ray's agent on each node reports the health of the node."""
 
 
 def serve_yaml(models: Sequence[ModelConfig]) -> str:
@@ -109,7 +109,7 @@ def _ray_version() -> str:
 
 
 def _yaml(value: Any, comment: str = "") -> str:
-    """Return a document of YAML. Ray's own reader knows no types but those of JSON."""
+    """Return a document of YAML. Ray's own reader only knows the types of JSON."""
     yaml = YAML()
     yaml.default_flow_style = False
     yaml.width = 4096

@@ -37,10 +37,10 @@ class Members:
         self._context_length = context_length
         self._members: dict[str, Member] = {}
         self._gone = EngineLoad()
-        """What replicas have counted that are gone."""
+        """Counts of the replicas that are gone."""
 
     def update(self, members: Mapping[str, Member]) -> None:
-        """These are the replicas now. Those whose load is not known yet keep the last one."""
+        """Record the present replicas. Those whose load is not known yet keep the last one."""
         for name, before in self._members.items():
             if name not in members:
                 self._gone = _sum([self._gone, before.load], TOTALS)

@@ -298,7 +298,7 @@ class _Call:
         await self._closed.wait()
 
     def close(self) -> None:
-        """No more events of this call come."""
+        """Note that no more events of this call will come."""
         self._outbox.end(self.id)
         self._outbox.num_calls -= 1
         self._closed.set()

@@ -24,7 +24,7 @@ class ReplicaRouter(RequestRouter):  # type: ignore[misc]  # Ray is not always i
         self._members: dict[str, Member] = {}
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """These are the replicas now, with what they reported last."""
+        """Called by Ray Serve with the present replicas and what they reported last."""
         super().update_replicas(replicas)
         members, problem = {}, ""
         for replica in replicas:

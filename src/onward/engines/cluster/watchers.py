@@ -31,7 +31,8 @@ def problem(application: str) -> str:
 
 
 def publish(application: str, members: Mapping[str, Member], problem: str = "") -> None:
-    """These are the replicas of an application that this process can use, and why not others. Called by its router."""
+    """Publish the replicas of an application that this process can use, and why it cannot use others. Called by its
+    router."""
     _members[application] = members
     _problems[application] = problem
     if (on_members := _watchers.get(application)) is not None:

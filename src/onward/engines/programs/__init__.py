@@ -1,1 +1,1 @@
-"""Engines that are programs of others (llama-server, vLLM, SGLang), which Onward starts, watches and ends."""
+"""Engines that are other projects' programs (llama-server, vLLM, SGLang), which Onward starts, watches and ends."""

@@ -105,7 +105,7 @@ class ProgramEngine(UpstreamEngine):
         await super()._connect(check)
 
     async def _wait_until_it_answers(self, process: ProgramProcess) -> None:
-        """Raises SetupError when it ends before, or answers with something else than what it should."""
+        """Raises SetupError when it ends before, or gives an unexpected answer."""
         while True:
             if process.has_ended:
                 raise SetupError(f"{self._title} could not load {self._name}: {process.reason}.")

@@ -1,4 +1,4 @@
-"""The programs that can be engines: where they are found, how they are started, what their lines say of loading.
+"""The programs that can be engines: where they are found, how they are started, what their output says about loading.
 
 Flags and variables are those of llama.cpp's tools/server, of vLLM's `vllm serve` and of SGLang's launch_server.
 """
@@ -100,7 +100,7 @@ class ProgramKind:
         return [path] if path else None
 
     def command(self, program: list[str], plan: LaunchPlan) -> list[str]:
-        """Return the whole command; what the operator added comes last, so that it counts."""
+        """Return the whole command; what the operator added comes last, so that it takes precedence."""
         grammars = [self.grammar_flag] if self.has_grammars(plan) else []
         return [*program, *self.flags(plan), *grammars, *plan.arguments]
 

@@ -1,1 +1,1 @@
-"""Servers of others as engines, by token ids: what is asked of them, and what becomes of their faults."""
+"""Other servers as engines, by token ids: what is requested of them, and how their faults are handled."""

@@ -34,7 +34,7 @@ MAX_VOCABULARY = 1 << 19
 
 
 class ErrorBody(msgspec.Struct):
-    """What an error says of itself, in OpenAI's envelope or near it."""
+    """The fields of an error, in OpenAI's envelope or one like it."""
 
     message: str | None = None
     code: int | str | None = None

@@ -27,7 +27,7 @@ class UpstreamError(Exception):
         self.is_request = is_request
 
     def locate(self, url: str) -> None:
-        """Name the upstream, if the text does not."""
+        """Add the upstream's address, if the text does not have it."""
         if url not in str(self):
             self.args = (f"{url}: {self}",)
 
@@ -89,7 +89,7 @@ class Traits:
     where all of these end the text. `counts_prompt`: its penalties count the last tokens that a request names, also of
     the prompt, so that it is asked for one token at a time. Where they count all generated tokens, and those alone,
     what was generated before a request is penalised by biases. `counts_late`: they count a token one step too late: all
-    is penalised by biases. `counts_cache_last`: it says behind the last token how many tokens of the prompt were in its
+    is penalised by biases. `counts_cache_last`: it says after the last token how many tokens of the prompt were in its
     cache. `has_distribution`: it reports the log-probability of every token, from which Onward samples where the
     upstream does not have the samplers.
     `has_grammars`: it can keep to a grammar itself, with the masks that llguidance computes here.
@@ -150,7 +150,7 @@ class Upstream(Protocol):
         ...
 
     async def distribution(self, segment: Segment, vocab_size: int) -> tuple[NDArray[np.float32], int | None]:
-        """Return the log-probability of each token behind those of the segment, float32 [vocabulary], -inf for one that
+        """Return the log-probability of each token after those of the segment, float32 [vocabulary], -inf for one that
         is not reported; and how many tokens of the prompt were cached. Called only where `traits` has it. Raises
         UpstreamError."""
         ...

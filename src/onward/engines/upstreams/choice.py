@@ -99,8 +99,8 @@ class JobRun:
         self.first_choice: int | None = None
         """The choice that was sent first. The others find the prompt in the cache that it has filled."""
         self.num_cached: int | None = None
-        """The fewest cached tokens of the prompt of which an answer to the first choice has said so, where that is said
-        last."""
+        """The fewest cached tokens of the prompt that an answer to the first choice has reported, where that comes with
+        the last token."""
 
         self._asking = asyncio.Lock()
         self._keeps_grammar: bool | None = None
@@ -135,7 +135,8 @@ class JobRun:
         return first
 
     def note_cached(self, part: AnswerPart, segment: Segment, choice: int) -> None:
-        """Note what is said of the cache, if it is said of the prompt alone, by the first that computes it."""
+        """Note the reported number of cached tokens, if it concerns the prompt alone, of the first choice that computes
+        it."""
         is_first = choice == self.first_choice and not segment.num_generated and self.job.score_top is None
         if part.num_cached is not None and is_first:
             known = part.num_cached if self.num_cached is None else self.num_cached
@@ -222,7 +223,7 @@ class ChoiceRun:
 
     @property
     def mu(self) -> float | None:
-        """Mirostat's state behind the tokens taken."""
+        """Mirostat's state after the tokens taken."""
         return self._sampler.mu
 
     async def sampled_here(self, upstream: Upstream, segment: Segment, mask: Mask | None) -> AnswerPart | None:
@@ -259,7 +260,7 @@ class ChoiceRun:
 
     def _grammar_to_leave(self) -> str:
         """Return the grammar that the upstream itself is to keep to from the first token on, as it is written there; ""
-        where that would mean something else: its log-probabilities are those behind the mask. Where the masks take
+        where that would mean something else: its log-probabilities are those after the mask. Where the masks take
         long, other rows of the upstream would wait for them."""
         job, traits = self.job, self.traits
         if self.constraint is None or not traits.has_grammars or UpstreamGrammars.takes_long(self.constraint):
@@ -268,7 +269,7 @@ class ChoiceRun:
         if is_reported or job.sampling.dry or self._has_penalties_as_biases or self.needs_distribution:
             return ""
         if WIDER_THERE in job.grammar and not (job.sampling.is_greedy or {*job.sampling.chain} <= {"temperature"}):
-            return ""  # a token that is refused here is sampled again: the same, unless filters come behind the mask
+            return ""  # a token that is refused here is sampled again: the same, unless filters come after the mask
         return ending_with(job.grammar, job.end_tokens)
 
     @property

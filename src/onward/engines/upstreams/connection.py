@@ -47,8 +47,8 @@ class Connection:
             return await self._message(response, kind, MAX_DESCRIPTION_BYTES)
 
     async def check(self, path: str, silence_seconds: float = PROBE_SECONDS) -> None:
-        """Raise UpstreamError if a path reports that the server is unhealthy. A path that it does not have says
-        nothing."""
+        """Raise UpstreamError if a path reports that the server is unhealthy. A path that it does not have is
+        ignored."""
         async with self._http.request("GET", path, silence_seconds=silence_seconds) as response:
             reason = await response.read_error()
             if response.status not in (200, 404, 405):

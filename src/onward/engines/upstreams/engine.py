@@ -351,7 +351,7 @@ class UpstreamEngine(LoopClient):
         self._drop(run, choice)  # one that has not begun yet does not remove itself
 
     def _drop(self, run: JobRun, choice: int) -> None:
-        """A choice has ended; so has its job when it was the last."""
+        """Remove a choice that has ended, and its job when it was the last."""
         run.tasks.pop(choice, None)
         if self._runs.get(run.job.id) is not run:
             return
@@ -361,7 +361,7 @@ class UpstreamEngine(LoopClient):
             self._pool.resize(run.place, len(run.tasks))
 
     def _remove(self, run: JobRun) -> None:
-        """A job has ended: so do its tasks."""
+        """Remove a job that has ended, and cancel its tasks."""
         if self._runs.pop(run.job.id, None) is None:
             return
         for task in run.tasks.values():
@@ -371,7 +371,7 @@ class UpstreamEngine(LoopClient):
             self._pool.resize(run.place, 0)
 
     def _changed(self, reason: str) -> None:
-        """The upstream serves something else: nothing can be resumed."""
+        """End everything: the upstream serves something else, and nothing can be resumed."""
         self._set_state(EngineState("crashed", reason))
         for run in list(self._runs.values()):
             self._end_job(run, "crashed", reason)

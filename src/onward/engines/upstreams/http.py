@@ -50,12 +50,12 @@ class HTTPClient:
         """The address that was connected to last, or tried."""
         self._tls = trusted_certificates() if parts.scheme == "https" else None
         self.certificate = Certificate(url) if self._tls else None
-        """What is known of the server's, None without TLS."""
+        """The server's certificate as far as it is known, None without TLS."""
         self._port = parts.port or (443 if self._tls else 80)
         self._headers = {"host": parts.netloc or "localhost", "accept-encoding": "identity", **headers}
         self._silence_seconds = silence_seconds
         self._address: dict[str, str | int] = {"server.address": self._socket_path or self._host}
-        """As spans have it."""
+        """The attributes of spans that name the server."""
         if self._socket_path is None:
             self._address["server.port"] = self._port
         self._idle: list[Wire] = []
@@ -85,8 +85,8 @@ class HTTPClient:
         body is read.
 
         The connection is used again if the body was read to its end, unless the server or `keep_alive` says otherwise;
-        otherwise it is closed, which cancels the request. `silence_seconds` replaces those of the client. `trace`: of
-        the completion that it is a part of, which the server is told.
+        otherwise it is closed, which cancels the request. `silence_seconds` replaces those of the client. `trace`: that
+        of the completion which the request belongs to; the server receives its context.
         """
         silence = self._silence_seconds if silence_seconds is None else silence_seconds
         calling: AbstractContextManager[UpstreamCall | None] = nullcontext()

@@ -39,7 +39,7 @@ CheckUpstream = Callable[[str, Upstream], Coroutine[Any, Any, None]]
 
 
 class Address:
-    """One server, and how it does. Used on one event loop."""
+    """One server, and its health. Used on one event loop."""
 
     def __init__(self, url: str, upstream: Upstream) -> None:
         self.url = url
@@ -180,7 +180,8 @@ class Pool:
         self._spread()
 
     def failed(self, address: Address, num_losses: int, error: UpstreamError) -> None:
-        """An attempt at an address has failed that began when it had been lost so many times."""
+        """Note that an attempt at an address has failed, which began when the address had been lost `num_losses`
+        times."""
         if error.is_request or not (error.is_lost or len(self.addresses) > 1) or num_losses != address.num_losses:
             return
         address.num_failures += 1
@@ -335,7 +336,7 @@ class Pool:
         return min(num_slots, self._max_slots or num_slots)
 
     def _update(self) -> None:
-        """Publish the state, and begin or end to be patient."""
+        """Publish the state, and start or stop the time after which waiting is given up."""
         self.counts = EngineCounts(sum(map(self._is_well, self.addresses)), len(self.addresses))
         if any(address.answers for address in self.addresses):
             if self._patience is not None:

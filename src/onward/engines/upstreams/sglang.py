@@ -3,7 +3,7 @@
 The end tokens of the job are `stop_token_ids`. With `ignore_eos`, which is set where the model's own are no ends, it
 goes on behind them all: Onward finds the end, and leaves. `min_new_tokens` bans the model's own in any case.
 Streams report all tokens so far, or, with `--incremental-streaming-output`, the new ones: `completion_tokens` says
-which. Log-probabilities of generated tokens are computed behind temperature, penalties and biases: they are refused
+which. Log-probabilities of generated tokens are computed after temperature, penalties and biases: they are refused
 where one of these is in use. It does not report ranks of a prompt's tokens. Its filters act together on the whole
 distribution: requests with several are refused. It uses seeds in its deterministic mode only. Where its schedule
 overlaps (the default), its penalties miss the last token, and count the prompt's last one.
@@ -180,7 +180,7 @@ class SGLang(Connected):
         if event.index:
             raise Malformed(f"choice {event.index}")
         if known + len(new) != total:
-            raise Malformed(f"{len(ids)} tokens, {total} in all behind {known}")
+            raise Malformed(f"{len(ids)} tokens, {total} in all after {known}")
         if segment.sampling.logprobs is None:
             tokens = [Sampled(token, math.nan, ()) for token in new]
         else:

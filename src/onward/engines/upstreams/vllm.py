@@ -42,7 +42,7 @@ from onward.sampling.params import SamplingParams
 NUM_SLOTS = 256
 """Choices that are sent at the same time: vLLM queues what its `--max-num-seqs` has no room for."""
 MAX_BIAS = 100.0
-"""It takes larger biases for this one, and lower ones for its negative."""
+"""It clamps biases to this and to its negative."""
 LACKS = frozenset({"repetition_penalty", *OPTIONAL, "mirostat", "order_of_samplers"})
 WITH_DISTRIBUTION = frozenset({"repetition_penalty"})
 """What it lacks where it reports the probability of every token: the penalty needs logits."""
@@ -150,8 +150,8 @@ class VLLM(Connected):
         return [*(await self._scores(tokens[:-1], top, with_ranks, salt)), last]
 
     async def _score_of_last(self, tokens: tuple[int, ...], top: int, with_ranks: bool, salt: str) -> Sampled:
-        """Score the last token as the only one that may be generated behind those before it. Of its rank is known what
-        the list of the most likely tokens says. Raises UpstreamError."""
+        """Score the last token as the only one that may be generated after those before it. Its rank is known only as
+        far as the list of the most likely tokens shows it. Raises UpstreamError."""
         last, listed = tokens[-1], RANKED if with_ranks else top
         params = SamplingParams(temperature=0.0, allowed_tokens=(last,), logprobs=listed)
         segment = Segment(tokens[:-1], 0, 1, params, 0, whole=True, salt=salt)

@@ -35,7 +35,7 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._timer: asyncio.TimerHandle | None = None
-        """Of the silence while a request runs, of the rest afterwards."""
+        """Times the silence while a request runs, and how long the connection is idle afterwards."""
         self._is_busy = False
         self._begin()
 
