@@ -47,7 +47,7 @@ class Mixture:
     feed_forward: int
     """Inner size of an expert."""
     layers: frozenset[int]
-    """Those with experts; others have feed-forward layers as usual."""
+    """The layers with experts; others have ordinary feed-forward layers."""
     is_normalised: bool
     """Whether the weights of the experts used are e**logit over the sum of theirs, instead of over that of all."""
     scale: float = 1.0
@@ -59,7 +59,7 @@ class Mixture:
     shared_feed_forward: int = 0
     """Inner size of the expert that every token uses in addition; 0: there is none."""
     is_beside_dense: bool = False
-    """Whether a layer with experts has a feed-forward layer as usual, too, and norms for either's result."""
+    """Whether a layer with experts also has an ordinary feed-forward layer, and norms for the result of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Architecture:
     local_rope: Rope | None = None
     """For layers with a window, where it differs."""
     ropeless_layers: frozenset[int] = field(default_factory=frozenset)
-    """Layers that know nothing of positions but their order."""
+    """Layers without positions (NoPE): they see only the order of tokens."""
     norm: NormKind = "rms"
     has_norms_before: bool = True
     """Whether attention and feed-forward layers read normalised values."""
@@ -95,7 +95,7 @@ class Architecture:
     """What attention and feed-forward layers add is multiplied by it."""
     logit_scale: float = 1.0
     has_sinks: bool = False
-    """Whether each head attends to a key without a value, too, whose score is a weight."""
+    """Whether each head also attends to a key without a value, whose score is a weight (an attention sink)."""
     attention_scale: float | None = None
     """None: the inverse square root of `head_size`."""
     attention_cap: float | None = None
@@ -106,7 +106,7 @@ class Architecture:
     """Tokens that a layer with a window attends to, itself included."""
     window_layers: frozenset[int] = field(default_factory=frozenset)
     convolution_layers: frozenset[int] = field(default_factory=frozenset)
-    """Layers with a gated short convolution in attention's place (LFM2)."""
+    """Layers with a gated short convolution in place of attention (LFM2)."""
     convolution_length: int = 0
     """Positions that it reads, its own included."""
     mixture: Mixture | None = None

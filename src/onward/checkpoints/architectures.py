@@ -1,6 +1,6 @@
 """The architectures that can be computed: from the parameters of a checkpoint to an Architecture.
 
-Adding one means adding its function here. What a function does not know of is refused by name, never ignored.
+Adding one means adding its function here. What a function does not know is refused by name, never ignored.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _gemma4(checkpoint: Checkpoint) -> Architecture:
 
 def _exaone4(checkpoint: Checkpoint) -> Architecture:
     """EXAONE 4 (modular_exaone4.py): norms after attention and feed-forward layers, and per head; where layers have a
-    window, only those know positions. llama.cpp has one on three layers of four of the 32B, whatever its file states.
+    window, only those have positions. llama.cpp has one on three layers of four of the 32B, whatever its file states.
     """
     found = replace(_common(checkpoint), has_norms_before=False, has_norms_after=True)
     period, default = (_EXAONE4_PATTERN, 4096) if found.num_layers == 64 else (None, 0)
@@ -180,7 +180,7 @@ def _granitemoe(checkpoint: Checkpoint) -> Architecture:
 
 def _gpt_oss(checkpoint: Checkpoint) -> Architecture:
     """gpt-oss (modular_gpt_oss.py): sinks, a window on every second layer, experts with biases and a unit of their own,
-    whose weights are shares of those chosen."""
+    whose weights are normalised over the chosen ones."""
     parameters, found = checkpoint.parameters, _common(checkpoint)
     if found.activation != "silu":
         raise CheckpointError(f"{parameters.where} has the activation {found.activation!r} instead of 'silu'.")
@@ -204,8 +204,8 @@ def _starcoder2(checkpoint: Checkpoint) -> Architecture:
 
 
 def _granite(checkpoint: Checkpoint) -> Architecture:
-    """Granite (modeling_granite.py): Llama with four scales. A GGUF file whose 'rope.scaling.finetuned' is false knows
-    no positions but their order (Granite 4)."""
+    """Granite (modeling_granite.py): Llama with four scales. A GGUF file whose 'rope.scaling.finetuned' is false has no
+    positions (NoPE, as in Granite 4)."""
     parameters, common = checkpoint.parameters, _common(checkpoint)
     is_rotated = parameters.architecture != "granite" or parameters.switch("rope.scaling.finetuned", True)
     return replace(
@@ -219,7 +219,7 @@ def _granite(checkpoint: Checkpoint) -> Architecture:
 
 
 def _smollm3(checkpoint: Checkpoint) -> Architecture:
-    """SmolLM 3 (modeling_smollm3.py): Llama, of which every fourth layer knows no positions."""
+    """SmolLM 3 (modeling_smollm3.py): Llama, of which every fourth layer has no positions."""
     found = _common(checkpoint)
     rotated = checkpoint.parameters.switches("rope.layers", found.num_layers)
     if rotated is None:
@@ -258,7 +258,7 @@ def _gptneox(checkpoint: Checkpoint) -> Architecture:
 
 def _cohere2(checkpoint: Checkpoint) -> Architecture:
     """Command R7B (modeling_cohere2.py): one norm for both layers of a block; three layers of four have a window, and
-    only those know positions; scaled logits."""
+    only those have positions; scaled logits."""
     parameters = checkpoint.parameters
     common = replace(
         _common(checkpoint, norm="layer"), is_parallel=True, logit_scale=parameters.real("logit_scale", 1.0) or 1.0

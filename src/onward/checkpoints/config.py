@@ -192,7 +192,7 @@ _CHANGES = {
 """Statements that change what is computed, and what they stand for."""
 _SWITCHED_OFF_BY_NULL = ("sliding_window", "block_ffn_dim_multiplier")
 _OF_IMAGES_ONLY = (("use_bidirectional_attention", "vision"),)
-"""Those of them that change what is computed of images only."""
+"""Those of them that only change what is computed from images."""
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _FIXED = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 """Numbers of gpt-oss's experts, which all of its models have."""
@@ -326,7 +326,7 @@ def _activation(stated: Config, where: str) -> str:
 def _windows(stated: Config, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return which layers attend to a window, and which rotate positions."""
     window, count = stated.get("sliding_window"), found.get("block_count")
-    if type(count) is not int or not 0 < count <= MAX_LAYERS:  # as whoever reads the number says
+    if type(count) is not int or not 0 < count <= MAX_LAYERS:  # reported by what reads the number
         return {}
     result: dict[str, Any] = {}
     if (rotated := stated.get("no_rope_layers")) is not None and isinstance(rotated, list):

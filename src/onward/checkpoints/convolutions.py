@@ -1,4 +1,4 @@
-"""LFM2's gated short convolutions, which some layers have in attention's place: what files state of them.
+"""LFM2's gated short convolutions, which some layers have in place of attention: what files state about them.
 
 GGUF files state no heads of keys for such layers; folders name the kind of each layer.
 """
@@ -75,7 +75,7 @@ def _heads(given: Mapping[str, Any], found: Mapping[str, MetadataValue], where: 
         if not isinstance(given.get(name, []), list):
             raise CheckpointError(f"{where} states {str(given[name])[:40]!r} as {name!r} instead of a list.")
     if type(count) is not int or not 0 < count <= MAX_LAYERS or type(heads) is not int:
-        return {}  # as whoever reads the number says
+        return {}  # reported by what reads the number
     with_attention = given.get("full_attn_idxs", range(count))
     usual = [_ATTENTION if layer in with_attention else _CONVOLUTION for layer in range(count)]
     kinds = given.get("layer_types", usual)

@@ -27,7 +27,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Strings(Sequence[str]):
-    """Strings of a file, each behind its length, which are decoded whenever they are asked for: a vocabulary and its
+    """Strings of a file, each after its length, which are decoded whenever they are asked for: a vocabulary and its
     merges are 300,000, and most processes that open a model's file use none. Bytes that are not UTF-8 become U+FFFD."""
 
     def __init__(self, stored: memoryview, count: int) -> None:

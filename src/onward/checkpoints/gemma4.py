@@ -3,7 +3,7 @@
 Layers with a window have heads of another size, and perhaps another number of keys. Values are normalised; where no
 matrix makes them, they are the keys before their norm. The last layers may attend to keys and values of an earlier one,
 and be twice as wide. In small models each layer adds something that it looks up for its token. A mixture of experts
-stands beside a feed-forward layer as usual.
+comes in addition to an ordinary feed-forward layer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ UNIFIED_DEFAULTS: dict[str, Any] = {
 def gemma4_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return what a configuration states of layers, by GGUF's names. Raises CheckpointError."""
     count = stated["num_hidden_layers"]
-    if type(count) is not int or not 0 < count <= MAX_LAYERS:  # as whoever reads the number says
+    if type(count) is not int or not 0 < count <= MAX_LAYERS:  # reported by what reads the number
         return {}
     local = _local_layers(stated.get("layer_types"), count, where)
     sizes = [_heads_stated(stated, layer, local[layer], where) for layer in range(count)]

@@ -113,7 +113,7 @@ def joined_experts(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tenso
 def _with_pairs_apart(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """Return tensors with those that gpt-oss's folders have of experts as others have them: a matrix [rows, inputs] of
     each expert, gates apart from what they are multiplied with, of which they are every second row. No weights are
-    read. Raises CheckpointError for those that are none of this."""
+    read. Raises CheckpointError for those of any other form."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         matched = _OF_GPT_OSS.fullmatch(name)
@@ -186,7 +186,7 @@ def _stacked(name: str, parts: list[Tensor]) -> Tensor:
 
 
 def _with_halves_apart(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield tensors with those that contain gate and up, one behind the other, as two."""
+    """Yield tensors with those that contain gate and up, one after the other, as two."""
     for name, tensor in tensors.items():
         matched = _BOTH.fullmatch(name)
         if matched is None or len(tensor.shape) < 2 or tensor.shape[-2] % 2:

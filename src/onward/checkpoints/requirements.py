@@ -218,7 +218,7 @@ def _may_lack_values(found: Architecture, layer: int, parameters: Parameters) ->
 
 
 def _has_both(found: Architecture, layer: int) -> bool:
-    """Return whether a layer has experts and a feed-forward layer as usual."""
+    """Return whether a layer has experts and an ordinary feed-forward layer."""
     return found.mixture is not None and found.mixture.is_beside_dense and layer in found.mixture.layers
 
 

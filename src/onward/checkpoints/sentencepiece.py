@@ -203,7 +203,7 @@ def _fields(content: bytes, budget: Iterator[int]) -> Iterator[tuple[int, Field]
 
 
 def _number(content: bytes, position: int) -> tuple[int, int]:
-    """Return the variable-length number at a position, and the position behind it. Raises ValueError."""
+    """Return the variable-length number at a position, and the position after it. Raises ValueError."""
     value = 0
     for index, byte in enumerate(content[position : position + _MAX_DIGITS]):
         value |= (byte & 127) << (7 * index)

@@ -21,7 +21,7 @@ _USABLE = frozenset({NORMAL, USER_DEFINED, UNUSED})
 MAX_SPLIT_CHARACTERS = 512
 """Longer tokens are not split into pairs: no known vocabulary has one, and the work grows with the square."""
 MAX_RUN_CHARACTERS = 64
-"""Of runs of equal scores, the longest of each character, all together. It is not tried how longer ones are merged: the
+"""Of runs of equal scores, the longest of each character, all together. How longer ones are merged is not tried: the
 work grows with the cube. Those of Llama have 16, of Gemma 31."""
 
 MERGES = "tokenizer.ggml.merges"
@@ -321,7 +321,7 @@ def _merged_lines(vocabulary: VocabularyLists) -> dict[str, Any]:
 
 
 def _with_line_breaks(vocabulary: VocabularyLists, pairs: list[list[str]]) -> list[list[str]]:
-    """Return pairs with merges behind them that lead to each token of line breaks, which llama.cpp takes without."""
+    """Return pairs, then merges that lead to each token of line breaks, which llama.cpp finds without merges."""
     ranks = {(left, right): rank for rank, (left, right) in enumerate(pairs) if left[:1] == right[:1] == "\n"}
     for text in sorted((text for text in vocabulary.ids if text and not text.strip("\n")), key=len):
         left = _merged_by_rank([*text], ranks)

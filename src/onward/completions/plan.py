@@ -176,9 +176,8 @@ def _plan_prompt(
         text, pending = prompt, b""
         token_bytes = _without_dummy_space(token_bytes, prompt)
         if b"".join(token_bytes) != prompt.encode("utf-8", "replace"):
-            text, pending = decode_tokens(
-                token_bytes
-            )  # the tokenizer normalises: offsets are those of the normalised text
+            # The tokenizer normalises: offsets are those of the normalised text.
+            text, pending = decode_tokens(token_bytes)
     else:
         text, pending = decode_tokens(token_bytes)
     job = Job(

@@ -129,14 +129,15 @@ class Admission:
 
     @property
     def has_interactive(self) -> bool:
-        """Whether a sequence waits for which a row may be free, and that is not a background job's."""
+        """Whether a sequence waits that is not a background job's and for which a row may be free."""
         return any(queue.has_interactive for queue in self._queues)
 
     def admit_beside(
         self, prefilling: list[Sequence], *, only_interactive: bool
     ) -> tuple[list[AdmittedSequence], list[WaitingQueue]]:
-        """Begin a step: admit one sequence, short or long, of each kind of which fewer than MAX_PREFILLING prefill, or
-        none of the client whose turn it is; in the whole step none of background jobs with `only_interactive`.
+        """Begin a step: admit one short and one long sequence, each unless MAX_PREFILLING of its kind are prefilling,
+        of which one is of the client whose turn it is. With `only_interactive`, no background job is admitted in this
+        step.
 
         `prefilling` are the running sequences that prefill. Returns the admitted sequences, and the queues from which
         more may be admitted while the step's budget lasts.
@@ -159,8 +160,8 @@ class Admission:
     def readmit(self, *, beside_others: bool) -> list[Sequence]:
         """Return suspended sequences that run again, for which there are rows. They need no prefill.
 
-        With `beside_others` only those of clients that hold no more rows than any that waits; call it without after
-        the others had their turn, so that no row is left unused.
+        With `beside_others` only those of clients that hold no more rows than any that waits; call it without this flag
+        after the others had their turn, so that no row is left unused.
         """
         suspended, returned = self._returning.suspended, list[Sequence]()
         while (

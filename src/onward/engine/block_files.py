@@ -34,14 +34,14 @@ from onward.private_files import ABANDONED_SECONDS, TEMPORARY, PrivateFolder, pr
 SUFFIX = ".kv"
 LOCK = "lock"
 MIN_FREE_BYTES = 1_000_000_000
-"""What a cache leaves free on a disk, where others may have something to lose."""
+"""Bytes that a cache leaves free on a disk, which others may need."""
 FULL_FRACTION = 7 / 8
-"""Of the maximum: what is left after a removal, so that not every block that is written has others removed."""
+"""The fraction of the maximum that is left after a removal, so that not every write causes another one."""
 SCAN_FRACTION = 1 / 16
-"""Of the maximum: how much is written before the sizes of all files are counted again."""
+"""The fraction of the maximum that is written before the sizes of all files are counted again."""
 MAX_SCORES_BYTES = 1 << 26
 FORGET_SECONDS = 10.0
-"""How long `forget` waits for those that write at this moment."""
+"""How long `forget` waits for processes that are writing."""
 RANK_NS = 1000
 """By how much a block counts as older than the one before it in a list of uses, in nanoseconds."""
 _MAGIC = b"onward kv block 1\n"
@@ -92,7 +92,7 @@ def file_bytes(block_bytes: int, scores: PackedScores | None) -> int:
 
 
 def forget(folder: Path) -> int:
-    """Remove all blocks, and keep servers that run from writing those they have. Returns how many there were. Raises
+    """Remove all blocks, and keep running servers from writing those they have. Returns how many there were. Raises
     OSError, also where others write for more than FORGET_SECONDS. A folder that does not exist is left so."""
     if not folder.is_symlink() and not folder.exists():
         return 0
@@ -272,7 +272,7 @@ class BlockFiles:
         self._has_news = self._has_news or opened.changed_ns() != self._seen_ns
 
     def _make_room(self, opened: PrivateFolder, size: int) -> None:
-        """Remove files for another one. Raises OSError if the disk is as good as full."""
+        """Remove files for another one. Raises OSError if the disk is nearly full."""
         if opened.descriptor is not None:
             disk = os.fstatvfs(opened.descriptor)
             if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES + size:

@@ -16,15 +16,17 @@ Copy = tuple[int, int]
 
 
 class NextTier(Protocol):
-    """Where cached blocks go that memory has no room for."""
+    """Where cached blocks go when memory has no room for them."""
 
     def evicted(self, node: Node) -> None:
-        """The tree has no longer a node whose block will be used for something else. Its keys and values are still
+        """Called when the tree no longer has a node, whose block will be used for something else. Its keys and values
+        are still
         there, and its parents are still in the tree."""
         ...
 
     def discarded(self, prompt: ReadOnly[int], salt: str, nodes: ReadOnly[Node]) -> None:
-        """Nodes are about to be removed because they may be damaged: all that hold the beginning of `prompt`, or
+        """Called when nodes are about to be removed because they may be damaged: all that hold the beginning of
+        `prompt`, or
         continue it. Neither they nor other blocks after the prompt's first one may come back, from this call on."""
         ...
 

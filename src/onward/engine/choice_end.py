@@ -1,6 +1,6 @@
 """Where a choice ends: at an end token, a stop sequence, the end of its grammar, or its length.
 
-The one rule for every engine: `step.Engine` asks it for each sampled token, and so does whoever lets another server
+The one rule for every engine: `step.Engine` asks it for each sampled token, and so do clients that have another server
 sample. `completions` finds the same ends again, from the same tokens, for the text that clients get.
 """
 

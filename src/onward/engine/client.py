@@ -183,7 +183,7 @@ class AdapterLoads:
                 future.set_result(None)
 
     def fail_all(self, error: Exception) -> None:
-        """No outcome follows."""
+        """Fail all loads: no outcome follows."""
         with self._lock:
             futures = [future for each in self._waiting.values() for future in each]
             self._waiting.clear()

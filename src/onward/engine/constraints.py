@@ -69,8 +69,8 @@ class Constraints:
         return self._grammars.compiled(job.grammar, job.end_tokens)
 
     def settle(self, running: Iterable[Sequence]) -> list[Sequence]:
-        """Return the sequences about whose last tokens something was found, which the caller settles. Waits for those
-        that are not slow, for a moment."""
+        """Return the sequences for whose last tokens the result is known, which the caller settles. Waits briefly for
+        those that are not slow."""
         unsettled = [each for each in running if each.constraint is not None and each.constraint.is_unsettled]
         if not unsettled:
             return []
@@ -80,7 +80,7 @@ class Constraints:
         return [each for each in unsettled if _of(each).is_ready]
 
     def wait_for_any(self, running: Iterable[Sequence]) -> None:
-        """Wait until one of these sequences can continue, or for a moment."""
+        """Wait briefly until one of these sequences can continue."""
         unsettled = (each for each in running if each.constraint is not None and each.constraint.is_unsettled)
         wait(self._pending(unsettled), MAX_IDLE_SECONDS, FIRST_COMPLETED)
 
@@ -103,7 +103,7 @@ class Constraints:
             self._batch = self._local.compute(wanted)
 
     def late(self, step: Iterable[ScheduledSequence]) -> set[int]:
-        """Wait for the masks of the step, for a moment. Returns the ids of the sequences that leave it."""
+        """Wait briefly for the masks of the step. Returns the ids of the sequences that leave it."""
         left, self._left = self._left, set()
         if self._batch is None:
             return left

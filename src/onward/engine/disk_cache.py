@@ -1,11 +1,11 @@
-"""The prefix cache on a disk: blocks that memory has no room for, and at the end all others, so that a restart finds
+"""The prefix cache on a disk: blocks that memory has no room for, and on shutdown all others, so that a restart finds
 them. They are read back when a prompt needs them, before it is queued.
 
-Only full blocks are written: all of their tokens are a prompt's. The block at a prompt's end may have generated tokens
-behind it, which nobody may be meant to see.
+Only full blocks are written: all of their tokens are a prompt's. The block at a prompt's end may also hold generated
+tokens, which must not be found by others.
 
 A thread writes; others read, into memory of their own, which is copied to blocks of the engine when it is complete. No
-step waits for a disk, and a read that hangs has no block.
+step waits for a disk, and a read that hangs holds no block.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from onward.settings import PREFIX_CACHE_SAVE_SECONDS
 log = logging.getLogger("onward.engine")
 
 READ_SECONDS = 5.0
-"""How long a job waits for its blocks; then it computes those that are missing. A disk that takes as long for one block
-hangs: as long as it does, nobody waits for it."""
+"""How long a job waits for its blocks; then it computes those that are missing. A disk that takes this long for one
+block hangs: while it does, no job waits for it."""
 MAX_READ_BYTES = 128 << 20
 """Memory of what was read and is not in the cache yet, of all jobs together. A longer prompt is read in parts."""
 REFRESH_SECONDS = 10.0
@@ -93,7 +93,7 @@ class Restore:
 class DiskCache:
     """Implements `cache.NextTier`. Engine thread only.
 
-    `identity`: what the bits of blocks depend on besides their tokens; `memory` returns the memory of a block.
+    `identity`: what the bits of blocks depend on in addition to their tokens; `memory` returns the memory of a block.
     """
 
     def __init__(self, files: BlockFiles, identity: str, cache: KVCache, memory: Callable[[int], Parts]) -> None:

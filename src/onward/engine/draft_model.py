@@ -1,8 +1,8 @@
 """Drafts for the one sequence that decodes, by a small model with the same tokens.
 
-The draft model has a KV cache of its own, with the tokens of one sequence: those that another one has in common with
-it stay. It samples as the model will, by the sequence's own sampler: with the random number of each position, so the
-two agree more often than if it drafted what it holds most likely.
+The draft model has a KV cache of its own, with the tokens of one sequence: those that another one has in common with it
+stay. It samples as the model will, by the sequence's own sampler: with the random number of each position, so the two
+agree more often than if it drafted what it considers most likely.
 
 Each drafted token costs a step of the draft model, so a draft is as long as is expected to pay, and what drafts have
 saved, or cost, is counted: where they do not pay, they end until an occasional one does. They never change a token:
@@ -40,7 +40,7 @@ _COST_WEIGHT = 0.2
 
 
 class Agreement:
-    """How often the model samples what was drafted, by how likely the draft model holds a token."""
+    """How often the model samples what was drafted, by how likely the draft model considers a token."""
 
     def __init__(self) -> None:
         self.mean = 0.7
@@ -120,7 +120,7 @@ class _Cached:
     """The first tokens that are known to be those of that sequence."""
 
     def keep_common(self, sequence: Sequence) -> int:
-        """Forget the tokens from the first that the sequence does not have, and its newest one, whose logits are
+        """Forget the tokens from the first one on that the sequence does not have, and its newest one, whose logits are
         wanted. Returns how many are left."""
         wanted = sequence.tokens
         if self.salt != sequence.job.salt:

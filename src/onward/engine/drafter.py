@@ -79,7 +79,7 @@ class Track:
         self.num_accepted += 1
 
     def reject(self) -> None:
-        """Note that another token than the expected one was generated."""
+        """Note that a token other than the expected one was generated."""
         self._num_rejected += 1.0
         self._learn(0.0)
         self.position = -1

@@ -36,9 +36,9 @@ class Decoded(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     `finish_reason` is set on the choice's last event. The end token, or the tokens of the stop sequence, that finished
     the choice are the last of `tokens`. `tokens` is empty if the job's `max_tokens` is 0. Both counts are totals of the
     choice so far: tokens drafted from the job's prediction that were accepted, and those that were rejected. `mu` is
-    mirostat's state behind these tokens, None without mirostat: it depends on logits that a resumed choice does not
+    mirostat's state after these tokens, None without mirostat: it depends on logits that a resumed choice does not
     compute again. `num_cached_tokens`: tokens of the prompt that came from a cache, beyond those of Prefilled, where an
-    engine says so last.
+    engine reports them at the end.
     """
 
     job: int

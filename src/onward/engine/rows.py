@@ -82,7 +82,7 @@ class RowLedger:
         return self.weighted(self._by_client[client], client)
 
     def weighted(self, num_rows: int, client: int) -> float:
-        """So many rows of a client that holds some, by its weight."""
+        """A number of rows of a client that holds some, by its weight."""
         return num_rows / self._weights.get(client, 1)
 
     def held_with(self, job: Job) -> float:

@@ -54,7 +54,7 @@ class Sequence:
         self.tokens: list[int] = list(job.prompt)
         self.computed = 0
         self.began = 0.0
-        """When the step began that computed the first of its prompt, by `time.perf_counter`; 0 before it."""
+        """When the step began that computed the first tokens of its prompt, by `time.perf_counter`; 0 before it."""
         self.blocks: list[int] = []
         self.sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
         self.era = 0

@@ -359,9 +359,7 @@ class SupervisedEngine:
         self._deliver(events)
         if self._session.link is not None:
             self._session.link.close()
-        self._deliver = lambda events: (
-            None
-        )  # frees the receiver, to which the collector does not get through this object
+        self._deliver = lambda events: None  # frees the receiver, which the collector does not find through this object
 
     def _send(self, commands: ReadOnly[Command]) -> None:
         """Send commands to the current engine; one that is lost ignores them. Called with the lock held."""
