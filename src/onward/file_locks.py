@@ -22,13 +22,13 @@ class NoLocks(OSError):
 
 
 def try_lock(file: int, *, shared: bool = False) -> bool:
-    """Lock an open file, with `shared` beside others that lock it so; return False where somebody else holds it.
+    """Lock an open file, with `shared` together with others that share it; return False where somebody else holds it.
 
     On Windows no lock is shared. Raises NoLocks, and other OSErrors.
     """
     try:
         if sys.platform == "win32":
-            os.lseek(file, 2**31 - 2, os.SEEK_SET)  # behind what the file has: locked bytes cannot be read
+            os.lseek(file, 2**31 - 2, os.SEEK_SET)  # beyond the file's end: locked bytes cannot be read
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
         else:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

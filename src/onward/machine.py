@@ -28,8 +28,8 @@ def bytes_in_words(count: float) -> str:
 
 
 def room_wanted(error: OSError, num_bytes: float) -> str:
-    """Return `; 3.4 MB are needed there` for an error of a disk or a quota without room, "" for others, and where
-    nobody knows how much."""
+    """Return `; 3.4 MB are needed there` for an error of a disk or a quota without room, "" for others, and where the
+    size is not known."""
     return f"; {bytes_in_words(num_bytes)} are needed there" if num_bytes and error.errno in _NO_ROOM else ""
 
 

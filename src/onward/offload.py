@@ -43,7 +43,7 @@ class Abandoned(Exception):
 
 def _contained(work: Callable[[], T]) -> T:
     """Return the result of `work`. What is not an Exception, such as a panic in a Rust library, is raised as a
-    RuntimeError: only a request may fail of it, not whoever waits for everything that ends a process."""
+    RuntimeError: only the request may fail, not what waits for errors that end a process."""
     try:
         return work()
     except (Exception, KeyboardInterrupt):
@@ -90,7 +90,7 @@ async def on_thread(work: Callable[[], T], threads: Threads = "onward-work") -> 
 
 
 def breathe() -> None:
-    """Call it between the steps of long work: lets other threads run. Raises Abandoned if nobody waits for the work.
+    """Let other threads run; call it between the steps of long work. Raises Abandoned if nobody waits for the work.
 
     Has no effect where the work is not on a thread of `inline_or_on_thread`.
     """

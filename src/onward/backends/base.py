@@ -117,7 +117,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveModel:
-    """A model of a server that runs. `source` is its path, or the servers that compute it; `is_added`: while the server
+    """A model of a running server. `source` is its path, or the servers that compute it; `is_added`: while the server
     ran, not by its settings. One that is `ending` was replaced or removed, and still has requests."""
 
     id: str
@@ -131,7 +131,7 @@ class LiveModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
-    """What is done to the models of a server that runs: their ids, with their paths where they are loaded."""
+    """What is done to the models of a running server: their ids, with their paths where they are loaded."""
 
     added: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
@@ -173,7 +173,7 @@ class LiveModels(Protocol):
         ...
 
     async def remove(self, model_id: str, permit: Permit) -> None:
-        """Serve a model no more. Raises ModelNameError for one that is not served, SetupError for the last one."""
+        """Stop serving a model. Raises ModelNameError for one that is not served, SetupError for the last one."""
         ...
 
     async def load_adapter(self, name: str, path: str, base: str | None, permit: Permit, *, in_place: bool) -> None:
@@ -183,7 +183,7 @@ class LiveModels(Protocol):
         ...
 
     async def unload_adapter(self, name: str, permit: Permit) -> None:
-        """Serve an adapter no more. Raises ModelNameError for one that is not served, SetupError for the last model."""
+        """Stop serving an adapter. Raises ModelNameError for one that is not served, SetupError for the last model."""
         ...
 
     async def apply(self, settings: Settings, permit: Permit) -> ModelChange:

@@ -39,7 +39,7 @@ from onward.offload import inline_or_on_thread
 from onward.tracing import current
 
 ENDED_POLL_SECONDS = 0.05
-"""How often it is looked whether the last request of a model that is not served any more has ended."""
+"""How often to check whether the last request of a model that is no longer served has ended."""
 PROMPT_OVERHEAD = 50
 """The cost of planning a prompt in addition to that of its characters, in characters."""
 _model_numbers = itertools.count()
@@ -108,7 +108,7 @@ class EmbeddedModel:
 
     @contextmanager
     def planning(self, request_number: int) -> Iterator[None]:
-        """A request is planned that may be submitted within this context."""
+        """Count a request that is being planned, and may be submitted within this context."""
         self._planning.add(request_number)
         try:
             yield

@@ -33,7 +33,8 @@ class SharedEngine:
         client.start(self._deliver)
 
     def use(self, adapter: str = "", path: Path | None = None) -> None:
-        """A model uses the engine until `leave`, with an adapter, which is loaded from `path`. Blocks while it is. Any
+        """Have a model use the engine until `leave`, with an adapter, which is loaded from `path`. Blocks while it is.
+        Any
         thread. Raises SetupError, EngineStopped."""
         if path is None:
             with self._lock:
@@ -56,7 +57,8 @@ class SharedEngine:
                 self.leave(adapter)
 
     def leave(self, adapter: str = "") -> None:
-        """A model uses the engine no more. What no other one uses is freed: its adapter, or the engine. Any thread;
+        """Note that a model no longer uses the engine. What no other one uses is freed: its adapter, or the engine. Any
+        thread;
         blocks."""
         with self._lock:
             self._uses[adapter] -= 1

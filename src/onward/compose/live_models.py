@@ -270,8 +270,8 @@ class EmbeddedLiveModels:
                 on_failure.callback(model.stop)
             for each in entries:
                 if (base := running.get(each.id)) is not None:
-                    beside = Served(each.found, base.served.tokenizer, base.engine)
-                    models[each.id] = embedded_model(settings, beside, base.shared, self._filters)
+                    adapted = Served(each.found, base.served.tokenizer, base.engine)
+                    models[each.id] = embedded_model(settings, adapted, base.shared, self._filters)
                     on_failure.callback(models[each.id].stop)
             on_failure.pop_all()
         for each in entries:

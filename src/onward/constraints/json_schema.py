@@ -133,7 +133,7 @@ def _write_bounds(root: Schema) -> None:
                 raise GrammarError(f"it matches no text: no multiple of {divisor} is within {shown}")
             schema |= ends
     for schema, keyword in _admitted_ends(root):
-        schema[keyword] = numbers.beside(keyword, schema[keyword])
+        schema[keyword] = numbers.just_inside(keyword, schema[keyword])
 
 
 def _check_min_properties(schema: Schema) -> None:

@@ -71,7 +71,7 @@ class LocalChoice(ChoiceConstraint):
     LIMITS, which is used on the thread of `SlowMasks` only.
     """
 
-    __slots__ = ("_behind", "_tokens", "compiled", "cost", "fits_steps", "matcher")
+    __slots__ = ("_tokens", "_waiting_tokens", "compiled", "cost", "fits_steps", "matcher")
 
     def __init__(self, compiled: LocalCompiled) -> None:
         super().__init__(compiled.first)
@@ -79,7 +79,7 @@ class LocalChoice(ChoiceConstraint):
         self.matcher = compiled.matcher.copy()
         self.fits_steps = compiled.fits_steps
         self._tokens: list[int] = []
-        self._behind: list[int] = []
+        self._waiting_tokens: list[int] = []
         """Forced tokens that were taken, and that the matcher has not."""
         self.cost = 0.0
         """Seconds that the last token took."""
@@ -88,9 +88,9 @@ class LocalChoice(ChoiceConstraint):
         self._tokens.append(token)
         known = self._take_forced(token)
         if known is not None:
-            self._behind.append(token)
+            self._waiting_tokens.append(token)
             return known
-        tokens, self._behind = [*self._behind, token], []
+        tokens, self._waiting_tokens = [*self._waiting_tokens, token], []
         if self.is_slow or not self.fits_steps:
             self._leave(tokens)
             return False

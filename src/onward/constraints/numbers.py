@@ -120,8 +120,9 @@ def admitted_end(keyword: str, value: Number, others: Sequence[Number]) -> bool:
     return value <= 0 and any(value - 1 < other < value for other in others)
 
 
-def beside(keyword: str, value: Number) -> float:
-    """Return an exclusive bound with a fraction, as near as doubles of a few digits are, which the library keeps."""
+def just_inside(keyword: str, value: Number) -> float:
+    """Return an exclusive bound moved by a fraction, as little as doubles of a few digits allow, which the library
+    keeps."""
     return value + (1 if keyword == "exclusiveMinimum" else -1) * max(1.0, abs(value)) * 2.0**-50
 
 

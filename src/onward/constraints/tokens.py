@@ -65,12 +65,12 @@ class LibraryTokens:
         """Return what the tokenizer makes of a text inside of another, or else the longest tokens that spell it."""
         wanted = text.encode()
         for encoded, skipped in ((self._encode(text), b""), (self._encode(_MARKER + text), _MARKER.encode())):
-            tokens = self._behind(encoded, skipped)
+            tokens = self._after(encoded, skipped)
             if b"".join(self.tokens[token] for token in tokens) == wanted and self._special.isdisjoint(tokens):
                 return tokens
         return self._greedy(text)
 
-    def _behind(self, tokens: list[int], skipped: bytes) -> list[int]:
+    def _after(self, tokens: list[int], skipped: bytes) -> list[int]:
         """Return the tokens after those that spell `skipped`, which a space may precede."""
         spelled = b""
         for index, token in enumerate(tokens):

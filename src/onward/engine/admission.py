@@ -132,7 +132,7 @@ class Admission:
         """Whether a sequence waits that is not a background job's and for which a row may be free."""
         return any(queue.has_interactive for queue in self._queues)
 
-    def admit_beside(
+    def admit_alongside(
         self, prefilling: list[Sequence], *, only_interactive: bool
     ) -> tuple[list[AdmittedSequence], list[WaitingQueue]]:
         """Begin a step: admit one short and one long sequence, each unless MAX_PREFILLING of its kind are prefilling,
@@ -157,11 +157,11 @@ class Admission:
             open_queues.append(queue)
         return admitted, open_queues
 
-    def readmit(self, *, beside_others: bool) -> list[Sequence]:
+    def readmit(self, *, alongside_others: bool) -> list[Sequence]:
         """Return suspended sequences that run again, for which there are rows. They need no prefill.
 
-        With `beside_others` only those of clients that hold no more rows than any that waits; call it without this flag
-        after the others had their turn, so that no row is left unused.
+        With `alongside_others` only those of clients that hold no more rows than any that waits; call it without this
+        flag after the others had their turn, so that no row is left unused.
         """
         suspended, returned = self._returning.suspended, list[Sequence]()
         while (
@@ -169,7 +169,7 @@ class Admission:
             and (sequence := self._returning.first(suspended, self._only_interactive)) is not None
         ):
             turn = sequence.job.is_background, self._rows.held_by(sequence.job.client)
-            if beside_others and turn > min(queue.turn for queue in self._queues)[:2]:
+            if alongside_others and turn > min(queue.turn for queue in self._queues)[:2]:
                 break
             if self._cache.lacks_block(sequence):
                 if not self._cache.can_grow():

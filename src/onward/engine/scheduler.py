@@ -221,7 +221,7 @@ class Scheduler:
             return output
         self.running += self.admission.readmit(beside_others=True)
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
-        admitted, queues = self.admission.admit_beside(prefilling, only_interactive=_is_urgent(self))
+        admitted, queues = self.admission.admit_alongside(prefilling, only_interactive=_is_urgent(self))
         for each in admitted:
             _start(each, self.running, output)
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]  # some may have given way
@@ -241,7 +241,7 @@ class Scheduler:
             output.scheduled.append(_prefill_chunk(_start(one_more, self.running, output), budget))
             self.reclaim.busy.add(one_more.sequence.id)
             budget -= output.scheduled[-1].num_tokens
-        self.running += self.admission.readmit(beside_others=False)
+        self.running += self.admission.readmit(alongside_others=False)
         return output
 
 

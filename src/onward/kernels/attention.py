@@ -246,7 +246,7 @@ class Attention:
         return [cap * (1.0 - f.const(V16, 2.0) / (power + 1.0)) for power in powers]
 
     def _masked(self, values: list[Value], position: Value) -> list[Value]:
-        """Return scores without those of keys behind `position` of the step, or before the window."""
+        """Return scores without those of keys after `position` of the step, or before the window."""
         f, found = self.f, []
         last = f.splat(position.trunc(I32), LANES)
         for j, value in enumerate(values):

@@ -319,7 +319,8 @@ def emit_attention(module: Module, isa: Isa, shape: AttentionShape, claim: Any) 
 
 
 def emit_merge(module: Module, isa: Isa, shape: AttentionShape, claim: Any) -> Any:
-    """Emit the operation behind it: the results of rows whose segments several threads computed, in their order. A
+    """Emit the operation that follows it: the results of rows whose segments several threads computed, in their order.
+    A
     piece is a row and a key-value head."""
     f = Function(module, f"operation_merge_{shape.name}", [PTR, PTR, I64, PTR], exported=True)
     record, context, thread, counter = f.args

@@ -1,6 +1,6 @@
 """How a step's attention is shared among threads: tiles of rows, and of long sequences tiles of segments too.
 
-No plan changes a bit: whoever computes a segment, segments are merged in their order (see attention).
+No plan changes a bit: whichever thread computes a segment, segments are merged in their order (see attention).
 """
 
 from __future__ import annotations

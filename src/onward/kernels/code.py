@@ -19,7 +19,8 @@ from onward.kernels.recipe import Recipe, Sources
 from onward.kernels.targets import Target, host
 
 ALLOWED_SYMBOLS = frozenset({"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"})
-"""What an object may take from outside. Waiting and the like are called through pointers that the caller passes."""
+"""The symbols that an object may leave to be resolved. Waiting and the like are called through pointers that the caller
+passes."""
 
 REVISION = 2
 """Raised when other passes or options give other code for the same IR."""

@@ -141,7 +141,7 @@ class ExpertTape(TapeBuilder):
             source.require(uses, ACTIVATIONS[form].row_bytes(weights.padded_inputs))
             target.require(uses, panels * OUT_BYTES)
             if offset + panels * weights.panel_bytes > experts.num_bytes:
-                raise ValueError(f"{panels} panels behind {offset} are not within {experts.num_bytes} bytes.")
+                raise ValueError(f"{panels} panels from {offset} on are not within {experts.num_bytes} bytes.")
             if bias is not None and bias.shape != (routing.count, 16 * panels):
                 raise ValueError(f"Biases have the shape {bias.shape}, for {weights.rows} rows.")
             claim = min(CLAIM_BYTES // weights.panel_bytes, panels // (MIN_CLAIMS * self._threads))

@@ -63,7 +63,7 @@ ROUTE_CODE, GROUP_CODE, GATHER_CODE, COMBINE_CODE, CAP_CODE = range(8, 13)
 KEEP_CODE, CONVOLVE_CODE = range(13, 15)
 _FIRST_EMBED, _FIRST_PRODUCT, _FIRST_EXPERT_PRODUCT, _FIRST_NORM_HEADS, _FIRST_ATTENTION = 16, 64, 128, 192, 224
 SLEEPERS_OFFSET = 64
-"""Behind a number that threads wait for, how many of them sleep."""
+"""Bytes from a number that threads wait for to the count of those that sleep."""
 COMPLETION_WORDS = 16
 CONTROL_TAPE, CONTROL_QUIT = 128, 136
 """Of the workers' memory: the number of steps at 0."""
@@ -88,7 +88,7 @@ class Kernels:
     attention: tuple[AttentionShape, ...]
     """Of all layers."""
     norm_sizes: tuple[int, ...] = ()
-    """Of parts of a row that are normalised by themselves, besides heads."""
+    """Sizes of parts of a row, other than heads, that are normalised separately."""
     has_experts: bool = False
     has_logit_cap: bool = False
     has_convolutions: bool = False

@@ -98,7 +98,7 @@ class Machine:
         CONTEXT.set(self._context, num_records=max(longest, known))
 
     def retire(self, tape: Sequence[Part]) -> None:
-        """Keep a tape that is walked no more for as long as a thread that comes late may read it. Between steps."""
+        """Keep a tape that is no longer walked for as long as a late thread may read it. Between steps."""
         self._retired.append((int(self._control[0]) & PIECE_MASK, tape))
         begun = self._own[1:, OWN.offset("step") // 8]
         self._retired = [each for each in self._retired if len(begun) and begun.min() <= each[0]]

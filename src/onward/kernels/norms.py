@@ -56,7 +56,7 @@ class _Norm:
         return f.hsum(sums[0].value + sums[1].value) / self._inputs.to_f32()
 
     def _centred(self, at: Value, value: Value) -> Value:
-        """Return values without the mean; what is behind the row's end stays zero."""
+        """Return values without the mean; what is beyond the row's end stays zero."""
         f = self.f
         number = f.splat((at >> 2).trunc(I32), LANES) + self._lane
         is_inside = number < f.splat(self._inputs.trunc(I32), LANES)

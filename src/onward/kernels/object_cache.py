@@ -1,7 +1,7 @@
 """Compiled objects on disk, in the user's own cache folder and nowhere else, because what lies there is executed.
 
 The folder belongs to the user alone, and is used only if that is so. A file holds its key and a digest of everything
-behind it: one that was altered, cut or renamed is not used, and its module is compiled again. A cache that cannot be
+after it: one that was altered, cut or renamed is not used, and its module is compiled again. A cache that cannot be
 read or written is not an error: every process then compiles for itself.
 """
 

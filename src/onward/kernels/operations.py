@@ -1,4 +1,4 @@
-"""The operations of a tape besides products, attention and norms: embeddings, activations, rotation, gated units.
+"""The operations of a tape other than products, attention and norms: embeddings, activations, rotation, gated units.
 
 Each is a function (record, context, thread, counter). Threads take pieces, mostly rows, by an atomic counter; no result
 depends on who takes which. Rows of float32 are zero from their end up to a multiple of 32.
@@ -83,7 +83,8 @@ def claim(f: Function, own: Value, total: Value, chunk: Value) -> Iterator[tuple
 
     `own`: the thread's memory (records.OWN). `total` must not change within a step. A counter holds the step, so that a
     thread that comes late from an earlier one takes nothing: its step does not match any more, whatever it has read of
-    the next one. What was computed is counted behind it; who completes the last piece notes so.
+    the next one. What was computed is counted in the word after it; the thread that completes the last piece notes
+    that.
     """
     counter, step = OWN.load(f, own, "counter"), OWN.load(f, own, "step")
     f.acquire()
@@ -326,7 +327,7 @@ def narrowed(f: Function, shape: AttentionShape, value: Value) -> Value:
 
 
 def f_at(op: Operation, name: str, offset: Value) -> Value:
-    """Return a pointer behind one of a ROTATE record."""
+    """Return a pointer of a ROTATE record, `offset` bytes further."""
     return op.f.at(op.field(ROTATE, name), offset)
 
 

@@ -1,6 +1,6 @@
 """Modules that need not be written to know whether they were compiled before: writing one takes a third of a second.
 
-A module follows from the sources of the packages that write it and from a few facts. That is said by their digest, as
+A module follows from the sources of the packages that write it and from a few facts. Their digest captures both, as
 long as the sources on disk are what this process imported: a process that keeps running while a new version is
 installed must not store old code under the new version's name.
 """

@@ -137,8 +137,8 @@ ROUTING = Layout(
     0, num_active=I64, chosen=PTR, weights=PTR, begins=PTR, active=PTR, places=PTR, rows=PTR,
 )  # fmt: skip
 """Which experts a step's rows use. By use: `chosen`, int64, `weights`, float32, and `places`, int64. By place: `rows`,
-int64. `active`: the experts that are used, int64, ascending. `begins`: by expert, behind its last
-place, once grouped."""
+int64. `active`: the experts that are used, int64, ascending. `begins`: by expert, after its last place, once
+grouped."""
 ROUTING_WORDS = 8
 
 CONTEXT = Layout(

@@ -153,7 +153,7 @@ def _word(i: int) -> int:
 
 
 def _block(i: int) -> bytes:
-    """Return a block of Q4_K: two scales as float16 around 0.01, and any bits behind them."""
+    """Return a block of Q4_K: two scales as float16 around 0.01, and any bits after them."""
     bits = b"".join(_word(100 * i + k).to_bytes(8, "little") for k in range(18))
     scales = (0x2100 + _word(i) % 512).to_bytes(2, "little") + (0x2000 + _word(i + 7) % 512).to_bytes(2, "little")
     return scales + bits[4:]

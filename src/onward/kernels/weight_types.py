@@ -94,7 +94,7 @@ class RowReader(BlockReader):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a block of a panel states besides its weights: each a vector of one number per row.
+    """What a block of a panel states in addition to its weights: each a vector of one number per row.
 
     A weight is `factor * scale * (integer - offset) + min_factor * minimum`.
     """

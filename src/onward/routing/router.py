@@ -142,7 +142,7 @@ class Router:
         return self._own.get(name, 0) + self._others.get(name, 0)
 
     def set_replicas(self, names: Iterable[str], rows: Mapping[str, int] | None = None) -> None:
-        """These are the replicas now. Loads of those that stay are kept, and so is what `begin` counted for those
+        """Set the present replicas. Loads of those that stay are kept, and so is what `begin` counted for those
         that leave, until `end`: one that comes back still has it. `rows`: how many choices each computes at a time,
         where that is known of all.
         """

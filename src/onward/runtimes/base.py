@@ -1,4 +1,4 @@
-"""What a runtime is to the rest of Onward: what computes the models whose files it understands."""
+"""The interface of a runtime, which computes the models whose files it understands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Runtime(ABC):
     name: ClassVar[str]
     """As in --runtime."""
     reason: ClassVar[str]
-    """Why it computes what it computes, for `onward models show`."""
+    """Why a model is computed by it, for `onward models show`."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Python distributions that loading needs, for `onward doctor`."""
     loading_only_files: ClassVar[tuple[str, ...]] = ()

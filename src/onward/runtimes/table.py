@@ -17,7 +17,7 @@ RUNTIMES: tuple[Runtime, ...] = (NativeRuntime(), OpenVINORuntime(), ToyRuntime(
 
 
 def runtime_of(files: ModelFiles, wanted: str = "auto") -> Runtime:
-    """Return what computes a model: `wanted` by its name, or "auto". Raises SetupError where that does not compute it;
+    """Return the runtime of a model: `wanted` by its name, or "auto". Raises SetupError where that does not compute it;
     a format that is not listed is computed by its own runtime whatever is wanted."""
     able = [each for each in RUNTIMES if each.computes(files)]
     for each in able:

@@ -134,8 +134,8 @@ def read_changed_keys(connection: Connection, known_revision: int | None) -> tup
 class KeyReader:
     """`keys`: every key of a store, as it was when it was read last. Belongs to one event loop.
 
-    They are read on a thread of their own, beside what is written: nothing that a client sends may delay that a key is
-    refused.
+    They are read on a thread of their own, in parallel to what is written: nothing that a client sends may delay the
+    refusal of a key.
     """
 
     def __init__(self, store: Store) -> None:

@@ -243,13 +243,13 @@ class Settings:
     )
     keep_ledger: int | None = option(
         None, "Team", values.period,
-        "How long requests stay in the ledger, such as 90d; by default for ever. Usage before that is forgotten.",
+        "How long requests stay in the ledger, such as 90d; by default forever. Older usage is forgotten.",
         metavar="PERIOD",
     )  # fmt: skip
     log_requests: str | None = option(
         None, "Team", values.request_log,
-        "Keep prompts, parameters and completions of all requests: in files of a folder, or in the database. Tell "
-        "those whose they are.", metavar="FOLDER|database",
+        "Keep prompts, parameters and completions of all requests: in files of a folder, or in the database. Inform "
+        "the people whose data this is.", metavar="FOLDER|database",
     )  # fmt: skip
     keep_requests: int | None = option(
         None, "Team", values.period, "How long --log-requests keeps them; by default 30d.", metavar="PERIOD",
@@ -298,7 +298,7 @@ class Settings:
     )
     prefix_cache_dir: Path | None = option(  # noqa: RUF009
         None, "Performance", values.path,
-        "Folder in which the prefix cache survives a restart, and that has what memory has no room for. Prompts can be "
+        "Folder that keeps the prefix cache across restarts, and blocks that memory has no room for. Prompts can be "
         "read from its files, which belong to the user alone. Several servers may share it.",
         metavar="PATH",
     )  # fmt: skip
@@ -347,7 +347,7 @@ class Settings:
     )  # fmt: skip
     trace_ratio: float = option(
         1.0, "Logging", values.ratio,
-        "Share of requests that are traced, of those that come without a trace of their own.", metavar="0…1",
+        "Fraction of requests that are traced, of those that come without a trace context.", metavar="0…1",
         is_server_only=True,
     )  # fmt: skip
     trace_prompts: bool = option(

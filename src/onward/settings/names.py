@@ -12,7 +12,7 @@ from onward.network import without_secrets
 from onward.settings.declared import Settings
 
 MODEL_SETTINGS = ("model", "alias", "lora", "draft", "tokenizer", "engine", "openai_names")
-"""Settings that say which models are served, which a server that runs may apply."""
+"""Settings that say which models are served, which a running server may apply."""
 OPENAI_NAMES = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
 """OpenAI's completions models, the last ones, which examples and other people's programs name. The first model answers,
 unless a model or alias has the name, or the setting `openai_names` is off."""

@@ -32,7 +32,7 @@ FOUND_FILE = "onward.toml"
 LIMITED = frozenset({"cache_dir", "database", "data_dir", "log_requests", "otlp_endpoint", "prefix_cache_dir"})
 """Settings that a file found in the current folder does not choose."""
 NEEDED = frozenset({"database", "data_dir"})
-"""Those of them without which a server would be another one than was meant: without limits."""
+"""Those of them without which a server would not be the one that was meant: it would have no limits."""
 PROGRAMS = ("engine", "engine_path", "engine_arg")
 """Settings that such a file chooses for no command: they start programs."""
 REMEDY = f"pass --config {FOUND_FILE}, or set ONWARD_CONFIG={FOUND_FILE}, to use it"
@@ -47,7 +47,7 @@ Given = dict[str, tuple[str | list[str], str]]
 
 
 def check_owner(path: Path) -> None:
-    """Raise SetupError if others than the user and the system can have written a file that was found, not named."""
+    """Raise SetupError if anyone but the user and the system may have written a file that was found, not named."""
     if os.name != "posix":
         return
     try:
@@ -102,7 +102,7 @@ class Resolved:
     uses_found_file: bool = False
     """Whether onward.toml of the current folder was read, which nobody named."""
     ignored: tuple[str, ...] = ()
-    """What that file sets in vain: it does not choose folders or the database."""
+    """What that file sets without effect: it does not choose folders or the database."""
     file: Path | None = None
     """The settings file that was read."""
     resolve_again: Callable[[], Resolved] | None = field(default=None, repr=False, compare=False)

@@ -101,10 +101,10 @@ class Automaton:
         """The places that may follow these places."""
         return _union(self.follow[place] for place in bits(places))
 
-    def step(self, places: CharMask, behind: CharMask) -> tuple[int, int]:
-        """One of some places, and one after it that has a class of `behind`."""
+    def step(self, places: CharMask, after: CharMask) -> tuple[int, int]:
+        """One of some places, and one after it that has a class of `after`."""
         return next(
-            (place, its) for place in bits(places) for its in bits(self.follow[place]) if self.chars[its] & behind
+            (place, its) for place in bits(places) for its in bits(self.follow[place]) if self.chars[its] & after
         )
 
     def cuts(self, place: int, following: int) -> set[int]:
@@ -182,8 +182,8 @@ class AutomatonBuilder:
             self._follow[place] |= first
 
 
-def where_it_goes_on(shorter: Automaton, longer: Automaton, behind: CharMask, budget: Budget) -> tuple[int, int] | None:
-    """Return where a match of `longer` continues after one of `shorter` with a character of the classes `behind`: at
+def continuation(shorter: Automaton, longer: Automaton, after: CharMask, budget: Budget) -> tuple[int, int] | None:
+    """Return where a match of `longer` continues after one of `shorter` with a character of the classes `after`: at
     which of its places, and to which. None if it never does. Raises TooComplex."""
     pending = [(shorter.first, longer.first)]
     seen = set(pending)
@@ -193,8 +193,8 @@ def where_it_goes_on(shorter: Automaton, longer: Automaton, behind: CharMask, bu
             read, its = ones & shorter.places_of(character, budget), others & longer.places_of(character, budget)
             budget.spend(1 + read.bit_count() + its.bit_count())
             following = longer.following(its)
-            if read & shorter.last and longer.chars_of(following) & behind:
-                return longer.step(its, behind)
+            if read & shorter.last and longer.chars_of(following) & after:
+                return longer.step(its, after)
             state = (shorter.following(read), following)
             if state not in seen:
                 seen.add(state)

@@ -21,7 +21,7 @@ from onward.constraints.gbnf.automaton import (
     CharMask,
     Classes,
     TooComplex,
-    where_it_goes_on,
+    continuation,
 )
 from onward.constraints.gbnf.nodes import (
     EMPTY,
@@ -215,8 +215,8 @@ class _Contexts:
     _automaton: dict[GrammarNode, Automaton] = field(default_factory=dict)
     _beginning: dict[str, tuple[CharMask, bool]] = field(default_factory=dict)
     """Of a rule: its first characters, and whether it may be empty."""
-    _behind_rule: dict[str, CharMask] = field(default_factory=dict)
-    _behind: dict[GrammarNode, CharMask] = field(default_factory=dict)
+    _after_rule: dict[str, CharMask] = field(default_factory=dict)
+    _after: dict[GrammarNode, CharMask] = field(default_factory=dict)
     """What may follow each lexeme."""
 
     def ambiguous(self) -> dict[GrammarNode, set[int]]:
@@ -224,16 +224,16 @@ class _Contexts:
         TooComplex."""
         self._beginning = dict.fromkeys(self.grammar, (0, False))
         self._until_stable(self._begin)
-        self._behind_rule = dict.fromkeys(self.grammar, 0)
+        self._after_rule = dict.fromkeys(self.grammar, 0)
         self._until_stable(self._follow)
         found: dict[GrammarNode, set[int]] = {}
-        for shorter, behind in self._behind.items():
+        for shorter, after in self._after.items():
             one = self._automaton[shorter]
             for longer, other in self._automaton.items():
                 self.budget.spend()
                 if isinstance(longer, Chars) or not one.beginning & other.beginning:
                     continue
-                places = where_it_goes_on(one, other, behind, self.budget)
+                places = continuation(one, other, after, self.budget)
                 if places is not None:
                     found.setdefault(longer, set()).update(other.cuts(*places))
         return found
@@ -275,30 +275,30 @@ class _Contexts:
                 return 0, False
 
     def _follow(self, name: str, part: GrammarPart) -> bool:
-        return self._put_behind(part, self._behind_rule[name])
+        return self._put_after(part, self._after_rule[name])
 
-    def _put_behind(self, part: GrammarPart, behind: CharMask) -> bool:
+    def _put_after(self, part: GrammarPart, after: CharMask) -> bool:
         """Note that characters may follow a part. Returns whether that is new for a rule."""
         self.budget.spend()
         match part:
             case Lexeme(node):
-                self._behind[node] = self._behind.get(node, 0) | behind
+                self._after[node] = self._after.get(node, 0) | after
                 return False
             case Ref(name):
-                before = self._behind_rule[name]
-                self._behind_rule[name] = before | behind
-                return self._behind_rule[name] != before
+                before = self._after_rule[name]
+                self._after_rule[name] = before | after
+                return self._after_rule[name] != before
             case Loop(inner, _, most):
                 again = self._beginning_of(inner)[0] if most != 1 else 0
-                return self._put_behind(inner, behind | again)
+                return self._put_after(inner, after | again)
             case Group(parts, is_choice=True):
-                return sum(self._put_behind(each, behind) for each in parts) > 0
+                return sum(self._put_after(each, after) for each in parts) > 0
             case Group(parts):
                 is_new = False
                 for each in reversed(parts):
-                    is_new = self._put_behind(each, behind) or is_new
+                    is_new = self._put_after(each, after) or is_new
                     beginning, is_nullable = self._beginning_of(each)
-                    behind = beginning | (behind if is_nullable else 0)
+                    after = beginning | (after if is_nullable else 0)
                 return is_new
             case _:
                 return False

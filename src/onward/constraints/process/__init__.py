@@ -1,1 +1,1 @@
-"""The disposable process in which grammars are compiled: it may end, or be ended, and nobody else notices."""
+"""The disposable process in which grammars are compiled: it may crash, or be killed, without affecting any other."""

@@ -25,7 +25,7 @@ MAX_KNOWN = 128
 MAX_REFUSED = 4096
 """Constraints that ended a process: they are refused without another try."""
 IDLE_SECONDS = 30.0
-"""After which all processes end but one, which stays warm."""
+"""How long processes stay idle before all of them end but one, which stays warm."""
 
 
 CLOSED = "Onward is shutting down"

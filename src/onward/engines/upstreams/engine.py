@@ -197,7 +197,7 @@ class UpstreamEngine(LoopClient):
                         losses.progressed()
                     else:
                         losses.lost(is_strike=pool.counts_as_attempt(error))
-                    if losses.is_struck_out or not pool.may_go_on(error):
+                    if losses.is_struck_out or not pool.may_retry(error):
                         raise
                     log.warning("%s: %s", self._name, error)
 

@@ -179,7 +179,7 @@ class HTTPClient:
             self._idle.remove(connection)
 
     def _release(self, connection: Wire, keep_alive: bool) -> None:
-        if keep_alive and connection.can_go_on:
+        if keep_alive and connection.can_be_reused:
             connection.rest()
             self._idle.append(connection)
         else:

@@ -204,7 +204,7 @@ class Pool:
             address.num_failures = 0
             self._update()
 
-    def may_go_on(self, error: UpstreamError) -> bool:
+    def may_retry(self, error: UpstreamError) -> bool:
         """Whether what failed may be tried again: the connection was lost, or another address may do better."""
         return error.is_lost or (not error.is_request and len(self.addresses) > 1)
 

@@ -57,7 +57,7 @@ class Wire(asyncio.Protocol):
     # The client.
 
     @property
-    def can_go_on(self) -> bool:
+    def can_be_reused(self) -> bool:
         """Whether another request may follow: the answer was read to its end, and the server keeps the connection."""
         return self.is_open and self._is_complete and not self._chunks and self._keeps_alive
 

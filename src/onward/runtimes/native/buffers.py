@@ -74,7 +74,7 @@ class Buffers:
 
     def low(self, rank: int) -> Rows:
         """Return what an adapter's first matrices make of a row. Those of as many panels share it: products write whole
-        panels, and what is behind them stays zero."""
+        panels, and what is beyond them stays zero."""
         panels = panel_count(rank)
         if panels not in self._low:
             self._low[panels] = self.floats(panels * PANEL_ROWS)

@@ -7,7 +7,7 @@
         h += W (activation(W h') * W h')              h' = norm(h)
     logits = W norm(h)                                of the rows whose logits are wanted
 
-Some layers have a short convolution in attention's place: h += W convolution(W h').
+Some layers have a short convolution in place of attention: h += W convolution(W h').
 
 Where architectures depart from it, Architecture says: norms after layers instead of before them, parallel layers,
 windows, other positions, scales, heads of two sizes, keys of another layer, inputs of a layer's own. Which norms and

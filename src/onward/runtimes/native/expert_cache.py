@@ -1,7 +1,7 @@
 """Panels of experts: made when a step first uses an expert, in a bounded memory.
 
 Most models use few of their experts for most texts, and a start need not wait for any. Where not all experts fit, those
-make room that were used in the fewest steps; of equals, those that the step is done with. They are made from the file
+that were used in the fewest steps are evicted; of equals, those that the step is done with. They are made from the file
 again, whose pages the system keeps as far as it can. A step has all that one layer uses in memory at once.
 """
 
@@ -108,7 +108,7 @@ class ExpertCache:
         self._failure: BaseException | None = None
         self._slots = self._divided(sizes, budget, words)
         self.missing_bytes = total_bytes(layers) - sum(slots.size * slots.count for slots in self._slots)
-        """Of the experts for which there is no room."""
+        """Bytes of the experts for which there is no room."""
 
     def _divided(self, sizes: dict[int, list[int]], budget: int, words: str) -> list[_Slots]:
         """Return memory for each size of experts: for all, or for as large a share of each as fits."""
@@ -185,7 +185,7 @@ class ExpertCache:
             self._uses[slots.layers] >>= 1
 
     def begin_step(self) -> None:
-        """Forget what another step has failed by, which ended before `check`."""
+        """Forget the failure of an earlier step, which ended before `check`."""
         self._failure = None
 
     def check(self) -> None:

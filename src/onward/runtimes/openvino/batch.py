@@ -23,7 +23,7 @@ _DTYPES: dict[str, type[np.signedinteger]] = {
 }
 _MAX_CONTEXT = "max_context_len"
 INPUTS = frozenset({*_DTYPES, _MAX_CONTEXT})
-"""The inputs, besides the KV cache, that a paged graph may have."""
+"""The inputs, in addition to the KV cache, that a paged graph may have."""
 
 _MIN_TOKENS = 2
 """Tokens of a padding row, and rows in the output layer: for one, attention and MatMul use other kernels."""

@@ -44,5 +44,5 @@ class Evaluator:
         before_compute()
         logits: NDArray[np.float32] = self._request.infer(share_outputs=True)[0]
         if logits.size < count * self._vocab_size:
-            raise MemoryError  # what OpenVINO returns where it could not allocate, without a word
+            raise MemoryError  # what OpenVINO returns, without an error, where it could not allocate
         return logits.reshape(-1, self._vocab_size)[:count]
