@@ -69,7 +69,10 @@ def test_a_replay_says_whether_the_answer_is_the_same(tmp_path: Path, format: st
     if format == "json":
         assert json.loads(ran.stdout)["same"] is True and json.loads(differs.stdout)["same_fingerprint"] is False
     refused = onward("requests", "replay", "req_3", *where)
-    assert refused.exit_code == 1 and "req_3 cannot be replayed: /v1/chat is no completion." in refused.stderr
+    assert (
+        refused.exit_code == 1
+        and "req_3 cannot be replayed: /v1/chat is not a route for completions." in refused.stderr
+    )
     lost = onward("requests", "replay", "req_4", *where)
     assert lost.exit_code == 1 and "req_4 cannot be replayed: it got an error (500)." in lost.stderr
 

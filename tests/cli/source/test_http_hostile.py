@@ -1,4 +1,4 @@
-"""Servers that answer the command line with something else than completions: one sentence, never a traceback."""
+"""Servers that answer the command line with something other than completions: one sentence, never a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward.cli.source.transport import next_delay
 from ..conftest import create, onward
 from ..scripted import DONE, STREAM_HEAD, Scripted, answer, completion, scripted
 
-OTHER = "sent something else than the Completions API has"
+OTHER = "sent something that is not part of the Completions API"
 NO_OBJECT = "did not return a JSON object; is it a Completions API?"
 HOSTILE = {
     b"null": NO_OBJECT,

@@ -177,11 +177,14 @@ def test_a_pair_is_json_events_or_what_curl_writes() -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"a": "no json"}, "a is not a JSON object, nor lines of them. Known are the input and output of a batch"),
-        ({"a": ""}, "not a JSON object"),
-        ({"a": "[1]"}, "not a JSON object"),
-        ({"a": "\x00\xff"}, "not a JSON object"),
-        ({"a": '{"x": 1}'}, "a is nothing that can be verified"),
+        (
+            {"a": "no json"},
+            "a is neither a JSON object nor lines of them. Files that can be verified: the input and output of a batch",
+        ),
+        ({"a": ""}, "neither a JSON object nor lines of them"),
+        ({"a": "[1]"}, "neither a JSON object nor lines of them"),
+        ({"a": "\x00\xff"}, "neither a JSON object nor lines of them"),
+        ({"a": '{"x": 1}'}, "a cannot be verified"),
         ({"a": '{"error": {"message": "m"}}'}, "a is an error instead of an answer"),
         ({"a": json.dumps(REQUEST)}, "There are 1 files with a request and 0 with an answer"),
         ({"a": json.dumps(ANSWER)}, "There are 0 files with a request and 1 with an answer"),

@@ -180,7 +180,7 @@ def test_a_program_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError) as raised:
         compose(settings(tmp_path, "--space"))
     assert str(raised.value).startswith("The engine of m cannot be used: unix:")
-    assert "its tokenizer is not that of m: llama-server reads the same files otherwise" in str(raised.value)
+    assert "its tokenizer is not that of m: llama-server reads the same files differently" in str(raised.value)
 
 
 def test_a_program_that_prints_garbage_is_not_held_up_by_it(tmp_path: Path) -> None:
