@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from onward.routing.router import BLOCK_TOKENS, Ring, Router, prefix_keys
+from onward.routing import BLOCK_TOKENS, Ring, Router, prefix_keys
 
 ROWS = 16
 """Requests that a replica computes at a time."""

@@ -14,7 +14,7 @@ from onward.api.openai.response import Chunk, Completion
 from onward.backends.embedded import EmbeddedBackend
 from onward.errors import EngineStopped, ServerError
 from onward.model_files.toy import ToyTokenizer
-from onward.text.utf8 import Utf8Decoder
+from onward.text.decoding import Utf8Decoder
 from tests.engine.harness import slow_down
 from tests.examples import slow_but
 from tests.narrowing import logprobs_of, usage_of

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.text.assembler import Assembled, Assembler, TextRules, TokenRecord
-from onward.text.offsets import token_offsets
+from onward.text.decoding import token_offsets
 
 
 def record(token_bytes: bytes, token: int = 0) -> TokenRecord:

@@ -25,7 +25,7 @@ from onward.engine.model import Tokenizer
 from onward.offload import breathe
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
-from onward.text.offsets import decode_tokens
+from onward.text.decoding import decode_tokens
 
 MAX_TRUNCATED_CONTEXTS = 8
 """A text that cannot fit into this many contexts is rejected, not truncated: tokenizing it would take too long."""

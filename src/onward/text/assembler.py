@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from onward.text.decoding import Utf8Decoder
 from onward.text.stops import Match, StopFinder
-from onward.text.utf8 import Utf8Decoder
 
 Alternative = tuple[int, bytes, float, int]
 """A token that was likely in some place: its id, bytes, log probability and rank there, from 1. A plain tuple, because

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.cli.commands import tokenize
-from onward.text.rendering import render_token
+from onward.text.decoding import render_token
 
 from ..conftest import onward
 from ..terminal import Terminal

@@ -10,7 +10,7 @@ import pytest
 from onward.engine.model import Row
 from onward.runtimes.openvino.batch import INPUTS, Batch
 from onward.runtimes.openvino.invariance import WINDOWS
-from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
+from onward.runtimes.openvino.window import BLOCK_TOKENS
 
 SCRATCH = 99
 

@@ -24,8 +24,7 @@ from onward.runtimes.openvino.invariance import (
     stored_window,
 )
 from onward.runtimes.openvino.load import load_model
-from onward.runtimes.openvino.step_shape import STEP_SHAPE
-from onward.runtimes.openvino.window import Window
+from onward.runtimes.openvino.window import STEP_SHAPE, Window
 from onward.runtimes.options import RuntimeOptions
 from tests.examples import slow_but
 

@@ -18,7 +18,7 @@ from onward.errors import MemoryTooSmall, ModelFolderError, SetupError
 from onward.model_files.openvino_ir import WEIGHTS
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
-from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
+from onward.runtimes.openvino.window import BLOCK_TOKENS
 from onward.runtimes.options import RuntimeOptions
 from tests.examples import slow_but
 from tests.runtimes.openvino.tiny_ir import Shape, write_folder

@@ -24,7 +24,7 @@ from onward.engine.step import Engine
 from onward.runtimes.openvino.invariance import is_invariant
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
-from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
+from onward.runtimes.openvino.window import BLOCK_TOKENS
 from onward.runtimes.options import RuntimeOptions
 from onward.sampling.sampler import Sampler
 from onward.values import Precision

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.engine.model import Row
-from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
-from onward.runtimes.openvino.window import Window
+from onward.runtimes.openvino.window import BLOCK_TOKENS, Window
 from tests.examples import examples
 
 

@@ -22,8 +22,7 @@ from onward.completions.delta import Delta, PromptRecord, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.offload import inline_or_on_thread
 from onward.text.assembler import Alternative, TokenRecord
-from onward.text.offsets import token_offsets
-from onward.text.rendering import render_token
+from onward.text.decoding import render_token, token_offsets
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from onward.cli.output.formats import emit
 from onward.cli.output.terminal import pluralize, style_of, visible
 from onward.cli.request.contents import STDIN_NAMES, Stdin, embed
 from onward.cli.session import Session, announce
-from onward.text.rendering import render_token
+from onward.text.decoding import render_token
 
 _BACKGROUNDS = ("48;5;24", "48;5;58", "48;5;53", "48;5;22", "48;5;94")
 _AS_BYTES = "bytes:"

@@ -12,7 +12,7 @@ from typing import Any
 from onward.cli.score.texts import InputText
 from onward.cli.source.base import RemoteError, Source, TokenizerFacts
 from onward.errors import SetupError
-from onward.text.rendering import render_token
+from onward.text.decoding import render_token
 
 CONCURRENCY = 16
 """Texts that are scored at the same time: enough to fill an engine's steps; Ctrl-C loses only these."""

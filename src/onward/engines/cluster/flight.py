@@ -12,7 +12,7 @@ from onward.engine.job import Job
 from onward.engines.book import JobBook
 from onward.engines.cluster.members import Member
 from onward.engines.losses import Losses, LossPolicy
-from onward.routing.router import Router, prefix_keys
+from onward.routing import Router, prefix_keys
 
 GROUP_CHOICES = 16
 """Choices from which the prompts of one request are spread over replicas: fewer are computed in about the time of
@@ -35,7 +35,7 @@ class Flight:
         self.replica: str | None = None
         """The replica of the last call."""
         self.keys = prefix_keys(jobs[0].prompt)
-        """Those of the first prompt, for its replica; see `routing.prefix`."""
+        """Those of the first prompt, for its replica; see `routing`."""
         self.losses = Losses(POLICY)
         self.lost_at: set[str] = set()
         """The replicas that were lost in a row."""

@@ -1,6 +1,6 @@
 """The addresses of one model: which of them gets a job, and who waits while none answers.
 
-A job goes where its prefix is cached, unless that address has too much to do (`routing.router`). One that waits there
+A job goes where its prefix is cached, unless that address has too much to do (`routing`). One that waits there
 goes on to an address that has a free slot before. An address whose connection is lost is left out until it answers
 again and is still the same. One that answers but fails MAX_FAILURES times in a row rests, each time longer, and is then
 tried with one job.
@@ -19,7 +19,7 @@ from onward.engine_load import EngineCounts
 from onward.engines.upstreams.base import Traits, Upstream, UpstreamError, UpstreamInfo
 from onward.engines.upstreams.slots import Slots
 from onward.errors import SetupError
-from onward.routing.router import Router, prefix_keys
+from onward.routing import Router, prefix_keys
 
 log = logging.getLogger("onward.engine")
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onward.engine.model import Row
 from onward.runtimes.openvino.graph import ROWS_INPUT
 from onward.runtimes.openvino.library import ov
-from onward.runtimes.openvino.step_shape import STEP_SHAPE
+from onward.runtimes.openvino.window import STEP_SHAPE
 
 _DTYPES: dict[str, type[np.signedinteger]] = {
     "input_ids": np.int64,

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from onward.engine.model import Row
 from onward.runtimes.index import read_index, write_index
-from onward.runtimes.openvino.step_shape import BLOCK_TOKENS, MIN_PREFILL_TOKENS, STEP_SHAPE
-from onward.runtimes.openvino.window import Window
+from onward.runtimes.openvino.window import BLOCK_TOKENS, MIN_PREFILL_TOKENS, STEP_SHAPE, Window
 
 Evaluate = Callable[[Sequence[Row]], NDArray[np.float32]]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onward.errors import ModelFolderError
 from onward.runtimes.kv_plan import KVPlan, plan_kv_cache
 from onward.runtimes.openvino.library import ov
-from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
+from onward.runtimes.openvino.window import BLOCK_TOKENS
 
 SCRATCH_BLOCKS = 1
 """Blocks beyond the engine's, for padding rows."""

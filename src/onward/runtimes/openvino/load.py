@@ -23,12 +23,11 @@ from onward.runtimes.fingerprint import fingerprint, with_facts
 from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
 from onward.runtimes.openvino.configuration import computes_float32, configuration, processor_limit
-from onward.runtimes.openvino.evaluator import Evaluator
 from onward.runtimes.openvino.graph import last_line, read_paged
 from onward.runtimes.openvino.invariance import NOTE, find_window, stored_window
 from onward.runtimes.openvino.kv_cache import KVTensors
 from onward.runtimes.openvino.library import ov
-from onward.runtimes.openvino.model import OpenVINOModel
+from onward.runtimes.openvino.model import Evaluator, OpenVINOModel
 from onward.runtimes.openvino.weights import (
     DEFAULT_GROUP,
     KERNEL_BLOCK,

@@ -1,12 +1,23 @@
-"""How many tokens one call of the graph may have, so that all calls use the same kernels."""
+"""Which steps suit OpenVINO, and how many tokens one call of the graph may have, so that all calls use the same
+kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onward.engine.model import Row
-from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
+from onward.engine.model import Row, StepShape
+
+STEP_SHAPE = StepShape(
+    block_tokens=32,  # the CPU plug-in's KV block, whatever else is asked for
+    min_prefill_tokens=8,  # never a single token: that is the decode kernel, which has other bits
+    tile_tokens=64,
+    max_prefill_tokens=512,
+    imperceptible_seconds=0.010,
+)
+"""OpenVINO's facts about steps on a CPU, which the engine schedules by."""
+BLOCK_TOKENS = STEP_SHAPE.block_tokens
+MIN_PREFILL_TOKENS = STEP_SHAPE.min_prefill_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
-"""Prefix affinity with bounded load: a job goes where its prefix is cached, unless that replica has too much to do.
+"""Which of several engines of a model gets a job: where its prefix is cached, unless that one is busy. Pure.
 
-A prompt's first block has a place on a ring of replicas (`Ring`: consistent hashing, by which a replica that joins or
-leaves moves only its share of the keys), so that faces that know nothing of each other send the same prefix to the same
-replica. Where that replica is full, the next on the ring takes the job (consistent hashing with bounded loads,
-Mirrokni, Thorup and Zadimoghaddam, 2016), and the router remembers where each prefix went, as the replicas' own caches
-do: the next prompt with that prefix goes to the replica that knows the longest part of it.
+That is prefix affinity with bounded load. A prompt's first block has a place on a ring of replicas (`Ring`: consistent
+hashing, by which a replica that joins or leaves moves only its share of the keys), so that faces that know nothing of
+each other send the same prefix to the same replica. Where that replica is full, the next on the ring takes the job
+(consistent hashing with bounded loads, Mirrokni, Thorup and Zadimoghaddam, 2016), and the router remembers where each
+prefix went, as the replicas' own caches do: the next prompt with that prefix goes to the replica that knows the longest
+part of it.
 """
 
 from __future__ import annotations

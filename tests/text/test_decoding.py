@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.text.utf8 import Utf8Decoder
+from onward.text.decoding import Utf8Decoder, render_token
 
 
 def split(data: bytes, sizes: list[int]) -> list[bytes]:
@@ -52,3 +52,27 @@ def test_a_pending_character_is_completed() -> None:
 
 def test_invalid_bytes_become_replacement_characters() -> None:
     assert Utf8Decoder().feed(b"a\xffb") == "a�b"
+
+
+def unrender(name: str) -> bytes:
+    """Decode a name as clients do: \\xNN escapes and literal characters after `bytes:`."""
+    return name.removeprefix("bytes:").encode().decode("unicode_escape").encode("latin-1")
+
+
+@given(st.binary(min_size=1))
+def test_nothing_is_lost(token_bytes: bytes) -> None:
+    name = render_token(token_bytes)
+    if name.startswith("bytes:") and not token_bytes.startswith(b"bytes:"):
+        assert unrender(name) == token_bytes
+    else:
+        assert name.encode() == token_bytes
+
+
+def test_part_of_a_character_is_escaped() -> None:
+    assert render_token("🙂".encode()[:2]) == "bytes:\\xf0\\x9f"
+    assert render_token(b" \xe2\x80") == "bytes: \\xe2\\x80"
+    assert render_token(b"\xff~\x7f\\") == "bytes:\\xff~\\x7f\\x5c"
+
+
+def test_text_is_not_changed() -> None:
+    assert render_token(" naïve".encode()) == " naïve"

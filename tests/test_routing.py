@@ -11,7 +11,7 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.routing.router import BLOCK_TOKENS, LOAD_FACTOR, MAX_KEYS, MIN_BOUND, Ring, Router, prefix_keys
+from onward.routing import BLOCK_TOKENS, LOAD_FACTOR, MAX_KEYS, MIN_BOUND, Ring, Router, prefix_keys
 
 names = st.sets(st.sampled_from([f"replica-{index}" for index in range(12)]), min_size=1)
 prompts = st.lists(st.integers(0, 3), max_size=4 * BLOCK_TOKENS)
@@ -38,7 +38,7 @@ def test_keys_are_few_and_never_none() -> None:
 
 def test_keys_and_ring_are_the_same_in_every_process() -> None:
     program = (
-        "from onward.routing.router import prefix_keys; from onward.routing.router import Ring;"
+        "from onward.routing import prefix_keys; from onward.routing import Ring;"
         "keys = prefix_keys(range(100)); print(keys, list(Ring(['a', 'b', 'c', 'd']).walk(keys[0])))"
     )
     ran = []
