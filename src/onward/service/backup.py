@@ -32,7 +32,8 @@ def tables() -> list[Table]:
 
 
 def back_up(store: Store, path: Path) -> int:
-    """Write all rows, of one moment, to a new file that only this user can read; return their number. Servers keep
+    """Write a consistent snapshot of all rows to a new file that only this user can read; return their number. Servers
+    keep
     running meanwhile. Raises SetupError; DatabaseAway."""
     partial = path.with_name(path.name + ".partial")
     if path.exists():

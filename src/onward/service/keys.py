@@ -96,7 +96,7 @@ def rotate_key(connection: Connection, name: str, secret: str, overlap_ms: int, 
 
 
 def revoke_key(connection: Connection, name: str, now_ms: int) -> None:
-    """Refuse a key from now on. What it has used stays known. Raises SetupError."""
+    """Refuse a key from now on. Its usage is kept. Raises SetupError."""
     found = require_key(connection, name)
     connection.execute(update(KEYS).where(KEYS.c.id == found.grant.id).values(revoked_ms=now_ms))
     connection.execute(delete(SECRETS).where(SECRETS.c.key_id == found.grant.id))
@@ -104,7 +104,7 @@ def revoke_key(connection: Connection, name: str, now_ms: int) -> None:
 
 
 def forget_key(connection: Connection, name: str, now_ms: int) -> None:
-    """Delete a key and everything that is known of it; the audit keeps its id. Raises SetupError."""
+    """Delete a key and all data about it; the audit keeps its id. Raises SetupError."""
     found = require_key(connection, name)
     key_id = found.grant.id
     forget_batches(connection, key_id)

@@ -28,5 +28,5 @@ class Price:
 
 
 def prices_of(settings: Iterable[tuple[str, int, int, int]]) -> dict[str, Price]:
-    """Return prices by the names that the settings have for models."""
+    """Return prices by the names that the settings use for models."""
     return {model: Price(prompt, completion, cached) for model, prompt, completion, cached in settings}

@@ -26,7 +26,7 @@ CONNECT_SECONDS = 3
 KEEP_ALIVE = {
     "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000,
 }  # fmt: skip
-"""A server that is gone without a word is noticed within some 10 seconds, not after hours (libpq's parameters)."""
+"""A server that vanishes silently is noticed within some 10 seconds, not after hours (libpq's parameters)."""
 RESERVE_BYTES = 100_000_000
 """What files and batches leave free of the disk of a SQLite database, for the ledger."""
 Clock = Callable[[], int]

@@ -70,7 +70,7 @@ class Team:
 
     `folder`: for rows that the database does not have yet. `prices`: by the names that the settings have for models.
     `monotonic` is a clock in seconds. `keep_seconds` and `keep_requests_seconds`: how long rows of the ledger and of
-    the log of requests are kept; None: for ever. `may_add_models`: while the server runs, so that prices may be for
+    the log of requests are kept; None: forever. `may_add_models`: while the server runs, so that prices may be for
     models that are not there yet. Raises SetupError for a folder that cannot be used.
     """
 
@@ -340,7 +340,7 @@ class Team:
     async def ask(self, question: Question) -> list[Sums]:
         """Return sums of the ledger, with all requests that have ended. Raises Overloaded if the database is away."""
         self._recorder.flush()
-        await self.desk.transact(lambda connection: None, "\uffff")  # behind what waits
+        await self.desk.transact(lambda connection: None, "\uffff")  # after what waits
         if self._away_since is not None:  # or it was just now, and lacks rows
             raise Overloaded(AWAY, retry_after=5)
         return await self.desk.look_up(lambda connection: sums(connection, question))
