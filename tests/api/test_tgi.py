@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from onward.completions.delta import Delta, Finish
+from onward.completions.answer import Delta, Finish
 from onward.errors import EngineStopped, Overloaded
 from onward.server.app import make_app
 from tests.api.served import events, openai_text, post, toy_app

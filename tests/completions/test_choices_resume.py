@@ -11,8 +11,8 @@ import pytest
 from onward.api.openai.choices import ChoiceParts, usage_of
 from onward.api.openai.decode import check_request
 from onward.api.openai.reply import FoldedChoices
+from onward.completions.answer import Delta
 from onward.completions.choices import ChoiceStream
-from onward.completions.delta import Delta
 from onward.completions.filters import ContentFilters, make_filters
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan

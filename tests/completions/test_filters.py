@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from onward.api.openai.response import Chunk
 from onward.backends.embedded import EmbeddedBackend
-from onward.completions.delta import Finish
+from onward.completions.answer import Finish
 from onward.completions.filters import ContentFilters, FilterStream, make_filters
 from onward.completions.patterns import compile_patterns, max_match_length
 from onward.completions.text_deltas import TextDelta

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from onward.backends.base import Admit, Health, ModelHealth, Needs, TokenizerInfo
-from onward.completions.delta import Delta, Finish, TokenCounts
+from onward.completions.answer import Delta, Finish, TokenCounts
 from onward.completions.rejections import TokenOutOfRange, UnknownModel
 from onward.completions.request import CompletionRequest
 from onward.engine_load import DraftCounts, EngineLoad, ProcessUsage, RecoveryCounts

@@ -10,7 +10,7 @@ import pytest
 from onward.api.openai import reply as openai_reply
 from onward.api.openai.encode import MIN_PART_BYTES, completion_parts, encode_completion
 from onward.api.openai.response import Choice, Completion, Logprobs
-from onward.completions.delta import Delta, Finish
+from onward.completions.answer import Delta, Finish
 from onward.server.app import make_app
 from onward.text.assembler import TokenRecord
 from tests.server.fakes import Call, FakeBackend, completion, events, in_loop, settings

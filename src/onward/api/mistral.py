@@ -16,7 +16,7 @@ from onward.api.parameter import FieldTable
 from onward.api.reply import OneChoice
 from onward.api.routes import EVENTS, JSON, Exchange, Route, Services, with_words
 from onward.api.sse import DONE, KEEP_ALIVE, data_event
-from onward.completions.delta import Delta, TokenCounts
+from onward.completions.answer import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest
 

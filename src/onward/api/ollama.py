@@ -20,7 +20,7 @@ from onward.api.openai.parameters import KEEP_ALIVE
 from onward.api.parameter import FieldTable
 from onward.api.reply import OneChoice, Stopwatch
 from onward.api.routes import JSON, LINES, Exchange, Route, Services, with_words
-from onward.completions.delta import Delta, TokenCounts
+from onward.completions.answer import Delta, TokenCounts
 from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest, ModelNotFound, RequestRejected

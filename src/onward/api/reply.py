@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from onward.completions.answer import Answer
-from onward.completions.delta import Delta, TokenCounts, merged
+from onward.completions.answer import Answer, Delta, TokenCounts, merged
 from onward.errors import RequestCancelled
 
 ReplyEvent = bytes | Iterator[bytes]

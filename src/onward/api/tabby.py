@@ -16,7 +16,7 @@ from onward.api.openai.reply import Identity
 from onward.api.parameter import FieldTable, Parameter
 from onward.api.reply import OneChoice
 from onward.api.routes import JSON, Exchange, Route, Services
-from onward.completions.delta import Delta, TokenCounts
+from onward.completions.answer import Delta, TokenCounts
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest
 

@@ -19,8 +19,7 @@ from onward.api.parameter import FieldTable, Parameter
 from onward.api.reply import OneChoice
 from onward.api.routes import EVENTS, JSON, Exchange, Route, Services, with_words
 from onward.api.sse import KEEP_ALIVE, data_event
-from onward.completions.answer import Answer
-from onward.completions.delta import Delta, TokenCounts
+from onward.completions.answer import Answer, Delta, TokenCounts
 from onward.completions.rejections import ContextExceeded
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, EngineStopped, InvalidRequest, Overloaded, RequestRejected

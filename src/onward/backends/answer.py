@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 from onward.backends.backlog import BacklogTicket
 from onward.backends.delivery import Delivery
+from onward.completions.answer import Delta, TokenCounts
 from onward.completions.choices import ChoiceStream
-from onward.completions.delta import Delta, TokenCounts
 from onward.completions.plan import Plan
 from onward.completions.rejections import InvalidConstraint
 from onward.engine.events import Decoded, Event, Failed, Prefilled

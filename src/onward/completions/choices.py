@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from onward.completions.delta import Delta, PromptRecord, TokenCounts
+from onward.completions.answer import Delta, PromptRecord, TokenCounts
 from onward.completions.filters import ContentFilters, FilterStream
 from onward.completions.plan import Plan, PlannedPrompt
 from onward.completions.reasoning import Markers, ReasoningCounter

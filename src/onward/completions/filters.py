@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from onward.completions.delta import Finish
+from onward.completions.answer import Finish
 from onward.completions.patterns import FindSpans, MatchSpan, compile_patterns, load_callable
 from onward.completions.text_deltas import TextDelta
 from onward.text.assembler import Alternative, TokenRecord

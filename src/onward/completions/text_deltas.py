@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onward.completions.delta import Finish, alternatives_of
+from onward.completions.answer import Finish, alternatives_of
 from onward.engine.events import Decoded, EngineFinishReason
 from onward.engine.job import Job
 from onward.engine.model import Vocabulary

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from onward.backends.base import Needs
-from onward.completions.delta import Delta, TokenCounts
+from onward.completions.answer import Delta, TokenCounts
 from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange
 from onward.service.grant import Grant
 from onward.service.records import LedgerRow

@@ -19,8 +19,7 @@ from onward.api.openai.reply import Identity, OpenAIReply
 from onward.api.routes import Services
 from onward.backends.base import Backend, Needs
 from onward.backends.restricted import RestrictedBackend
-from onward.completions.answer import Answer
-from onward.completions.delta import TokenCounts
+from onward.completions.answer import Answer, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, Overloaded, RequestRejected
 from onward.offload import inline_or_on_thread, on_thread

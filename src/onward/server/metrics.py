@@ -16,8 +16,7 @@ from prometheus_client.registry import Collector
 import onward
 from onward.api.errors import api_error
 from onward.backends.base import Backend
-from onward.completions.answer import Answer
-from onward.completions.delta import Delta, TokenCounts
+from onward.completions.answer import Answer, Delta, TokenCounts
 from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected
 from onward.server.account import Account
 from onward.server.collectors import LoadCollector

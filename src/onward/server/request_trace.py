@@ -7,7 +7,7 @@ import time
 
 from onward.api.errors import api_error
 from onward.backends.base import Needs
-from onward.completions.delta import TokenCounts
+from onward.completions.answer import TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import RequestCancelled
 from onward.server.exchange import HttpExchange

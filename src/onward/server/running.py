@@ -14,7 +14,7 @@ from onward.api.reply import Reply, forward
 from onward.api.seed import SEED_HEADER, with_seed_header
 from onward.backends.base import Backend, Needs
 from onward.backends.restricted import RestrictedBackend
-from onward.completions.delta import TokenCounts
+from onward.completions.answer import TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import Forbidden, Overloaded
 from onward.server.account import Account

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from onward.backends.base import Needs
-from onward.completions.delta import Delta, TokenCounts
+from onward.completions.answer import Delta, TokenCounts
 from onward.server.exchange import HttpExchange
 from onward.service.request_log import LoggedRequest, RequestLog
 

@@ -14,8 +14,7 @@ from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
 from onward.api.reply import ReplyEvent, Stopwatch
 from onward.api.sse import KEEP_ALIVE, data_event
-from onward.completions.answer import Answer
-from onward.completions.delta import Delta, Finish, TokenCounts, merged
+from onward.completions.answer import Answer, Delta, Finish, TokenCounts, merged
 from onward.completions.rejections import ContextExceeded
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest, RequestRejected

@@ -18,7 +18,7 @@ from onward.api.openai.response import (
     PromptTokensDetails,
     Usage,
 )
-from onward.completions.delta import Delta, PromptRecord, TokenCounts
+from onward.completions.answer import Delta, PromptRecord, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.offload import inline_or_on_thread
 from onward.text.assembler import Alternative, TokenRecord

@@ -15,8 +15,7 @@ from onward.api.openai.errors import openai_words
 from onward.api.openai.response import Choice, Chunk, Completion, Logprobs, Usage
 from onward.api.reply import ReplyEvent
 from onward.api.sse import DONE, KEEP_ALIVE
-from onward.completions.answer import Answer
-from onward.completions.delta import Delta, TokenCounts
+from onward.completions.answer import Answer, Delta, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.offload import MAX_INLINE_SIZE
 
