@@ -219,7 +219,7 @@ class Scheduler:
         self.reclaim.busy.clear()
         if _only_decodes(self):
             return output
-        self.running += self.admission.readmit(beside_others=True)
+        self.running += self.admission.readmit(alongside_others=True)
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
         admitted, queues = self.admission.admit_alongside(prefilling, only_interactive=_is_urgent(self))
         for each in admitted:

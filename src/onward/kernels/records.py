@@ -153,7 +153,7 @@ CONTEXT = Layout(
 tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread,
 OWN_BYTES apart. `logit_rows`: int64, the rows whose logits are wanted. `tiles`: TILE of attention, whose pieces have
 all key-value heads, or one; `merged`: int64, the rows that several tiles share, whose segments lie in `partials` from
-their `slots` on. `scratch`: of the first thread, the next one's `scratch_stride` bytes behind. `wait`, `wake`: see
+their `slots` on. `scratch`: of the first thread, the next one's `scratch_stride` bytes further. `wait`, `wake`: see
 waiting. `operations`: the functions of records, by code."""
 CONTEXT_WORDS = 32
 
