@@ -37,7 +37,8 @@ def layers() -> dict[str, int]:
 def purpose(room: str) -> str:
     """Return the first line of a room's docstring."""
     folder = SOURCE / room.replace(".", "/")
-    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    module = folder.with_suffix(".py")
+    path = module if module.is_file() else folder / "__init__.py"
     found = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     assert found, f"{path} has no docstring"
     return " ".join(found.split("\n\n")[0].split())
