@@ -27,10 +27,11 @@ from onward.engine.model import ModelRunner, Row
 from onward.kernels import interpreter
 from onward.kernels.interpreter import Kernels
 from onward.kernels.machine import Machine
+from onward.kernels.parts import Part
 from onward.kernels.records import BARRIER, HEADER, PRODUCT
-from onward.kernels.tape import Part
 from onward.kernels.weight_types import PANEL_ROWS
 from onward.runtimes.native import load as native_load
+from onward.runtimes.native.model import NativeModel, Tape
 
 CODES = {
     interpreter.NORM_CODE: "norms", interpreter.QUANTISE_CODE: "activations to int8",
@@ -45,7 +46,7 @@ class Recorder:
     """The machine of a model that is loaded within `recording`, its tape and its kernels."""
 
     machine: Machine
-    tape: Sequence[Part]
+    tape: Tape
     kernels: Kernels
 
 
@@ -53,15 +54,15 @@ class Recorder:
 def recording() -> Iterator[Recorder]:
     found = Recorder()
 
-    def machine(code: Any, tape: Sequence[Part], *rest: Any, **named: Any) -> Machine:
-        found.machine, found.tape = Machine(code, tape, *rest, **named), tape
-        return found.machine
+    def model(machine: Machine, tape: Tape, *rest: Any, **named: Any) -> NativeModel:
+        found.machine, found.tape = machine, tape
+        return NativeModel(machine, tape, *rest, **named)
 
     def kernels(*parts: Any, **named: Any) -> Kernels:
         found.kernels = Kernels(*parts, **named)
         return found.kernels
 
-    with patch.object(native_load, "Machine", machine), patch.object(native_load, "Kernels", kernels):
+    with patch.object(native_load, "NativeModel", model), patch.object(native_load, "Kernels", kernels):
         yield found
 
 
@@ -85,9 +86,26 @@ def name_of(record: NDArray[np.int64], kernels: Kernels) -> str:
 
 def measured(model: ModelRunner, recorder: Recorder, rows: list[Row], runs: int) -> dict[str, Any]:
     """Return seconds by operation, with how often a step has it: the least of `runs` each, summed over its layers."""
+    count, outputs, tape = sum(len(row.tokens) for row in rows), sum(row.outputs for row in rows), recorder.tape
+    seconds: Counter[str] = Counter()
+    number: Counter[str] = Counter()
+
+    def add(num_rows: int, parts: Sequence[Part]) -> None:
+        records = [record.copy() for part in parts for record in part.records[:-1]]
+        for record, each in zip(records, _least(recorder.machine, num_rows, records, runs), strict=True):
+            name = name_of(record, recorder.kernels)
+            seconds[name] += each  # type: ignore[assignment]
+            number[name] += 1
+
     model.evaluate(rows)
-    count, outputs = sum(len(row.tokens) for row in rows), sum(row.outputs for row in rows)
-    records = [record.copy() for part in recorder.tape for record in part.records[:-1]]
+    model.evaluate(rows, lambda: add(count, tape.whole if outputs == count else tape.kept))
+    if outputs < count:  # what was planned last is the rest of the step
+        add(outputs, tape.rest)
+    return {name: {"seconds": found, "count": number[name]} for name, found in seconds.most_common()}
+
+
+def _least(machine: Machine, rows: int, records: list[NDArray[np.int64]], runs: int) -> list[float]:
+    """Return the least seconds of each record alone, of a step that is planned."""
     for record in records:
         BARRIER.set(record, has_barrier=1)  # without one, a step would end before all of its pieces have
     tapes = [[Part(None, np.stack([record, np.zeros_like(record)]))] for record in records]
@@ -95,17 +113,11 @@ def measured(model: ModelRunner, recorder: Recorder, rows: list[Row], runs: int)
     for _ in range(runs):
         for index, tape in enumerate(tapes):
             begin = perf_counter()
-            recorder.machine.step(count, outputs, tape)
+            machine.step(rows, tape)
             least[index] = min(least[index], perf_counter() - begin)
     for tape in tapes:
-        recorder.machine.retire(tape)  # a thread that comes late reads them after this
-    seconds: Counter[str] = Counter()
-    number: Counter[str] = Counter()
-    for record, each in zip(records, least, strict=True):
-        name = name_of(record, recorder.kernels)
-        seconds[name] += each  # type: ignore[assignment]
-        number[name] += 1
-    return {name: {"seconds": found, "count": number[name]} for name, found in seconds.most_common()}
+        machine.retire(tape)  # a thread that comes late reads them after this
+    return least
 
 
 def decoding(model: ModelRunner, rows: int, context: int) -> list[Row]:
@@ -131,7 +143,7 @@ def main() -> int:
     at_start = measure.start()
     with recording() as recorder:
         model, _ = load(options.model)
-    if any(part.needs is not None for part in recorder.tape):
+    if any(part.needs is not None for part in recorder.tape.parts):
         raise BenchmarkError("the model does not fit into memory")
     steps = {f"{rows} rows": decoding(model, rows, options.context) for rows in options.rows}
     for tokens in options.prefill:

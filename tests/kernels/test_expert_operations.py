@@ -70,12 +70,13 @@ class Routed:
             is_sigmoid=is_sigmoid,
             bias=None if bias is None else Vector.of(bias),
         )
+        parts = tape.finish()
         machine = Machine(
-            kernels()[1], tape.finish(), NoWeights(), kernels()[0], rows=ROWS, positions=64, threads=2,
+            kernels()[1], parts, NoWeights(), kernels()[0], rows=ROWS, positions=64, threads=2,
             scratch_bytes=kernels()[0].scratch_bytes(host().isa, 2048),
         )  # fmt: skip
         machine.plan(rows)
-        machine.step(rows, 0)
+        machine.step(rows, parts)
         machine.close()
         self.chosen = self.routing.chosen[: rows * used].reshape(rows, used)
         self.weights = self.routing.weights[: rows * used].reshape(rows, used)

@@ -134,7 +134,7 @@ class Product:
             panel_bytes=self.blocks * self.kind.type.panel_block_bytes, blocks=self.blocks, num_panels=self.panels,
             source=address(source), source_stride=source.shape[1], target=address(out),
             target_stride=self.panels * OUT_BYTES, bias=0 if bias is None else address(bias), is_added=is_added,
-            of_logit_rows=0, claim=1, scale=scale,
+            claim=1, scale=scale,
         )  # fmt: skip
         scratch = np.zeros(1 << 20, np.uint8)
         scratch = scratch[-address(scratch) % 64 :]

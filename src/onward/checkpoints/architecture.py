@@ -146,3 +146,9 @@ class Architecture:
             return layer
         is_local = layer in self.window_layers
         return max(each for each in range(first) if (each in self.window_layers) == is_local)
+
+    @property
+    def last_kept_layer(self) -> int:
+        """The last layer of which later positions read something: of those behind it, each row reads only its own
+        values."""
+        return self.num_layers - self.num_keyless_layers - 1

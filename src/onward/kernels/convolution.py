@@ -27,7 +27,7 @@ def emit_keep(module: Module, shape: AttentionShape) -> Any:
     """What later positions read of the step's rows, into the cache."""
     op = Operation(module, "keep")
     f, width = op.f, op.field(KEEP, "width")
-    with op.rows() as (row, _):
+    with op.rows() as row:
         source = f.at(op.field(KEEP, "source"), row * op.field(KEEP, "source_stride"))
         position = f.load(op.shared("positions"), I64, row * 8)
         place = _Kept(op, KEEP, shape, row).at(position)
@@ -45,7 +45,7 @@ def emit_convolve(module: Module, shape: AttentionShape, writers: Writers) -> An
     op = Operation(module, "convolve")
     f, width, length, sums = op.f, op.field(CONVOLVE, "width"), op.field(CONVOLVE, "length"), op.scratch()
     blocks = blocks_of(width)
-    with op.rows() as (row, _):
+    with op.rows() as row:
         source = f.at(op.field(CONVOLVE, "source"), row * op.field(CONVOLVE, "source_stride") + width * 4)
         target = f.at(op.field(CONVOLVE, "target"), row * op.field(CONVOLVE, "target_stride"))
         first = f.load(op.shared("positions"), I64, row * 8) - length + 1

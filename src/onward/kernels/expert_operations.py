@@ -48,7 +48,7 @@ def emit_route(module: Module) -> Any:
     op = Operation(module, "route")
     f = op.f
     count, used = op.field(ROUTE, "count"), op.field(ROUTE, "used")
-    with op.rows() as (row, _):
+    with op.rows() as row:
         logits = f.at(op.field(ROUTE, "logits"), row * op.field(ROUTE, "stride"))
         chosen = f.at(op.field(ROUTE, "chosen"), row * used * 8)
         weights = f.at(op.field(ROUTE, "weights"), row * used * 4)
@@ -212,7 +212,7 @@ def emit_combine(module: Module) -> Any:
     routing, shared, gates = op.field(COMBINE, "routing"), op.field(COMBINE, "shared"), op.field(COMBINE, "gates")
     places, weights = ROUTING.load(f, routing, "places"), ROUTING.load(f, routing, "weights")
     is_added = op.field(COMBINE, "is_added").ne(0)
-    with op.rows() as (row, _):
+    with op.rows() as row:
         target = f.at(op.field(COMBINE, "target"), row * op.field(COMBINE, "target_stride"))
         gate = f.var(F32, 1.0)
         with f.when(gates.is_null().eq(0)):

@@ -73,7 +73,7 @@ MAX_GROUP = 8
 BARRIER_SPINS, IDLE_SPINS = 2000, 2000
 """How often a thread looks before it sleeps: some 50 microseconds."""
 NUM_OPERATIONS = 256
-STEP_FIELDS = ("rows", "num_logit_rows", "num_tiles", "are_heads_together", "num_merged")
+STEP_FIELDS = ("rows", "num_tiles", "are_heads_together", "num_merged")
 """Fields of the context that each step states."""
 _ALL = 2**31 - 1
 

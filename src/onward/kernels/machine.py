@@ -20,8 +20,8 @@ from onward.kernels.interpreter import (
     Kernels,
 )
 from onward.kernels.memory import address, untouched
+from onward.kernels.parts import Part
 from onward.kernels.records import CONTEXT, CONTEXT_WORDS, COUNTER_BYTES, OWN, OWN_BYTES, PIECE_MASK
-from onward.kernels.tape import Part
 from onward.kernels.waiting import waiting
 
 POINTER, INTEGER = ctypes.c_void_p, ctypes.c_int64
@@ -35,8 +35,8 @@ class WeightSource(Protocol):
 
 
 class Machine:
-    """Walks a tape again and again, part by part, on the caller's thread and `threads` - 1 others, which sleep in
-    between. Others may be walked in its place.
+    """Walks tapes again and again, part by part, on the caller's thread and `threads` - 1 others, which sleep in
+    between.
 
     One caller at a time. Close it before the memory that the tape points to is freed.
     """
@@ -54,16 +54,17 @@ class Machine:
         scratch_bytes: int,
         growth: int = 1,
     ) -> None:
-        """`kernels`: what the code was compiled for; `rows`: the most rows of a step; `positions`: of a sequence;
-        `scratch_bytes`: per thread; `growth`: how many times as many records other tapes may have."""
-        self._tape, self._weights = tape, weights
+        """`tape`: the parts of the first tape; `kernels`: what the code was compiled for; `rows`: the most rows of a
+        step; `positions`: of a sequence; `scratch_bytes`: per thread; `growth`: how many times as many records the
+        parts of other tapes may have."""
+        self._weights = weights
         longest = max(len(part.records) for part in tape)
         self._counters = np.zeros((longest * growth, COUNTER_BYTES // 8), np.int64)
         self._retired: list[tuple[int, Sequence[Part]]] = []
         self._completion, self._control = np.zeros(COMPLETION_WORDS, np.int64), np.zeros(CONTROL_WORDS, np.int64)
         self._own = np.zeros((threads, OWN_BYTES // 8), np.int64)
         self._scratch = untouched(threads * scratch_bytes)
-        self.tokens, self.positions, self.tables, self.logit_rows = (np.zeros(rows, np.int64) for _ in range(4))
+        self.tokens, self.positions, self.tables = (np.zeros(rows, np.int64) for _ in range(3))
         self._plan = AttentionPlan(kernels.attention, rows, positions, threads)
         self._operations = np.zeros(NUM_OPERATIONS, np.int64)
         for number, name in kernels.operations().items():
@@ -74,9 +75,8 @@ class Machine:
             self._context, rows=0, threads=threads, counters=address(self._counters), num_records=longest,
             completion=address(self._completion), threads_own=address(self._own),
             tokens=address(self.tokens), positions=address(self.positions), tables=address(self.tables),
-            logit_rows=address(self.logit_rows), num_logit_rows=0, scratch=address(self._scratch),
-            scratch_stride=scratch_bytes, wait=how.wait, wait_number=how.wait_number, wake=how.wake,
-            wake_number=how.wake_number, num_tiles=0, are_heads_together=0, num_merged=0,
+            scratch=address(self._scratch), scratch_stride=scratch_bytes, wait=how.wait, wait_number=how.wait_number,
+            wake=how.wake, wake_number=how.wake_number, num_tiles=0, are_heads_together=0, num_merged=0,
             operations=address(self._operations), **self._plan.addresses(),
         )  # fmt: skip
         self._pointers = address(self._control), address(self._context)
@@ -103,16 +103,17 @@ class Machine:
         begun = self._own[1:, OWN.offset("step") // 8]
         self._retired = [each for each in self._retired if len(begun) and begun.min() <= each[0]]
 
-    def step(self, rows: int, logit_rows: int, tape: Sequence[Part] | None = None) -> None:
-        """Walk a tape for the first rows of `tokens`, `positions`, `tables`, as planned, and of `logit_rows`.
-        Releases the GIL."""
+    def step(self, rows: int, tape: Sequence[Part], following: Sequence[Part] = ()) -> None:
+        """Walk a tape for the first rows of `tokens`, `positions`, `tables`, as planned. `following`: what is walked
+        next; weights that it needs first stay. Releases the GIL."""
         plan = self._plan
-        fields = rows, logit_rows, plan.num_tiles, plan.are_heads_together, plan.num_merged
-        for part in self._tape if tape is None else tape:
+        fields = rows, plan.num_tiles, plan.are_heads_together, plan.num_merged
+        kept = following[0].needs if following else None
+        for part in tape:
             if part.needs is not None:
                 self._weights.acquire(part.needs)
             self._step(*self._pointers, address(part.records), *fields)
-            if part.needs is not None:
+            if part.needs not in (None, kept):
                 self._weights.release(part.needs)
 
     def close(self) -> None:

@@ -21,9 +21,9 @@ def emit_norm(module: Module, writers: Writers) -> Any:
     op = Operation(module, "norm")
     f = op.f
     blocks, normal = blocks_of(op.field(NORM, "inputs")), op.scratch()
-    with op.rows(op.field(NORM, "of_logit_rows")) as (number, row):
+    with op.rows() as row:
         source = f.at(op.field(NORM, "source"), row * op.field(NORM, "source_stride"))
-        target = f.at(op.field(NORM, "target"), number * op.field(NORM, "target_stride"))
+        target = f.at(op.field(NORM, "target"), row * op.field(NORM, "target_stride"))
         _Norm(op, source, blocks).write(normal)
         with f.otherwise(op.field(NORM, "is_added").ne(0)) as (added, alone):
             with added, f.loop(0, blocks * (4 * GROUP), _ROW_VECTOR) as at:

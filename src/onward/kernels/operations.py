@@ -60,21 +60,10 @@ class Operation:
         return self.f.at(self.shared("scratch"), self.thread * self.shared("scratch_stride"))
 
     @contextmanager
-    def rows(self, of_logits: Value | None = None) -> Iterator[tuple[Value, Value]]:
-        """Loop over rows of the step, one at a time: (number, row). `of_logits`: whether only over those whose logits
-        are wanted, which are numbered among themselves."""
-        f = self.f
-        if of_logits is None:
-            with claim(f, self.counter, self.shared("rows"), f.i64(1)) as (row, _):
-                yield row, row
-            return
-        is_all = of_logits.eq(0)
-        count = f.select(is_all, self.shared("rows"), self.shared("num_logit_rows"))
-        with claim(f, self.counter, count, f.i64(1)) as (number, _):
-            place = f.var(I64, number)
-            with f.when(of_logits.ne(0)):
-                place.set(f.load(self.shared("logit_rows"), I64, number * 8))
-            yield number, place.value
+    def rows(self) -> Iterator[Value]:
+        """Loop over the rows of the step, one at a time."""
+        with claim(self.f, self.counter, self.shared("rows"), self.f.i64(1)) as (row, _):
+            yield row
 
 
 @contextmanager
@@ -134,7 +123,7 @@ def emit_embed(module: Module, isa: Isa, name: str) -> Any:
     op, kind = Operation(module, f"embed_{name}"), WEIGHT_TYPES[name]
     f = op.f
     scale, is_added = op.field(EMBED, "scale"), op.field(EMBED, "is_added")
-    with op.rows() as (row, _):
+    with op.rows() as row:
         place = f.select(op.field(EMBED, "of_positions").ne(0), op.shared("positions"), op.shared("tokens"))
         index = f.load(place, I64, row * 8)
         source = f.at(op.field(EMBED, "table"), index * op.field(EMBED, "row_bytes"))
@@ -173,7 +162,7 @@ def emit_quantise(module: Module, writers: Writers) -> Any:
     """Rows in another form."""
     op = Operation(module, "quantise")
     f = op.f
-    with op.rows() as (row, _):
+    with op.rows() as row:
         source = f.at(op.field(QUANTISE, "source"), row * op.field(QUANTISE, "source_stride"))
         target = f.at(op.field(QUANTISE, "target"), row * op.field(QUANTISE, "target_stride"))
         writers.call(f, op.field(QUANTISE, "form"), source, target, f.i64(0), blocks_of(op.field(QUANTISE, "inputs")))
@@ -242,7 +231,7 @@ def emit_cap(module: Module) -> Any:
     pieces, vectors = op.field(CAP, "pieces"), op.field(CAP, "num_vectors")
     per_piece = (vectors + pieces - 1) // pieces
     cap = f.splat(op.field(CAP, "cap"), LANES)
-    with claim(f, op.counter, op.shared("num_logit_rows") * pieces, f.i64(1)) as (piece, _):
+    with claim(f, op.counter, op.shared("rows") * pieces, f.i64(1)) as (piece, _):
         values = f.at(op.field(CAP, "values"), piece // pieces * op.field(CAP, "stride"))
         first = piece % pieces * per_piece
         last = f.min(first + per_piece, vectors)
@@ -252,10 +241,10 @@ def emit_cap(module: Module) -> Any:
 
 
 def emit_rotate(module: Module, shape: AttentionShape) -> Any:
-    """Rotation of queries and keys by their positions, and the writing of keys and values, where there are some."""
+    """Rotation of queries and keys by their positions, and the writing of keys and values, as far as there are some."""
     op = Operation(module, f"rotate_{shape.name}")
     f = op.f
-    with op.rows() as (row, _):
+    with op.rows() as row:
         position = f.load(op.shared("positions"), I64, row * 8)
         table = f.load_pointer(op.shared("tables"), row * 8)
         block = f.load(table, I32, position // BLOCK_TOKENS * 4).zext(I64)
@@ -287,7 +276,8 @@ class _Rotation:
         keys, values = (
             f.at(op.field(ROTATE, n), self.row * op.field(ROTATE, "key_stride")) for n in ("keys", "values")
         )
-        with f.loop(0, shape.num_heads) as head:
+        has_queries = op.field(ROTATE, "queries").is_null().eq(0)
+        with f.when(has_queries), f.loop(0, shape.num_heads) as head:
             self._turn(f.at(queries, head * (4 * size)), f.at(rotated, head * (4 * padded)), self.scale)
         has_keys = op.field(ROTATE, "keys").is_null().eq(0)
         with f.when(has_keys), f.loop(0, shape.num_kv_heads) as head:
@@ -336,8 +326,6 @@ def emit_product_operation(module: Module, isa: Isa, kind: ProductKind) -> Any:
     product = emit_product(module, isa, kind)
     op = Operation(module, f"product_{kind.name}")
     f = op.f
-    is_all = op.field(PRODUCT, "of_logit_rows").eq(0)
-    rows = f.select(is_all, op.shared("rows"), op.shared("num_logit_rows"))
     with claim(f, op.counter, op.field(PRODUCT, "num_panels"), op.field(PRODUCT, "claim")) as (first, last):
-        f.call(product, [op.record, first, last, rows, op.scratch()])
+        f.call(product, [op.record, first, last, op.shared("rows"), op.scratch()])
     return f.ret()

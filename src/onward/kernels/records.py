@@ -47,11 +47,9 @@ BARRIER = Layout(_BARRIER, has_barrier=I64)
 
 PRODUCT = Layout(
     panels=PTR, panel_bytes=I64, blocks=I64, num_panels=I64, source=PTR,
-    source_stride=I64, target=PTR, target_stride=I64, bias=PTR, is_added=I64,
-    of_logit_rows=I64, claim=I64, scale=F32,
+    source_stride=I64, target=PTR, target_stride=I64, bias=PTR, is_added=I64, claim=I64, scale=F32,
 )  # fmt: skip
-"""target[m] = (weights source[m] + bias) * scale, or added to it. `of_logit_rows`: rows are those whose logits are
-wanted. `claim`: panels that a thread takes at a time."""
+"""target[m] = (weights source[m] + bias) * scale, or added to it. `claim`: panels that a thread takes at a time."""
 EMBED = Layout(
     table=PTR, row_bytes=I64, inputs=I64, target=PTR, target_stride=I64, scale=F32,
     of_positions=I64, is_added=I64,
@@ -59,7 +57,7 @@ EMBED = Layout(
 """target[m] = row of the table for token m, or for its position, times a scale, or added to what is there."""
 NORM = Layout(
     source=PTR, source_stride=I64, weight=PTR, bias=PTR, inputs=I64, target=PTR,
-    target_stride=I64, form=I64, of_logit_rows=I64, is_centred=I64, is_added=I64,
+    target_stride=I64, form=I64, is_centred=I64, is_added=I64,
     epsilon=F32, scale=F32, total_scale=F32,
 )  # fmt: skip
 """target = source / root mean square * weight + bias, as a form of activations (0: int8, 1: int16, 2: float32). With
@@ -82,14 +80,14 @@ UNIT = Layout(
 `activation`: 0 silu, 1 gelu, 2 gelu by tanh, 3 gpt-oss's, by which `up` changes, too; `copies`: how many rows there are
 for each row of the step."""
 CAP = Layout(values=PTR, stride=I64, num_vectors=I64, pieces=I64, cap=F32)
-"""values = cap * tanh(values / cap), of the rows whose logits are wanted: vectors of 16. `pieces`: as in UNIT."""
+"""values = cap * tanh(values / cap): vectors of 16. `pieces`: as in UNIT."""
 ROTATE = Layout(
     queries=PTR, keys=PTR, values=PTR, query_stride=I64, key_stride=I64,
     cosines=PTR, sines=PTR, cache=PTR, cache_stride=I64, target=PTR, scale=F32, growth=PTR,
 )  # fmt: skip
 """Rotates queries, to `target`, and keys by their positions; multiplies queries by a scale, and by that of their
 position if there is `growth`; writes keys and values to the layer's cache, whose blocks are `cache_stride` bytes apart.
-`keys`, `values`: null for a layer that attends to another one's."""
+`keys`, `values`: null for a layer that attends to another one's; `queries`: null where none are wanted."""
 ATTEND = Layout(
     queries=PTR, query_stride=I64, cache=PTR, cache_stride=I64, target=PTR, target_stride=I64,
     window=I64, cap=F32, sinks=PTR,
@@ -144,14 +142,14 @@ ROUTING_WORDS = 8
 CONTEXT = Layout(
     0, rows=I64, threads=I64, counters=PTR, num_records=I64, completion=PTR,
     threads_own=PTR, tokens=PTR,
-    positions=PTR, tables=PTR, logit_rows=PTR, num_logit_rows=I64, scratch=PTR,
+    positions=PTR, tables=PTR, scratch=PTR,
     scratch_stride=I64, tiles=PTR, num_tiles=I64, are_heads_together=I64, merged=PTR,
     num_merged=I64, slots=PTR, partials=PTR, wait=PTR, wait_number=I64, wake=PTR,
     wake_number=I64, operations=PTR,
 )  # fmt: skip
 """What the records of a step share. Arrays by row: `tokens`, `positions` int64, `tables` pointers to int32 block
 tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread,
-OWN_BYTES apart. `logit_rows`: int64, the rows whose logits are wanted. `tiles`: TILE of attention, whose pieces have
+OWN_BYTES apart. `tiles`: TILE of attention, whose pieces have
 all key-value heads, or one; `merged`: int64, the rows that several tiles share, whose segments lie in `partials` from
 their `slots` on. `scratch`: of the first thread, the next one's `scratch_stride` bytes further. `wait`, `wake`: see
 waiting. `operations`: the functions of records, by code."""

@@ -137,7 +137,7 @@ def _product(code: Functions, panel: Any, rows: int) -> bytes:
     record = PRODUCT.record(
         0, has_barrier=False, panels=ctypes.addressof(panel), panel_bytes=len(panel), blocks=_BLOCKS, num_panels=1,
         source=ctypes.addressof(source), source_stride=row_bytes, target=ctypes.addressof(target),
-        target_stride=OUT_BYTES, bias=0, is_added=0, of_logit_rows=0, claim=1, scale=0.3,
+        target_stride=OUT_BYTES, bias=0, is_added=0, claim=1, scale=0.3,
     )  # fmt: skip
     scratch = ctypes.create_string_buffer(_KIND.scratch_bytes(host().isa) + 64)
     aligned = -(-ctypes.addressof(scratch) // 64) * 64

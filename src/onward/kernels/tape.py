@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from onward.kernels.interpreter import (
     CAP_CODE,
     CONVOLVE_CODE,
     KEEP_CODE,
-    MAX_GROUP,
     NORM_CODE,
     QUANTISE_CODE,
     UNIT_CODE,
@@ -27,6 +25,7 @@ from onward.kernels.interpreter import (
 from onward.kernels.memory import Rows, Vector, address
 from onward.kernels.operations import FORMS, UNITS
 from onward.kernels.panels import panel_count
+from onward.kernels.parts import Part, Written, joined
 from onward.kernels.products import OUT_BYTES, ProductKind
 from onward.kernels.records import (
     ATTEND,
@@ -39,7 +38,6 @@ from onward.kernels.records import (
     NORM_HEADS,
     PRODUCT,
     QUANTISE,
-    RECORD_WORDS,
     ROTATE,
     UNIT,
 )
@@ -112,21 +110,12 @@ def float_row_bytes(numbers: int) -> int:
     return 4 * (-(-numbers // GROUP) * GROUP)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Records that are walked at once, int64 [records + 1, 16]."""
-
-    needs: int | None
-    """Which weights must be in memory, of those that do not stay there; None: no others."""
-    records: NDArray[np.int64]
-
-
 class TapeBuilder:
     """Writes a tape for steps of up to `rows` rows on `threads` threads. Keeps what its records point to alive."""
 
     def __init__(self, kernels: Kernels, rows: int, threads: int) -> None:
         self._kernels, self._rows, self._threads = kernels, rows, threads
-        self._parts: list[tuple[int | None, list[NDArray[np.int64]]]] = [(None, [])]
+        self._parts: Written = [(None, [])]
         self.memory: list[object] = []
         self.longest_row = 0
         """Numbers of the longest row that an operation keeps in the scratch memory of a thread."""
@@ -136,9 +125,14 @@ class TapeBuilder:
         if self._parts[-1][0] != needs:
             self._parts.append((needs, []))
 
+    def take(self) -> Written:
+        """Return what was written since the last call."""
+        written, self._parts = self._parts, [(None, [])]
+        return written
+
     def finish(self) -> list[Part]:
-        """Return the tape. A part ends when its last record is complete."""
-        return [Part(needs, _ended(records)) for needs, records in self._parts if records]
+        """Return what was written since the last call of `take` as a tape."""
+        return joined(self.take())
 
     def _append(self, record: NDArray[np.int64], *used: object, row: int = 0) -> None:
         self._parts[-1][1].append(record)
@@ -172,7 +166,6 @@ class TapeBuilder:
         target: Rows,
         form: ActivationName,
         *,
-        of_logit_rows: bool = False,
         added_scale: float | None = None,
         total_scale: float = 1.0,
     ) -> None:
@@ -187,9 +180,8 @@ class TapeBuilder:
         record = NORM.record(
             NORM_CODE, has_barrier=True, source=source.address, source_stride=source.stride,
             weight=norm.weight.address, bias=0 if norm.bias is None else norm.bias.address, inputs=inputs,
-            target=target.address, target_stride=target.stride, form=self._form(form), of_logit_rows=of_logit_rows,
-            is_centred=norm.is_centred, is_added=is_added, epsilon=norm.epsilon, scale=added_scale or 0.0,
-            total_scale=total_scale,
+            target=target.address, target_stride=target.stride, form=self._form(form), is_centred=norm.is_centred,
+            is_added=is_added, epsilon=norm.epsilon, scale=added_scale or 0.0, total_scale=total_scale,
         )  # fmt: skip
         self._append(record, source, norm, target, row=inputs)
 
@@ -246,23 +238,25 @@ class TapeBuilder:
     def rotate(
         self,
         shape: AttentionShape,
-        queries: Rows,
+        queries: tuple[Rows, Rows] | None,
         written: tuple[Rows, Rows] | None,
-        target: Rows,
         tables: tuple[Rows, Rows],
         cache: Rows,
         scale: float,
         growth: Rows | None = None,
     ) -> None:
-        """Rotate queries to `target`, and write keys, rotated, and values to a layer's cache, `written`, if it has one
-        of its own. `tables`: cosines and sines by position; `growth`: what queries are multiplied by, a float32 for
-        each position."""
-        queries.require(self._rows, 4 * shape.num_heads * shape.head_size)
+        """Rotate queries, from the first to the second of `queries`, and write keys, rotated, and values to a layer's
+        cache, `written`; None: there are none, or they are not wanted. `tables`: cosines and sines by position;
+        `growth`: what queries are multiplied by, a float32 for each position."""
+        source, target = queries or (None, None)
+        if source is not None and target is not None:
+            source.require(self._rows, 4 * shape.num_heads * shape.head_size)
+            target.require(self._rows, shape.query_stride)
         for rows in written or ():
             rows.require(self._rows, 4 * shape.num_kv_heads * shape.head_size)
-        target.require(self._rows, shape.query_stride)
         cache.require(1, shape.block_bytes)
-        if len({rows.stride for rows in written or ()}) > 1 or target.stride != shape.query_stride:
+        strides = {rows.stride for rows in written or ()}
+        if len(strides) > 1 or (target is not None and target.stride != shape.query_stride):
             raise ValueError("Rows of keys, values or queries are not as long as the kernels expect.")
         for table in tables:
             if table.stride != 2 * shape.rotated:
@@ -271,12 +265,14 @@ class TapeBuilder:
             raise ValueError(f"Queries grow at {growth.count} positions instead of {tables[0].count}.")
         keys, values = (rows.address for rows in written) if written else (0, 0)
         record = ROTATE.record(
-            self._kernels.attention_codes(shape)[0], has_barrier=True, queries=queries.address, keys=keys,
-            values=values, query_stride=queries.stride, key_stride=written[0].stride if written else 0,
+            self._kernels.attention_codes(shape)[0], has_barrier=True,
+            queries=0 if source is None else source.address, keys=keys, values=values,
+            query_stride=0 if source is None else source.stride, key_stride=written[0].stride if written else 0,
             cosines=tables[0].address, sines=tables[1].address, cache=cache.address, cache_stride=cache.stride,
-            target=target.address, scale=scale, growth=0 if growth is None else growth.address,
+            target=0 if target is None else target.address, scale=scale,
+            growth=0 if growth is None else growth.address,
         )  # fmt: skip
-        self._append(record, queries, written, target, tables, cache, growth, row=shape.head_size)
+        self._append(record, queries, written, tables, cache, growth, row=shape.head_size)
 
     def attend(
         self,
@@ -347,7 +343,7 @@ class TapeBuilder:
             raise ValueError("The kernels were compiled without convolutions.")
 
     def cap(self, values: Rows, numbers: int, cap: float) -> None:
-        """Cap the logits that are wanted, float32 [rows, numbers]: whole vectors of 16."""
+        """Cap logits, float32 [rows, numbers]: whole vectors of 16."""
         values.require(self._rows, 4 * numbers)
         if numbers % LANES or not self._kernels.has_logit_cap:
             raise ValueError(f"{numbers} logits cannot be capped, or the kernels were compiled without that.")
@@ -364,7 +360,6 @@ class TapeBuilder:
         forms: Sequence[ActivationName],
         *,
         is_added: bool = False,
-        of_logit_rows: bool = False,
         scale: float = 1.0,
     ) -> None:
         """Multiply one input, in forms of activations that are in `sources`, with several matrices: (weights, target,
@@ -372,9 +367,8 @@ class TapeBuilder:
         for index, ((weights, target, bias), form) in enumerate(zip(parts, forms, strict=True)):
             source = sources[form]
             panels, kind = panel_count(weights.rows), ProductKind(weights.type, form)
-            rows = 0 if of_logit_rows else self._rows
-            source.require(rows, ACTIVATIONS[form].row_bytes(weights.padded_inputs))
-            target.require(rows, panels * OUT_BYTES)
+            source.require(self._rows, ACTIVATIONS[form].row_bytes(weights.padded_inputs))
+            target.require(self._rows, panels * OUT_BYTES)
             if weights.panels.nbytes < panels * weights.panel_bytes:
                 raise ValueError(
                     f"{panels} panels of {weights.panel_bytes} bytes are not within {weights.panels.nbytes}."
@@ -387,13 +381,6 @@ class TapeBuilder:
                 panels=address(weights.panels), panel_bytes=weights.panel_bytes, blocks=weights.blocks,
                 num_panels=panels, source=source.address, source_stride=source.stride, target=target.address,
                 target_stride=target.stride, bias=0 if bias is None else bias.address, is_added=is_added,
-                of_logit_rows=of_logit_rows, claim=max(1, claim), scale=scale,
+                claim=max(1, claim), scale=scale,
             )  # fmt: skip
             self._append(record, weights, source, target, bias)
-
-
-def _ended(records: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    records[-1][-1] = 1
-    ends = [-1, *(index for index, record in enumerate(records) if record[-1])]
-    assert max(b - a for a, b in pairwise(ends)) <= MAX_GROUP
-    return np.array([*records, np.zeros(RECORD_WORDS, np.int64)], np.int64)

@@ -54,6 +54,7 @@ def main(path: str) -> None:
         for count in (1, 2, 3, 5, 8):
             model.evaluate([Row(index, [1], 0, [index + 1], 1) for index in range(count)])
         model.evaluate([Row(0, tokens[:1], 70, blocks, 1)])
+        model.evaluate([Row(0, tokens, 0, blocks, 3), Row(1, tokens[:9], 0, [1], 9), Row(2, [1], 0, [2], 0)])
         model.close()
 
 

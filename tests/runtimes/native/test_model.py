@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ from onward.checkpoints.types import TENSOR_TYPES
 from onward.engine.model import ModelRunner, Row, copy_block
 from onward.errors import MemoryTooSmall, SetupError
 from onward.kernels import self_test
+from onward.kernels.interpreter import UNIT_CODE
+from onward.kernels.machine import Machine
+from onward.kernels.parts import Part
 from onward.machine import AvailableMemory
 from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel
@@ -331,6 +334,32 @@ def test_only_wanted_rows_have_logits(models: Callable[..., ModelRunner]) -> Non
     assert found.tobytes() == np.concatenate((expected[-2:], expected[-1:])).tobytes()
 
 
+@pytest.mark.parametrize(
+    ("name", "layers", "of_wanted"),
+    [("llama", 2, 1), ("stablelm, parallel", 2, 1), ("qwen3moe", 2, 1), ("lfm2", 5, 1), ("gemma4", 7, 4)],
+)
+def test_behind_the_last_keys_only_wanted_rows_are_computed(
+    name: str, layers: int, of_wanted: int, models: Callable[..., ModelRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[tuple[int, int]] = []
+    walk = Machine.step
+
+    def step(machine: Machine, rows: int, tape: Sequence[Part], following: Sequence[Part] = ()) -> None:
+        codes = [code for part in tape for code in part.records[:, 0].tolist()]
+        steps.append((rows, codes.count(UNIT_CODE)))
+        walk(machine, rows, tape, following)
+
+    monkeypatch.setattr(Machine, "step", step)
+    model = models(name)
+    tokens = tokens_of(model)
+    expected = whole(model, tokens)
+    [(_, units)] = steps
+    assert model.evaluate([Row(0, tokens, 0, [0, 1, 2], 2)]).tobytes() == expected[-2:].tobytes()
+    assert len(model.evaluate([Row(0, tokens, 0, [0, 1, 2], 0)])) == 0
+    rest = units * of_wanted // layers
+    assert steps[1:] == [(NUM_TOKENS, units - rest), (2, rest), (NUM_TOKENS, units - rest)]
+
+
 def test_what_is_outside_of_the_memory_is_refused(models: Callable[..., ModelRunner]) -> None:
     model = models()
     size, context = model.vocab_size, model.context_length
@@ -421,6 +450,14 @@ def test_a_model_larger_than_the_memory_has_the_same_bits(
 ) -> None:
     """Layers that do not fit are made from the file at each step, in turns."""
     path, caches = deeper(name, tmp_path), []
+    released: list[int] = []
+    release = PanelCache.release
+
+    def releasing(cache: PanelCache, index: int) -> None:
+        released.append(index)
+        release(cache, index)
+
+    monkeypatch.setattr(PanelCache, "release", releasing)
 
     def limited(groups: Any, code: Any, threads: int, budget: int, where: str) -> PanelCache:
         caches.append(PanelCache(groups, code, threads, int(budget * share), where))
@@ -437,9 +474,12 @@ def test_a_model_larger_than_the_memory_has_the_same_bits(
             with pytest.raises(RuntimeError, match="vocabulary"):
                 model.evaluate([Row(0, [-1], 0, blocks, 1)])
             found[-1] += whole(model, tokens).tobytes()
+            released.clear()
+            found[-1] += model.evaluate([Row(0, tokens, 0, blocks, 2)]).tobytes()
         finally:
             model.close()
     assert found[0] == found[1]
+    assert sorted(released) == sorted(set(caches[0].stream_index.values()))  # once each, of the last layer too
     assert 0 < caches[0].streamed_bytes < sum(matrix.panels.nbytes for matrix in caches[0].matrices.values())
 
 

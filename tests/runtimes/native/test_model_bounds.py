@@ -49,7 +49,7 @@ def test_a_model_stays_within_its_memory(name: str, tmp_path: Path, monkeypatch:
     model = load(write(tmp_path, name), threads=2, precision="exact" if len(name) % 2 else "fast").model
     try:
         tokens, blocks = tokens_of(model), [model.blocks - 1, 0, 1]
-        model.evaluate([Row(0, tokens, 0, blocks, 5)])  # experts are made, from memory of Python's
+        model.evaluate([Row(0, tokens, 0, blocks, len(tokens))])  # experts are made, from memory of Python's
         checker.watch([model])
         model.evaluate([Row(0, tokens, 0, blocks, 5)])
         model.evaluate([Row(0, [1], 70, blocks, 1), *(Row(i, [2], 0, [i + 1], 1) for i in range(1, 4))])
@@ -177,10 +177,9 @@ def test_what_a_tape_accepts_stays_within_its_memory(data: st.DataObject) -> Non
     blocks = np.array([2, 0], np.int32)
     machine.positions[:] = range(ROWS)
     machine.tables[:] = blocks.ctypes.data
-    machine.logit_rows[:] = range(ROWS)
     machine.plan(ROWS)
     checker.watch([machine, random.tape, parts, blocks])
-    machine.step(ROWS, ROWS)
+    machine.step(ROWS, parts)
     accesses, outside = checker.result()
     assert accesses > 0 and outside == 0
 
@@ -211,5 +210,5 @@ def test_what_is_outside_is_found() -> None:
     machine.plan(ROWS)
     short = Rows(target.memory, ROWS - 1, target.stride)
     checker.watch([machine, parts, source, short])
-    machine.step(ROWS, ROWS)
+    machine.step(ROWS, parts)
     assert checker.result()[1] == 4  # vectors of the last row

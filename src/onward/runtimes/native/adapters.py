@@ -15,14 +15,14 @@ from onward.errors import MemoryTooSmall
 from onward.kernels.code import Code
 from onward.kernels.expert_tape import ExpertTape
 from onward.kernels.interpreter import Kernels
-from onward.kernels.tape import Part
+from onward.kernels.parts import joined
 from onward.machine import available_memory
 from onward.runtimes.fingerprint import adapter_id
 from onward.runtimes.kv_plan import mib
 from onward.runtimes.native.buffers import Buffers, Cache
 from onward.runtimes.native.decoder import Decoder
 from onward.runtimes.native.mixture import ExpertRecords
-from onward.runtimes.native.model import MAX_ROWS, NativeModel
+from onward.runtimes.native.model import MAX_ROWS, NativeModel, Tape
 from onward.runtimes.native.panel_cache import PanelCache, PanelSource, bytes_of
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.weights import TABLES, MatrixChange, Weights, table_of
@@ -47,12 +47,18 @@ class TapeWriter:
     cache: Cache
     experts: ExpertRecords | None = None
 
-    def write(self, weights: Weights) -> tuple[list[Part], ExpertTape]:
+    def write(self, weights: Weights) -> tuple[Tape, ExpertTape]:
         """Return a tape, and its builder, which owns the memory that it points to."""
         tape = ExpertTape(self.kernels, MAX_ROWS, self.threads)
         experts = self.experts.on(tape) if self.experts is not None else None
-        Decoder(self.found, weights, tape, self.buffers, experts).write(self.positions, self.cache)
-        return tape.finish(), tape
+        decoder = Decoder(self.found, weights, tape, self.buffers, self.positions, self.cache, experts)
+        decoder.write_first()
+        first = tape.take()
+        decoder.write_kept()
+        kept = tape.take()
+        decoder.write_rest()
+        rest = tape.take()
+        return Tape(whole=joined(first, rest), kept=joined(first, kept), rest=joined(rest)), tape
 
 
 class NativeAdapters:

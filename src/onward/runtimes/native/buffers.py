@@ -62,6 +62,11 @@ class Buffers:
         self._inputs: dict[ActivationName, Rows] = {}
         self._low: dict[int, Rows] = {}
 
+    @property
+    def carried(self) -> list[Rows]:
+        """What a layer reads of the layers before it, apart from keys and values."""
+        return [self.hidden, self.layer_inputs]
+
     def floats(self, numbers: int) -> Rows:
         """Return new rows of float32."""
         return Rows.allocate(self._rows, float_row_bytes(numbers))

@@ -50,17 +50,20 @@ class Decoder:
         weights: Weights,
         tape: TapeBuilder,
         buffers: Buffers,
+        positions: Positions,
+        cache: Cache,
         experts: ExpertRecords | None = None,
     ) -> None:
         """`experts`: writes the layers that have some, if there are any."""
         self._found, self._weights, self._tape, self._buffers = found, weights, tape, buffers
+        self._positions, self._cache = positions, cache
         self._experts = experts
         readers = [*matrix_names(found, weights), *expert_names(found)]
         self._inputs = {form: buffers.inputs(form) for name in readers for form in weights.forms(name)}
         self._hidden, self._added = buffers.hidden, buffers.added
 
-    def write(self, positions: Positions, cache: Cache) -> None:
-        """Write all records. The logits, float32 [rows, vocabulary], are those of the buffers."""
+    def write_first(self) -> None:
+        """Write what comes before the last layer that later positions read something of."""
         found, weights = self._found, self._weights
         self._tape.embed(weights.table(EMBEDDING), self._hidden, found.embedding_scale)
         if found.rope is None:
@@ -68,13 +71,31 @@ class Decoder:
         if found.layer_input:
             self._tape.begin_part(weights.stream_index(LAYER_PROJECTION))
             self._layer_inputs()
-        for layer in range(found.num_layers):
-            self._tape.begin_part(weights.stream_index(self._mixer_output(layer)))
-            self._block(layer, positions, cache)
+        for layer in range(found.last_kept_layer):
+            self._block(layer)
+
+    def write_kept(self) -> None:
+        """Write what later positions read of that layer, and nothing else."""
+        layer = self._found.last_kept_layer
+        self._begin(layer)
+        kept = self._kept(layer)
+        self._read(f"blk.{layer}.attn_norm", [name for name, _ in kept])
+        self._products(kept)
+        if layer in self._found.convolution_layers:
+            self._tape.keep(self._buffers.convolved, self._found.hidden, self._cache.layers[layer])
+        else:
+            self._rotate(layer, has_queries=False)
+
+    def write_rest(self) -> None:
+        """Write that layer and all that follows. The logits, float32 [rows, vocabulary], are those of the buffers."""
+        found, weights = self._found, self._weights
+        for layer in range(found.last_kept_layer, found.num_layers):
+            self._block(layer)
         output, logits = weights.output_name(), self._buffers.logits
         self._tape.begin_part(weights.stream_index(output))
-        self._read("output_norm", [output], of_logit_rows=True)
-        self._products([(output, logits)], of_logit_rows=True, scale=found.logit_scale)
+        for form in weights.forms(output):
+            self._tape.norm(self._hidden, self._norm("output_norm"), self._inputs[form], form)
+        self._products([(output, logits)], scale=found.logit_scale)
         if found.logit_cap is not None:
             self._tape.cap(logits, panel_count(weights.matrix(output).rows) * PANEL_ROWS, found.logit_cap)
 
@@ -91,15 +112,26 @@ class Decoder:
         tape.norm_heads(target, count, size, Norm(weight, found.epsilon))
         tape.embed(weights.table(LAYER_EMBEDDING), target, half * math.sqrt(size), is_added=True)
 
-    def _block(self, layer: int, positions: Positions, cache: Cache) -> None:
+    def _begin(self, layer: int) -> None:
+        self._tape.begin_part(self._weights.stream_index(self._mixer_output(layer)))
+
+    def _kept(self, layer: int) -> list[tuple[str, Rows]]:
+        """Return the matrices whose products later positions read, with where these lie."""
         prefix, heads = f"blk.{layer}.", self._buffers.heads[self._found.heads_of(layer)]
-        projections = [(f"{prefix}attn_q", heads.queries)]
-        if self._found.keys_of(layer) == layer:
-            both = (f"{prefix}attn_k", heads.keys), (f"{prefix}attn_v", heads.values)
-            projections += [part for part in both if self._weights.has(f"{part[0]}.weight")]
+        if layer in self._found.convolution_layers:
+            return [(f"{prefix}shortconv.in_proj", self._buffers.convolved)]
+        if self._found.keys_of(layer) != layer:
+            return []
+        both = (f"{prefix}attn_k", heads.keys), (f"{prefix}attn_v", heads.values)
+        return [part for part in both if self._weights.has(f"{part[0]}.weight")]
+
+    def _block(self, layer: int) -> None:
+        self._begin(layer)
+        prefix, projections = f"blk.{layer}.", self._kept(layer)
         is_convolution = layer in self._found.convolution_layers
-        if is_convolution:
-            projections = [(f"{prefix}shortconv.in_proj", self._buffers.convolved)]
+        if not is_convolution:
+            queries = self._buffers.heads[self._found.heads_of(layer)].queries
+            projections = [(f"{prefix}attn_q", queries), *projections]
         gate, up = self._buffers.units[self._found.feed_forward_of(layer)]
         feeds = [(f"{prefix}ffn_gate", gate), (f"{prefix}ffn_up", up)]
         feeds = [part for part in feeds if self._weights.has(f"{part[0]}.weight")]
@@ -112,9 +144,10 @@ class Decoder:
                 self._read(f"{prefix}attn_norm", [name for name, _ in feeds])
             self._products(feeds)
         if is_convolution:
-            self._convolve(layer, cache.layers[layer])
+            self._convolve(layer)
         else:
-            self._attend(layer, positions, cache)
+            self._rotate(layer)
+            self._attend(layer)
         self._add(self._mixer_output(layer), f"{prefix}post_attention_norm")
         mixture = self._found.mixture
         if self._experts is not None and mixture is not None and layer in mixture.layers:
@@ -206,28 +239,36 @@ class Decoder:
         """Return the name of the last matrix of a layer's attention, or of what it has in its place."""
         return f"blk.{layer}.{'shortconv.out_proj' if layer in self._found.convolution_layers else 'attn_output'}"
 
-    def _convolve(self, layer: int, cache: Rows) -> None:
+    def _convolve(self, layer: int) -> None:
         """Write a layer's convolution, in the form that its output reads."""
-        width, source = self._found.hidden, self._buffers.convolved
+        width, source, cache = self._found.hidden, self._buffers.convolved, self._cache.layers[layer]
         taps = self._weights.by_input(f"blk.{layer}.shortconv.conv.weight")
         self._tape.keep(source, width, cache)
         for form in self._weights.forms(self._mixer_output(layer)):
             self._tape.convolve(source, width, taps, cache, self._inputs[form], form)
 
-    def _attend(self, layer: int, positions: Positions, cache: Cache) -> None:
-        """Write what a layer attends to, in the form that its output reads."""
-        found, tape, prefix = self._found, self._tape, f"blk.{layer}."
+    def _rotate(self, layer: int, *, has_queries: bool = True) -> None:
+        """Write queries, if they are wanted, and a layer's own keys and values as attention reads them."""
+        found, prefix = self._found, f"blk.{layer}."
         heads = found.heads_of(layer)
-        buffers, shape, blocks = self._buffers.heads[heads], cache.shapes[layer], cache.layers[layer]
-        self._norm_heads(f"{prefix}attn_q_norm", buffers.queries, heads.num_heads, heads.head_size)
-        written = None
+        buffers, shape, blocks = self._buffers.heads[heads], self._cache.shapes[layer], self._cache.layers[layer]
+        queries = written = None
+        if has_queries:
+            queries = buffers.queries, buffers.rotated
+            self._norm_heads(f"{prefix}attn_q_norm", buffers.queries, heads.num_heads, heads.head_size)
         if found.keys_of(layer) == layer:
             written = buffers.keys, buffers.values
             self._values(layer, buffers)
             self._norm_heads(f"{prefix}attn_k_norm", buffers.keys, heads.num_kv_heads, heads.head_size)
-        tables, growth = positions.of_layer(layer)
+        tables, growth = self._positions.of_layer(layer)
         scale = found.attention_scale or 1.0 / math.sqrt(heads.head_size)
-        tape.rotate(shape, buffers.queries, written, buffers.rotated, tables, blocks, scale * LOG2_E, growth)
+        self._tape.rotate(shape, queries, written, tables, blocks, scale * LOG2_E, growth)
+
+    def _attend(self, layer: int) -> None:
+        """Write what a layer attends to, in the form that its output reads."""
+        found, tape, prefix = self._found, self._tape, f"blk.{layer}."
+        heads = found.heads_of(layer)
+        buffers, shape, blocks = self._buffers.heads[heads], self._cache.shapes[layer], self._cache.layers[layer]
         sinks = self._weights.vector(f"{prefix}attn_sinks.weight")
         window = found.window if layer in found.window_layers else None
         tape.attend(shape, buffers.rotated, blocks, buffers.attended, window, sinks=sinks, cap=found.attention_cap)
@@ -259,13 +300,13 @@ class Decoder:
         weight = weights.required_vector(f"{name}.weight")
         return Norm(weight, found.epsilon, weights.vector(f"{name}.bias"), found.norm == "layer")
 
-    def _read(self, norm: str, readers: Sequence[str], *, of_logit_rows: bool = False) -> None:
+    def _read(self, norm: str, readers: Sequence[str]) -> None:
         """Write the hidden values, normalised unless the architecture reads them as they are, in each form that one of
         the readers needs."""
         for form in dict.fromkeys(form for reader in readers for form in self._weights.forms(reader)):
             target = self._inputs[form]
-            if of_logit_rows or self._found.has_norms_before:
-                self._tape.norm(self._hidden, self._norm(norm), target, form, of_logit_rows=of_logit_rows)
+            if self._found.has_norms_before:
+                self._tape.norm(self._hidden, self._norm(norm), target, form)
             else:
                 self._tape.quantise(self._hidden, self._found.hidden, target, form)
 
@@ -282,25 +323,18 @@ class Decoder:
         scale = self._found.residual_scale
         self._tape.norm(added, self._norm(norm), self._hidden, "float32", added_scale=scale, total_scale=total_scale)
 
-    def _products(
-        self,
-        parts: Sequence[tuple[str, Rows]],
-        *,
-        is_added: bool = False,
-        of_logit_rows: bool = False,
-        scale: float = 1.0,
-    ) -> None:
+    def _products(self, parts: Sequence[tuple[str, Rows]], *, is_added: bool = False, scale: float = 1.0) -> None:
         weights = self._weights
         self._tape.products(
             [(weights.matrix(name), target, weights.vector(f"{name}.bias")) for name, target in parts],
             self._inputs,
             [weights.activations(name) for name, _ in parts],
-            is_added=is_added, of_logit_rows=of_logit_rows, scale=scale,
+            is_added=is_added, scale=scale,
         )  # fmt: skip
         for name, target in parts:
-            self._change(name, target, of_logit_rows=of_logit_rows, scale=scale)
+            self._change(name, target, scale)
 
-    def _change(self, name: str, target: Rows, *, of_logit_rows: bool, scale: float) -> None:
+    def _change(self, name: str, target: Rows, scale: float) -> None:
         """Add an adapter's change of a product: scale * B (A x), in float32, each row as alone."""
         change = self._weights.change(name)
         if change is None:
@@ -311,5 +345,5 @@ class Decoder:
             is_last = matrix is change.high
             self._tape.products(
                 [(matrix, to, None)], {"float32": source}, ["float32"], is_added=is_last,
-                of_logit_rows=of_logit_rows, scale=change.scale * scale if is_last else 1.0,
+                scale=change.scale * scale if is_last else 1.0,
             )  # fmt: skip

@@ -113,14 +113,14 @@ def _load(
         Cache(shapes, [cache.without(place) for place in places]),
         ExpertRecords(found, weights, experts, MAX_ROWS) if experts else None,
     )  # fmt: skip
-    parts, tape = writer.write(weights)
+    tape, builder = writer.write(weights)
     machine = Machine(
-        code, parts, panels, kernels, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
-        scratch_bytes=kernels.scratch_bytes(isa, tape.longest_row), growth=TAPE_GROWTH,
+        code, tape.parts, panels, kernels, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
+        scratch_bytes=kernels.scratch_bytes(isa, builder.longest_row), growth=TAPE_GROWTH,
     )  # fmt: skip
     model = NativeModel(
-        machine, panels, experts, cache, positions, buffers.logits, watch, context_length=plan.context_length,
-        vocab_size=weights.matrix(weights.output_name()).rows, blocks=plan.blocks, keep=(tape, weights, checkpoint),
+        machine, tape, panels, experts, cache, positions, buffers, watch, context_length=plan.context_length,
+        vocab_size=weights.matrix(weights.output_name()).rows, blocks=plan.blocks, keep=(builder, weights, checkpoint),
     )  # fmt: skip
     adapters = NativeAdapters(checkpoint, weights, code, writer, model, options.cache_dir)
     grown = expansion_note(checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(read))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,8 @@ from onward.engine.model import Hook, Row, StepShape, nothing
 from onward.kernels.attention_shape import BLOCK_TOKENS
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows, address
-from onward.kernels.tape import Part
+from onward.kernels.parts import Part
+from onward.runtimes.native.buffers import Buffers
 from onward.runtimes.native.expert_cache import ExpertCache
 from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.native.positions import Positions
@@ -23,6 +25,20 @@ STEP_SHAPE = StepShape(
 )
 MAX_ROWS = 1024
 """Rows that are computed at a time; a longer step takes several turns, with the same bits."""
+
+
+class Tape(NamedTuple):
+    """What a step walks: `whole` where the logits of all rows are wanted; else `kept` for all rows, and then `rest` for
+    those that are wanted. `kept` ends with the keys and values of the last layer that has some of its own: what follows
+    no other row reads, whether in this step or in a later one."""
+
+    whole: Sequence[Part]
+    kept: Sequence[Part]
+    rest: Sequence[Part]
+
+    @property
+    def parts(self) -> list[Part]:
+        return [*self.whole, *self.kept, *self.rest]
 
 
 class NativeModel:
@@ -35,11 +51,12 @@ class NativeModel:
     def __init__(
         self,
         machine: Machine,
+        tape: Tape,
         panels: PanelCache,
         experts: ExpertCache | None,
         cache: Rows,
         positions: Positions,
-        logits: Rows,
+        buffers: Buffers,
         watch: FileWatch,
         *,
         vocab_size: int,
@@ -47,29 +64,29 @@ class NativeModel:
         blocks: int,
         keep: object,
     ) -> None:
-        """`cache`: a row per block. `watch`: of the files, which steps read, too. `keep`: what owns the tape's
-        memory."""
+        """`tape`: of rows without an adapter. `cache`: a row per block. `watch`: of the files, which steps read, too.
+        `keep`: what owns the tape's memory."""
         self.vocab_size, self.context_length, self.blocks = vocab_size, context_length, blocks
         self.shape = STEP_SHAPE
-        self._parts: tuple[Machine, PanelCache, object] | None = (machine, panels, keep)
+        self._parts: tuple[Machine, PanelCache] | None = (machine, panels)
         self._experts, self._watch = experts, watch
-        self._tapes: dict[str, tuple[Sequence[Part], object]] = {}
-        """Of adapters, each with what owns the memory that it points to."""
-        self._cache = cache.memory[: cache.count * cache.stride].reshape(cache.count, cache.stride)
+        self._tapes: dict[str, tuple[Tape, object]] = {"": (tape, keep)}
+        """Of adapters, and of none, each with what owns the memory that it points to."""
+        self._cache = _array(cache)
         self._positions = positions
-        numbers = logits.memory[: logits.count * logits.stride].view(np.float32)
-        self._logits = numbers.reshape(logits.count, -1)[:, :vocab_size]
+        self._carried = [_array(each) for each in buffers.carried]
+        self._logits = _array(buffers.logits).view(np.float32)[:, :vocab_size]
         self._tables = np.zeros(1024, np.int32)
 
-    def use_tape(self, adapter: str, tape: Sequence[Part], keep: object) -> None:
+    def use_tape(self, adapter: str, tape: Tape, keep: object) -> None:
         """Compute the rows of an adapter by a tape of its own. `keep`: what owns the memory that it points to."""
-        self._open().accept(tape)
+        self._open().accept(tape.parts)
         self._tapes[adapter] = tape, keep
 
     def drop_tape(self, adapter: str) -> None:
         """Free what the rows of an adapter are computed with."""
         tape, _ = self._tapes.pop(adapter)
-        self._open().retire(tape)
+        self._open().retire(tape.parts)
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """Return logits, float32 [outputs, vocab_size]; see engine.model.ModelRunner. Raises RuntimeError for rows that
@@ -89,22 +106,37 @@ class NativeModel:
 
     def _turn(self, rows: Sequence[Row], before_compute: Hook) -> NDArray[np.float32]:
         machine, adapter = self._open(), rows[0].adapter
-        if adapter and adapter not in self._tapes:
+        if adapter not in self._tapes:
             raise RuntimeError(f"The adapter {adapter} is not loaded.")
-        count, outputs = self._fill(machine, rows)
+        tape, _ = self._tapes[adapter]
+        count, wanted = self._fill(machine, rows)
         machine.plan(count)
         before_compute()
         if self._experts is not None:
             self._experts.begin_step()
-        machine.step(count, outputs, self._tapes[adapter][0] if adapter else None)
+        if len(wanted) == count:
+            machine.step(count, tape.whole)
+        else:
+            machine.step(count, tape.kept, tape.rest if len(wanted) else ())
+            self._compute_rest(machine, tape, wanted)
         if self._experts is not None:
             self._experts.check()
         self._watch.require_unchanged()
-        logits = self._logits[:outputs]
+        logits = self._logits[: len(wanted)]
         return logits if logits.flags.c_contiguous else np.ascontiguousarray(logits)
 
-    def _fill(self, machine: Machine, rows: Sequence[Row]) -> tuple[int, int]:
-        """Write the step's rows; return how many there are, and how many logits are wanted."""
+    def _compute_rest(self, machine: Machine, tape: Tape, wanted: NDArray[np.int64]) -> None:
+        """Compute the rest of a step for the rows that are wanted, which become the first ones."""
+        if not len(wanted):
+            return
+        carried: list[NDArray[Any]] = [machine.tokens, machine.positions, machine.tables, *self._carried]
+        for values in carried:
+            values[: len(wanted)] = values[wanted]
+        machine.plan(len(wanted))
+        machine.step(len(wanted), tape.rest)
+
+    def _fill(self, machine: Machine, rows: Sequence[Row]) -> tuple[int, NDArray[np.int64]]:
+        """Write the step's rows; return how many there are, and those whose logits are wanted."""
         lengths = [len(row.tokens) for row in rows]
         count = sum(lengths)
         begins = self._fill_tables(rows, lengths)
@@ -116,9 +148,8 @@ class NativeModel:
         wanted = [
             index for row, end in zip(rows, ends.tolist(), strict=True) for index in range(end - row.outputs, end)
         ]
-        machine.logit_rows[: len(wanted)] = wanted
         self._require_bounds(machine, count)
-        return count, len(wanted)
+        return count, np.array(wanted, np.int64)
 
     def _fill_tables(self, rows: Sequence[Row], lengths: list[int]) -> list[int]:
         """Write all block tables one after the other; return where each row's begins. Successive rows of one sequence,
@@ -174,6 +205,11 @@ class NativeModel:
         if self._parts is None:
             raise RuntimeError("The model is closed.")
         return self._parts[0]
+
+
+def _array(rows: Rows) -> NDArray[np.uint8]:
+    """Return the memory of rows, uint8 [rows, bytes]."""
+    return rows.memory[: rows.count * rows.stride].reshape(rows.count, rows.stride)
 
 
 def _places(rows: Sequence[Row], groups: Mapping[str, Sequence[Row]]) -> NDArray[np.int64]:
