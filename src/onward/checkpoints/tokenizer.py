@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,7 +14,7 @@ from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.pretokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from onward.checkpoints.sentencepiece_encoder import BytePairs, Merging, around
 from onward.checkpoints.types import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
-from onward.checkpoints.vocabulary import BYTE_LEVEL, MERGED_LINES, SENTENCE_PIECE, VocabularyLists
+from onward.checkpoints.vocabulary import BYTE_LEVEL, INFILL, MERGED_LINES, SENTENCE_PIECE, VocabularyLists
 from onward.errors import CheckpointError
 
 _USABLE = frozenset({NORMAL, USER_DEFINED, UNUSED})
@@ -183,7 +183,8 @@ def tokenizer_notes(parameters: Parameters) -> list[str]:
         vocabulary.scores()
     else:
         _require_merges(vocabulary)
-    for name in ("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id"):
+    others = ("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id")
+    for name in (*chain.from_iterable(INFILL.values()), *others):
         vocabulary.special(name)
     notes, where = vocabulary.notes, parameters.where
     if vocabulary.model == BYTE_LEVEL and not parameters.whole("tokenizer.ggml.pre"):
@@ -248,8 +249,10 @@ def _require_merges(vocabulary: VocabularyLists) -> None:
     """Raise CheckpointError where there should be merges and are none."""
     stated = vocabulary.parameters.whole(MERGES)
     num_merges = len(stated if isinstance(stated, Strings) else vocabulary.parameters.list_of(str, MERGES) or [])
+    if num_merges:
+        return
     pieces = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    if not num_merges and any(kind == NORMAL and len(text) > 1 for text, kind in pieces):
+    if any(kind == NORMAL and len(text) > 1 for text, kind in pieces):
         raise CheckpointError(
             f"{vocabulary.parameters.where} has no merges: every text would become single bytes, which the model has "
             "never seen. Download it again, or convert it with a newer version of llama.cpp."

@@ -5,14 +5,17 @@ A file may say little about its special tokens. llama.cpp then goes by their tex
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
+from onward.checkpoints.cursor import Strings
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.types import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from onward.errors import CheckpointError
 
 BYTE_LEVEL, SENTENCE_PIECE, MERGED_LINES = "gpt2", "llama", "gemma4"
 """Kinds of tokenizers that can be built (`tokenizer.ggml.model`)."""
+_TOKENS = "tokenizer.ggml.tokens"
 _DEFAULTS = {
     SENTENCE_PIECE: {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0},
     BYTE_LEVEL: {"bos_token_id": 11, "eos_token_id": 11},
@@ -75,21 +78,33 @@ class VocabularyLists:
                 f"{parameters.where} has a tokenizer of the kind {self.model[:40]!r}, which Onward cannot build: it "
                 f"builds {BYTE_LEVEL!r} (byte-level BPE), {SENTENCE_PIECE!r} (SentencePiece BPE) and {MERGED_LINES!r}."
             )
-        self.tokens: list[Any] = parameters.list_of(str, "tokenizer.ggml.tokens") or []
-        if not self.tokens:
+        stated = parameters.whole(_TOKENS)
+        self.size = len(stated) if isinstance(stated, Strings) else len(self.tokens)
+        if not self.size:
             raise CheckpointError(f"{parameters.where} has no tokens: it is not a language model.")
-        self.kinds: list[Any] = self._per_token(int, "tokenizer.ggml.token_type") or [NORMAL] * len(self.tokens)
-        self.ids: dict[str, int] = {}
+        self._kinds: list[Any] = self._per_token(int, "tokenizer.ggml.token_type") or [NORMAL] * self.size
+
+    @cached_property
+    def tokens(self) -> list[Any]:
+        """The text of each token, which a check does not need."""
+        return self.parameters.list_of(str, _TOKENS) or []
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The first token of each text."""
+        found: dict[str, int] = {}
         for token, text in enumerate(self.tokens):
-            self.ids.setdefault(text, token)
-        self._infill: dict[str, int] = {}
-        self._end_texts: frozenset[str] = frozenset()
-        self._find_infill()
-        if is_gguf:
-            self._find_ends()
+            found.setdefault(text, token)
+        return found
+
+    @cached_property
+    def kinds(self) -> list[Any]:
+        """The kind of each token: what the file says, and what its text says."""
+        self._infill, self._end_texts  # noqa: B018 - both change kinds
+        return self._kinds
 
     def _per_token(self, kind: type, name: str) -> list[Any] | None:
-        return self.parameters.list_of(kind, name, len(self.tokens))
+        return self.parameters.list_of(kind, name, self.size)
 
     def scores(self) -> list[Any]:
         """Return one number per token. Raises CheckpointError."""
@@ -106,7 +121,7 @@ class VocabularyLists:
         value = self.parameters.whole(f"tokenizer.ggml.{name}")
         if value is None:
             return default
-        if type(value) is int and 0 <= value < len(self.tokens):
+        if type(value) is int and 0 <= value < self.size:
             return value
         if type(value) is not int:
             where = self.parameters.where
@@ -118,7 +133,7 @@ class VocabularyLists:
 
     def _default(self, name: str) -> int | None:
         found = _DEFAULTS[self.model].get(name)
-        if not self._is_gguf or found is None or found >= len(self.tokens):
+        if not self._is_gguf or found is None or found >= self.size:
             return None
         return found if self.model == SENTENCE_PIECE or self.kinds[found] == CONTROL else None
 
@@ -148,38 +163,42 @@ class VocabularyLists:
         """Return the tokens that are never generated, in the file's order, without ids that no token has. Raises
         CheckpointError for what is no list of ids, and where no other token is left."""
         name = "tokenizer.ggml.suppress_tokens"
-        vocabulary = range(len(self.tokens))
-        found = [token for token in self.parameters.list_of(int, name) or [] if token in vocabulary]
-        if len(set(found)) == len(self.tokens):
+        found = [token for token in self.parameters.list_of(int, name) or [] if token in range(self.size)]
+        if len(set(found)) == self.size:
             raise CheckpointError(f"{self.parameters.where} suppresses all of its tokens ({name!r}).")
         return found
 
-    def _find_infill(self) -> None:
-        """Find the infill tokens: those that the file names, else those with a known text, which are control tokens
-        then."""
+    @cached_property
+    def _infill(self) -> dict[str, int]:
+        """The infill tokens: those that the file names, else those with a known text, which are control tokens then."""
+        infill: dict[str, int] = {}
         for use, names in INFILL.items():
             stated = [token for name in names if (token := self.special(name)) is not None]
             found = next((self.ids[text] for text in INFILL_TEXTS[use] if text in self.ids), None)
             if stated:
-                self._infill[use] = stated[0]
+                infill[use] = stated[0]
             elif self._is_gguf and found is not None:
-                self._infill[use] = found
-                self.kinds[found] = CONTROL
+                infill[use] = found
+                self._kinds[found] = CONTROL
+        return infill
 
-    def _find_ends(self) -> None:
-        """Find the tokens that end a completion by their text, which are control tokens then."""
+    @cached_property
+    def _end_texts(self) -> frozenset[str]:
+        """The texts that end a completion, whose tokens are control tokens then."""
+        if not self._is_gguf:
+            return frozenset()
         found = frozenset(END_TEXTS & self.ids.keys())
         for text in found:
-            self.kinds[self.ids[text]] = CONTROL
+            self._kinds[self.ids[text]] = CONTROL
         for text in _HARMONY & self.ids.keys():
-            self.kinds[self.ids[text]] = USER_DEFINED
+            self._kinds[self.ids[text]] = USER_DEFINED
         if {"<|return|>", "<|call|>"} <= found or ("<|flush|>" in found and {"<|call|>", "<|calls|>"} & found):
             found = self._without(found, "<|end|>", USER_DEFINED)
         if "<|tool_response>" in found:
             found = self._without(found, "</s>", NORMAL)
-        self._end_texts = found
+        return found
 
     def _without(self, found: frozenset[str], text: str, kind: int) -> frozenset[str]:
         if text in found:
-            self.kinds[self.ids[text]] = kind
+            self._kinds[self.ids[text]] = kind
         return found - {text}
