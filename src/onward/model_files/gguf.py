@@ -67,16 +67,9 @@ class GGUFFiles(CheckpointFiles):
         return found | ({"vocabulary": len(tokens)} if isinstance(tokens, Strings) else {})
 
     def load_tokenizer(self, cache_dir: Path | None = None) -> Tokenizer:
-        from onward.checkpoints.tokenizer import NEEDS_ENCODER, sentence_piece_encoder
-        from onward.model_files.tokenizer import HuggingFaceTokenizer, TokenizerContent
-        from onward.model_files.tokenizer_cache import cached_tokenizer_files
+        from onward.model_files.tokenizer_cache import cached_tokenizer
 
-        parameters = self.checkpoint().parameters
-        files = cached_tokenizer_files(parameters, cache_dir)
-        names = {**files.configuration, "chat_template": parameters.whole("tokenizer.chat_template")}
-        encode = sentence_piece_encoder(parameters) if files.configuration[NEEDS_ENCODER] else None
-        content = TokenizerContent(self.checkpoint_path, files.tokenizer, names, [files.generation], encode)
-        return HuggingFaceTokenizer(content)
+        return cached_tokenizer(self.checkpoint_path, self.checkpoint().parameters, cache_dir)
 
 
 def _models(path: Path) -> list[Path]:

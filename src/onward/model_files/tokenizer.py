@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
 from onward.checkpoints.sentencepiece_encoder import EncodeText
@@ -27,8 +29,9 @@ from onward.model_files.files import (
     read_tokenizer,
     tokenizer_source,
 )
-from onward.model_files.token_bytes import BytesOf, Pipeline, UnknownDecoder, bytes_function
+from onward.model_files.token_bytes import Pipeline, UnknownDecoder, bytes_function
 from onward.model_files.tokenizer_folder import made_tokenizer
+from onward.model_files.vocabulary import PackedVocabulary
 from onward.residency import trim_heap
 
 MIN_LONG_TEXT_CHARACTERS = 4096
@@ -61,6 +64,8 @@ class TokenizerContent:
     """generation_config.json and config.json."""
     encode: EncodeText | None = None
     """What turns texts into tokens where the library only knows the vocabulary."""
+    packed: PackedVocabulary | None = None
+    """What `HuggingFaceTokenizer.packed` was when it was built from all of this before."""
 
 
 class HuggingFaceTokenizer:
@@ -80,57 +85,53 @@ class HuggingFaceTokenizer:
         path = content.path
         self._own_encode = content.encode
         with _reported(path):
-            self._read_vocabulary(path, content.tokenizer)
-            self._read_others(content.names)
+            self._library = Library.from_buffer(content.tokenizer)
+            self._library.no_truncation()
+            self._library.no_padding()
+            added = self._library.get_added_tokens_decoder()
+            self._added = {entry.content: token for token, entry in added.items()}
+            self.special_literals = tuple(added[token].content for token in sorted(added) if added[token].special)
             self._read_names(content.names, content.configs)
+            self.packed = content.packed or self._read_vocabulary(content, added)
+            self.size = self.packed.size
+            self.max_token_bytes = int(np.diff(self.packed.offsets).max(initial=0))
+            self.infill_tokens: Mapping[str, int] = _infill_tokens(content.names.get(INFILL_TOKENS), self.size)
             self.suppressed_tokens = _suppressed_tokens(path.parent, content.configs, self.size)
 
-    def _read_vocabulary(self, path: Path, content: bytes) -> None:
-        self._library, bytes_of = _read_tokenizer(content)
-        added = self._library.get_added_tokens_decoder()
+    def _read_vocabulary(self, content: TokenizerContent, added: Mapping[int, AddedToken]) -> PackedVocabulary:
+        bytes_of = bytes_function(msgspec.json.decode(content.tokenizer, type=Pipeline))
         own = self._library.get_vocab(with_added_tokens=False)
-        self._added = {entry.content: token for token, entry in added.items()}
-        self._ids: dict[str, int] = own | self._added  # the library makes a new list of all whenever it is asked
-        self.size = max(self._ids.values(), default=-1) + 1
-        if self.size > MAX_VOCABULARY_TOKENS:
+        size = max([*own.values(), *added], default=-1) + 1
+        if size > MAX_VOCABULARY_TOKENS:
             raise ModelFolderError(
-                f"{path} is not a valid tokenizer (it has the token id {self.size - 1}, beyond any vocabulary): "
+                f"{content.path} is not a valid tokenizer (it has the token id {size - 1}, beyond any vocabulary): "
                 "copy or download it again."
             )
-        self._bytes = [b""] * self.size
+        texts = [b""] * size
         for token, found in zip(own.values(), bytes_of(list(own)), strict=True):
-            self._bytes[token] = found
+            texts[token] = found
         for token, entry in added.items():
             if entry.special or entry.content not in own:
-                self._bytes[token] = entry.content.encode()
-        self._special = frozenset(token for token, entry in added.items() if entry.special)
-        self.special_literals = tuple(added[token].content for token in sorted(self._special))
-
-    def _read_others(self, names: dict[str, Any]) -> None:
-        """Read the tokens that the library does not know, or whose bytes are not those of their text, of files that are
-        made here."""
-        others, special = names.get(TOKENS), names.get(SPECIAL_IDS)
-        known = others if isinstance(others, dict) else {}
-        numbers = [int(token) for token in known if token.isdecimal() and len(token) < 8]
-        found = {token: known[str(token)] for token in numbers if token < MAX_VOCABULARY_TOKENS}
-        self.size = max([self.size, *(token + 1 for token in found)])
-        self._bytes += [b""] * (self.size - len(self._bytes))
-        for token, of in found.items():
-            self._bytes[token] = of.encode() if isinstance(of, str) else self.token_bytes(of)
-        listed = special if isinstance(special, list) else []
-        self._special |= {token for token in listed if type(token) is int and token in found}
-        self.max_token_bytes = max(map(len, self._bytes), default=0)
+                texts[token] = entry.content.encode()
+        others, special = _others(content.names)
+        texts += [b""] * (max(others, default=-1) + 1 - size)
+        for token, of in others.items():
+            if isinstance(of, str):
+                texts[token] = of.encode()
+            else:
+                texts[token] = texts[of] if 0 <= of < len(texts) else b""
+        special |= {token for token, entry in added.items() if entry.special}
+        return PackedVocabulary.of_texts(texts, special, self.end_tokens)
 
     def _read_names(self, names: dict[str, Any], configs: list[dict[str, Any]]) -> None:
         self.bos_token = self._named("bos_token", names, configs)
         self.eos_token = self._named("eos_token", names, configs)
-        bos = None if self.bos_token is None else self._ids[self.bos_token]
-        eos = None if self.eos_token is None else self._ids[self.eos_token]
+        bos = None if self.bos_token is None else self._library.token_to_id(self.bos_token)
+        eos = None if self.eos_token is None else self._library.token_to_id(self.eos_token)
         self.start_token = eos if bos is None else bos
         ends = {token for config in configs for token in _listed(config.get("eos_token_id"))}
         self.end_tokens = frozenset(ends if eos is None else {*ends, eos})
         self.chat_template = _chat_template(names.get("chat_template"))
-        self.infill_tokens: Mapping[str, int] = _infill_tokens(names.get(INFILL_TOKENS), self.size)
         self._prefix = self._implicit_tokens(names, bos)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -161,10 +162,10 @@ class HuggingFaceTokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """Return the exact bytes of a token; b"" for an id beyond the vocabulary (padding of the logits' width)."""
-        return self._bytes[token] if 0 <= token < self.size else b""
+        return self.packed.token_bytes(token)
 
     def is_special(self, token: int) -> bool:
-        return token in self._special
+        return self.packed.is_special(token)
 
     def token_id(self, literal: str) -> int | None:
         return self._added.get(literal)
@@ -175,7 +176,8 @@ class HuggingFaceTokenizer:
             literal = names[key]
             if isinstance(literal, dict):
                 literal = literal.get("content")
-            return literal if isinstance(literal, str) and literal in self._ids else None
+            is_token = isinstance(literal, str) and self._library.token_to_id(literal) is not None
+            return literal if is_token else None
         for config in configs:
             for token in _listed(config.get(f"{key}_id")):
                 return self._library.id_to_token(token)
@@ -242,13 +244,15 @@ def _read_folder(folder: Path) -> TokenizerContent:
     return TokenizerContent(folder / TOKENIZER, read_tokenizer(folder / TOKENIZER), names, configs)
 
 
-def _read_tokenizer(content: bytes) -> tuple[Library, BytesOf]:
-    """Return the library's tokenizer and the function from vocabulary entries to bytes."""
-    library = Library.from_buffer(content)
-    bytes_of = bytes_function(msgspec.json.decode(content, type=Pipeline))
-    library.no_truncation()
-    library.no_padding()
-    return library, bytes_of
+def _others(names: dict[str, Any]) -> tuple[dict[int, Any], set[int]]:
+    """Return the tokens that the library does not know, or whose bytes are not those of their text, of files that are
+    made here: what they stand for, and which of them are special."""
+    others, special = names.get(TOKENS), names.get(SPECIAL_IDS)
+    known = others if isinstance(others, dict) else {}
+    numbers = [int(token) for token in known if token.isdecimal() and len(token) < 8]
+    found = {token: known[str(token)] for token in numbers if token < MAX_VOCABULARY_TOKENS}
+    listed = special if isinstance(special, list) else []
+    return found, {token for token in listed if type(token) is int and token in found}
 
 
 def _chat_template(stated: object) -> str:

@@ -13,13 +13,21 @@ import numpy as np
 
 from onward.checkpoints.cursor import Strings
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.tokenizer import TokenizerFiles, strips_space, tokenizer_files
+from onward.checkpoints.tokenizer import (
+    NEEDS_ENCODER,
+    TokenizerFiles,
+    sentence_piece_encoder,
+    strips_space,
+    tokenizer_files,
+)
 from onward.errors import ModelFolderError
 from onward.model_files.files import MAX_TOKENIZER_BYTES, read_bounded
+from onward.model_files.tokenizer import HuggingFaceTokenizer, TokenizerContent
+from onward.model_files.vocabulary import PackedVocabulary
 
 FOLDER = "tokenizers"
 """In the cache folder."""
-REVISION = 8
+REVISION = 9
 """Raised with every change that may change a tokenizer that is built from metadata."""
 MAX_FILES = 16
 """Of the cache: at most about 25 MB each. The ones written first are removed."""
@@ -28,19 +36,37 @@ _PREFIX = "tokenizer."
 """Begins the names of all metadata that a tokenizer is built from."""
 
 
-def cached_tokenizer_files(parameters: Parameters, cache_dir: Path | None) -> TokenizerFiles:
-    """Return the tokenizer that a file's metadata describe, from the cache if it was built before.
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    """A file of the cache."""
 
-    Best effort: what cannot be read or written costs time only. Raises CheckpointError.
+    files: TokenizerFiles
+    vocabulary: bytes
+    """PackedVocabulary, encoded: to ask the library for all tokens takes as long as it takes to read them."""
+
+
+def cached_tokenizer(path: Path, parameters: Parameters, cache_dir: Path | None) -> HuggingFaceTokenizer:
+    """Return the tokenizer that the metadata of a model's file describe, from the cache if it was built before. `path`
+    is for messages.
+
+    Best effort: what cannot be read or written costs time only. Raises CheckpointError, ModelFolderError.
     """
-    if cache_dir is None:
-        return tokenizer_files(parameters)
-    path = cache_dir / FOLDER / _key(parameters)
-    found = _read(path)
-    if found is None:
-        found = tokenizer_files(parameters)
-        _write(path, found)
-    return found
+    kept_at = None if cache_dir is None else cache_dir / FOLDER / _key(parameters)
+    found = None if kept_at is None else _read(kept_at)
+    if found is not None:
+        return _tokenizer(path, parameters, found.files, PackedVocabulary.decode(found.vocabulary))
+    files = tokenizer_files(parameters)
+    tokenizer = _tokenizer(path, parameters, files)
+    if kept_at is not None:
+        _write(kept_at, _Kept(files, tokenizer.packed.encode()))
+    return tokenizer
+
+
+def _tokenizer(
+    path: Path, parameters: Parameters, files: TokenizerFiles, packed: PackedVocabulary | None = None
+) -> HuggingFaceTokenizer:
+    names = {**files.configuration, "chat_template": parameters.whole("tokenizer.chat_template")}
+    encode = sentence_piece_encoder(parameters) if files.configuration[NEEDS_ENCODER] else None
+    return HuggingFaceTokenizer(TokenizerContent(path, files.tokenizer, names, [files.generation], encode, packed))
 
 
 def _key(parameters: Parameters) -> str:
@@ -60,18 +86,18 @@ def _key(parameters: Parameters) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path) -> TokenizerFiles | None:
+def _read(path: Path) -> _Kept | None:
     """Return what was written to a file, None if it is missing or not as it was written."""
     with suppress(ModelFolderError, msgspec.MsgspecError):
         content = memoryview(read_bounded(path, MAX_TOKENIZER_BYTES))
         if hashlib.sha256(content[_DIGEST_BYTES:]).digest() == content[:_DIGEST_BYTES]:
-            return msgspec.msgpack.decode(content[_DIGEST_BYTES:], type=TokenizerFiles)
+            return msgspec.msgpack.decode(content[_DIGEST_BYTES:], type=_Kept)
     return None
 
 
-def _write(path: Path, files: TokenizerFiles) -> None:
+def _write(path: Path, kept: _Kept) -> None:
     """Write a file, all of it or nothing, after a digest of its content."""
-    content = msgspec.msgpack.encode(files)
+    content = msgspec.msgpack.encode(kept)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_room(path.parent)

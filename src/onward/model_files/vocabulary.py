@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
@@ -30,19 +31,25 @@ class PackedVocabulary:
 
     def __init__(self, encoded: _Encoded) -> None:
         self._texts = encoded.texts
-        self._offsets = array("Q", encoded.offsets)
-        """Those of token i begin at the offset at index i, and end at the one at i + 1."""
+        self.offsets = array("Q", encoded.offsets)
+        """The bytes of token i begin at the offset at index i, and end at the one at i + 1."""
         self._special = frozenset(encoded.special)
-        self.size = len(self._offsets) - 1
+        self.size = len(self.offsets) - 1
         self.end_tokens = frozenset(encoded.end_tokens)
 
     @classmethod
     def create(cls, source: Vocabulary) -> PackedVocabulary:
         """Return the vocabulary of a tokenizer."""
-        texts = [source.token_bytes(token) for token in range(source.size)]
-        offsets = array("Q", accumulate(map(len, texts), initial=0))
+        if isinstance(source, HasPacked):
+            return source.packed
         special = [token for token in range(source.size) if source.is_special(token)]
-        return cls(_Encoded(sorted(source.end_tokens), b"".join(texts), offsets.tobytes(), special))
+        return cls.of_texts([source.token_bytes(token) for token in range(source.size)], special, source.end_tokens)
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[bytes], special: Iterable[int], end_tokens: Iterable[int]) -> PackedVocabulary:
+        """Return the vocabulary of tokens with these bytes, by id."""
+        offsets = array("Q", accumulate(map(len, texts), initial=0))
+        return cls(_Encoded(sorted(end_tokens), b"".join(texts), offsets.tobytes(), sorted(special)))
 
     @classmethod
     def decode(cls, payload: bytes) -> PackedVocabulary:
@@ -51,15 +58,22 @@ class PackedVocabulary:
 
     def encode(self) -> bytes:
         """Return this vocabulary for another process of this machine."""
-        offsets, special = self._offsets.tobytes(), sorted(self._special)
+        offsets, special = self.offsets.tobytes(), sorted(self._special)
         return msgspec.msgpack.encode(_Encoded(sorted(self.end_tokens), self._texts, offsets, special))
 
     def token_bytes(self, token: int) -> bytes:
         """Return the exact bytes of a token; b"" for an id beyond the vocabulary (padding of the logits' width)."""
-        return self._texts[self._offsets[token] : self._offsets[token + 1]] if 0 <= token < self.size else b""
+        return self._texts[self.offsets[token] : self.offsets[token + 1]] if 0 <= token < self.size else b""
 
     def is_special(self, token: int) -> bool:
         return token in self._special
+
+
+@runtime_checkable
+class HasPacked(Protocol):
+    """A tokenizer that keeps its vocabulary in this form."""
+
+    packed: PackedVocabulary
 
 
 MAX_PADDING_TOKENS = 1024
