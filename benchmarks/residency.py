@@ -24,7 +24,7 @@ WORKER = (
     "from onward.compose.worker import main; main()"
 )
 WITHOUT_DROPPING = (
-    f"import sys, onward.compose.backend as backend; backend.WORKER = (sys.executable, '-c', {WORKER!r}); "
+    f"import sys, onward.compose.spare as spare; spare.WORKER = (sys.executable, '-c', {WORKER!r}); "
     "from onward.cli.main import main; sys.exit(main())"
 )
 PROGRAMS = {

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.compose import backend, worker
+from onward.compose import spare, worker
 from onward.engine.model import Hook, Row, nothing
 from onward.engines.child.worker import Description, run_worker
 from onward.model_files.base import Progress
@@ -145,7 +145,7 @@ def main() -> None:
         os._exit(run_worker(load))
     from onward.cli.main import main as onward
 
-    backend.WORKER = (sys.executable, "-m", NAME, "worker")
+    spare.WORKER = (sys.executable, "-m", NAME, "worker")
     onward()
 
 

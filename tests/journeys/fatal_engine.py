@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.cli.main import main as onward
-from onward.compose import backend, worker
+from onward.compose import spare, worker
 from onward.engine.model import Hook, Row, nothing
 from onward.runtimes.toy.model import ToyModel
 
@@ -40,7 +40,7 @@ def main() -> None:
     if IS_WORKER:
         worker.main()
     else:
-        backend.WORKER = (sys.executable, "-m", NAME, "worker")
+        spare.WORKER = (sys.executable, "-m", NAME, "worker")
         onward()
 
 

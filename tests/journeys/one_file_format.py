@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from onward.cli.main import main
-from onward.compose import backend, worker
+from onward.compose import spare, worker
 from onward.engine.model import Tokenizer
 from onward.model_files import formats
 from onward.model_files.base import ModelFiles, Progress
@@ -77,7 +77,7 @@ class OneFileRuntime(Runtime):
 if __name__ == "__main__":
     formats.FORMATS += (OneFile,)
     table.RUNTIMES += (OneFileRuntime(),)
-    backend.WORKER = (sys.executable, "-m", "tests.journeys.one_file_format", "worker")
+    spare.WORKER = (sys.executable, "-m", "tests.journeys.one_file_format", "worker")
     if sys.argv[1:] == ["worker"]:
         worker.main()
     main()

@@ -25,10 +25,10 @@ ANY = (*ENDING, signal.SIGHUP)
 HANGING = """
 import sys, time
 from onward.cli.main import main
-from onward.compose import backend, worker
+from onward.compose import spare, worker
 from onward.runtimes.toy.model import ToyModel
 
-backend.WORKER = (sys.executable, __file__, "worker")
+spare.WORKER = (sys.executable, __file__, "worker")
 
 def hang(self, rows, before_compute=lambda: None):
     before_compute()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,10 +46,6 @@ if TYPE_CHECKING:
     from onward.engine.model import Tokenizer
     from onward.engines.child.child import SpareProcess
     from onward.engines.child.link import EngineLink, Launch, OnLost, OnReport
-
-WORKER = (sys.executable, "-P", "-m", "onward.compose.worker")
-"""The program of an engine's process. -P: a folder named onward in the working directory is not imported."""
-
 
 MIN_ADDRESS_SPACE_BYTES = 1 << 29
 """The address space that libraries and threads reserve before a model is loaded. With less, an import fails at an
@@ -287,6 +283,7 @@ def _start_processes(
     One after the other: each takes its share of the memory that is free. `must_fit` is for the first start: a process
     that replaces one that was lost takes the model as it can.
     """
+    from onward.compose.spare import WORKER
     from onward.engines.child.child import ChildLauncher
     from onward.engines.child.supervised import SupervisedEngine
 
@@ -310,7 +307,9 @@ def _start_processes(
         )
         on_failure.callback(engine.stop)
         engine.begin()
-        tokenizer = _describe(found, settings, described)  # while the process loads the model
+        # while the process loads the model
+        tokenizer = _describe(found, settings, described)
+        import_module("onward.backends.embedded")
         _report_notes(found, progress)
         engine.wait_until_ready()
         served += [Served(each, tokenizer, engine) for each in group]

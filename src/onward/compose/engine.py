@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -125,9 +126,11 @@ class EngineConfig(msgspec.Struct, frozen=True):
 
 @contextmanager
 def kernels_loading(progress: Progress) -> Iterator[Callable[[], None]]:
-    """Load the sampling kernels on a thread; yield a function that waits for them."""
+    """Load the sampling kernels, and then import what `make_engine` needs, on a thread; yield a function that waits for
+    the kernels."""
     with ThreadPoolExecutor(1, thread_name_prefix="onward-kernels") as executor:
         kernels = executor.submit(_load_kernels, progress)
+        executor.submit(import_module, "onward.engine.step")
         yield kernels.result
 
 

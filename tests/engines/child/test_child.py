@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from onward.compose.backend import WORKER
 from onward.compose.engine import EngineConfig
+from onward.compose.spare import WORKER
 from onward.engine.client import CancelChoice, Stop, Submit
 from onward.engine.events import Decoded
 from onward.engines.child.child import ChildEngine, ChildLauncher, SpareProcess

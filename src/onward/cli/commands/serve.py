@@ -18,11 +18,11 @@ def run(resolved: Resolved) -> None:
     from onward.residency import collect_later
 
     collect_later()  # until `serve` has frozen what it keeps
-    from onward.compose import compose
     from onward.compose.spare import spare_process
 
     with spare_process(resolved.settings) as spare:
         from onward.cli.output.progress import loading
+        from onward.compose import compose
         from onward.compose.team import open_request_log, open_team
         from onward.compose.telemetry import open_tracer
         from onward.server.run import serve
