@@ -117,10 +117,9 @@ class VocabularyLists:
 
     def special(self, name: str) -> int | None:
         """Return the id of a special token, None if there is none. An id that no token has is left out with a note."""
-        default = self._default(name)
         value = self.parameters.whole(f"tokenizer.ggml.{name}")
         if value is None:
-            return default
+            return self._default(name)
         if type(value) is int and 0 <= value < self.size:
             return value
         if type(value) is not int:
@@ -129,7 +128,7 @@ class VocabularyLists:
         note = f"{self.parameters.where} states {str(value)[:40]} as {name!r}, which is not a token: it is not used."
         if note not in self.notes:
             self.notes.append(note)
-        return default
+        return self._default(name)
 
     def _default(self, name: str) -> int | None:
         found = _DEFAULTS[self.model].get(name)
