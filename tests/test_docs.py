@@ -19,7 +19,7 @@ import pytest
 
 from onward.checkpoints import architectures
 from onward.errors import HubUnreachable
-from onward.settings import cache_folder
+from onward.folders import cache_folder
 
 from .processes import free_port, served
 from .real_models.fetch import cache_folder as model_cache

@@ -27,6 +27,7 @@ LEVELS = {
     "tracing": 0,
     "fair_pool": 0,
     "file_locks": 0,
+    "folders": 0,
     "private_files": 0,
     "values": 0,
     "settings": 0,
@@ -64,6 +65,7 @@ LEVELS = {
 SIDEWAYS = {
     ("settings", "errors"),
     ("settings", "values"),
+    ("settings", "folders"),
     ("offload", "fair_pool"),
     ("network", "errors"),
     ("settings", "network"),

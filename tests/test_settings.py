@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from onward import values
 from onward.cli.settings_command import SettingsCommand
 from onward.errors import SetupError
-from onward.settings import GROUPS, Resolved, Settings, cache_folder, options, resolve
+from onward.folders import cache_folder
+from onward.settings import GROUPS, Resolved, Settings, options, resolve
 from tests.examples import examples
 
 
@@ -494,12 +495,3 @@ def test_a_file_of_any_depth_and_size_is_a_sentence(content: str) -> None:
     found(content)
     with pytest.raises(SetupError, match=r"onward.toml is (nested too deeply|larger than 1 MB|not valid TOML)"):
         resolve_settings()
-
-
-@pytest.mark.parametrize(("stated", "found"), [("/a/b", "/a/b"), ("", "/home/me/.cache"), ("rel", "/home/me/.cache")])
-def test_a_cache_folder_does_not_depend_on_the_working_folder(
-    stated: str, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    monkeypatch.setenv("XDG_CACHE_HOME", stated)
-    assert cache_folder() == Path(found) / "onward"

@@ -13,7 +13,8 @@ from onward import values
 from onward.cli.command import Argument
 from onward.cli.completers import model_names
 from onward.errors import SetupError
-from onward.settings import GROUPS, Option, Resolved, SettingGroup, home_folder, options, resolve
+from onward.folders import home_folder
+from onward.settings import GROUPS, Option, Resolved, SettingGroup, options, resolve
 
 
 class SettingType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.errors import SetupError
+from onward.folders import state_folder
 from onward.settings import Settings
-from onward.settings.folders import state_folder
 
 if TYPE_CHECKING:
     from onward.service.request_log import RequestLog

@@ -13,9 +13,9 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from onward.folders import cache_folder
 from onward.machine import room_wanted
 from onward.private_files import ABANDONED_SECONDS, TEMPORARY, PrivateFolder, private_folder
-from onward.settings.folders import cache_folder
 
 MAX_CACHE_BYTES = 256 << 20
 """Those that were used longest ago are removed where there are more: of earlier versions, of settings that were tried

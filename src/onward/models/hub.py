@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import HubUnreachable, ModelNameError
+from onward.folders import home_folder
 from onward.machine import room_wanted
 from onward.model_files.base import Progress
 from onward.model_files.files import TOKENIZER_FILES
@@ -24,7 +25,6 @@ from onward.models.check import conversions
 from onward.models.gguf_names import choose, is_gguf_name
 from onward.models.transfer import Transfer, hub_bar
 from onward.network import proxy_of, trusted_certificates
-from onward.settings import home_folder
 
 _ID = re.compile(
     r"((https://)?(hf\.co|huggingface\.co)/)?(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?(:(?P<file>[\w./-]+))?"

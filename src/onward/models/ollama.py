@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onward.errors import ModelFolderError, ModelNameError
+from onward.folders import home_folder
 from onward.model_files.files import read_bounded
-from onward.settings import home_folder
 
 PREFIX = "ollama:"
 _TYPE = "application/vnd.ollama.image."

@@ -19,9 +19,9 @@ from urllib.parse import unquote, urljoin, urlsplit
 import msgspec
 
 from onward.errors import HubUnreachable, SetupError
+from onward.folders import home_folder
 from onward.network import route_in_words
 from onward.network import without_secrets as shown
-from onward.settings import home_folder
 
 if TYPE_CHECKING:
     import httpx2

@@ -11,6 +11,7 @@ from typing import Literal
 
 from onward.checkpoints.paths import ADAPTER_CONFIG, is_gguf
 from onward.errors import ModelFolderError, ModelNameError
+from onward.folders import cache_folder
 from onward.model_files.base import ModelFiles, Progress
 from onward.model_files.checkpoint import CheckpointFiles
 from onward.model_files.formats import files_at, readable_formats
@@ -21,7 +22,6 @@ from onward.models.gguf_names import is_gguf_name
 from onward.models.hub import cached_snapshot, fetch, hub_name
 from onward.models.pull import pull, pulled_path, require_acceptance
 from onward.models.registry import BUILT_IN, UNLISTED, did_you_mean
-from onward.settings import cache_folder
 
 ModelSource = Literal["built-in", "folder", "hub", "catalogue"]
 Check = Callable[[Path], ModelFiles]

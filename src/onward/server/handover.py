@@ -25,8 +25,8 @@ from onward.api.seed import SEED_HEADER
 from onward.engines.upstreams.base import UpstreamError
 from onward.engines.upstreams.http import HTTPClient
 from onward.errors import NotFound, SetupError
+from onward.folders import runtime_folder
 from onward.server.exchange import HttpExchange
-from onward.settings.folders import runtime_folder
 
 log = logging.getLogger("onward.server")
 

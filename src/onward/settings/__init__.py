@@ -1,7 +1,6 @@
 """Everything that an operator can configure: declared in one place, set by flags, environment, file or keywords."""
 
 from onward.settings.declared import PREFIX_CACHE_SAVE_SECONDS, Settings, options
-from onward.settings.folders import cache_folder, home_folder
 from onward.settings.names import (
     MODEL_SETTINGS,
     OPENAI_NAMES,
@@ -31,8 +30,6 @@ __all__ = [
     "Settings",
     "UpstreamName",
     "adapted_models",
-    "cache_folder",
-    "home_folder",
     "model_named",
     "options",
     "resolve",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from onward import values
-from onward.settings.folders import cache_folder
+from onward.folders import cache_folder
 from onward.settings.option import Option, as_option, option
 from onward.values import ContentFilterSetting, Precision, RuntimeName, WeightForm
 

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from onward.errors import SetupError
+from onward.folders import home_folder
 from onward.settings.declared import Settings, options
-from onward.settings.folders import home_folder
 from onward.settings.names import is_openai_name
 from onward.settings.option import Option
 

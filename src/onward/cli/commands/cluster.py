@@ -26,7 +26,7 @@ def up(
     from onward.engines.cluster.connection import NoCluster, address_of_cluster, connect, make_token
     from onward.engines.cluster.control import deploy, describe
     from onward.engines.cluster.local_ray import record_head, start_head
-    from onward.settings import cache_folder
+    from onward.folders import cache_folder
 
     if remove_others and keep_others:
         raise SetupError("Pass --remove-others or --keep-others, not both.")
@@ -70,7 +70,7 @@ def down(session: Session, address: str, keep_ray: bool) -> None:
     from onward.engines.cluster.connection import address_of_cluster, connect, disconnect
     from onward.engines.cluster.control import remove_all
     from onward.engines.cluster.local_ray import stop_head
-    from onward.settings import cache_folder
+    from onward.folders import cache_folder
 
     connect(address)
     found = address_of_cluster()
