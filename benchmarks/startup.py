@@ -3,7 +3,8 @@
 `serve`: until the first byte of text of a completion streamed by `onward serve`. `create`: until the first character
 that `onward completions create --stream true` prints. `import`: `import onward`, minus an empty interpreter. `peak_…`:
 the greatest resident memory of the server's and the engine's process (Linux). `--cold`: the first start too, with an
-empty cache of conversions. `--peer`: llama-server on the same GGUF file too. `python -m benchmarks.startup`.
+empty cache: it compiles kernels, builds the tokenizer, and reads the whole file for its fingerprint. `--peer`:
+llama-server on the same GGUF file too. `python -m benchmarks.startup`.
 """
 
 from __future__ import annotations
@@ -38,12 +39,15 @@ NUM_SLOWEST_IMPORTS = 8
 
 def serve_seconds(model: str, cache: Path | None = None) -> dict[str, float]:
     """Return the seconds from process start to `ready` and to the first `token`, and where Linux states them the peaks
-    of memory in MB, `peak_server` and `peak_engine`. `cache`: the cache folder, None: the usual one. Raises
+    of memory in MB, `peak_server` and `peak_engine`. `cache`: the user's folder of caches, None: the usual one. Raises
     BenchmarkError if the server ends early or the request fails."""
     begin = time.perf_counter()
     command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--drain", "1", "--model", model]
-    command += [] if cache is None else ["--cache-dir", str(cache)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    command += [] if cache is None else ["--cache-dir", str(cache / "onward")]
+    changes = {} if cache is None else {"XDG_CACHE_HOME": str(cache)}  # no setting moves kernels
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | changes
+    )
     try:
         url = _ready_url(process)
         ready = time.perf_counter() - begin
@@ -77,13 +81,13 @@ def _peak(process: int) -> float:
 
 @contextmanager
 def cold_cache(usual: Path) -> Iterator[Path]:
-    """A cache folder on the same disk with the usual one's models, but without conversions and tokenizers, removed at
-    the end."""
+    """A folder of caches on the same disk with the usual one's models, and nothing else, removed at the end."""
     usual.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".cold-", dir=usual))
     try:
+        (folder / "onward").mkdir()
         if (usual / "models").is_dir():
-            (folder / "models").symlink_to(usual / "models")
+            (folder / "onward" / "models").symlink_to(usual / "models")
         yield folder
     finally:
         shutil.rmtree(folder)

@@ -218,7 +218,8 @@ def test_a_cold_cache_has_the_models_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "models" / "m").mkdir(parents=True)
     (tmp_path / "converted").mkdir()
     with cold_cache(tmp_path) as cache:
-        assert [each.name for each in cache.iterdir()] == ["models"] and (cache / "models" / "m").is_dir()
+        assert [each.relative_to(cache).as_posix() for each in cache.glob("*/*")] == ["onward/models"]
+        assert (cache / "onward" / "models" / "m").is_dir()
     assert {each.name for each in tmp_path.iterdir()} == {"models", "converted"}
     assert (tmp_path / "models" / "m").is_dir()
 
