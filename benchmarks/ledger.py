@@ -1,8 +1,9 @@
 """What a ledger costs: `onward serve` with and without a database, in alternating rounds.
 
 Both servers run, one at a time has work, and both do the same in a round. In each session both are started anew: where
-its memory happens to lie makes one process faster than another of the same program, for as long as it runs. The goal is
-at most 1 % of the throughput of 32 clients. `python -m benchmarks.ledger`.
+its memory happens to lie makes one process faster than another of the same program, for as long as it runs. So many
+sessions of few rounds tell more than few of many; with `--null` both are without, which shows how far off a run may
+be. The goal is at most 1 % of the throughput of 32 clients. `python -m benchmarks.ledger`.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ def run_sessions(
     for session in range(options.sessions):
         with ExitStack() as stack:
             flags = flags_of(stack)
+            if options.null:
+                flags[WITH] = flags[WITHOUT]
             names = list(flags) if session % 2 else list(reversed(flags))
             servers = {name: stack.enter_context(serve("storyteller", *flags[name])) for name in names}
             for clients in options.clients:
@@ -109,9 +112,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt (default 128)")
     parser.add_argument("--out", type=int, default=64, help="tokens per completion (default 64)")
-    parser.add_argument("--sessions", type=int, default=8, help="how often servers are started (default 8)")
-    parser.add_argument("--rounds", type=int, default=10, help="measured rounds per session (default 10)")
+    parser.add_argument("--sessions", type=int, default=24, help="how often servers are started (default 24)")
+    parser.add_argument("--rounds", type=int, default=4, help="measured rounds per session (default 4)")
     parser.add_argument("--waves", type=int, default=4, help="requests per client and round (default 4, at least 8)")
+    parser.add_argument("--null", action="store_true", help="start both servers alike, to see what a run finds then")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 

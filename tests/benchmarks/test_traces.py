@@ -19,5 +19,7 @@ def test_spans_are_taken() -> None:
 
 @pytest.mark.slow
 def test_both_servers_are_measured() -> None:
-    options = arguments().parse_args(["--clients", "2", "--out", "4", "--prompt", "8", "--rounds", "1", "--waves", "1"])
+    options = arguments().parse_args(
+        ["--clients", "2", "--out", "4", "--prompt", "8", "--rounds", "1", "--waves", "1", "--sessions", "2"]
+    )
     assert set(run(options)) == {"2"}

@@ -129,6 +129,20 @@ def test_a_token_is_in_the_file_100_ms_after_it_was_delivered(
         assert known[id].row.delivered_tokens >= count, (moment, id, count)
 
 
+def test_requests_that_begin_beside_others_take_no_turns_of_their_own(tmp_path: Path) -> None:
+    spool = SteppedSpool(tmp_path)
+    spool.begin(running("first", [0]))
+    spool.run_until(spool.now)
+    assert len(spool.left) == 1, "there was nothing to wait for"
+    for number in range(10):
+        spool.begin(running(str(number), [0]))
+        spool.run_until(spool.now + 0.004)
+    assert len(spool.left) == 1
+    spool.run_until(spool.now + 0.02)
+    assert len(spool.left) == 2 and len(spool.left[-1][1]) == 11
+    spool.close()
+
+
 def test_an_entry_is_written_before_its_request_goes_on(tmp_path: Path) -> None:
     @in_loop
     async def test() -> None:

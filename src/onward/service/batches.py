@@ -15,9 +15,8 @@ from onward.service.tables import BATCHES, FACES, FILES, LINES
 OUTPUT_PURPOSE = "batch_output"
 OPEN = ("validating", "in_progress", "finalizing", "cancelling")
 """The statuses of batches that have not ended."""
-
-
 _COLUMNS = [BATCHES.c[field.name] for field in fields(StoredBatch)]
+_FIND_OPEN = select(*_COLUMNS).where(BATCHES.c.status.in_(OPEN)).order_by(BATCHES.c.created_ms, BATCHES.c.id)
 
 
 def create_batch(connection: Connection, batch: StoredBatch) -> StoredBatch:
@@ -59,8 +58,7 @@ def cancel_batch(connection: Connection, key_id: str, batch_id: str, now_ms: int
 
 def open_batches(connection: Connection) -> list[StoredBatch]:
     """Return the batches that have not ended, the oldest first."""
-    query = select(*_COLUMNS).where(BATCHES.c.status.in_(OPEN)).order_by(BATCHES.c.created_ms, BATCHES.c.id)
-    return [StoredBatch(**row) for row in connection.execute(query).mappings()]
+    return [StoredBatch(**row) for row in connection.execute(_FIND_OPEN).mappings()]
 
 
 def move(connection: Connection, batch: StoredBatch, status: str, now_ms: int, **values: Any) -> bool:

@@ -24,6 +24,16 @@ _IS_SUSPECT = text("losses >= 2")
 """A literal, as in the condition of the index of suspects."""
 MAX_STRIKES = 3
 """After so many deaths while a line ran alone it is not tried again."""
+_COUNT_DEAD = (
+    select(LINES.c.face, func.count().label("number"))
+    .where(
+        LINES.c.face > "",  # by the index: lines that do not run are many
+        LINES.c.state == RUNNING,
+        LINES.c.face.not_in(select(FACES.c.id)),
+    )
+    .group_by(LINES.c.face)
+)
+"""Made once, as what every server asks several times per second: making it takes longer than running it."""
 
 
 def add_lines(connection: Connection, batch_id: str, lines: Sequence[NewLine]) -> None:
@@ -142,12 +152,7 @@ def give_back_all_but(connection: Connection, face: str, held: Collection[tuple[
 def give_back_of_dead(connection: Connection) -> int:
     """Let the lines of servers that are dead wait again, and return their number. A line is struck only where it ran
     alone: otherwise the server's death says little about it."""
-    query = select(LINES.c.face, func.count().label("number")).where(
-        LINES.c.face > "",  # by the index: lines that do not run are many
-        LINES.c.state == RUNNING,
-        LINES.c.face.not_in(select(FACES.c.id)),
-    )
-    dead = connection.execute(query.group_by(LINES.c.face)).all()
+    dead = connection.execute(_COUNT_DEAD).all()
     for face, number in dead:
         values = {"losses": LINES.c.losses + 1, "strikes": LINES.c.strikes + int(number == 1)}
         theirs = LINES.c.face == face, LINES.c.state == RUNNING

@@ -57,6 +57,8 @@ class Spool:
         self._lock = threading.Lock()
         """Held while the entries, the changes and those who wait are read or changed."""
         self._wake = threading.Event()
+        self._is_resting = True
+        """Whether the thread waits for more to do than its next tick."""
         self._entries: dict[str, SpoolEntry] = {}
         self._running: dict[str, SpoolEntry] = {}
         """Those of requests that run."""
@@ -102,11 +104,11 @@ class Spool:
             return [entry for entry in self._entries.values() if entry.progress is None]
 
     def begin(self, entry: SpoolEntry) -> None:
-        """Add a request that runs."""
+        """Add a request that runs. The file has it with the next tick; who cannot wait for that calls `written`."""
         with self._lock:
             self._entries[entry.row.id] = self._running[entry.row.id] = entry
             self._change("put", entry)
-        self._wake.set()
+            self._wake_resting()
 
     def end(self, entry: SpoolEntry) -> None:
         """Add a request that has ended, in the place of what was known of it, which may have a reservation still."""
@@ -114,11 +116,10 @@ class Spool:
             before = self._entries.get(entry.row.id)
             if before is not None and entry.reservation_id is None:
                 entry.reservation_id = before.reservation_id
-            was_running = self._running.pop(entry.row.id, None) is not None
+            self._running.pop(entry.row.id, None)
             self._entries[entry.row.id] = entry
             self._change("put", entry)
-        if not was_running:
-            self._wake.set()  # else a tick is near
+            self._wake_resting()
 
     def drop(self, rows: Iterable[LedgerRow]) -> None:
         """Forget rows that the database has, each unless there is a newer one of the same request."""
@@ -132,6 +133,13 @@ class Spool:
     def _change(self, kind: str, value: Any) -> None:
         self._changes.append((kind, value))
         self._num_changes += 1
+
+    def _wake_resting(self) -> None:
+        """Let a thread that rests take a turn. One that does not has a tick soon: a turn for each request would take
+        more from the engine than all that is written. Called with the lock held."""
+        if self._is_resting:
+            self._is_resting = False
+            self._wake.set()
 
     async def written(self, entry: SpoolEntry) -> None:
         """Return when the file has an entry, or cannot be written."""
@@ -147,10 +155,10 @@ class Spool:
 
     async def _next_turn(self) -> None:
         """Return when the file has all changes that are known now, or cannot be written."""
-        done = asyncio.Event()
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
-            self._waiting.append((self._num_changes, asyncio.get_running_loop(), done))
-        self._wake.set()
+            self._waiting.append((self._num_changes, loop, done))
+        loop.call_soon(self._wake.set)  # when all of this step wait
         await done.wait()
 
     def close(self) -> None:
@@ -170,9 +178,9 @@ class Spool:
     def _pause(self) -> float:
         if self.problem:
             return RETRY_SECONDS
-        if self._running or self._changes:
-            return max(0.0, self._counted + TICK_SECONDS - self._monotonic())
-        return ADOPT_SECONDS
+        with self._lock:
+            self._is_resting = not (self._running or self._changes)
+        return ADOPT_SECONDS if self._is_resting else max(0.0, self._counted + TICK_SECONDS - self._monotonic())
 
     def _turn(self) -> None:
         """Write what is new, and notify those who wait for it."""
@@ -202,12 +210,13 @@ class Spool:
     def _write_changes(self) -> None:
         """Append what has changed; write the file anew where it has grown, or could not be written. Raises OSError.
 
-        Counts of running requests are read once in TICK_SECONDS, not with each request that begins."""
+        Counts of running requests are read once in TICK_SECONDS; sooner where a request waits for its own entry anyway,
+        but not for each of these."""
         now = self._monotonic()
         with self._lock:
             changes, self._changes = self._changes, []
             number = self._num_changes
-            counts = self._must_count or now >= self._counted + TICK_SECONDS
+            counts = self._must_count or now >= self._counted + TICK_SECONDS / 2
             running = list(self._running.values()) if counts else []
             self._must_count = False
         if counts:
