@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import random
 from collections import Counter
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Connection, func, select, update
 
 from onward.service import batch_runner, batch_validator, desk
@@ -30,9 +32,9 @@ from onward.service.batch_runner import BatchRunner
 from onward.service.batches import cancel_batch, create_batch, find_batch
 from onward.service.desk import Desk
 from onward.service.files import add_part, begin_upload, delete_file, find_file, finish_upload, read_parts
-from onward.service.limits import NO_LIMITS
-from onward.service.lines import MAX_STRIKES, RUNNING, SUSPECT_LOSSES, claim, drop_lines, give_back
-from onward.service.reservations import beat, leave
+from onward.service.limits import NO_LIMITS, Limits
+from onward.service.lines import MAX_STRIKES, RUNNING, SUSPECT_LOSSES, claim, drop_lines, finish_line, give_back
+from onward.service.reservations import admit, beat, leave
 from onward.service.store import DatabaseAway, Store
 from onward.service.tables import BATCHES, LINES
 from onward.service.writer import Writer
@@ -41,6 +43,8 @@ from tests.waiting import until
 
 from .conftest import Clock
 from .databases import BreakingStore
+from .spool_rows import EMPTY
+from .test_reservations import new_grant, reserved, usage_of
 
 KEY = "key_a"
 
@@ -509,6 +513,37 @@ def test_a_line_that_could_not_be_given_back_yet_is_when_its_batch_is_cancelled(
     monkeypatch.setattr(batch_runner, "give_back", unplugged_once)
     assert with_face(store, Dialect(lost), test).status == "cancelled"
     assert tries == 2
+
+
+def test_a_result_that_cannot_be_written_leaves_nothing_reserved(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that is not the database's absence: the line is tried again, and reserves again."""
+    grant = new_grant(store, Limits(tokens_per_day=100))
+
+    class Reserving(Dialect):
+        async def compute(self, line: BatchLine) -> Computed:
+            request = f"try {len(self.computed)}"
+            with store.begin() as connection:
+                admit(connection, request, grant, "face", 30, 0, clock.now, is_batch=True)
+            computed = await super().compute(line)
+            row = replace(EMPTY, id=request, ended_ms=clock.now, batch=line.batch_id, completion_tokens=5)
+            return dataclasses.replace(computed, row=row, grant=grant, reservation_id=request)
+
+    def refused_once(connection: Connection, *given: Any) -> bool:
+        monkeypatch.setattr(batch_runner, "finish_line", finish_line)
+        raise ValueError("it is a fault of the server")
+
+    monkeypatch.setattr(batch_runner, "finish_line", refused_once)
+    dialect, batch_id = Reserving(), submit(store, clock, numbers(1))
+
+    async def test(_: Face) -> None:
+        await ended(store, batch_id)
+        await until(lambda: not reserved(store))
+
+    with_face(store, dialect, test)
+    assert (look(store, batch_id).num_completed, len(dialect.computed)) == (1, 2)
+    assert usage_of(store, grant).day_tokens == 5
 
 
 def test_lines_that_a_server_has_unknowingly_are_given_back_though_it_has_taken_others_since(

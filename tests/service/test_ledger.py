@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from sqlalchemy import func, select, text
+from sqlalchemy import Connection, func, select, text
 
 from onward.service.grant import Grant
 from onward.service.keys import forget_key
@@ -34,6 +37,29 @@ def count(store: Store) -> int:
         return int(connection.execute(select(func.count()).select_from(REQUESTS)).scalar_one())
 
 
+@contextmanager
+def beside(store: Store, run: Callable[[Connection], object]) -> Iterator[Connection]:
+    """Open a transaction, and commit it while another one, which runs `run` when the block has ended, waits for it."""
+
+    def run_beside() -> None:
+        with store.begin() as connection:
+            if not store.is_sqlite:
+                connection.execute(text("SET LOCAL lock_timeout = 0"))
+            run(connection)
+
+    def waits() -> bool:
+        with store.read() as connection:
+            return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
+
+    other = threading.Thread(target=run_beside)
+    with store.begin() as connection:
+        yield connection
+        other.start()
+        if not store.is_sqlite:  # which begins one transaction at a time
+            wait_for(waits, "the second transaction")
+    other.join()
+
+
 def test_a_row_that_is_written_twice_counts_and_settles_once(store: Store) -> None:
     grant = new_grant(store, Limits(tokens_per_day=100))
     assert isinstance(begin(store, "r", grant, 60), Reservation)
@@ -49,23 +75,11 @@ def test_a_row_that_is_about_to_be_committed_is_settled_by_that_transaction_alon
     assert isinstance(begin(store, "r", grant, 60), Reservation)
     row = replace(EMPTY, id="a", key_id=grant.id, prompt_tokens=20, completion_tokens=5, ended_ms=store.clock())
 
-    def write_again() -> None:
-        with store.begin() as connection:
-            if not store.is_sqlite:
-                connection.execute(text("SET LOCAL lock_timeout = 0"))
-            write_row(connection, row, grant, "r")
-
-    def waits() -> bool:
-        with store.read() as connection:
-            return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
-
-    again = threading.Thread(target=write_again)
-    with store.begin() as connection:
+    def write_again(connection: Connection) -> None:
         write_row(connection, row, grant, "r")
-        again.start()
-        if not store.is_sqlite:  # which begins one transaction at a time
-            wait_for(waits, "the second transaction")
-    again.join()
+
+    with beside(store, write_again) as connection:
+        write_row(connection, row, grant, "r")
     assert (count(store), usage_of(store, grant).day_tokens, usage_of(store, grant).num_running) == (1, 25, 0)
 
 
@@ -75,6 +89,15 @@ def test_nothing_is_left_of_a_forgotten_key(store: Store) -> None:
     with store.begin() as connection:
         forget_key(connection, "alice", store.clock())
     write(store, replace(EMPTY, id="b", key_id=grant.id), grant)
+    assert count(store) == 0
+
+
+@pytest.mark.parametrize("reservation", ["r", None])
+def test_a_row_that_is_about_to_be_committed_is_forgotten_with_its_key(store: Store, reservation: str | None) -> None:
+    grant = new_grant(store, Limits(tokens_per_day=100))
+    assert isinstance(begin(store, "r", grant, 60), Reservation)
+    with beside(store, lambda connection: forget_key(connection, "alice", store.clock())) as connection:
+        write_row(connection, replace(EMPTY, id="a", key_id=grant.id), grant, reservation)
     assert count(store) == 0
 
 

@@ -165,6 +165,21 @@ def test_a_row_that_cannot_be_written_holds_up_no_other(store: Store, tmp_path: 
     test()
 
 
+def test_a_row_that_cannot_be_written_leaves_nothing_reserved(store: Store, tmp_path: Path) -> None:
+    grant = new_grant(store, Limits(tokens_per_day=100))
+    assert isinstance(begin(store, "reserved", grant, 60), Reservation)
+
+    @in_loop
+    async def test() -> None:
+        with bench_of(store, tmp_path) as bench:
+            bench.end("wrong", grant, "reserved", status=None)  # the column takes no null
+            await until(lambda: not reserved(store))
+            assert bench.spool.num_waiting == 1
+
+    test()
+    assert (usage_of(store, grant).day_tokens, usage_of(store, grant).num_running) == (0, 0)
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_stream_read_on_while_the_database_is_away_settles_its_reservation(
     store: Store, tmp_path: Path, is_known: bool

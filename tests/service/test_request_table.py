@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from sqlalchemy import Connection, delete
 
+from onward.service.keys import forget_key
+from onward.service.limits import Limits
 from onward.service.request_log import LoggedRequest
 from onward.service.request_table import PAGE, insert_request, read_requests
 from onward.service.store import Store
 from onward.service.tables import REQUEST_LOG
+
+from .test_reservations import new_grant
 
 
 def request(number: int, at_ms: int) -> LoggedRequest:
@@ -29,6 +34,15 @@ def test_all_requests_are_read_the_oldest_first_whatever_the_number_of_equal_tim
     with store.begin() as connection:
         connection.execute(delete(REQUEST_LOG).where(REQUEST_LOG.c.id >= f"req_{2 * PAGE:04}"))
     assert list(read_requests(store)) == ordered[: 2 * PAGE], "the last page is full"
+
+
+def test_a_request_that_ends_after_its_key_was_forgotten_is_not_kept(store: Store) -> None:
+    grant = new_grant(store, Limits())
+    with store.begin() as connection:
+        forget_key(connection, "alice", store.clock())
+        insert_request(connection, replace(request(1, at_ms=1), key_id=grant.id))
+        insert_request(connection, replace(request(2, at_ms=2), key_id="key_of_a_file"))
+    assert [each.id for each in read_requests(store)] == ["req_0002"]
 
 
 def test_no_transaction_is_open_while_a_request_is_used(store: Store) -> None:

@@ -35,7 +35,7 @@ from onward.service.lines import (
     left_of,
     unrun,
 )
-from onward.service.reservations import read_usage, settle_request
+from onward.service.reservations import lock_usage, settle_request
 
 log = logging.getLogger("onward.service")
 
@@ -211,7 +211,9 @@ class BatchRunner:
         free = self._max_lines - len(self._running)
         if self._running and free < max(1, self._max_lines // 8):
             return
-        if any(line.is_suspect for line, _ in self._running.values()) or not await self._desk.has_room():
+        if any(line.is_suspect for line, _ in self._running.values()):
+            return
+        if not self._active or not await self._desk.has_room():
             return
         while free > 0 and not self._num_leaving and (wanted := self._choose(free)):
             taken = await self._claim(wanted)
@@ -290,17 +292,26 @@ class BatchRunner:
     async def _finish(self, line: BatchLine, computed: Computed) -> None:
         """Write a result, with the line's row in the ledger and what it has used, all or nothing."""
         face, now = self._desk.face, self._desk.now_ms
+        row, grant, reserved = computed.row, computed.grant, computed.reservation_id
 
-        def write(connection: Connection) -> None:
-            row, grant, reserved = computed.row, computed.grant, computed.reservation_id
-            if grant is not None:
-                read_usage(connection, grant.id, locks=True)  # before the batch, as everywhere
-            if finish_line(connection, face, line, computed.result) and row is not None:
-                write_row(connection, row, grant, reserved)
-            elif reserved is not None and grant is not None:
+        def release(connection: Connection) -> None:
+            if reserved is not None and grant is not None:
                 settle_request(connection, reserved, grant, 0, 0, now, is_batch=True)
 
-        await self._write(line, write)  # if it was written, nothing is written again
+        def write(connection: Connection) -> None:
+            if grant is not None:
+                lock_usage(connection, grant.id)
+            if finish_line(connection, face, line, computed.result) and row is not None:
+                write_row(connection, row, grant, reserved)
+            else:
+                release(connection)
+
+        try:
+            await self._write(line, write)  # if it was written, nothing is written again
+        except Exception:
+            if reserved is not None:
+                self._desk.ensure(release, order_of(line.key_id, line.batch_id))
+            raise
 
     async def _give_back(self, line: BatchLine, *, is_lost: bool = False, is_strike: bool = False) -> None:
         """Let a line wait for the next server."""

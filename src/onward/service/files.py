@@ -7,16 +7,18 @@ import string
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, insert, or_, select, update
 
 from onward.service.batch_records import PART_BYTES, StoredFile
 from onward.service.limits import Limits
-from onward.service.reservations import read_usage
+from onward.service.reservations import lock_usage
 from onward.service.tables import CONTENTS, FACES, FILES, LINES
 
 LINES_PER_READ = 200
 _ALPHABET = string.ascii_letters + string.digits
 _COLUMNS = [column for column in FILES.c if column.name not in ("key_id", "face")]
+_IS_ORPHAN = and_(FILES.c.face != "", FILES.c.face.not_in(select(FACES.c.id)))
+_FIND_PURGED = select(*_COLUMNS).where(or_(FILES.c.expires_ms <= bindparam("now"), _IS_ORPHAN))
 
 
 def new_file_id() -> str:
@@ -39,7 +41,7 @@ def add_part(connection: Connection, file_id: str, key_id: str, number: int, dat
     """Append a part to a file that is received. Where the key may not store it, nothing is added, and the bytes that it
     stores are returned."""
     if limits.stored_bytes is not None:
-        read_usage(connection, key_id, locks=True)  # uploads of one key take turns
+        lock_usage(connection, key_id)  # uploads of one key take turns
         stored = stored_bytes(connection, key_id)
         if stored + len(data) > limits.stored_bytes:
             return stored
@@ -125,9 +127,7 @@ def forget_files(connection: Connection, key_id: str) -> None:
 
 def purge_files(connection: Connection, now_ms: int) -> None:
     """Delete files that have expired, and those that a dead server was receiving."""
-    is_orphan = and_(FILES.c.face != "", FILES.c.face.not_in(select(FACES.c.id)))
-    rows = connection.execute(select(*_COLUMNS).where(or_(FILES.c.expires_ms <= now_ms, is_orphan))).mappings()
-    for row in rows.all():
+    for row in connection.execute(_FIND_PURGED, {"now": now_ms}).mappings().all():
         delete_file(connection, StoredFile(**row))
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
 from onward.errors import SetupError
 from onward.fair_pool import FairPool
@@ -20,11 +20,15 @@ from onward.service.batches import forget_batches
 from onward.service.files import forget_files
 from onward.service.grant import Grant, StoredKey
 from onward.service.limits import Limits
+from onward.service.reservations import lock_usage
 from onward.service.store import ANSWER_SECONDS, DatabaseAway, Store
 from onward.service.tables import AUDIT, KEYS, LIMIT_NAMES, META, REQUEST_LOG, REQUESTS, RESERVATIONS, SECRETS, USAGES
 
 NUM_RANDOM_BYTES = 24
 ADMIN_PREFIX = "sk-admin-"
+_FIND_REVISION = select(META.c.value).where(META.c.name == "revision")
+_LOCK = select(KEYS.c.id).where(KEYS.c.id == bindparam("key")).with_for_update(read=True, key_share=True)
+_FIND_FORGOTTEN = select(AUDIT.c.id).where(AUDIT.c.key_id == bindparam("key"), AUDIT.c.action == "forget")
 
 
 def new_secret(*, is_admin: bool) -> str:
@@ -107,13 +111,22 @@ def forget_key(connection: Connection, name: str, now_ms: int) -> None:
     """Delete a key and all data about it; the audit keeps its id. Raises SetupError."""
     found = require_key(connection, name)
     key_id = found.grant.id
+    lock_usage(connection, key_id)
     forget_batches(connection, key_id)
     forget_files(connection, key_id)
+    connection.execute(select(KEYS.c.id).where(KEYS.c.id == key_id).with_for_update())  # the ledger gets no more rows
     for table in (RESERVATIONS, SECRETS, USAGES, REQUESTS, REQUEST_LOG):
         connection.execute(delete(table).where(table.c.key_id == key_id))
     connection.execute(delete(KEYS).where(KEYS.c.id == key_id))
     connection.execute(update(AUDIT).where(AUDIT.c.key_id == key_id).values(detail=""))
     _changed(connection, "forget", key_id, "", now_ms)
+
+
+def is_forgotten(connection: Connection, key_id: str) -> bool:
+    """Return whether this was the id of a key that was forgotten; if not, it is not before the transaction ends. Locks
+    the key, which comes after locking what keys have used."""
+    connection.execute(_LOCK, {"key": key_id})
+    return connection.execute(_FIND_FORGOTTEN, {"key": key_id}).first() is not None
 
 
 def read_keys(connection: Connection) -> list[StoredKey]:
@@ -185,7 +198,7 @@ def require_key(connection: Connection, name: str) -> StoredKey:
 
 def read_revision(connection: Connection) -> int:
     """Return a number that rises with every change of a key."""
-    return int(connection.execute(select(META.c.value).where(META.c.name == "revision")).scalar_one())
+    return int(connection.execute(_FIND_REVISION).scalar_one())
 
 
 @dataclass(frozen=True, slots=True)

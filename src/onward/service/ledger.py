@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete,
 
 from onward.service.grant import Grant
 from onward.service.records import LedgerRow, Question, Sums
-from onward.service.reservations import settle_request
+from onward.service.reservations import lock_usage, settle_request
 from onward.service.tables import KEYS, REQUESTS
 
 CLIENT_LEFT = 499
@@ -24,7 +24,9 @@ COLUMNS: dict[str, ColumnElement[Any]] = {
 
 # Statements with parameters are made once: making one takes longer than running it.
 _ROW_NAMES = LedgerRow.__struct_fields__
-_FIND_KEYS = select(KEYS.c.id).where(KEYS.c.id.in_(bindparam("ids", expanding=True)))
+_FIND_KEYS = (
+    select(KEYS.c.id).where(KEYS.c.id.in_(bindparam("ids", expanding=True))).with_for_update(read=True, key_share=True)
+)
 _INSERT = f"INSERT INTO requests ({', '.join(_ROW_NAMES)}) VALUES ({', '.join(':' + name for name in _ROW_NAMES)})"
 _ADD = text(f"{_INSERT} ON CONFLICT (id) DO NOTHING")
 _WRITE = text(
@@ -36,14 +38,15 @@ _WRITE = text(
 def write_row(connection: Connection, row: LedgerRow, grant: Grant | None, reservation_id: str | None) -> None:
     """Add a request to the ledger, as `write_rows` does, and settle what it had reserved, once: by the transaction that
     adds the row. Another one of the same row may be about to commit, of a server that was killed or cut off."""
-    rows = [(row, "" if grant is None else grant.id)]
     if grant is None or reservation_id is None:
-        write_rows(connection, rows)
-    elif _known_keys(connection, {grant.id}) and connection.execute(_ADD, asdict(row)).rowcount:
+        write_rows(connection, [(row, "" if grant is None else grant.id)])
+    elif not lock_usage(connection, grant.id):
+        return  # the key was forgotten meanwhile
+    elif connection.execute(_ADD, asdict(row)).rowcount:
         tokens, cost = row.prompt_tokens + row.completion_tokens, row.prompt_cost + row.completion_cost
         settle_request(connection, reservation_id, grant, tokens, cost, row.ended_ms, is_batch=bool(row.batch))
     else:
-        write_rows(connection, rows)
+        connection.execute(_WRITE, asdict(row))
 
 
 def write_rows(connection: Connection, rows: Sequence[tuple[LedgerRow, str]]) -> None:
@@ -57,7 +60,7 @@ def write_rows(connection: Connection, rows: Sequence[tuple[LedgerRow, str]]) ->
 
 
 def _known_keys(connection: Connection, ids: Collection[str]) -> Sequence[str]:
-    """Return those of the ids that keys have."""
+    """Return those of the ids that keys have. None of them is forgotten before the transaction ends."""
     return connection.execute(_FIND_KEYS, {"ids": list(ids)}).scalars().all() if ids else ()
 
 

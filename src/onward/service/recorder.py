@@ -12,10 +12,11 @@ from sqlalchemy import Connection
 
 from onward.service.grant import Grant
 from onward.service.ledger import write_row, write_rows
+from onward.service.reservations import settle_request
 from onward.service.spool import Spool
 from onward.service.spool_file import SpoolEntry
 from onward.service.store import DatabaseAway
-from onward.service.writer import MAX_GROUP, Writer
+from onward.service.writer import LAST, MAX_GROUP, Writer
 
 GATHER_SECONDS = 1.0
 """How often rows are written: a transaction costs much, a row in it little. One that settles a reservation does not
@@ -71,13 +72,18 @@ class Recorder:
         together = [entry for entry in entries if entry.reservation_id is None]
         for start in range(0, len(together), MAX_GROUP):
             some = together[start : start + MAX_GROUP]
-            self._submit(some, partial(write_rows, rows=[(entry.row, entry.key_id) for entry in some]), "")
+            write_some = partial(write_rows, rows=[(entry.row, entry.key_id) for entry in some])
+            self._submit(some, write_some, LAST)  # keys are locked after what they have used
         for entry in entries:
             if entry.reservation_id is not None:
-                # Of a key that is not known any more, the ledger wants no row.
-                grant = self._grants().get(entry.key_id) or Grant(entry.key_id, "")
-                write = partial(write_row, row=entry.row, grant=grant, reservation_id=entry.reservation_id)
+                write = partial(
+                    write_row, row=entry.row, grant=self._grant_of(entry), reservation_id=entry.reservation_id
+                )
                 self._submit([entry], write, entry.key_id)
+
+    def _grant_of(self, entry: SpoolEntry) -> Grant:
+        """Return what an entry's key may do. Of one that is not known any more, the ledger wants no row."""
+        return self._grants().get(entry.key_id) or Grant(entry.key_id, "")
 
     def _submit(self, entries: list[SpoolEntry], write: Callable[[Connection], object], key_id: str) -> None:
         def done(future: Future[object]) -> None:
@@ -89,5 +95,10 @@ class Recorder:
             elif len(entries) > 1:  # one of them is the cause
                 for entry in entries:
                     self._write([entry])
+            elif (request_id := entries[0].reservation_id) is not None:  # without its row, its key goes on
+                now_ms, grant = entries[0].row.ended_ms, self._grant_of(entries[0])
+                self._writer.ensure(
+                    lambda connection: settle_request(connection, request_id, grant, 0, 0, now_ms), key_id
+                )
 
         self._writer.submit(write, key_id).add_done_callback(done)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from sqlalchemy import Connection, delete, insert, select, tuple_
 
+from onward.service.keys import is_forgotten
 from onward.service.request_log import LoggedRequest, decoded
 from onward.service.store import Store
 from onward.service.tables import REQUEST_LOG
@@ -24,6 +25,9 @@ class RequestTable:
 
 
 def insert_request(connection: Connection, request: LoggedRequest) -> None:
+    """Add a request, unless its key was forgotten meanwhile."""
+    if request.key_id and is_forgotten(connection, request.key_id):
+        return
     values = {"id": request.id, "at_ms": request.at_ms, "key_id": request.key_id}
     connection.execute(insert(REQUEST_LOG).values(**values, document=request.encoded().decode()))
 

@@ -30,6 +30,12 @@ def read_usage(connection: Connection, key_id: str, *, locks: bool = False) -> K
     return KeyUsage() if row is None else KeyUsage(**{name: row[name] for name in USAGE_NAMES})
 
 
+def lock_usage(connection: Connection, key_id: str) -> bool:
+    """Lock what a key has used until the transaction ends; return whether there is such a key. What also changes
+    batches of a key, or the key itself, does this first: then no two transactions wait for each other."""
+    return connection.execute(_LOCK_USAGE, {"key": key_id}).first() is not None
+
+
 def read_usages(connection: Connection) -> dict[str, KeyUsage]:
     rows = connection.execute(select(USAGES)).mappings()
     return {row["key_id"]: KeyUsage(**{name: row[name] for name in USAGE_NAMES}) for row in rows}

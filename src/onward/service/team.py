@@ -35,7 +35,7 @@ from onward.service.reservations import admit, beat, leave, read_usages, settle_
 from onward.service.spool import Spool
 from onward.service.spool_file import SpoolEntry, SpoolProgress
 from onward.service.store import ANSWER_SECONDS, DatabaseAway, Store
-from onward.service.writer import Writer
+from onward.service.writer import LAST, Writer
 
 log = logging.getLogger("onward.service")
 
@@ -329,7 +329,7 @@ class Team:
         if self._away_since is not None:  # they would all wait in memory
             self._lost_requests.add("the database does not answer")
             return
-        written = self._writer.submit(lambda connection: insert_request(connection, request), request.key_id)
+        written = self._writer.submit(lambda connection: insert_request(connection, request), LAST)
         written.add_done_callback(self._lost_requests.note)
 
     def parts(self, model: str, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> tuple[int, int]:
@@ -340,7 +340,7 @@ class Team:
     async def ask(self, question: Question) -> list[Sums]:
         """Return sums of the ledger, with all requests that have ended. Raises Overloaded if the database is away."""
         self._recorder.flush()
-        await self.desk.transact(lambda connection: None, "\uffff")  # after what waits
+        await self.desk.transact(lambda connection: None, LAST)  # after what waits
         if self._away_since is not None:  # or it was just now, and lacks rows
             raise Overloaded(AWAY, retry_after=5)
         return await self.desk.look_up(lambda connection: sums(connection, question))
@@ -389,7 +389,7 @@ class Team:
         """Release what is reserved, and close. Blocks for some seconds at most."""
         self._recorder.flush()
         grants, now = self._grants, self._store.clock()
-        self._writer.submit(lambda connection: leave(connection, self.face, grants, now), "\uffff")
+        self._writer.submit(lambda connection: leave(connection, self.face, grants, now), LAST)
         self._keys.close()
         self._writer.close(CLOSE_SECONDS)
         self._spool.close()

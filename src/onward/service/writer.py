@@ -20,6 +20,8 @@ log = logging.getLogger("onward.service")
 T = TypeVar("T")
 MAX_GROUP = 500
 """Operations of one transaction."""
+LAST = "\uffff"
+"""The key of operations that come after all others of a transaction."""
 MAX_KEPT = 10_000
 """Operations that wait for a database that is away."""
 KEPT_SECONDS = 1.0
