@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
+from functools import cache
 from typing import Any
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, astuple
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, func, or_, select, text
 
 from onward.service.grant import Grant
@@ -27,12 +29,14 @@ _ROW_NAMES = LedgerRow.__struct_fields__
 _FIND_KEYS = (
     select(KEYS.c.id).where(KEYS.c.id.in_(bindparam("ids", expanding=True))).with_for_update(read=True, key_share=True)
 )
-_INSERT = f"INSERT INTO requests ({', '.join(_ROW_NAMES)}) VALUES ({', '.join(':' + name for name in _ROW_NAMES)})"
-_ADD = text(f"{_INSERT} ON CONFLICT (id) DO NOTHING")
-_WRITE = text(
-    f"{_INSERT} ON CONFLICT (id) DO UPDATE SET delivered_tokens = excluded.delivered_tokens "
+_INSERT = f"INSERT INTO requests ({', '.join(_ROW_NAMES)}) VALUES"
+_ADD = text(f"{_INSERT} ({', '.join(':' + name for name in _ROW_NAMES)}) ON CONFLICT (id) DO NOTHING")
+_DELIVER = (
+    "ON CONFLICT (id) DO UPDATE SET delivered_tokens = excluded.delivered_tokens "
     "WHERE excluded.delivered_tokens > requests.delivered_tokens"
 )
+MAX_TOGETHER = 32
+"""Rows of one statement: SQLite, as it is built here and there, takes 999 values."""
 
 
 def write_row(connection: Connection, row: LedgerRow, grant: Grant | None, reservation_id: str | None) -> None:
@@ -46,7 +50,7 @@ def write_row(connection: Connection, row: LedgerRow, grant: Grant | None, reser
         tokens, cost = row.prompt_tokens + row.completion_tokens, row.prompt_cost + row.completion_cost
         settle_request(connection, reservation_id, grant, tokens, cost, row.ended_ms, is_batch=bool(row.batch))
     else:
-        connection.execute(_WRITE, asdict(row))
+        _write(connection, [row])
 
 
 def write_rows(connection: Connection, rows: Sequence[tuple[LedgerRow, str]]) -> None:
@@ -54,9 +58,26 @@ def write_rows(connection: Connection, rows: Sequence[tuple[LedgerRow, str]]) ->
     count: a transaction may be run again because its answer was lost, and a stream read on after the request has ended.
     A key that was forgotten meanwhile leaves no row."""
     keys = {"", *_known_keys(connection, {key_id for _, key_id in rows} - {""})}
-    wanted = [asdict(row) for row, key_id in rows if key_id in keys]
-    if wanted:
-        connection.execute(_WRITE, wanted)
+    by_delivered = sorted((row for row, key_id in rows if key_id in keys), key=lambda row: row.delivered_tokens)
+    _write(connection, list({row.id: row for row in by_delivered}.values()))
+
+
+def _write(connection: Connection, rows: Sequence[LedgerRow]) -> None:
+    """Write rows of different requests, many in a statement: with each, the thread gives the interpreter lock up, and a
+    busy event loop would have it back only after a while."""
+    begin = 0
+    while begin < len(rows):
+        number = min(MAX_TOGETHER, 1 << (len(rows) - begin).bit_length() - 1)  # so that there are few statements
+        values = itertools.chain.from_iterable(map(astuple, rows[begin : begin + number]))
+        connection.exec_driver_sql(_statement(connection.dialect.name, number), tuple(values))
+        begin += number
+
+
+@cache
+def _statement(dialect: str, number: int) -> str:
+    """Return what writes so many rows."""
+    row = ", ".join(["?" if dialect == "sqlite" else "%s"] * len(_ROW_NAMES))
+    return f"{_INSERT} {', '.join([f'({row})'] * number)} {_DELIVER}"
 
 
 def _known_keys(connection: Connection, ids: Collection[str]) -> Sequence[str]:
