@@ -7,7 +7,7 @@ blocks, in the order of their addresses. Head sizes are rounded up to a multiple
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from onward.kernels.isa import Isa
@@ -41,6 +41,11 @@ class AttentionShape:
     def name(self) -> str:
         """What the functions of this shape are called by."""
         return "_".join(str(int(each)) for each in astuple(self))
+
+    @property
+    def unrotated(self) -> AttentionShape:
+        """What attention itself is compiled for: queries and keys are rotated before."""
+        return replace(self, rotated=0)
 
     @property
     def padded(self) -> int:

@@ -134,7 +134,8 @@ class Kernels:
         found |= {self.embed_code(name): f"embed_{name}" for name in self.embeddings}
         found |= {self.product_code(kind): f"product_{kind.name}" for kind in self.products}
         for shape in self.attention:
-            names = (f"{word}_{shape.name}" for word in ("rotate", "attend", "merge"))
+            name = shape.unrotated.name
+            names = f"rotate_{shape.name}", f"attend_{name}", f"merge_{name}"
             found |= dict(zip(self.attention_codes(shape), names, strict=True))
         if self.has_experts:
             found |= {ROUTE_CODE: "route", GROUP_CODE: "group", GATHER_CODE: "gather", COMBINE_CODE: "combine"}
@@ -154,7 +155,8 @@ class Kernels:
         parts += [(_emit_norm_heads, (size,)) for size in self._norm_sizes()]
         parts += [(emit_embed, (name,)) for name in self.embeddings]
         parts += [(_emit_products, (kind,)) for kind in self.products]
-        parts += [(emit, (shape,)) for shape in self.attention for emit in (_emit_rotate, _emit_attention)]
+        parts += [(_emit_rotate, (shape,)) for shape in self.attention]
+        parts += [(_emit_attention, (shape,)) for shape in dict.fromkeys(shape.unrotated for shape in self.attention)]
         if self.has_experts:
             parts.append((_emit_experts, ()))
         if self.has_logit_cap:
