@@ -358,11 +358,12 @@ MISTAKES = {"tutorial.md": {"--temprature"}}
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_that_a_page_shows_exists_with_its_flags(page: Path) -> None:
     """Also those that no test runs, because they need a network, another program, or a day."""
+    from onward.cli.command import command_context
     from onward.cli.root import root
 
     for words in shown_commands(page):
         command: click.Command = root
-        context, left = click.Context(root), list(words)
+        context, left = command_context(root, "onward"), list(words)
         while isinstance(command, click.Group) and left:
             name = left.pop(0)
             if name.startswith("-"):
