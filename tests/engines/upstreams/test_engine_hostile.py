@@ -7,6 +7,7 @@ engine is lost is asked for again; what does not end is given up before it takes
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
@@ -338,7 +339,8 @@ def test_silence_is_whatever_brings_no_token(content: bytes, server: StandIn, ca
     spell(server, "late")
     server.faults = [drip(EVENTS, content)]
     answer = on(server, lambda backend: complete(backend, max_tokens=9), engine_timeout=0.4)
-    assert answer.choices[0].text == "late" and "sent no token for too long" in caplog.text
+    # where the machine is too busy to send anything that long, that is said; else the answer would never end
+    assert answer.choices[0].text == "late" and re.search("sent (no token|nothing) for too long", caplog.text)
     assert server.was_left.wait(PATIENCE_SECONDS)
 
 

@@ -103,8 +103,8 @@ def test_a_choice_goes_on_at_another_address(servers: list[StandIn], fault: str)
         [choice] = answer.choices
         assert (choice.text, choice.finish_reason) == (TEXT, "stop")
         assert answer.usage is not None and answer.usage.completion_tokens == len(TEXT)
-        again = next(request for server in servers if server is not first for request in server.requests)
-        assert again["max_tokens"] == (38 if fault == "half" else 40)
+        again = [request["max_tokens"] for server in servers if server is not first for request in server.requests]
+        assert max(again) == (38 if fault == "half" else 40)
         assert backend.load()["there"].num_moved >= 1  # a slow machine may find another one silent, too
         await until(lambda: loads(backend) == [0, 0, 0])
 
