@@ -63,7 +63,7 @@ endef
 serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS="--port 8123" passes flags on)
 	@trap : INT; $(BIN)/onward serve $(ARGS); status=$$?; [ $$status = 130 ] || exit $$status
 
-test: $(VENV)/.dev  ## Run the fast tests (about a minute and a half on two cores)
+test: $(VENV)/.dev  ## Run the fast tests (about a minute on two cores)
 	$(BIN)/python -m pytest -n auto --dist worksteal --max-worker-restart 0 -o faulthandler_timeout=300 \
 		$(CHECKED:%=--ignore=%) $(ARGS)
 

@@ -57,7 +57,12 @@ def test_layers_of_mellum_with_a_window_have_a_base_of_their_own(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("gemma3", "gemma3"), ("mistral3", "mistral3"), ("mistral3", "llama, untied")]
+    ("name", "text"),
+    [
+        pytest.param("gemma3", "gemma3", marks=pytest.mark.slow),
+        pytest.param("mistral3", "mistral3", marks=pytest.mark.slow),
+        ("mistral3", "llama, untied"),
+    ],
 )
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
 def test_of_a_model_that_reads_images_the_part_of_texts_is_computed(
@@ -106,7 +111,8 @@ def test_layers_of_olmo_3_with_a_window_have_a_base_of_their_own(tmp_path: Path)
     check_logits(SafetensorsFiles(tmp_path / "m"), metadata, tensors, cache=tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("F16", marks=pytest.mark.slow), "BF16"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["F16", "BF16"])
 def test_half_precision_is_read_as_it_is(dtype: str, tmp_path: Path) -> None:
     check_logits(SafetensorsFiles(tmp_path / "m"), *write_folder(tmp_path / "m", "llama", dtype=dtype), cache=tmp_path)
 

@@ -177,6 +177,7 @@ def logits_of(files: ModelFiles) -> bytes:
         model.close()
 
 
+@pytest.mark.slow
 def test_codes_of_four_bits_are_computed_as_they_are(tmp_path: Path) -> None:
     """From a folder and from a GGUF file, with the same bits."""
     metadata, values, file, _ = write_coded(tmp_path / "m")

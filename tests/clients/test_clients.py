@@ -10,7 +10,6 @@ import pytest
 from .environments import NODE, PYTHON
 from .recipes import recipes
 from .run import CLIENTS, Bench, Installed, Shaped, bench, run_client
-from .wire import check_jvm
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +24,9 @@ def test_a_program_runs_the_settings_of_each_editor() -> None:
 
 
 def marks(client: Installed | Shaped) -> list[pytest.MarkDecorator]:
-    """Clients that are installed are slow; all but OpenAI's own for Python and Node are companions."""
+    """All are slow; those that are installed, but OpenAI's own for Python and Node, are companions."""
     if isinstance(client, Shaped):
-        return [pytest.mark.slow] if client.check is check_jvm else []
+        return [pytest.mark.slow]
     is_own = client.package == "openai" and client.environment in (*PYTHON.values(), *NODE.values())
     return [pytest.mark.slow] if is_own else [pytest.mark.slow, pytest.mark.companion]
 

@@ -184,6 +184,7 @@ def test_models_of_openvino_draft_and_are_drafted_for(
     assert load.drafts.model_accepted + load.drafts.model_rejected > 0 < load.draft_seconds
 
 
+@pytest.mark.slow
 def test_a_replica_of_a_cluster_has_its_draft_model() -> None:
     async def answered(**engine: str) -> tuple[object, EngineLoad]:
         [config] = parse_config({"model": [{"model": "toy", **engine}]}, "cluster.toml")

@@ -15,6 +15,7 @@ from onward.engines.child.supervised import SupervisedEngine
 from onward.errors import SetupError
 from onward.settings import Settings
 from tests.engines.child.test_child import is_running
+from tests.examples import slow_but
 
 TOY = Settings(model=("toy",))
 
@@ -35,7 +36,10 @@ def pid_of(settings: Settings, before: Settings | None = None) -> tuple[int | No
             backend.close()
 
 
-@pytest.mark.parametrize("changes", [{}, {"max_rows": 3, "precision": "exact"}, {"alias": (("gpt", "toy"),)}])
+CHANGES: list[dict[str, Any]] = [{}, {"max_rows": 3, "precision": "exact"}, {"alias": (("gpt", "toy"),)}]
+
+
+@pytest.mark.parametrize("changes", slow_but(CHANGES[1:2], CHANGES))
 def test_the_process_that_began_early_is_the_engine_of_the_first_model(changes: dict[str, Any]) -> None:
     early, engine = pid_of(replace(TOY, **changes))
     assert early == engine

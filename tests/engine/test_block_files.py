@@ -222,6 +222,7 @@ def test_processes_that_write_and_remove_the_same_blocks_read_whole_ones(folder:
     assert all(get(opened(folder), number)[0] == whole(number) for number in range(40) if has(opened(folder), number))
 
 
+@pytest.mark.slow
 def test_whatever_a_killed_process_leaves_is_whole_or_a_miss(folder: Path) -> None:
     for _ in range(3):
         process = subprocess.Popen([*WRITER, "endless", folder], cwd=ROOT, stdout=subprocess.PIPE)

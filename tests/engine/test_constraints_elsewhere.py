@@ -62,7 +62,7 @@ def test_a_disposable_process_changes_nothing(speculate: bool) -> None:
     check_the_same(make_engine(in_disposable_process=True, speculate=speculate))
 
 
-@pytest.mark.parametrize("speculate", [True, False])
+@pytest.mark.parametrize("speculate", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_choices_that_are_slow_change_nothing(monkeypatch: pytest.MonkeyPatch, speculate: bool) -> None:
     engine = make_engine(speculate=speculate)
     monkeypatch.setattr(local, "SLOW_SECONDS", -1.0)
@@ -81,7 +81,7 @@ def test_choices_that_leave_every_step_change_nothing(monkeypatch: pytest.Monkey
     assert [summary(results.jobs[job.id]) for job in made] == alone()
 
 
-@pytest.mark.parametrize("speculate", [True, False])
+@pytest.mark.parametrize("speculate", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("most", [{"step_max_items": 3}, {"max_grammar_size": 12}, {"step_lexer_fuel": 40}])
 def test_choices_that_need_more_than_a_step_may_take_change_nothing(
     monkeypatch: pytest.MonkeyPatch, speculate: bool, most: dict[str, int]

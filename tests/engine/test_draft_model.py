@@ -24,7 +24,7 @@ from onward.model_files.toy import END
 from onward.runtimes.toy.model import ToyModel
 from onward.sampling.params import Mirostat
 from onward.text.assembler import TextRules
-from tests.examples import examples, slow_but
+from tests.examples import examples
 
 from .harness import JobOptions, ToyEngine, events_of, make_engine, make_job, run, run_alone
 
@@ -189,7 +189,8 @@ def test_one_that_is_often_right_saves_time_and_one_that_is_seldom_right_little(
     assert seldom < plain * (1 + CREDIT_PER_TOKEN) + INITIAL_CREDIT * STEP
 
 
-@pytest.mark.parametrize("period", slow_but([1], [0, 1, 3]))
+@pytest.mark.slow
+@pytest.mark.parametrize("period", [0, 1, 3])
 def test_one_that_is_as_slow_as_the_model_costs_a_bounded_time(period: int) -> None:
     jobs = [make_job(PROMPT + str(number), max_tokens=500, ignore_end=True) for number in range(3)]
     plain = seconds_of(None, jobs, Clock())

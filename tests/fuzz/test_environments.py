@@ -166,6 +166,7 @@ def test_what_a_command_has_no_use_for_changes_no_byte(data: st.DataObject, comm
     assert said(command, environment) == said(command, {})
 
 
+@pytest.mark.slow
 @given(command=st.sampled_from([*sorted(UNUSED), DOCTOR]), environment=environments(set(VARIABLES), most=4))
 @settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 def test_a_failure_is_one_line_that_names_its_causes(command: Command, environment: Environment, home: Path) -> None:

@@ -21,6 +21,8 @@ from sqlalchemy.exc import OperationalError
 from tests.processes import ServerProcess, server_process
 from tests.service.databases import postgresql
 
+pytestmark = pytest.mark.slow
+
 NUM_LINES = 400
 PATIENCE_SECONDS = 240
 FINAL = ("completed", "failed", "expired", "cancelled")
@@ -165,7 +167,6 @@ def check_alike(quiet: tuple[bytes, bytes, list[str]], disturbed: tuple[bytes, b
     assert sorted(disturbed[2]) == billed, "the ledger has a row for each line, once"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", [kill_server, kill_engine])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_servers_and_engines_lose_and_double_nothing(tmp_path: Path, what: Disturb, seed: int) -> None:
@@ -178,7 +179,6 @@ def test_killed_servers_and_engines_lose_and_double_nothing(tmp_path: Path, what
     check_alike(quiet, run_until_ended(accepted, batch_id, what, seed))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_killed_database_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
     """PostgreSQL, several times in the middle of a batch; it stays away for longer than a server is missed."""

@@ -118,6 +118,7 @@ def test_a_text_as_text_is_escaped_where_the_encoding_lacks_characters() -> None
     assert said(done)[0] == 0 and done.stdout.startswith(rb"Gr\u00fc\u00dfe")
 
 
+@pytest.mark.slow
 def test_a_file_name_that_the_encoding_lacks_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "onward.toml").write_text('model = "modèle.gguf"', encoding="utf-8")
     code, line = said(run("completions", "create", "x", cwd=tmp_path, env=POSIX))

@@ -18,6 +18,7 @@ from onward.service import batch_store
 from onward.service import team as team_module
 from onward.service.keys import revoke_key
 from onward.service.team import Team
+from tests.examples import slow_but
 from tests.server.fakes import Call, in_loop, settings
 from tests.server.test_files import HEAD, TAIL
 from tests.server.test_running_team import store_with
@@ -95,7 +96,10 @@ async def hold_sums(clients: Clients, held: Held) -> list[Call]:
     return [clients.get("/v1/organization/usage/completions?start_time=1", "chief") for _ in range(64)]
 
 
-@pytest.mark.parametrize("hold", [hold_checks, hold_reads, hold_validation, hold_sums])
+KINDS = [hold_checks, hold_reads, hold_validation, hold_sums]
+
+
+@pytest.mark.parametrize("hold", slow_but([hold_checks, hold_sums], KINDS))
 def test_what_one_kind_of_work_holds_is_not_what_others_wait_for(
     hold: Callable[[Clients, Held], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -307,6 +307,7 @@ def test_grammars_that_come_later_change_none_that_are_in_use(
     assert all(re.fullmatch(each, text) for each, text in zip(expressions * 2, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_a_process_that_must_not_die_never_loads_the_library() -> None:
     """A server without a process for its engine, as the Python API: grammars of every notation are answered."""
     program = """

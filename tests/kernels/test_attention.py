@@ -36,6 +36,7 @@ SHAPES = {
 }
 PLAIN = [name for name in SHAPES if not SHAPES[name].has_window]
 """Those that the definition has."""
+SEGMENTED = ["groups of three", "windows and sinks", "windows and caps"]
 WINDOW = 1100
 POSITIONS = {
     "a prompt": [*range(70)],
@@ -126,7 +127,7 @@ class Step:
         return out
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", slow_but(["groups of three", "padded heads"], PLAIN))
 @pytest.mark.parametrize("positions", slow_but([*POSITIONS][-1:], POSITIONS))
 def test_attention_has_the_bits_of_its_definition(name: str, positions: str) -> None:
     step = Step(SHAPES[name], POSITIONS[positions][:: 1 if name == "one head" else 5])
@@ -151,7 +152,7 @@ def test_no_cut_into_tiles_changes_a_bit() -> None:
 
 @pytest.mark.parametrize("threads", slow_but([3], [2, 3, 8]))
 @pytest.mark.parametrize("positions", [[5000], [12, 700, 4444], [*range(2500, 2509)], [*range(1020, 1050), 3100]])
-@pytest.mark.parametrize("name", ["groups of three", "windows and sinks", "windows and caps"])
+@pytest.mark.parametrize("name", slow_but(SEGMENTED[-1:], SEGMENTED))
 def test_segments_computed_apart_are_the_whole(name: str, positions: list[int], threads: int) -> None:
     step = Step(SHAPES[name], positions)
     alone = step.run(code(name, "host"))

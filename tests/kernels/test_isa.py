@@ -13,10 +13,12 @@ from onward.kernels.function import Module
 from onward.kernels.isa import Avx2, Isa, best_isa, emulated
 from onward.kernels.targets import FORMS
 from onward.kernels.values import I8, I16, I32, vec
+from tests.examples import slow_but
 from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import apply, compiled, elementwise
 
 FORM_NAMES = sorted(executable_forms())
+FAST_FORMS = [name for name in FORM_NAMES if name in ("sse2", "avx2", "neon")]
 LANES = (4, 8, 16)
 TABLE = [3, 255, 0, 15, 7, 200, 127, 128, 9, 1, 2, 4, 8, 16, 32, 64]
 
@@ -47,7 +49,7 @@ def sums_of(products: NDArray[np.int32], count: int) -> NDArray[np.int32]:
     return sums
 
 
-@pytest.mark.parametrize("form", FORM_NAMES)
+@pytest.mark.parametrize("form", slow_but(FAST_FORMS, FORM_NAMES))
 def test_every_form_computes_the_integers_of_its_definition(form: str) -> None:
     code = compiled(write_all, executable_forms()[form])
     weights, signed, x = (

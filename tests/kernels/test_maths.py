@@ -15,6 +15,7 @@ from onward.kernels.code import Functions
 from onward.kernels.function import Module
 from onward.kernels.isa import Isa
 from onward.kernels.values import F32, F64, vec
+from tests.examples import slow_but
 from tests.kernels import float_definitions as definitions
 from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import apply, compiled, elementwise
@@ -127,7 +128,7 @@ def test_what_is_exact(name: str) -> None:
 FORMS = [name for name in ("sse2", "avx2", "avx512-vnni", "neon") if name in executable_forms()]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", slow_but([name for name in FORMS if name in ("avx2", "neon")], FORMS))
 def test_every_form_computes_the_same_bits(form: str) -> None:
     code = compiled(write_all, executable_forms()[form])
     for name in (*SINGLE, *DOUBLE):

@@ -33,13 +33,13 @@ def test_logits_have_the_same_bits_everywhere(name: str, precision: Precision, t
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", slow_but(["fast"], PRECISIONS))
 def test_the_built_in_model_has_the_same_bits_everywhere(precision: Precision) -> None:
     assert storyteller_hash(precision) == GOLDEN[f"storyteller {precision}"], CHANGED
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", slow_but(["fast"], PRECISIONS))
 def test_the_same_seed_samples_the_same_text_everywhere(precision: Precision) -> None:
     assert sampled_hash(precision) == GOLDEN[f"storyteller {precision} sampled"], CHANGED
 

@@ -92,6 +92,7 @@ def test_law_2_and_3_the_same_bytes_among_neighbours_and_cached(alone: Alone, pa
         assert answer == alone[shape], shape
 
 
+@pytest.mark.slow
 def test_law_2_the_same_bytes_when_memory_is_tight(alone: Alone, path: Path) -> None:
     async def tight() -> list[tuple[str, list[dict[str, Any]]]]:
         rng = random.Random(4)
@@ -106,6 +107,7 @@ def test_law_2_the_same_bytes_when_memory_is_tight(alone: Alone, path: Path) -> 
         assert answer == alone[shape], shape
 
 
+@pytest.mark.slow
 def test_law_3_the_same_bytes_from_a_disk(alone: Alone, path: Path, tmp_path: Path) -> None:
     async def all_shapes() -> list[tuple[str, list[dict[str, Any]]]]:
         async with running(make_backend(path, prefix_cache_dir=tmp_path / "cache")) as backend:

@@ -125,6 +125,7 @@ def test_law_2_the_same_bytes_when_memory_is_tight(alone: Alone) -> None:
         assert answer == alone[shape], shape
 
 
+@pytest.mark.slow
 def test_law_3_the_same_bytes_from_a_disk(alone: Alone, tmp_path: Path) -> None:
     """In memory for three prompts: most come from the disk even before the restart."""
 

@@ -23,6 +23,8 @@ from tests.engines.upstreams.byte_model import CONTEXT, byte_vocabulary
 from .in_process import InProcess
 from .rows import ROWS
 
+pytestmark = pytest.mark.slow
+
 ARCHITECTURES = (
     "gpt-oss", "gemma", "gemma2", "glm4", "exaone4, window", "seed_oss", "internlm2", "olmo2, window", "mistral3",
     "qwen3moe", "mellum", "granitemoe, shared", "lfm2", "lfm2moe", "gemma4",
@@ -99,7 +101,6 @@ def _without_first(weights: NDArray[Any], *, is_experts: bool) -> NDArray[Any]:
     return changed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_rows_hold_for_models_of_an_architecture(name: str, tmp_path: Path) -> None:
     number = ARCHITECTURES.index(name)

@@ -14,6 +14,7 @@ from onward.sampling import kernels
 from onward.sampling.kernels import load_kernels
 
 
+@pytest.mark.slow
 def test_compilation_is_reported_only_where_nothing_was_compiled_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

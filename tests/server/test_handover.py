@@ -294,12 +294,13 @@ def test_systemds_own_program_passes_its_socket_on(folder: Path) -> None:
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        pytest.param({"host": "0.0.0.0"}, "Listening on 0.0.0.0 without a key", marks=pytest.mark.slow),
+        ({"host": "0.0.0.0"}, "Listening on 0.0.0.0 without a key"),
         ({"count": "2"}, "The service manager passed 2 sockets"),
-        pytest.param({"family": socket.AF_UNIX}, "not a TCP socket", marks=pytest.mark.slow),
+        ({"family": socket.AF_UNIX}, "not a TCP socket"),
     ],
 )
 def test_a_socket_that_does_not_fit_is_refused(options: dict[str, Any], said: str) -> None:

@@ -227,6 +227,7 @@ def test_the_ready_line_has_a_url_that_works_on_this_machine(host: str, place: s
         assert line == f"Onward is ready at {where} (models: a, b).\nWrite at {page}; Ctrl-C stops it."
 
 
+@pytest.mark.slow
 def test_without_a_terminal_sighup_ends_no_server_that_starts_or_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -590,6 +590,7 @@ def test_a_file_system_without_locks_is_done_without(monkeypatch: pytest.MonkeyP
     assert run().exit_code == 0 and len(records()) == 2
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_full_is_waited_for() -> None:
     write_input(24, n=128)
     assert run("--concurrency", "24").exit_code == 0

@@ -78,6 +78,7 @@ def test_conditional_scores_are_those_of_the_harness(server: str) -> None:
     assert [record.get("dropped_context_tokens", 0) for record in found] == [0, 0, 0, 0, 89]
 
 
+@pytest.mark.slow
 def test_scores_of_whole_texts_are_those_of_the_harness(server: str) -> None:
     found = scores("--base-url", server, "-m", "toy", "--input", "jsonl", "--window", "300", stdin=json_lines(TEXTS))
     for text, record in zip(TEXTS, found, strict=True):

@@ -233,6 +233,7 @@ def test_a_pair_is_verified_and_nothing_is_an_error() -> None:
     assert onward("verify", "gone.json").exit_code == 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_shows_what_is_known_so_far() -> None:
     files = batch()
     first = json.loads(Path("out.jsonl").read_text().splitlines()[0])

@@ -55,6 +55,7 @@ def test_several_choices_and_figures(server: str) -> None:
     assert "first token after" in stats and stats.endswith("finish reason: length}\n")
 
 
+@pytest.mark.slow
 def test_log_probabilities_are_coloured_and_listed(server: str) -> None:
     screen, _ = seen(server, "--logprobs", "2", "--temperature", "0", "Once")
     whole = json.loads(create("Once", *TOY[2:], "--logprobs", "2", "--temperature", "0").stdout)

@@ -155,6 +155,7 @@ async def test_cancelling_the_reader_ends_the_work(server: str) -> None:
     assert not is_kept(server, received[0].value["id"])
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_work(server: str) -> None:
     command = ["completions", "create", "hang", "--model", "storyteller", "--stream", "--base-url", f"{server}/v1"]
     process = subprocess.Popen(

@@ -66,7 +66,7 @@ class Adapted:
         return self.model.evaluate([Row(0, tokens, 0, blocks, len(tokens), adapter)]).tobytes()
 
 
-@pytest.fixture(params=slow_but(["llama", "qwen3moe"], NAMES))
+@pytest.fixture(params=slow_but(["llama"], NAMES))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

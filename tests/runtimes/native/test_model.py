@@ -48,8 +48,6 @@ SCALES = {
 }  # fmt: skip
 """By type: scales with which random integers make weights of a usual size. Types with kernels, and three of
 those that are expanded."""
-FAST_TYPES = ["Q4_K"]
-"""Of another family than the fast tests of products have (tests/kernels/test_products.py)."""
 NAMES = [name for name in ARCHITECTURES if name not in OF_FOLDERS]
 FAST_NAMES = [
     "llama",
@@ -157,7 +155,8 @@ def usual_blocks(kind: str, rows: int, inputs: int, seed: int) -> Stored:
     return name, shape, blocks.tobytes()
 
 
-@pytest.mark.parametrize("kind", slow_but(FAST_TYPES, SCALES))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SCALES)
 def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path) -> None:
     """A model whose matrices are quantised computes what one with their float32 values does."""
     metadata, tensors = tiny("qwen2")
@@ -444,7 +443,7 @@ def deeper(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("name", "threads"), [("llama", 1), ("qwen2", 2), ("gemma3", 3), ("lfm2", 2), ("gemma4", 2)])
-@pytest.mark.parametrize("share", [0.95, 0.7])
+@pytest.mark.parametrize("share", slow_but([0.7], [0.95, 0.7]))
 def test_a_model_larger_than_the_memory_has_the_same_bits(
     name: str, threads: int, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,6 +196,7 @@ def _off() -> Iterator[None]:
         checker.result()
 
 
+@pytest.mark.slow
 def test_what_is_outside_is_found() -> None:
     """A record whose rows are said to be longer than their memory."""
     made, checker, code = kernels((ProductKind("F32", "float32"),))

@@ -118,6 +118,7 @@ def test_a_window_that_was_not_found_is_searched_again(tmp_path: Path) -> None:
     assert stored_window(tmp_path, "fp_1 2", Window) == Window()
 
 
+@pytest.mark.slow
 def test_a_second_start_uses_the_stored_window(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_second_start_uses_the_stored_window(
     assert load_model(tiny_folder, options).fingerprint == first
 
 
+@pytest.mark.slow
 def test_a_model_without_a_window_has_a_note_and_another_fingerprint(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +140,7 @@ def test_a_model_without_a_window_has_a_note_and_another_fingerprint(
     assert model.fingerprint != usual.fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "window",
     slow_but([Window(5, 64)], [Window(max_tokens=64), Window(min_tokens=5), Window(min_tokens=5, max_tokens=64)]),

@@ -29,9 +29,11 @@ from onward.runtimes.options import RuntimeOptions
 from onward.sampling.sampler import Sampler
 from onward.values import Precision
 from tests.engine.harness import TOKENIZER, make_job, serve
-from tests.examples import examples, slow_but
+from tests.examples import examples
 from tests.runtimes.openvino.conftest import KV_MEMORY
 from tests.runtimes.openvino.tiny_ir import Shape, write_folder
+
+pytestmark = pytest.mark.slow  # each step of test_model is compared with others of the same rows, too
 
 TABLE = 8
 """Blocks of a sequence in these tests."""
@@ -101,10 +103,7 @@ class Run:
 
 @pytest.fixture(
     scope="module",
-    params=slow_but(
-        [("int4", "fast")],
-        [("int8", "fast"), ("int8", "exact"), ("int4", "fast"), ("int4", "exact"), ("f16", "fast")],
-    ),
+    params=[("int8", "fast"), ("int8", "exact"), ("int4", "fast"), ("int4", "exact"), ("f16", "fast")],
     ids="-".join,
 )
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenVINOModel]:
@@ -281,14 +280,13 @@ def test_old_contents_of_a_block_are_never_used(model: OpenVINOModel) -> None:
         tensor.data[200:232] = 0
 
 
-@pytest.mark.parametrize("threads", slow_but([3], [1, 2, 3, 4]))
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
 def test_the_number_of_threads_does_not_change_a_bit(tiny_folder: Path, threads: int) -> None:
     prompt = list(range(70))
     many, few = (load_model(tiny_folder, RuntimeOptions(threads=each)) for each in (0, threads))
     assert plain(few, prompt, [1, 2, 3]).tobytes() == plain(many, prompt, [1, 2, 3]).tobytes()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 @pytest.mark.parametrize("precision", ["fast", "exact"])
 def test_a_model_is_invariant_on_any_number_of_threads(tiny_folder: Path, precision: Precision, threads: int) -> None:
