@@ -148,7 +148,10 @@ def main() -> int:
     steps = {f"{rows} rows": decoding(model, rows, options.context) for rows in options.rows}
     for tokens in options.prefill:
         steps[f"a prompt of {tokens}"] = [Row(0, [TOKEN] * tokens, 0, range(model.shape.blocks_for(tokens)), 1)]
-    figures = {name: measured(model, recorder, rows, options.runs) for name, rows in steps.items()}
+    try:
+        figures = {name: measured(model, recorder, rows, options.runs) for name, rows in steps.items()}
+    finally:
+        model.close()
     for name, found in figures.items():
         total = sum(each["seconds"] for each in found.values())
         print(f"{name}: {total * 1e3:.2f} ms")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from onward.kernels.activations import ActivationName
 from onward.kernels.attention_shape import AttentionShape
-from onward.kernels.code import ALLOWED_SYMBOLS, compile_object, undefined_symbols
-from onward.kernels.interpreter import Kernels
+from onward.kernels.code import ALLOWED_SYMBOLS, compile_object, load, undefined_symbols
+from onward.kernels.interpreter import NUM_OPERATIONS, Kernels
+from onward.kernels.machine import Machine
+from onward.kernels.parts import Part
 from onward.kernels.products import ProductKind
 from onward.kernels.recipe import Recipe
+from onward.kernels.records import RECORD_WORDS
 from onward.kernels.targets import FORMS, host
+from tests.runtimes.native.test_model_bounds import NoWeights
 
 TYPES = ("Q4_K", "Q6_K", "Q8_0")
 
@@ -39,6 +44,19 @@ def test_models_share_the_modules_of_what_they_both_need() -> None:
     )
     for kernels in (one, other):
         assert len({recipe.facts for recipe in kernels.recipes(host().isa)}) == len(kernels.recipes(host().isa))
+
+
+def test_a_record_that_is_none_is_passed_over() -> None:
+    """A thread that comes late may read what was a record once."""
+    kernels = Kernels((ProductKind("F32", "float32"),), ("F32",), (AttentionShape(4, 2, 16, 16),))
+    records = np.zeros((5, RECORD_WORDS), np.int64)
+    records[:4, 0] = NUM_OPERATIONS - 1, NUM_OPERATIONS, 1 << 50, -1
+    machine = Machine(
+        load(*kernels.recipes(host().isa)), [Part(None, records)], NoWeights(), kernels, rows=1, positions=64,
+        threads=1, scratch_bytes=4096,
+    )  # fmt: skip
+    machine.step(1, [Part(None, records)])
+    machine.close()
 
 
 def _only_in(one: Kernels, other: Kernels) -> tuple[list[Recipe], list[Recipe]]:

@@ -290,7 +290,11 @@ def _emit_walk(module: Module, finish: Any, wake: Any) -> Any:
         counters = CONTEXT.load(f, context, "counters")
         counter = f.at(counters, index.value * COUNTER_BYTES)
         OWN.store(f, own, "counter", counter)
-        f.call_address(f.load_pointer(operations, code * 8), [record, context, thread, own])
+        # a thread that comes late may read a record that is none any more: it finds that the step is over, below
+        with f.when((code > END) & (code < NUM_OPERATIONS)):
+            function = f.load_pointer(operations, code * 8)
+            with f.when(function.is_null().eq(0)):
+                f.call_address(function, [record, context, thread, own])
         with f.when(OWN.load(f, own, "is_last").ne(0)):
             f.call(wake, [context, CONTEXT.load(f, context, "completion")])
         f.store(OWN.load(f, own, "total"), totals, (index.value - first.value) * 8, 8)
