@@ -34,20 +34,12 @@ def fma(a: Any, b: Any, c: Any) -> Any:
 
 def int8_blocks(x: Floats) -> tuple[NDArray[np.int64], Floats]:
     """Steps [rows, groups, 32] and scales [rows, groups]."""
-    return _blocks(x, 127)
-
-
-def int16_blocks(x: Floats) -> tuple[NDArray[np.int64], Floats]:
-    return _blocks(x, 16383)
-
-
-def _blocks(x: Floats, steps: int) -> tuple[NDArray[np.int64], Floats]:
     blocks = x.reshape(len(x), -1, GROUP)
     largest = np.abs(blocks).max(axis=2)
     with np.errstate(divide="ignore"):
-        inverse = np.where(largest > single(1e-30), single(steps) / largest, single(0))
+        inverse = np.where(largest > single(1e-30), single(127) / largest, single(0))
     scaled = np.rint(blocks * inverse[..., None])
-    return np.clip(scaled, -steps, steps).astype(np.int64), largest * single(1 / steps)
+    return np.clip(scaled, -127, 127).astype(np.int64), largest * single(1 / 127)
 
 
 # weights
@@ -193,9 +185,9 @@ PARTS: dict[str, Callable[[NDArray[np.uint8]], Parts]] = {
 }  # fmt: skip
 
 
-def integer_product(parts: Parts, x: Floats, steps: int) -> Floats:
-    """[rows of x, rows of weights] with activations of this many steps."""
-    values, scales = _blocks(x, steps)
+def integer_product(parts: Parts, x: Floats) -> Floats:
+    """[rows of x, rows of weights] with activations in int8."""
+    values, scales = int8_blocks(x)
     weights = parts.integers - parts.offset
     if parts.scales is not None:
         weights = weights * parts.scales

@@ -24,7 +24,7 @@ TYPES = ("Q4_K", "Q6_K", "Q8_0")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["int8", "int16", "float32"])
+@pytest.mark.parametrize("name", ["int8", "float32"])
 def test_no_module_has_symbols_of_a_library(form: str, name: ActivationName) -> None:
     shape = AttentionShape(12, 2, 128, 128, is_wide=name == "float32", has_window=True)
     kernels = Kernels(tuple(ProductKind(kind, name) for kind in TYPES), ("Q4_K", "F32"), (shape,))

@@ -28,7 +28,6 @@ def write_all(module: Module, isa: Isa) -> None:
         sums, words, octets = vec(I32, n), vec(I16, 2 * n), vec(I8, 4 * n)
         elementwise(module, f"maddubs{n}", [octets, octets], words, isa.maddubs)
         elementwise(module, f"maddwd{n}", [words, words], sums, isa.maddwd)
-        elementwise(module, f"dpwssd{n}", [sums, words, words], sums, isa.dpwssd)
         elementwise(module, f"dpbusd{n}", [sums, octets, octets], sums, isa.dpbusd)
         elementwise(
             module,
@@ -68,7 +67,6 @@ def test_every_form_computes_the_integers_of_its_definition(form: str) -> None:
         assert np.array_equal(found, sums_of(products, 2)), n
         words = sums_of(a.astype(np.int32) * b, 2)
         assert np.array_equal(apply(code, f"maddwd{n}", np.empty(256, np.int32), a, b), words), n
-        assert np.array_equal(apply(code, f"dpwssd{n}", np.empty(256, np.int32), start, a, b), start + words), n
         found = apply(code, f"dpbusd{n}", np.empty(256, np.int32), start, weights, x)
         assert np.array_equal(found, start + sums_of(products, 4)), n
         found = apply(code, f"signed{n}", np.empty(256, np.int32), start, signed, x)

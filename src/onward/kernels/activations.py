@@ -1,4 +1,4 @@
-"""Rows of float32 as products read them: in blocks of 32, as int8 or int16 with a scale of each block, or as they are.
+"""Rows of float32 as products read them: in blocks of 32, as int8 with a scale of each block, or as they are.
 
 A block's scale is its own, so that one large value spoils no more than its 32 neighbours. Values are rounded to the
 nearest step, ties to even; a NaN becomes the largest step, because what a conversion makes of it differs between
@@ -14,15 +14,13 @@ from typing import Any, Literal
 from onward.kernels.values import F32, I8, I16, I32, Value, vec
 from onward.kernels.weight_types import F32X16, GROUP
 
-ActivationName = Literal["int8", "int16", "float32"]
+ActivationName = Literal["int8", "float32"]
 TINY = 1e-30
 """A block whose largest value is no larger is zero: the inverse of its scale would overflow."""
-INT16_STEPS = 16_383
-"""Steps on each side of zero. A product of 32 with Q6_K's weights, at most 4,096 with their scale, just fits int32."""
+STEPS = 127
+"""On each side of zero."""
 INT8_SCALE, INT8_SCALED_SUM, INT8_PAIR, INT8_SUM = 32, 36, 40, 44
 """Offsets in a block of int8, after its 32 values: float32 scale, scale times sum, two int16 sums of 16, int32 sum."""
-INT16_SCALE, INT16_SCALED_SUM, INT16_PAIR = 64, 68, 72
-"""Offsets in a block of int16, after its 32 values: float32 scale, scale times sum, two int32 sums of 16."""
 _HALF_PANEL = 16
 
 
@@ -39,46 +37,29 @@ class Activations:
         return -(-inputs // GROUP) * self.block_bytes
 
 
-def _steps(f: Any, values: tuple[Value, Value], count: int) -> tuple[Value, list[Value]]:
+def _steps(f: Any, values: tuple[Value, Value]) -> tuple[Value, list[Value]]:
     """Return the scale, float32, and the steps, int32, of 32 values."""
     largest = f.hmax(f.max(f.fabs(values[0]), f.fabs(values[1])))
-    inverse = f.select(largest > TINY, f.f32(float(count)) / largest, f.f32(0.0))
+    inverse = f.select(largest > TINY, f.f32(float(STEPS)) / largest, f.f32(0.0))
     found = []
     for value in values:
         step = f.rint(value * inverse)
-        step = f.min(step, float(count))  # a NaN becomes `count`
-        found.append(f.max(step, -float(count)).to_i32())
-    return largest * (1.0 / count), found
-
-
-def _sum(f: Any, x: Value) -> Value:
-    return f.hsum(x)  # type: ignore[no-any-return]
+        step = f.min(step, float(STEPS))  # a NaN becomes the largest
+        found.append(f.max(step, -float(STEPS)).to_i32())
+    return largest * (1.0 / STEPS), found
 
 
 def _write_int8(f: Any, values: tuple[Value, Value], target: Value) -> None:
-    scale, steps = _steps(f, values, 127)
+    scale, steps = _steps(f, values)
     sums = []
     for half, step in enumerate(steps):
         f.store(step.trunc(I8), target, half * _HALF_PANEL)
-        sums.append(_sum(f, step))
+        sums.append(f.hsum(step))
         f.store(sums[half].trunc(I16), target, INT8_PAIR + 2 * half)
     total = sums[0] + sums[1]
     f.store(scale, target, INT8_SCALE)
     f.store(scale * total.to_f32(), target, INT8_SCALED_SUM)
     f.store(total, target, INT8_SUM)
-
-
-def _write_int16(f: Any, values: tuple[Value, Value], target: Value) -> None:
-    """Within every four the order is 0 2 1 3: as the bytes of a word of weights become two pairs of int16."""
-    scale, steps = _steps(f, values, INT16_STEPS)
-    order = [four + index for four in range(0, 16, 4) for index in (0, 2, 1, 3)]
-    sums = []
-    for half, step in enumerate(steps):
-        f.store(step.trunc(I16).shuffle(order), target, half * 2 * _HALF_PANEL)
-        sums.append(_sum(f, step))
-        f.store(sums[half], target, INT16_PAIR + 4 * half)
-    f.store(scale, target, INT16_SCALE)
-    f.store(scale * (sums[0] + sums[1]).to_f32(), target, INT16_SCALED_SUM)
 
 
 def _write_float32(f: Any, values: tuple[Value, Value], target: Value) -> None:
@@ -90,7 +71,6 @@ ACTIVATIONS: dict[ActivationName, Activations] = {
     each.name: each
     for each in (
         Activations("int8", 48, _write_int8),
-        Activations("int16", 80, _write_int16),
         Activations("float32", 4 * GROUP, _write_float32),
     )
 }

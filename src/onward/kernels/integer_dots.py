@@ -1,4 +1,4 @@
-"""Products of integer weights with int8 and int16 activations: exact sums within a group of 32, then float32.
+"""Products of integer weights with int8 activations: exact sums within a group of 32, then float32.
 
 For a row of activations and one output, the definition in every form, of every type and any number of rows:
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from onward.kernels.activations import (
@@ -28,9 +29,6 @@ from onward.kernels.activations import (
     INT8_SCALE,
     INT8_SCALED_SUM,
     INT8_SUM,
-    INT16_PAIR,
-    INT16_SCALE,
-    INT16_SCALED_SUM,
     broadcast_float,
     broadcast_word,
 )
@@ -47,16 +45,15 @@ _SIGN_BITS = 0x80808080
 _SIGN_OFFSET = 128
 
 
-Words = Callable[[int, Any], Value]
+Words = Callable[[int, int], Value]
 
 
 @dataclass(frozen=True)
 class Block:
     """A block of weights on its way into the sums: packed in a panel, or unpacked in memory.
 
-    `words(step)(e, i)`: word i of group e of a step of `step_groups` groups, as the arithmetic takes it; of an unpacked
-    block, i may be a Value. `scale(index)`, `minimum(index)`: of the block, the latter as float32, or as int32 where
-    there is one per 16 weights.
+    `words(step)(e, i)`: word i of group e of a step of `step_groups` groups. `scale(index)`, `minimum(index)`: of the
+    block, the latter as float32, or as int32 where there is one per 16 weights.
     """
 
     factor: Value
@@ -65,17 +62,23 @@ class Block:
     words: Callable[[Value], Words]
     scale: Callable[[Value], Value]
     minimum: Callable[[Value], Value]
-    is_unpacked: bool = False
 
 
-class Arithmetic:
-    """What int8 and int16 share. `f`: the function that is being written."""
+def as_pairs(scale: Value) -> Value:
+    """Return int32 as two equal int16 in every lane."""
+    return (scale & 0xFFFF) | (scale << 16)
 
-    block_bytes: int
+
+class Int8:
+    """int8 activations. Unpacked weights are bytes, as in the file. `f`: the function that is being written.
+
+    Where a processor sums four products of bytes, scales are multiplied in as int32; elsewhere pairs are summed in
+    int16, as many as fit, and the multiplication with the scale widens them.
+    """
+
+    block_bytes = 48
     """Of 32 activations."""
-    scale_at: int
-    scaled_sum_at: int
-    group_bytes: int
+    group_bytes = WORDS * VECTOR
     """Of 32 unpacked weights of each row."""
 
     def __init__(self, f: Any, isa: Isa, kind: WeightType) -> None:
@@ -113,11 +116,8 @@ class Arithmetic:
         minima = f.stack(self._minimum_type, max(1, len(head.minima)))
         self._store_head(head, scales, minima)
 
-        def words(step: Value) -> Words:
-            return self._scaled(kind.words(reader, step), step, scales)
-
         return Block(
-            head.factor, head.min_factor, kind.step_groups, words,
+            head.factor, head.min_factor, kind.step_groups, partial(kind.words, reader),
             lambda index: f.load(scales, I32X16, index * VECTOR, VECTOR),
             lambda index: f.load(minima, self._minimum_type, index * VECTOR, VECTOR),
         )  # fmt: skip
@@ -133,10 +133,10 @@ class Arithmetic:
         if head.min_factor is not None:
             f.store(head.min_factor, target, factors + VECTOR, VECTOR)
         with f.loop(0, kind.groups // kind.step_groups) as step:
-            words = self._scaled(kind.words(reader, step), step, f.at(target, scales))
+            words = kind.words(reader, step)
             place = f.at(target, step * (kind.step_groups * self.group_bytes))
             for e in range(kind.step_groups):
-                for index in range(self._words_per_group()):
+                for index in range(WORDS):
                     f.store(words(e, index), place, e * self.group_bytes + index * VECTOR, VECTOR)
 
     def unpacked(self, target: Value) -> Block:
@@ -154,7 +154,6 @@ class Arithmetic:
             1, words,
             lambda index: f.load(f.at(target, scales), I32X16, index * VECTOR, VECTOR),
             lambda index: f.load(f.at(target, minima), self._minimum_type, index * VECTOR, VECTOR),
-            is_unpacked=True,
         )  # fmt: skip
 
     def add(self, block: Block, rows: Sequence[Value], results: Sequence[Variable]) -> None:
@@ -186,13 +185,13 @@ class Arithmetic:
             for e in parts:
                 group = step * count + e
                 for m, place in enumerate(places):
-                    scale = broadcast_float(f, place, e * self.block_bytes + self.scale_at)
+                    scale = broadcast_float(f, place, e * self.block_bytes + INT8_SCALE)
                     totals[m].set(f.fma(exact[e, m].to_f32(), scale, totals[m].value))
                     if kind.minimum_weights == 16:
                         least = self._minimum_term(block, group, place, e * self.block_bytes)
                         minima[m].set(f.fma(least.to_f32(), scale, minima[m].value))
                     elif minima:
-                        scaled = broadcast_float(f, place, e * self.block_bytes + self.scaled_sum_at)
+                        scaled = broadcast_float(f, place, e * self.block_bytes + INT8_SCALED_SUM)
                         minima[m].set(f.fma(block.minimum(group), scaled, minima[m].value))
 
     def _minimum_term(self, block: Block, group: Value, row: Value, at: int) -> Value:
@@ -202,47 +201,11 @@ class Arithmetic:
 
     def _half_sum(self, row: Value, at: int, half: int) -> Value:
         """Return the sum of 16 activations of a block, int32 in every lane."""
-        raise NotImplementedError
-
-    def _words_per_group(self) -> int:
-        return self.group_bytes // VECTOR
-
-    def _scale(self, scale: Value) -> Value:
-        raise NotImplementedError
-
-    def _scaled(self, words: Words, step: Value, scales: Value) -> Words:
-        raise NotImplementedError
-
-    def _dots(
-        self, block: Block, words: Words, step: Value, parts: list[int], rows: Sequence[Value]
-    ) -> dict[tuple[int, int], Value]:
-        """Return the exact sums, int32 x 16, by group of the step and row."""
-        raise NotImplementedError
-
-
-def as_pairs(scale: Value) -> Value:
-    """Return int32 as two equal int16 in every lane."""
-    return (scale & 0xFFFF) | (scale << 16)
-
-
-class Int8(Arithmetic):
-    """int8 activations. Unpacked weights are bytes, as in the file.
-
-    Where a processor sums four products of bytes, scales are multiplied in as int32; elsewhere pairs are summed in
-    int16, as many as fit, and the multiplication with the scale widens them.
-    """
-
-    block_bytes, scale_at, scaled_sum_at, group_bytes = 48, INT8_SCALE, INT8_SCALED_SUM, WORDS * VECTOR
-
-    def _scale(self, scale: Value) -> Value:
-        return scale if self.isa.has_dot else as_pairs(scale)
-
-    def _half_sum(self, row: Value, at: int, half: int) -> Value:
         f = self.f
         return f.splat(f.load(row, I16, at + INT8_PAIR + 2 * half).sext(I32), 16)  # type: ignore[no-any-return]
 
-    def _scaled(self, words: Words, step: Value, scales: Value) -> Words:
-        return words
+    def _scale(self, scale: Value) -> Value:
+        return scale if self.isa.has_dot else as_pairs(scale)
 
     @property
     def _is_biased(self) -> bool:
@@ -260,6 +223,7 @@ class Int8(Arithmetic):
     def _dots(
         self, block: Block, words: Words, step: Value, parts: list[int], rows: Sequence[Value]
     ) -> dict[tuple[int, int], Value]:
+        """Return the exact sums, int32 x 16, by group of the step and row."""
         sums = self._fours if self.isa.has_dot else self._pairs
         exact = sums(block, words, step, parts, rows)
         offset = _SIGN_OFFSET if self._is_biased else self.kind.offset
@@ -332,57 +296,3 @@ class Int8(Arithmetic):
         scales = ((low & 0xFFFF) | (high << 16)).as_(I16X32)
         sums = broadcast_word(f, row, at + INT8_PAIR).as_(I16X32)
         return self.isa.maddwd(f, scales, sums) * offset
-
-
-class Int16(Arithmetic):
-    """int16 activations. Unpacked weights are int16, times their integer scale, offset taken off."""
-
-    block_bytes, scale_at, scaled_sum_at, group_bytes = 80, INT16_SCALE, INT16_SCALED_SUM, 2 * WORDS * VECTOR
-
-    def _scale(self, scale: Value) -> Value:
-        return as_pairs(scale)
-
-    def _half_sum(self, row: Value, at: int, half: int) -> Value:
-        return broadcast_word(self.f, row, at + INT16_PAIR + 4 * half)
-
-    def _scaled(self, words: Words, step: Value, scales: Value) -> Words:
-        """Return a reader of two weights of each row: index 2 i + p is bytes p and p + 2 of word i."""
-        f, kind = self.f, self.kind
-
-        def pair(e: int, index: int) -> Value:
-            word, high = words(e, index // 2), index % 2
-            if kind.is_signed:
-                value = (word if high else word << 8).as_(I16X32).sar(8)
-            else:
-                value = ((word >> 8 if high else word) & 0x00FF00FF).as_(I16X32)
-            if kind.offset:
-                value = value - kind.offset
-            if kind.scale_weights:
-                half = index // WORDS if kind.scale_weights == 16 else 0
-                at = (step * kind.step_groups + e) * kind.scales_per_group + half
-                value = value * f.load(scales, I16X32, at * VECTOR, VECTOR)
-            return value.as_(I32X16)
-
-        return pair
-
-    def _dots(
-        self, block: Block, words: Words, step: Value, parts: list[int], rows: Sequence[Value]
-    ) -> dict[tuple[int, int], Value]:
-        f = self.f
-        sums = {(e, m): f.var(I32X16, 0) for e in parts for m in range(len(rows))}
-
-        def add(index: Value | int) -> None:
-            for e in parts:
-                weights = words(e, index).as_(I16X32)
-                for m, row in enumerate(rows):
-                    x = broadcast_word(f, row, index * 4 + e * self.block_bytes).as_(I16X32)
-                    sums[e, m].value = self.isa.dpwssd(f, sums[e, m].value, weights, x)
-
-        if block.is_unpacked:
-            with f.loop(0, 2 * WORDS, 2) as first:
-                for index in (first, first + 1):
-                    add(index)
-        else:
-            for number in range(2 * WORDS):
-                add(number)
-        return {key: total.value for key, total in sums.items()}

@@ -40,10 +40,6 @@ class Isa:
         """Return the sums of pairs of products i16[2n] * i16[2n], as i32[n]."""
         return pair_sums(a.sext(I32) * b.sext(I32))
 
-    def dpwssd(self, f: Function, total: Value, a: Value, b: Value) -> Value:
-        """Return `total` i32[n] plus the sums of pairs of products i16[2n] * i16[2n]."""
-        return total + self.maddwd(f, a, b)
-
     def dpbusd(self, f: Function, total: Value, u: Value, s: Value) -> Value:
         """Return `total` i32[n] plus the sums of fours of products u8[4n] * i8[4n]; i8 * i8 with `signed_dot`."""
         products = (u.sext(I32) if self.signed_dot else u.zext(I32)) * s.sext(I32)
@@ -105,20 +101,14 @@ class AvxVnni(Avx2):
 
     has_dot = True
 
-    def dpwssd(self, f: Function, total: Value, a: Value, b: Value) -> Value:
-        return self._dot(f, "vpdpwssd", total, a, b, 2)
-
     def dpbusd(self, f: Function, total: Value, u: Value, s: Value) -> Value:
-        return self._dot(f, "vpdpbusd", total, u, s, 4)
-
-    def _dot(self, f: Function, name: str, total: Value, a: Value, b: Value, terms: int) -> Value:
         count = self.width // 4
-        t, name = vec(I32, count), f"llvm.x86.avx512.{name}.{self.width * 8}"
+        t, name = vec(I32, count), f"llvm.x86.avx512.vpdpbusd.{self.width * 8}"
 
-        def one(total: Value, a: Value, b: Value) -> Value:
-            return f.call(name, [total, a.as_(t), b.as_(t)], t)
+        def one(total: Value, u: Value, s: Value) -> Value:
+            return f.call(name, [total, u.as_(t), s.as_(t)], t)
 
-        return in_parts(one, (count, count * terms, count * terms), total, a, b)
+        return in_parts(one, (count, self.width, self.width), total, u, s)
 
 
 class Avx512Vnni(AvxVnni):

@@ -35,7 +35,7 @@ from onward.kernels.records import (
 from onward.kernels.values import F32, I32, I64, PTR, Value, vec
 from onward.kernels.weight_types import F32X16, GROUP, WEIGHT_TYPES, FloatType, RowReader, WeightType
 
-FORMS: tuple[ActivationName, ...] = ("int8", "int16", "float32")
+FORMS: tuple[ActivationName, ...] = ("int8", "float32")
 """By number in records."""
 MAX_FLOAT16 = 65504.0
 _ROW_VECTOR = 4 * LANES

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from onward.kernels.activations import ACTIVATIONS, ActivationName
 from onward.kernels.float_dots import Float32
 from onward.kernels.function import Function, Module, Variable
-from onward.kernels.integer_dots import Int8, Int16
+from onward.kernels.integer_dots import Int8
 from onward.kernels.isa import Isa
 from onward.kernels.records import PRODUCT
 from onward.kernels.values import I64, PTR, Value
@@ -45,13 +45,11 @@ class Tile:
 def tile_of(isa: Isa, name: ActivationName) -> Tile:
     """Return the tile for a processor's registers."""
     integers, floats = {16: (2, 2), 32: (4, 6), 64: (8, 12)}[isa.width]
-    if name == "float32":
-        return Tile(floats, 96, 4)
-    return Tile(integers, 32, 1) if name == "int8" else Tile(integers, 96, 4)
+    return Tile(integers, 32, 1) if name == "int8" else Tile(floats, 96, 4)
 
 
 class Dots(Protocol):
-    """One way to multiply: integer_dots.Int8 and Int16, float_dots.Float32. Blocks are what `add` takes."""
+    """One way to multiply: integer_dots.Int8, float_dots.Float32. Blocks are what `add` takes."""
 
     def packed(self, block: Value, ahead: int) -> Any: ...
     def unpack(self, block: Value, target: Value) -> None: ...
@@ -62,8 +60,8 @@ class Dots(Protocol):
 def few_rows(isa: Isa, kind: ProductKind) -> int:
     """Return up to how many rows weights are not unpacked into memory. No bit depends on it.
 
-    With 32 registers, unpacking once for four rows is faster (SmolLM2, four rows: Q4_1 1.3 times with int8, 1.9 with
-    int16, 1.5 with float32), except for blocks of 256 weights with int8, whose scales need registers too (0.86 times).
+    With 32 registers, unpacking once for four rows is faster (SmolLM2, four rows: Q4_1 1.3 times with int8, 1.5 with
+    float32), except for blocks of 256 weights with int8, whose scales need registers too (0.86 times).
     """
     if kind.activations == "float32" and "fma" in isa.soft:
         return 0  # each fma is spelt out: one copy of a type's is enough to compile
@@ -98,7 +96,7 @@ class ProductKind:
     def arithmetic(self, f: Any, isa: Isa) -> Dots:
         if isinstance(self.type, FloatType) or self.activations == "float32":
             return Float32(f, isa, self.type)
-        return {"int8": Int8, "int16": Int16}[self.activations](f, isa, self.type)
+        return Int8(f, isa, self.type)
 
     def scratch_bytes(self, isa: Isa) -> int:
         """Return the scratch memory that a thread needs."""
@@ -110,7 +108,7 @@ class ProductKind:
         """Of a block, in the scratch memory."""
         if isinstance(self.type, FloatType) or self.activations == "float32":
             return Float32.unpacked_bytes(self.type)
-        return {"int8": Int8, "int16": Int16}[self.activations].unpacked_bytes(self.type)
+        return Int8.unpacked_bytes(self.type)
 
 
 def emit_product(module: Module, isa: Isa, kind: ProductKind) -> Any:

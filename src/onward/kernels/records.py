@@ -60,7 +60,7 @@ NORM = Layout(
     target_stride=I64, form=I64, is_centred=I64, is_added=I64,
     epsilon=F32, scale=F32, total_scale=F32,
 )  # fmt: skip
-"""target = source / root mean square * weight + bias, as a form of activations (0: int8, 1: int16, 2: float32). With
+"""target = source / root mean square * weight + bias, as a form of activations (0: int8, 1: float32). With
 `is_centred` the mean is subtracted first. With `is_added`, the norm times a scale is added to target, float32, and the
 sum is multiplied by another one."""
 NORM_HEADS = Layout(

@@ -90,7 +90,7 @@ def test_a_tape_knows_the_longest_row_that_needs_scratch_memory() -> None:
 
 
 SHAPES = AttentionShape(4, 2, 16, 16), AttentionShape(2, 1, 32, 32)
-KINDS = (ProductKind("Q4_0", "int8"), ProductKind("Q6_K", "int16"), ProductKind("F16", "float32"))
+KINDS = (ProductKind("Q4_0", "int8"), ProductKind("Q6_K", "int8"), ProductKind("F16", "float32"))
 CHECKERS: list[Checker] = []
 
 
