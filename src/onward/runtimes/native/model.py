@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,19 +137,24 @@ class NativeModel:
         machine.step(len(wanted), tape.rest)
 
     def _fill(self, machine: Machine, rows: Sequence[Row]) -> tuple[int, NDArray[np.int64]]:
-        """Write the step's rows; return how many there are, and those whose logits are wanted."""
+        """Write the step's rows; return how many there are, and those whose logits are wanted. With lists, because most
+        steps have a few rows: a call of numpy takes as long as all of these."""
         lengths = [len(row.tokens) for row in rows]
-        count = sum(lengths)
         begins = self._fill_tables(rows, lengths)
-        machine.tokens[:count] = [token for row in rows for token in row.tokens]
-        starts = np.repeat(np.array([row.start for row in rows], np.int64), lengths)
-        ends = np.cumsum(lengths)
-        machine.positions[:count] = starts + np.arange(count) - np.repeat(ends - lengths, lengths)
-        machine.tables[:count] = np.repeat(address(self._tables) + 4 * np.array(begins, np.int64), lengths)
-        wanted = [
-            index for row, end in zip(rows, ends.tolist(), strict=True) for index in range(end - row.outputs, end)
+        tokens = [token for row in rows for token in row.tokens]
+        positions = [
+            each for row, length in zip(rows, lengths, strict=True) for each in range(row.start, row.start + length)
         ]
-        self._require_bounds(machine, count)
+        first = address(self._tables)
+        tables: list[int] = []
+        for begin, length in zip(begins, lengths, strict=True):
+            tables += [first + 4 * begin] * length
+        wanted = [
+            each for row, end in zip(rows, accumulate(lengths), strict=True) for each in range(end - row.outputs, end)
+        ]
+        self._require_bounds(tokens, positions)
+        count = len(tokens)
+        machine.tokens[:count], machine.positions[:count], machine.tables[:count] = tokens, positions, tables
         return count, np.array(wanted, np.int64)
 
     def _fill_tables(self, rows: Sequence[Row], lengths: list[int]) -> list[int]:
@@ -175,12 +181,11 @@ class NativeModel:
             raise RuntimeError(f"A block table names blocks that are not within the cache of {self.blocks}.")
         return begins
 
-    def _require_bounds(self, machine: Machine, count: int) -> None:
-        tokens, positions = machine.tokens[:count], machine.positions[:count]
-        if tokens.min() < 0 or tokens.max() >= self.vocab_size:
+    def _require_bounds(self, tokens: Sequence[int], positions: Sequence[int]) -> None:
+        if min(tokens) < 0 or max(tokens) >= self.vocab_size:
             raise RuntimeError(f"A token is not within the vocabulary of {self.vocab_size}.")
-        last = int(positions.max())
-        if positions.min() < 0 or last >= self.context_length:
+        last = max(positions)
+        if min(positions) < 0 or last >= self.context_length:
             raise RuntimeError(f"A position is not within the context of {self.context_length} tokens.")
         self._positions.fill(last + 1)
 
