@@ -185,7 +185,7 @@ def test_a_pair_is_json_events_or_what_curl_writes() -> None:
         ({"a": "[1]"}, "neither a JSON object nor lines of them"),
         ({"a": "\x00\xff"}, "neither a JSON object nor lines of them"),
         ({"a": '{"x": 1}'}, "a cannot be verified"),
-        ({"a": '{"error": {"message": "m"}}'}, "a is an error instead of an answer"),
+        ({"a": '{"error": {"message": "m"}}'}, "a contains an error instead of an answer"),
         ({"a": json.dumps(REQUEST)}, "There are 1 files with a request and 0 with an answer"),
         ({"a": json.dumps(ANSWER)}, "There are 0 files with a request and 1 with an answer"),
         ({"a": json.dumps({"custom_id": "1", "body": {}})}, "name the file with its answers"),
