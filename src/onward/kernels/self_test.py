@@ -1,14 +1,14 @@
 """A product, a softmax and other functions of fixed numbers, whose bits are known: every machine must compute them.
 
 Fingerprints of models do not name the processor, because kernels give the same bits on all. This is checked, in
-milliseconds, where kernels are loaded: a processor or a compiler that is at fault must not answer for others.
+milliseconds, where kernels are first loaded: a processor or a compiler that is at fault must not answer for others.
 """
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from typing import Any
 
@@ -24,7 +24,7 @@ from onward.kernels.panels import emit_interleave
 from onward.kernels.products import OUT_BYTES, ProductKind, emit_product
 from onward.kernels.recipe import Recipe
 from onward.kernels.records import PRODUCT
-from onward.kernels.targets import host
+from onward.kernels.targets import Target, host
 from onward.kernels.values import I64, PTR, Value
 from onward.kernels.weight_types import F32X16, PANEL_ROWS
 
@@ -61,11 +61,15 @@ class SelfTest:
 
 
 def run_self_test() -> SelfTest:
-    """Compute the fixed numbers on this machine. The code is compiled once per machine, and then found in the cache.
-    Raises executable_memory.NoExecutableMemory."""
-    isa = host().isa
-    code = load(Recipe(partial(module_text, isa), ("self-test", isa.name), (kernels,)))
-    return SelfTest("kernels", digest_of(code), EXPECTED)
+    """Compute the fixed numbers on this machine, once per process. The code is compiled once per machine, and then
+    found in the cache. Raises executable_memory.NoExecutableMemory."""
+    return SelfTest("kernels", _digest_of_target(host()), EXPECTED)
+
+
+@cache
+def _digest_of_target(target: Target) -> str:
+    recipe = Recipe(partial(module_text, target.isa), ("self-test", target.isa.name), (kernels,))
+    return digest_of(load(recipe, target=target))
 
 
 def module_text(isa: Isa) -> str:

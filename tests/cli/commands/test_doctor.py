@@ -115,6 +115,7 @@ def test_the_kernels_are_tested(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_memory_that_cannot_be_executed_is_a_finding(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_posix_problem", "_windows_problem"):
         monkeypatch.setattr(executable_memory, name, lambda: "Permission denied")
+    self_test._digest_of_target.cache_clear()
     found = finding("Kernels")
     assert found["state"] == "bad" and "cannot be made executable" in str(found["advice"])
 
