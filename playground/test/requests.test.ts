@@ -15,6 +15,7 @@ describe("bodies", () => {
   it("send suffix and prediction where there is one, empty ones too", () => {
     expect(plainBody({ ...draft, suffix: "", prediction: "x" })).toMatchObject({ suffix: "", prediction: { type: "content", content: "x" } });
   });
+  it("have no seed where none is sent", () => expect(plainBody({ ...draft, seed: null })).not.toHaveProperty("seed"));
   it("generate nothing to score a text", () => expect(scoreBody("m", "x")).toMatchObject({ max_tokens: 0, echo: true }));
 });
 
@@ -26,6 +27,7 @@ describe("permalinks", () => {
     expect(hash).toMatch(/^#p=[\w-]+$/);
     expect(hash.length).toBeLessThan(300);
     expect(await fromHash(hash)).toEqual(shared);
+    expect(await fromHash(await toHash({ ...shared, seed: null }))).toEqual({ ...shared, seed: null });
   });
 
   it("are none where the address holds none", async () => expect(await fromHash("#other")).toBe(null));

@@ -12,6 +12,7 @@ pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install
 
 from playwright.sync_api import expect
 
+from tests.engines.upstreams.standin import stand_in
 from tests.playground.pages import Playground, open_context
 from tests.processes import served
 
@@ -92,6 +93,26 @@ def test_the_same_seed_returns_the_same_text_and_another_another(playground: Pla
 def test_a_seed_of_ones_own_is_used(playground: Playground) -> None:
     playground.set("seed", "7").generate()
     assert playground.meter("seed") == "7"
+
+
+def test_an_engine_without_seeds_gets_no_seed_that_the_page_drew(browser: Browser) -> None:
+    """Nor does it report log-probabilities of the raw distribution where a temperature acts."""
+    with (
+        stand_in("sglang") as engine,
+        served("--model", f"there=sglang+{engine.url}", "--tokenizer", "there=toy", model=None) as url,
+    ):
+        context = open_context(browser)
+        playground = Playground(context.new_page(), url).open()
+        playground.write("x").set("temperature", "0.5").set("max_tokens", "3").generate().shows("xbcd")
+        expect(playground.page.locator(".meter")).not_to_contain_text("seed")
+        expect(playground.button("Same again")).to_be_disabled()
+        playground.page.keyboard.press("Escape")
+        playground.set("temperature", "0").generate()
+        assert playground.meter("seed").isdecimal(), "it makes no difference where the most likely token is taken"
+        playground.set("temperature", "0.5").set("seed", "7").generate()
+        expect(playground.page.get_by_role("alert")).to_contain_text("does not have `seed`")
+        context.close()
+    assert not playground.problems
 
 
 def test_only_changed_settings_are_sent(playground: Playground) -> None:

@@ -1,5 +1,6 @@
 /** A completion as an address: prompt, settings and what came out, compressed into the part behind the `#`. */
 import { asFrame, type Frame } from "./context";
+import { storedSeed } from "./request";
 import type { Settings } from "./settings";
 import type { Until } from "./until";
 
@@ -7,7 +8,7 @@ export interface Shared {
   model: string;
   prompt: string;
   settings: Settings;
-  seed: number;
+  seed: number | null;
   suffix?: string;
   prediction?: string;
   until?: Until;
@@ -40,7 +41,7 @@ export async function fromHash(hash: string): Promise<Shared | null> {
   }
   const { v: _, frame: around, ...shared } = found;
   const frame = asFrame(around);
-  return { ...shared, ...(frame ? { frame } : {}), model: found.model, prompt: found.prompt, settings: object(found.settings), seed: Number(found.seed) || 0 };
+  return { ...shared, ...(frame ? { frame } : {}), model: found.model, prompt: found.prompt, settings: object(found.settings), seed: storedSeed(found.seed) };
 }
 
 function object(value: unknown): Settings {

@@ -11,7 +11,10 @@ export interface Draft {
   /** What is sent around it, where that is not just the document. */
   frame?: Frame;
   settings: Settings;
-  seed: number;
+  /** Null where none is sent. */
+  seed: number | null;
+  /** The page drew the seed for itself: it does without where the engine behind the model uses none. */
+  isSeedDrawn?: boolean;
   suffix?: string;
   prediction?: string;
   /** Where the page ends the text itself; the server is not asked. */
@@ -27,7 +30,7 @@ export function plainBody({ model, prompt, frame, settings, seed, suffix, predic
     model,
     prompt: framed(frame, prompt),
     ...settings,
-    seed,
+    ...(seed === null ? {} : { seed }),
     ...(suffix === undefined ? {} : { suffix: suffix.slice(0, frame?.follow) }),
     ...(prediction === undefined ? {} : { prediction: { type: "content", content: prediction } }),
   };
@@ -55,6 +58,11 @@ export function scoreBody(model: string, prompt: string): RequestBody {
     stream: true,
     stream_options: { include_usage: true },
   };
+}
+
+/** Returns the seed that something stored holds. */
+export function storedSeed(value: unknown): number | null {
+  return value === null ? null : Number(value) || 0;
 }
 
 export function randomSeed(): number {

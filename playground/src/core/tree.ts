@@ -12,7 +12,7 @@ export type Origin = "written" | "generated";
 export interface Run {
   model: string;
   settings: Readonly<Record<string, unknown>>;
-  seed: number;
+  seed: number | null;
   fingerprint: string;
   finish: string;
   suffix?: string;

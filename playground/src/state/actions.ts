@@ -2,7 +2,7 @@
 import { batch, computed, effect, signal } from "@preact/signals";
 import { savedMs, type Meter } from "../core/meter";
 import { childrenOf, textAt, type TreeNode } from "../core/tree";
-import { randomSeed, type Draft } from "../core/request";
+import { randomSeed, storedSeed, type Draft } from "../core/request";
 import { knownSettings, type Settings } from "../core/settings";
 import type { Token } from "../core/tokens";
 import { asFrame, NO_FRAME } from "../core/context";
@@ -65,8 +65,9 @@ export function stop(): void {
   abort.abort();
 }
 
-export function nextSeed(): number {
-  return typeof settings.value.seed === "number" ? settings.value.seed : randomSeed();
+export function nextSeed(): Pick<Draft, "seed" | "isSeedDrawn"> {
+  const { seed } = settings.value;
+  return typeof seed === "number" ? { seed } : { seed: randomSeed(), isSeedDrawn: true };
 }
 
 /** Continues the document. `extra` settings hold this time only. */
@@ -88,7 +89,7 @@ async function attempt(act: () => Promise<void>): Promise<void> {
 
 /** Returns a draft that continues a prompt with the present settings and notes; `reserved` tokens are taken by a suffix. */
 export async function drafted(prompt: string, reserved = 0): Promise<Draft> {
-  return { model: model.value, prompt, ...(await frameFor(prompt, reserved)), settings: withoutSeed(), seed: nextSeed(), ...(until.value ? { until: until.value } : {}) };
+  return { model: model.value, prompt, ...(await frameFor(prompt, reserved)), settings: withoutSeed(), ...nextSeed(), ...(until.value ? { until: until.value } : {}) };
 }
 
 /** Goes back to where the last completion began, and generates again: with its seed, or another. */
@@ -102,7 +103,7 @@ export async function again(isSame: boolean): Promise<void> {
   await attempt(async () => {
     const { prompt, suffix } = last.draft;
     const draft = suffix === undefined ? await drafted(prompt) : await draftedBetween(prompt, suffix);
-    await restart({ ...draft, seed: randomSeed() });
+    await restart({ ...draft, seed: randomSeed(), isSeedDrawn: true });
   });
 }
 
@@ -135,7 +136,7 @@ function draftOf(node: TreeNode): Draft {
     model: name,
     prompt: textAt(tree.value, node.parent),
     settings: knownSettings(values, parameters),
-    seed: Number(seed) || 0,
+    seed: storedSeed(seed),
     ...(frame ? { frame } : {}),
     ...(suffix === undefined ? {} : { suffix }),
     ...(end ? { until: end } : {}),
@@ -303,11 +304,13 @@ function finish(draft: Draft, base: number, last: Progress | null): void {
   end();
   document.documentElement.dataset.completions = String(numRuns); // what drives the page can wait for this
   if (!last || last.choices.length === 0) return;
+  const { isSeedDrawn: _, ...asked } = draft;
+  const sent = { ...asked, seed: last.seed };
   batch(() => {
     const kept = draft.suffix === undefined ? last.choices.filter((choice) => choice?.text) : [];
-    const ids = kept.map((choice) => addGenerated(base, nodeOf(choice, draft, last.fingerprint)));
+    const ids = kept.map((choice) => addGenerated(base, nodeOf(choice, sent, last.fingerprint)));
     if (ids[0] !== undefined) current.value = ids[0];
-    done.value = { draft, fingerprint: last.fingerprint, texts: last.choices.map((choice) => choice.text) };
+    done.value = { draft: sent, fingerprint: last.fingerprint, texts: last.choices.map((choice) => choice.text) };
     if (last.choices.length > 1) panel.value = "candidates";
   });
   const saved = savedMs(last.meter);

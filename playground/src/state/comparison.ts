@@ -1,6 +1,7 @@
 /** Two completions of one prompt, side by side. */
 import { signal } from "@preact/signals";
 import type { Meter } from "../core/meter";
+import type { Draft } from "../core/request";
 import type { Settings } from "../core/settings";
 import { key, model, served } from "./access";
 import { nextSeed } from "./actions";
@@ -18,7 +19,8 @@ export interface Side {
 }
 
 export const sides = signal<[Side, Side] | null>(null);
-export const comparisonSeed = signal(0);
+/** Null where the engine of a side uses none. */
+export const comparisonSeed = signal<number | null>(null);
 export const isComparing = signal(false);
 
 let abort = new AbortController();
@@ -46,19 +48,21 @@ export async function compare(): Promise<void> {
   abort = new AbortController();
   isComparing.value = true;
   problem.value = null;
-  comparisonSeed.value = nextSeed();
+  const seed = nextSeed();
+  comparisonSeed.value = seed.seed;
   announce("Comparing.");
-  const results = await Promise.allSettled(([0, 1] as const).map((index) => runSide(index, now[index], text.value)));
+  const results = await Promise.allSettled(([0, 1] as const).map((index) => runSide(index, now[index], text.value, seed)));
   for (const result of results) if (result.status === "rejected") showError(result.reason);
   isComparing.value = false;
   announce("Both are done.");
 }
 
-async function runSide(index: 0 | 1, side: Side, prompt: string): Promise<void> {
+async function runSide(index: 0 | 1, side: Side, prompt: string, seed: Pick<Draft, "seed" | "isSeedDrawn">): Promise<void> {
   changeSide(index, { choice: null, meter: null });
-  const draft = { model: served(side.model), prompt, ...(await frameFor(prompt)), settings: side.settings, seed: comparisonSeed.value };
-  await run(draft, { key: key.value, signal: abort.signal }, ({ choices, meter }) => {
+  const draft = { model: served(side.model), prompt, ...(await frameFor(prompt)), settings: side.settings, ...seed };
+  await run(draft, { key: key.value, signal: abort.signal }, ({ choices, meter, seed: sent }) => {
     const [first] = choices;
+    if (sent === null) comparisonSeed.value = null;
     if (first) changeSide(index, { choice: { ...first }, meter });
   });
 }

@@ -1,6 +1,6 @@
 /** One streamed completion: its chunks become choices with tokens. */
-import type { Chunk, Usage } from "../api/types";
-import { fetchJson, streamCompletion, type StreamOptions } from "../api/client";
+import type { Chunk, RequestBody, Usage } from "../api/types";
+import { ApiError, fetchJson, streamCompletion, type StreamOptions } from "../api/client";
 import { Stopwatch, type Meter } from "../core/meter";
 import { streamBody, type Draft } from "../core/request";
 import { TokenAligner, type Token } from "../core/tokens";
@@ -16,6 +16,8 @@ export interface LiveChoice {
 export interface Progress {
   choices: readonly LiveChoice[];
   fingerprint: string;
+  /** The one that was sent. */
+  seed: number | null;
   meter: Meter;
 }
 
@@ -31,18 +33,19 @@ export async function run(draft: Draft, options: StreamOptions, onProgress: (pro
   const aligners: TokenAligner[] = [];
   const ended = new Set<number>();
   const { n: numChoices = 1 } = draft.settings as { n?: number };
+  const body = bodyOf(draft);
   const stopwatch = new Stopwatch(() => performance.now());
   let usage: Usage | null = null;
   let fingerprint = "";
   let timer: ReturnType<typeof setTimeout> | undefined;
-  const progress = (): Progress => ({ choices, fingerprint, meter: stopwatch.meter(usage) });
+  const progress = (): Progress => ({ choices, fingerprint, seed: "seed" in body ? draft.seed : null, meter: stopwatch.meter(usage) });
   const flush = () => {
     clearTimeout(timer);
     timer = undefined;
     onProgress(progress());
   };
   try {
-    for await (const chunk of chunksOf(draft, options)) {
+    for await (const chunk of accepted(body, draft, options)) {
       fingerprint = chunk.system_fingerprint ?? fingerprint;
       usage = chunk.usage ?? usage;
       for (const part of chunk.choices) {
@@ -75,12 +78,30 @@ function endAt(choice: LiveChoice, { until = "" }: Draft): boolean {
 }
 
 /** Candidates cannot be streamed: a request with more of them than choices gets its answer at once. */
-function chunksOf(draft: Draft, options: StreamOptions): AsyncGenerator<Chunk> {
+function bodyOf(draft: Draft): RequestBody {
   const body = streamBody(draft, { isStrict });
   const { best_of: bestOf, n = 1 } = draft.settings as { best_of?: number; n?: number };
-  if ((bestOf ?? 0) <= n) return streamCompletion(body, options);
+  if ((bestOf ?? 0) <= n) return body;
   const { stream: _, stream_options: __, ...whole } = body;
-  return atOnce(whole, options);
+  return whole;
+}
+
+/**
+ * Sends a body. What the page adds for itself is removed from it where the server refuses it by name: not every engine
+ * behind a server has it.
+ */
+async function* accepted(body: RequestBody, { isSeedDrawn }: Draft, options: StreamOptions): AsyncGenerator<Chunk> {
+  const added = isSeedDrawn ? ["logprobs", "seed"] : ["logprobs"];
+  for (;;) {
+    try {
+      yield* body.stream ? streamCompletion(body, options) : atOnce(body, options);
+      return;
+    } catch (error) {
+      const name = error instanceof ApiError && error.status === 400 ? (error.param ?? "") : "";
+      if (!added.includes(name) || !(name in body)) throw error;
+      delete body[name];
+    }
+  }
 }
 
 async function* atOnce(body: Record<string, unknown>, { key, signal }: StreamOptions): AsyncGenerator<Chunk> {

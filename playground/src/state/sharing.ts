@@ -67,7 +67,7 @@ export async function reproduce(): Promise<void> {
   }
   const { digest: expected, fingerprint, ...draft } = found;
   const last = await restart({ ...draft, settings: knownSettings(found.settings, parameters) });
-  if (!last || !expected || wasStopped()) return;
+  if (!last || !expected || draft.seed === null || wasStopped()) return;
   if (digest(last.choices.map((choice) => choice.text)) === expected) notify("The same bytes as when this was shared.");
   else if (last.fingerprint !== fingerprint) {
     notify(`The text differs: this server's fingerprint is ${last.fingerprint}, that of the link ${fingerprint}.`);

@@ -70,5 +70,5 @@ function Candidates({ onChosen }: { onChosen?: () => void }) {
 function facts({ run, tokens = [] }: TreeNode): string {
   const known = tokens.filter((token) => token.logprob !== null);
   const mean = known.reduce((sum, token) => sum + (token.logprob ?? 0), 0) / known.length;
-  return [run && `seed ${run.seed}`, known.length > 0 && `mean log probability ${mean.toFixed(2)}`].filter(Boolean).join(" · ");
+  return [run && run.seed !== null && `seed ${run.seed}`, known.length > 0 && `mean log probability ${mean.toFixed(2)}`].filter(Boolean).join(" · ");
 }

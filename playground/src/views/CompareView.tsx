@@ -32,7 +32,7 @@ export function CompareView() {
             Compare
           </button>
         )}
-        {both[0].choice && <span class="hint">seed {comparisonSeed.value}</span>}
+        {both[0].choice && comparisonSeed.value !== null && <span class="hint">seed {comparisonSeed.value}</span>}
         {!isComparing.value && both.every((side) => side.choice) && (
           <span class="hint" role="status">
             {verdict(difference, one.length, other.length)}

@@ -14,7 +14,7 @@ export function MeterLine() {
     ["first token", now.firstTokenMs === null ? null : `${now.firstTokenMs.toFixed(0)} ms`],
     ["speed", now.tokensPerSecond === null ? null : `${now.tokensPerSecond.toFixed(0)} tokens/s`],
     ["context left", left === null ? null : count(left)],
-    ["seed", done.value ? String(done.value.draft.seed) : null],
+    ["seed", done.value?.draft.seed?.toString() ?? null],
   ];
   return (
     <dl class="meter" aria-label="Meter" aria-busy={isRunning.value}>

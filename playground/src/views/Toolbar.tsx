@@ -116,9 +116,9 @@ function More() {
       <button type="button" class="cramped" disabled={blocked.value} onClick={() => theEditor().redo()}>
         Redo
       </button>
-      <button type="button" disabled={blocked.value || !done.value} onClick={() => void again(true)}>
+      <button type="button" disabled={blocked.value || typeof done.value?.draft.seed !== "number"} onClick={() => void again(true)}>
         Same again
-        <small>The last generation, with its seed</small>
+        <small>{done.value?.draft.seed === null ? "The engine of this model uses no seeds" : "The last generation, with its seed"}</small>
       </button>
       <button type="button" disabled={blocked.value || !tokenizer.value?.infill} onClick={() => void fillIn()}>
         Fill in <kbd>Alt ⏎</kbd>
@@ -163,5 +163,5 @@ function More() {
 async function share(): Promise<void> {
   const link = await permalink();
   history.replaceState(null, "", link);
-  notify((await copyText(link)) ? "The link was copied. It holds prompt, settings and seed." : "The link is in the address bar.");
+  notify((await copyText(link)) ? "The link was copied. It holds the prompt and all settings." : "The link is in the address bar.");
 }

@@ -119,5 +119,5 @@ function excerpt(text: string): string {
 }
 
 function title(node: TreeNode): string {
-  return node.run ? `${node.run.model}, seed ${node.run.seed}, ended by ${node.run.finish || "you"}` : "written";
+  return node.run ? `${node.run.model}${node.run.seed === null ? "" : `, seed ${node.run.seed}`}, ended by ${node.run.finish || "you"}` : "written";
 }

@@ -38,7 +38,7 @@ function Messages() {
       {shared.value && (
         <div class="notice">
           <p>
-            A shared prompt for <b>{shared.value.model}</b>, with its settings and seed {shared.value.seed}.
+            A shared prompt for <b>{shared.value.model}</b>, with its settings{shared.value.seed === null ? "" : ` and seed ${shared.value.seed}`}.
           </p>
           <button type="button" class="primary" disabled={!canRun.value} onClick={() => void reproduce()}>
             Reproduce
