@@ -121,17 +121,29 @@ def test_when_the_keeper_is_killed_the_program_ends(run: Callable[..., ProgramPr
     wait_for(lambda: has_ended(process.pid))
 
 
-def test_kill_9_of_the_server_ends_the_program(tmp_path: Path) -> None:
-    code = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom onward.engines.programs.process import ProgramProcess\n"
-        "process = ProgramProcess(['sh', '-c', 'echo up; sleep 600'], dict(os.environ), print, Path(sys.argv[1]))\n"
-        "print(process.pid, flush=True)\ntime.sleep(600)\n"
-    )
+SERVER = """
+import os, sys, time
+from pathlib import Path
+from onward.engines.programs.process import ProgramProcess
+
+process = ProgramProcess(["sh", "-c", "echo up; sleep 600"], dict(os.environ), print, Path(sys.argv[1]))
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("kills_children", [False, True])
+def test_kill_9_of_the_server_ends_the_program(tmp_path: Path, kills_children: bool) -> None:
+    """Also where its children are killed before, as Ray kills those of a replica that it ends."""
     folder = tmp_path / "folder"
     folder.mkdir()
-    with subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen([sys.executable, "-c", SERVER, str(folder)], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        group = next(int(line) for line in server.stdout if line.strip().isdigit())
+        lines = [server.stdout.readline().strip(), server.stdout.readline().strip()]  # the program is up
+        group = next(int(line) for line in lines if line.isdigit())
+        server.send_signal(signal.SIGSTOP)  # it does not notice
+        if kills_children:
+            os.kill(group, signal.SIGKILL)
         server.kill()
     wait_for(lambda: has_ended(group))
     assert not folder.exists()

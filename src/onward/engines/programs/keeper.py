@@ -1,10 +1,12 @@
 """The parent of an engine's program: ends it, and all processes that it started, when Onward is gone.
 
 Run by its path, with a folder to remove at the end ("" for none) and the program's command: it imports nothing of
-Onward. Its standard input is a pipe
-that Onward holds open and that even `kill -9` closes. It leads a process group of its own, which the program inherits.
-Its exit code is that of the program, 128 and the number for a signal, 126 or 127 where the program could not be
-started.
+Onward. Its standard input is a pipe that Onward holds open and that even `kill -9` closes. It leads a process group of
+its own, which the program inherits. Its exit code is that of the program, 128 and the number for a signal, 126 or 127
+where the program could not be started.
+
+It is two processes, since Ray kills the children of a process that it ends, but not theirs: the first only waits for
+the second, which is the program's parent.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ def main(folder: str, command: list[str]) -> int:
     for number in numbers:
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the program would inherit
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    if second := os.fork():
+        return _shell_code(os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]))
     try:
         program = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     except OSError as error:
@@ -38,6 +42,11 @@ def main(folder: str, command: list[str]) -> int:
     status = program.wait()
     if folder and select.select([0], [], [], 0)[0]:  # Onward is gone: that may be why the program has ended
         shutil.rmtree(folder, ignore_errors=True)
+    return _shell_code(status)
+
+
+def _shell_code(status: int) -> int:
+    """Return an exit code as shells have it, of one that is negative for a signal."""
     return status if status >= 0 else 128 - status
 
 
