@@ -1,9 +1,5 @@
 """Real SGLang, on this machine's processor, as the engine: the parity table, and what it computes and survives when
-Onward starts it.
-
-ONWARD_TEST_SGLANG names a Python that has it (0.5.23, beside a PyTorch for processors). Its kernels for processors are
-in no package index: what it imports of them are names here that nothing calls. All else is its own, on PyTorch.
-"""
+Onward starts it."""
 
 from __future__ import annotations
 
@@ -26,22 +22,13 @@ from tests.engines.programs.test_process import has_ended
 from tests.engines.upstreams.harness import complete
 from tests.engines.upstreams.parity import check_outcomes, outcomes
 from tests.processes import free_port
+from tests.real_models.sglang.install import ENVIRONMENT, FLAGS, installed
 from tests.real_models.vllm.folders import write_byte_folder
+from tests.real_models.vllm.install import NotAvailable
 from tests.real_models.vllm.server import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.companion]
 
-FLAGS = ("--device=cpu", "--attention-backend=torch_native", "--dtype=float32", "--max-total-tokens=20000")
-KERNELS = """
-def __getattr__(name):
-    if name.startswith("__"):
-        raise AttributeError(name)
-
-    def missing(*arguments, **more):
-        raise NotImplementedError(name)
-
-    return missing
-"""
 RESERVED = "7 tokens of its context cannot be used"
 CACHES = "its cache shares single tokens with prompts of rows before, and does not say how much it has written"
 DEVIATIONS = {
@@ -61,17 +48,15 @@ DEVIATIONS = {
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    stated = os.environ.get("ONWARD_TEST_SGLANG")
-    if stated is None:
-        pytest.skip("ONWARD_TEST_SGLANG names no Python that has SGLang")
-    kernels = tmp_path_factory.mktemp("kernels")
-    (kernels / "sgl_kernel").mkdir()
-    (kernels / "sgl_kernel" / "__init__.py").write_text(KERNELS)
+def python() -> Iterator[Path]:
+    try:
+        found = installed()
+    except NotAvailable as reason:
+        pytest.skip(f"SGLANG COULD NOT BE INSTALLED: {reason}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SGLANG_USE_CPU_ENGINE", "1")
-        patch.setenv("PYTHONPATH", str(kernels))
-        yield Path(stated)
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +117,8 @@ SAME_TEXT: dict[str, dict[str, Any]] = {
     "regex": {"regex": "([a-m]{4} ){5}[0-9]{3}"},
     "json": {"json_schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
     "min tokens": {"min_tokens": 20},
+    "min tokens, then an end": {"min_tokens": 5, "logit_bias": {"256": 100}},
+    "min tokens, ends ignored": {"min_tokens": 5, "logit_bias": {"256": 100}, "ignore_eos": True},
 }
 
 

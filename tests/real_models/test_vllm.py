@@ -39,7 +39,7 @@ from tests.parity.servers import Server
 from tests.real_models.fetch import fetch
 from tests.real_models.vllm import masks
 from tests.real_models.vllm.folders import write_byte_folder, write_folder_of
-from tests.real_models.vllm.install import ENVIRONMENT, FLAGS, NoVLLM, installed
+from tests.real_models.vllm.install import ENVIRONMENT, FLAGS, NotAvailable, installed
 from tests.real_models.vllm.server import vllm_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.companion]
@@ -57,7 +57,7 @@ FIVE_CLIENTS = ("openai (Python)", "openai command line 2", "openai (Node) 6", "
 def program() -> Path:
     try:
         return installed()
-    except NoVLLM as reason:
+    except NotAvailable as reason:
         pytest.skip(f"vLLM COULD NOT BE INSTALLED: {reason}")
 
 
@@ -159,6 +159,11 @@ SAME_TEXT: dict[str, dict[str, Any]] = {
     "json": {"json_schema": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 9}}}},
     "end": {"prompt": "<|im_start|>user\nSay hi<|im_end|>\n<|im_start|>assistant\n", "max_tokens": 60},
     "min tokens": {"prompt": "<|im_start|>user\nSay hi<|im_end|>\n<|im_start|>assistant\n", "min_tokens": 20},
+    "min tokens, ends ignored": {
+        "prompt": "<|im_start|>user\nSay hi<|im_end|>\n<|im_start|>assistant\n",
+        "min_tokens": 20,
+        "ignore_eos": True,
+    },
 }
 
 

@@ -103,12 +103,13 @@ class _Orders:
         target = serve.RunTarget(target=build_sleeping(**arguments), name=APPLICATION, route_prefix=None)
         serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
 
-    def serve(self, **table: Any) -> None:
-        """Serve one model, as a table of cluster.toml says, as `onward cluster up` does."""
+    def serve(self, *, seconds: float = 120.0, **table: Any) -> None:
+        """Serve one model, as a table of cluster.toml says, as `onward cluster up` does. Waits until it runs, for so
+        long."""
         from onward.engines.cluster.config import parse_config
         from onward.engines.cluster.control import deploy
 
-        deploy(parse_config({"model": [table]}, "the test"), lambda words: None, 120.0)
+        deploy(parse_config({"model": [table]}, "the test"), lambda words: None, seconds)
 
     def remove(self) -> None:
         """Remove all models, as `onward cluster down` does."""
@@ -148,7 +149,7 @@ class _Orders:
 
     def kill_replica(self, seed: int) -> int:
         """Kill the process of a replica; returns how many there were."""
-        found = sorted(self._replicas())
+        found = self.replicas()
         if found:
             os.kill(random.Random(seed).choice(found), signal.SIGKILL)
         return len(found)
@@ -165,14 +166,14 @@ class _Orders:
         """Kill the head's control store."""
         self._cluster.head_node.kill_gcs_server()
 
-    def _replicas(self) -> list[int]:
-        """The processes of replicas, which are children of the nodes' raylets."""
+    def replicas(self) -> list[int]:
+        """Return the processes of replicas, which are children of the nodes' raylets."""
         parents = {
             process.process.pid
             for node in self._cluster.list_all_nodes()
             for process in node.all_processes.get("raylet", [])
         }
-        return [pid for pid, words in _children_of(parents).items() if words.startswith(b"ray::ServeReplica")]
+        return sorted(pid for pid, words in _children_of(parents).items() if words.startswith(b"ray::ServeReplica"))
 
     def end(self) -> None:
         """Stop every process."""

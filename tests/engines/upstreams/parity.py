@@ -96,11 +96,13 @@ def outcomes(url: str, kind: str = "llama") -> Iterator[tuple[Row, str, str]]:
 
 
 def check_outcomes(found: list[tuple[Row, str, str]], deviations: Container[str], share: float) -> None:
-    """Assert that only rows of `deviations` failed, and that such a share passed; the others are refused by name."""
+    """Assert that only rows of `deviations` failed, and that such a share passed; the others are refused by name.
+    Prints how many of each."""
+    counts = Counter(what for _, what, _ in found)
+    print(_shown(counts), *(f"{row.id}: {why}" for row, what, why in found if what == "failed"), sep="\n")
     failed = {row.id: why for row, what, why in found if what == "failed" and row.id not in deviations}
     assert not failed, failed
-    passed = sum(what == "passed" for _, what, _ in found)
-    assert passed >= share * len(found), f"{passed} of {len(found)} rows pass"
+    assert counts["passed"] >= share * len(found), _shown(counts)
 
 
 def main() -> int:

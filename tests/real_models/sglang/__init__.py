@@ -1,0 +1,1 @@
+"""Real SGLang on a processor: how it is installed."""
