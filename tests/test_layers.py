@@ -167,7 +167,6 @@ LATE_LIBRARIES = {
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 SMALL_MODULE = 60
 SMALL_ON_PURPOSE = {
-    "engines/programs/keeper.py",  # run by its path, in a process that imports nothing of Onward
     "kernels/executable_memory.py",  # what differs by system has a module of its own
 }
 """Small modules with one importer that stay."""
