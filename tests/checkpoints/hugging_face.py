@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import gemma4
+from tests.checkpoints import gemma4, qwen35
 from tests.checkpoints.reference import PAIRS
 from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, INNER, tiny
 
@@ -101,6 +101,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "gemma3": {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
     **gemma4.CONFIGS,
+    **qwen35.CONFIGS,
     "phi3": {"model_type": "phi3", "sliding_window": 24},
     "starcoder2": {"model_type": "starcoder2", "rope_theta": 1e5, "norm_epsilon": 1e-5},
     "granite": {
@@ -179,6 +180,7 @@ _NAMES = {
     "gemma2": _SANDWICHED,
     "gemma3": _SANDWICHED,
     "gemma4": {**_SANDWICHED, **gemma4.NAMES},
+    "qwen35": {**_LLAMA, **qwen35.NAMES},
     "olmo2": _SANDWICHED,
     "exaone4": _SANDWICHED,
     "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
@@ -243,6 +245,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "gpt-oss": gates_between,
         "internlm2": queries_with_keys,
         "gemma4": gemma4.as_stored,
+        "qwen35": qwen35.as_stored,
     }
     usual = joining.get(kind, one_by_one)(tensors)
     stored = {hugging_face_name(key, kind): _habits(key, array, kind, metadata) for key, array in usual.items()}
@@ -388,6 +391,8 @@ def hugging_face_rows(
     name: str, array: NDArray[np.float32], kind: str, metadata: dict[str, Any]
 ) -> NDArray[np.float32]:
     """The rows of a tensor, or of an adapter's second matrix, in the order there."""
+    if kind == "qwen35" and name.startswith("blk.") and metadata.get("is_adapter"):
+        return qwen35.of_folder(name, array, metadata["qwen35.ssm.time_step_rank"])
     if kind == "gptneox" and "attn_qkv" in name:
         size = HIDDEN // HEADS
         return array.reshape(3, HEADS, size, -1).swapaxes(0, 1).reshape(array.shape)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.checkpoints.gemma4 import Gemma4
+from tests.checkpoints.qwen35 import delta_net
 
 Array = Any
 """float64, of any shape."""
@@ -73,12 +74,13 @@ class Reference:
         if self.kind in ("olmo2", "exaone4"):
             hidden = hidden + self.norm(self.attention(layer, hidden), prefix + "post_attention_norm")
             return hidden + self.norm(self.feed_forward(prefix, hidden), prefix + "post_ffw_norm")
-        mixed = self.convolution if prefix + "shortconv.conv.weight" in self.tensors else self.attention
+        mixed = self.delta_rule if prefix + "ssm_a" in self.tensors else self.attention
+        mixed = self.convolution if prefix + "shortconv.conv.weight" in self.tensors else mixed
         attended = mixed(layer, self.norm(hidden, prefix + "attn_norm"))
         if self.kind in ("gemma2", "gemma3", "glm4"):
             attended = self.norm(attended, prefix + "post_attention_norm")
         hidden = hidden + attended * self.stated.get("residual_scale", 1.0)
-        between = "post_attention_norm" if self.kind in ("gpt-oss", "seed_oss") else "ffn_norm"
+        between = "post_attention_norm" if self.kind in ("gpt-oss", "seed_oss", "qwen35") else "ffn_norm"
         moved = self.feed_forward(prefix, self.norm(hidden, prefix + between))
         if self.kind in ("gemma2", "gemma3", "glm4"):
             moved = self.norm(moved, prefix + "post_ffw_norm")
@@ -151,9 +153,17 @@ class Reference:
         windows = np.lib.stride_tricks.sliding_window_view(padded, taps.shape[1], axis=0)
         return self.linear(after * np.einsum("tdj,dj->td", windows, taps), prefix + "out_proj")
 
+    def delta_rule(self, layer: int, hidden: Array) -> Array:
+        return delta_net(self.stated, self.tensors, f"blk.{layer}.", hidden, self.epsilon)
+
     def attention(self, layer: int, hidden: Array) -> Array:
         prefix, count = f"blk.{layer}.", len(hidden)
+        gate = 1.0
         query, key, value = self.projected(prefix, hidden)
+        if self.kind == "qwen35":  # each head's query, then its gate
+            both = query.reshape(count, self.heads, 2, self.size)
+            query, gate = self.norm(both[:, :, 0], prefix + "attn_q_norm"), 1 / (1 + np.exp(-both[:, :, 1]))
+            key = self.norm(key, prefix + "attn_k_norm")
         is_local = self.is_local(layer)
         if self.is_rotated(layer):
             query, key = self.turned(query, is_local), self.turned(key, is_local)
@@ -174,7 +184,7 @@ class Reference:
             if prefix + "attn_sinks.weight" in self.tensors:
                 total = total + np.exp(self.tensors[prefix + "attn_sinks.weight"][head] - largest)
             result[:, head] = weights / total @ value[:, shared]
-        return self.linear(result.reshape(count, -1), prefix + "attn_output")
+        return self.linear((gate * result).reshape(count, -1), prefix + "attn_output")
 
     def projected(self, prefix: str, hidden: Array) -> list[Array]:
         """Queries, keys and values, each [tokens, heads, size]."""

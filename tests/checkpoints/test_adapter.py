@@ -34,7 +34,7 @@ RANK = 4
 def is_linear(name: str, weights: NDArray[Any]) -> bool:
     """Whether a tensor is the matrix of a linear layer."""
     is_matrix = name.startswith("blk.") and name.endswith(".weight") and weights.ndim == 2
-    return is_matrix and "shortconv.conv." not in name
+    return is_matrix and "shortconv.conv." not in name and ".ssm_conv1d." not in name
 
 
 def changes(tensors: Arrays, kind: str) -> dict[str, tuple[Any, Any]]:
@@ -58,8 +58,13 @@ def write_peft(folder: Path, kind: str, pairs: dict[str, tuple[Any, Any]], metad
     stored = {}
     for name, (low, high) in pairs.items():
         module = "base_model.model." + hugging_face_name(name, kind).removesuffix(".weight")
+        if ".ssm_out." in name:
+            low = hugging_face_rows(name, low, kind, metadata | {"is_adapter": True})
         stored[f"{module}.lora_A.weight"] = low
-        stored[f"{module}.lora_B.weight"] = hugging_face_rows(name, high, kind, metadata)
+        is_whole = ".ssm_out." in name
+        stored[f"{module}.lora_B.weight"] = (
+            high if is_whole else hugging_face_rows(name, high, kind, metadata | {"is_adapter": True})
+        )
     (folder / "adapter_model.safetensors").write_bytes(safetensors_bytes(stored))
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": RANK, "lora_alpha": 6, **config}))
     return folder
@@ -71,7 +76,7 @@ def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
 
 TUNED = [
     "llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4", "lfm2",
-    "lfm2moe", "gemma4",
+    "lfm2moe", "gemma4", "qwen35",
 ]  # fmt: skip
 """Of mixtures, everything but the experts: their routers too."""
 

@@ -124,6 +124,11 @@ READ: dict[str, tuple[str, ...]] = {
         "use_expert_bias", "routed_scaling_factor", "norm_topk_prob", "output_router_logits", "layer_types",
         "tie_embedding",
     ),
+    "qwen3_5_text": (
+        *_RMS, "attention_bias", "head_dim", "layer_types", "linear_conv_kernel_dim", "linear_key_head_dim",
+        "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "full_attention_interval",
+        "attn_output_gate",
+    ),
     "lfm2": (
         *(key for key in _USUAL if key not in ("hidden_act", "attention_dropout")), "num_key_value_heads", "norm_eps",
         "conv_bias", "conv_L_cache", "block_multiple_of", "block_ffn_dim_multiplier", "block_auto_adjust_ff_dim",
@@ -155,6 +160,8 @@ OTHERS: dict[str, Any] = {
     "block_multiple_of": 64, "block_ffn_dim_multiplier": 9.0, "block_auto_adjust_ff_dim": False,
     "full_attn_idxs": [1], "num_dense_layers": 1, "use_expert_bias": False, "routed_scaling_factor": 2.0,
     "tie_embedding": False, "block_ff_dim": 4096,
+    "linear_conv_kernel_dim": 3, "linear_key_head_dim": 64, "linear_value_head_dim": 64, "linear_num_key_heads": 8,
+    "linear_num_value_heads": 16, "full_attention_interval": 2, "attn_output_gate": False,
     "hidden_size_per_layer_input": 64, "enable_moe_block": True,
     "top_k_experts": 3, "attention_k_eq_v": True, "num_kv_shared_layers": 1, "use_double_wide_mlp": True,
     "global_head_dim": 8, "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
@@ -233,6 +240,8 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = "silu"
         if kind == "gpt_neox":
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
+        if kind == "qwen3_5_text" and key == "layer_types":
+            other = ["full_attention", "linear_attention"]
         if kind in ("lfm2", "lfm2_moe"):  # whose inner size is a multiple of 256
             other = {"intermediate_size": 4096, "layer_types": ["conv", "full_attention"]}.get(key, other)
         if (kind, key) in _SWITCHED_OFF:
@@ -404,3 +413,17 @@ def test_tokens_without_a_row_are_refused_with_both_numbers(tmp_path: Path) -> N
     assert "the token '<|tool|>' with the id 30, but the model has 30 rows" in refusal(tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer).replace("<|tool|>", "<image_soft_token>"))
     assert shown(tmp_path)["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"layer_types": ["linear_attention"]}, "'layer_types', but has 2 layers"),
+        ({"layer_types": ["linear_attention", "sliding_attention"]}, "of the kind 'sliding_attention'"),
+        ({"linear_value_head_dim": "128"}, "as heads of values and their size"),
+        ({"attn_output_gate": False}, "attention without a gate"),
+    ],
+)
+def test_layers_that_qwen_3_5_does_not_have_are_refused(stated: dict[str, Any], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        metadata_of(config("qwen3_5_text", **stated), "config.json")

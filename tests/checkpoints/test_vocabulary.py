@@ -53,7 +53,8 @@ ADDS_START = {
     "llama-bpe": True, "llama3": True, "llama-v3": True, "falcon3": True, "falcon-h1": True, "pixtral": True,
     "midm-2.0": True, "lfm2": True, "tekken": True,
     **dict.fromkeys(
-        ("qwen2", "gpt-2", "smollm", "default", "dbrx", "smaug-bpe", "gpt-4o", "llama4", "olmo", "glm4", "seed-coder"),
+        ("qwen2", "gpt-2", "smollm", "default", "dbrx", "smaug-bpe", "gpt-4o", "llama4", "olmo", "glm4", "seed-coder",
+         "qwen35"),
         False,
     ),
 }  # fmt: skip

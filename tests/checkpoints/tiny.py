@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import gemma4
+from tests.checkpoints import gemma4, qwen35
 from tests.checkpoints.making import letters_tokenizer
 
 HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, INNER, CONTEXT = 64, 4, 2, 96, 32, 512
@@ -88,6 +88,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "final_logit_softcapping": 12.0,
     },
     **gemma4.VARIANTS,
+    **qwen35.VARIANTS,
     "phi3": {"attention.sliding_window": 24},
     "phi3, long": {"rope.dimension_count": 12, "rope.scaling.attn_factor": 1.19},
     "starcoder2": {"rope.freq_base": 100_000.0},
@@ -133,7 +134,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 """What each states besides the common sizes. A name may go on behind a comma."""
 LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
-    "lfm2": 5, "lfm2moe": 3,
+    "lfm2": 5, "lfm2moe": 3, "qwen35": 5,
 }  # fmt: skip
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
@@ -211,9 +212,11 @@ class _Tensors:
         if self.kind == "gemma4":
             return gemma4.block(self.name, self.stated, self, layer)
         mixer = self._attention() if self.heads_by_layer[layer] else self._convolution()
+        if self.kind == "qwen35" and qwen35.is_recurrent(self.stated, layer):
+            mixer = qwen35.mixer(self, self.stated, HIDDEN)
         found = {**mixer, **self._feed_forward(layer)}
         before = [] if self.kind in ("olmo2", "exaone4") else ["attn_norm", "ffn_norm"]
-        if self.kind in ("gpt-oss", "seed_oss"):
+        if self.kind in ("gpt-oss", "seed_oss", "qwen35"):
             before[1] = "post_attention_norm"
         if self.kind == "gpt-oss":
             found["attn_sinks.weight"] = 2 * self.bias(HEADS)
@@ -226,7 +229,7 @@ class _Tensors:
 
     def _attention(self) -> dict[str, Any]:
         parts = {
-            "attn_q": 2 * self.matrix(self.queries, HIDDEN),
+            "attn_q": 2 * self.matrix(self.queries * (2 if self.kind == "qwen35" else 1), HIDDEN),
             "attn_k": 2 * self.matrix(self.keys, HIDDEN),
             "attn_v": self.matrix(self.keys, HIDDEN),
         }
@@ -235,7 +238,7 @@ class _Tensors:
         found = {f"{part}.weight": weights for part, weights in parts.items()}
         if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", "seed_oss", *BIASED) or self.name in _BIASED_QUERIES:
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
-        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe"):
+        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe", "qwen35"):
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
         if self.name == "stablelm, head norms":
             for part, width in (("q", self.queries), ("k", self.keys)):

@@ -3,12 +3,15 @@ constants, which tests of `maths` prove."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tests.kernels.float_definitions import exp, sigmoid, softplus
 
 Floats = NDArray[np.float32]
 GROUP = 32
@@ -307,4 +310,53 @@ def convolved(rows: Floats, weights: Floats, dtype: Any) -> Floats:
             if (earlier := position - len(weights) + 1 + tap) >= 0:
                 sums[position] = fma(kept[earlier], weights[tap], sums[position])
     found: Floats = after * sums
+    return found
+
+
+# recurrent states
+
+
+def scanned(rows: Floats, weights: Floats, bias: Floats | None) -> Floats:
+    """Convolutions of all positions of a sequence: rows [positions, width], weights [length, width]."""
+    found = np.zeros_like(rows)
+    for position in range(len(rows)):
+        total = np.zeros(rows.shape[1], np.float32) if bias is None else bias
+        for tap in range(len(weights)):
+            if (earlier := position - len(weights) + 1 + tap) >= 0:
+                total = fma(rows[earlier], weights[tap], total)
+        found[position] = total * sigmoid(total)
+    return found
+
+
+def _normalised(x: Floats, scale: float) -> Floats:
+    """Rows [heads, size] divided by their lengths, times a scale."""
+    sums = np.zeros((len(x), 16), np.float32)
+    for begin in range(0, x.shape[1], 16):
+        sums = fma(x[:, begin : begin + 16], x[:, begin : begin + 16], sums)
+    while sums.shape[1] > 1:
+        half = sums.shape[1] // 2
+        sums = sums[:, :half] + sums[:, half:]
+    found: Floats = x * (single(1) / np.sqrt(sums + single(1e-6)) * single(scale))
+    return found
+
+
+def delta_rule(
+    queries: Floats, keys: Floats, values: Floats, alpha: Floats, beta: Floats, decay: Floats, bias: Floats
+) -> Floats:
+    """All positions of a sequence: queries and keys [positions, heads, key size], values [positions, heads, value
+    size], alpha and beta [positions, heads], decay and bias [heads]."""
+    size = queries.shape[2]
+    state = np.zeros((queries.shape[1], size, values.shape[2]), np.float32)
+    found = np.zeros_like(values)
+    for t in range(len(queries)):
+        q, k = _normalised(queries[t], 1 / math.sqrt(size)), _normalised(keys[t], 1.0)
+        state = state * exp(decay * softplus(alpha[t] + bias))[:, None, None]
+        recalled, total = np.zeros((2, *values[t].shape), np.float32)
+        for i in range(size):
+            recalled = fma(state[:, i], k[:, i, None], recalled)
+        change = (values[t] - recalled) * sigmoid(beta[t])[:, None]
+        for i in range(size):
+            state[:, i] = fma(k[:, i, None], change, state[:, i])
+            total = fma(state[:, i], q[:, i, None], total)
+        found[t] = total
     return found

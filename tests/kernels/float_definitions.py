@@ -75,3 +75,12 @@ def log(x: Singles) -> Singles:
 def sigmoid(x: Singles) -> Singles:
     """1 / (1 + e**-x)."""
     return np.float32(1) / (exp(-x) + np.float32(1))
+
+
+def softplus(x: Singles) -> Singles:
+    """ln(1 + e**x)."""
+    small = exp(-np.abs(x))
+    total = small + np.float32(1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = log(total) * (small / (total - np.float32(1)))
+    return np.maximum(x, np.float32(0)) + np.where(total == 1, small, scaled)

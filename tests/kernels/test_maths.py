@@ -20,7 +20,7 @@ from tests.kernels import float_definitions as definitions
 from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import apply, compiled, elementwise
 
-SINGLE = ("exp2", "exp", "erf", "log", "sigmoid", "tanh", "sin", "cos", "rsqrt")
+SINGLE = ("exp2", "exp", "erf", "log", "sigmoid", "softplus", "tanh", "sin", "cos", "rsqrt")
 DOUBLE = ("exp64", "log64")
 
 
@@ -51,6 +51,7 @@ SPREADS = {
     "exp": (-87, 88),
     "log": (-87, 88),
     "sigmoid": (-87, 88),
+    "softplus": (-87, 120),
     "tanh": (-12, 12),
     "erf": (-6, 6),
     "sin": (-8192, 8192),
@@ -64,6 +65,7 @@ EXACT: dict[str, Any] = {
     "exp": np.exp,
     "log": np.log,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "softplus": lambda x: np.log1p(np.exp(x)),
     "tanh": np.tanh,
     "erf": np.vectorize(math.erf),
     "sin": np.sin,
@@ -72,7 +74,15 @@ EXACT: dict[str, Any] = {
     "exp64": np.exp,
     "log64": np.log,
 }
-RELATIVE = {"exp2": 2e-7, "exp": 1.2e-7, "sigmoid": 3e-7, "tanh": 3e-7, "rsqrt": 1.2e-7, "exp64": 4.5e-16}
+RELATIVE = {
+    "exp2": 2e-7,
+    "exp": 1.2e-7,
+    "sigmoid": 3e-7,
+    "softplus": 3e-7,
+    "tanh": 3e-7,
+    "rsqrt": 1.2e-7,
+    "exp64": 4.5e-16,
+}
 
 
 def evaluated(code: Functions, name: str, x: NDArray[Any]) -> NDArray[Any]:
@@ -106,6 +116,7 @@ ENDS = {
     "exp": [(0, 1), (-88, 0), (-INF, 0), (89, INF), (INF, INF), (NAN, NAN)],
     "log": [(1, 0), (0, -INF), (INF, INF), (-1, NAN), (-INF, NAN), (NAN, NAN), (1e-40, float(np.log(1e-40)))],
     "sigmoid": [(0, 0.5), (100, 1), (-100, 0), (INF, 1), (-INF, 0), (NAN, NAN)],
+    "softplus": [(100, 100), (-100, 0), (INF, INF), (-INF, 0), (NAN, NAN)],
     "tanh": [(0, 0), (20, 1), (-20, -1), (INF, 1), (-INF, -1), (NAN, NAN)],
     "erf": [(20, 1), (-20, -1), (INF, 1), (-INF, -1), (NAN, NAN)],
     "sin": [(0, 0), (NAN, NAN)],
@@ -136,7 +147,7 @@ def test_every_form_computes_the_same_bits(form: str) -> None:
         assert evaluated(code, name, x).tobytes() == evaluated(host_code(), name, x).tobytes(), name
 
 
-@pytest.mark.parametrize("name", ["exp2", "exp", "log", "sigmoid"])
+@pytest.mark.parametrize("name", ["exp2", "exp", "log", "sigmoid", "softplus"])
 def test_plain_numpy_computes_the_same_bits(name: str) -> None:
     x = arguments(name)
     assert evaluated(host_code(), name, x).tobytes() == getattr(definitions, name)(x).tobytes()

@@ -28,7 +28,8 @@ NAMES = (
     "llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3", "starcoder2", "granite", "smollm3", "olmo2", "stablelm",
     "gpt2", "gptneox", "cohere2", "llama, experts", "olmoe", "qwen2moe", "granitemoe", "granitemoe, shared", "mellum",
     "gpt-oss", "gemma", "gemma2", "glm4", "exaone4, window", "seed_oss", "internlm2", "mistral3",
-    "lfm2", "lfm2moe", "gemma4", "gemma4, values from keys", "gemma4, experts",
+    "lfm2", "lfm2moe", "gemma4", "gemma4, values from keys", "gemma4, experts", "qwen35",
+    "qwen35, equal heads",
 )  # fmt: skip
 
 PRECISIONS: tuple[Precision, ...] = ("fast", "exact")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,3 +66,20 @@ def test_a_plan_fits_the_memory_and_one_sequence_fits_the_plan(
 
 def test_a_model_with_a_context_below_the_minimum_loads_if_it_fits() -> None:
     assert plan(64, 100 * BLOCK, 4 * BLOCK).context_length == 64
+
+
+def test_states_have_up_to_half_of_the_memory() -> None:
+    def of_states(wanted_blocks: int, max_sequences: int = 64) -> KVPlan:
+        wanted = wanted_blocks * BLOCK
+        return plan_kv_cache(
+            BLOCK, BLOCK_TOKENS, 512, PLENTY, wanted, max_sequences=max_sequences, state_bytes=10 * BLOCK
+        )
+
+    assert (of_states(200).states, of_states(200).blocks) == (10, 100)
+    assert (of_states(200, max_sequences=3).states, of_states(200, max_sequences=3).blocks) == (6, 140)
+    assert (of_states(40).states, of_states(40).blocks) == (2, 20)
+    with pytest.raises(MemoryTooSmall, match="this model needs 91 KiB for 256 tokens"):
+        of_states(20)
+    whole = plan_kv_cache(BLOCK, BLOCK_TOKENS, 512, PLENTY, None, state_bytes=10 * BLOCK)
+    assert (whole.states, whole.blocks) == (115, 1154), "half of what as many sequences and states as possible take"
+    assert plan(512, PLENTY, None).states == 0

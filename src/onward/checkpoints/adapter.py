@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from onward.checkpoints import qwen35
 from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, PAIRED_IN_GGUF, arranged, gguf_name
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.folder import read_object, with_kinds_apart
@@ -87,7 +88,7 @@ def read_changes(checkpoint: Checkpoint, path: Path) -> tuple[tuple[Path, ...], 
     paths, scale_of, pairs = _read(path, checkpoint.parameters)
     found = {}
     for name, pair in pairs.items():
-        if is_of_experts(name) or name.endswith("shortconv.conv.weight"):
+        if is_of_experts(name) or name.endswith(("shortconv.conv.weight", "ssm_conv1d.weight")):
             kind = "experts" if is_of_experts(name) else "convolutions"
             raise CheckpointError(f"{path} changes {kind} ({name!r}), which Onward does not compute.")
         base = checkpoint.tensors.get(name)
@@ -196,8 +197,9 @@ def _pairs(
         high = replace(both["b"], name=name)
         if is_peft:
             high = with_kinds_apart(parameters, high)
+        low, high = qwen35.with_heads_in_order(parameters, both["a"], high, is_grouped=is_peft)
         for part, tensor in arranged(parameters, {name: high}, has_pairs=has_pairs).items():
-            found[part] = _Pair(both["a"], tensor)
+            found[part] = _Pair(low, tensor)
     if not found:
         raise CheckpointError(f"{path} changes nothing.")
     return found

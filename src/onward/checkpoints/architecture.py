@@ -63,6 +63,41 @@ class Mixture:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaNet:
+    """Layers with a gated delta rule instead of attention, and a short convolution before it: they keep a state of each
+    sequence, of a fixed size."""
+
+    layers: frozenset[int]
+    num_key_heads: int
+    num_heads: int
+    key_size: int
+    value_size: int
+    length: int
+    """Positions that the convolution reads, its own included."""
+    is_tiled: bool
+    """Whether every `num_key_heads`-th head has the same keys, as in GGUF files, else those that follow each other."""
+
+    @property
+    def keys(self) -> int:
+        """Numbers of a row's queries, and of its keys."""
+        return self.num_key_heads * self.key_size
+
+    @property
+    def values(self) -> int:
+        return self.num_heads * self.value_size
+
+    @property
+    def width(self) -> int:
+        """Numbers that are convolved."""
+        return 2 * self.keys + self.values
+
+    @property
+    def state_bytes(self) -> int:
+        """Of a sequence, in float32: what the convolutions read, and the matrices of heads."""
+        return 4 * len(self.layers) * (self.width * self.length + self.num_heads * self.key_size * self.value_size)
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """A decoder: sizes, and where it departs from Llama. Which norms and biases there are, the tensors say."""
 
@@ -109,6 +144,10 @@ class Architecture:
     """Layers with a gated short convolution in place of attention (LFM2)."""
     convolution_length: int = 0
     """Positions that it reads, its own included."""
+    delta: DeltaNet | None = None
+    """None: sequences have no state."""
+    has_gated_attention: bool = False
+    """Whether what attention returns is multiplied by the sigmoid of a product of its own."""
     mixture: Mixture | None = None
     """None: no layer has experts."""
     local_heads: Heads | None = None

@@ -17,6 +17,7 @@ from onward.checkpoints.gemma4 import gemma4
 from onward.checkpoints.metadata_keys import WINDOW
 from onward.checkpoints.mixtures import SIGMOID, has_experts, mixture_of
 from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.qwen35 import qwen35
 from onward.checkpoints.requirements import checked, require_computable
 from onward.checkpoints.rope import rope_of, with_long_positions
 from onward.errors import CheckpointError
@@ -390,6 +391,7 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "gpt2": _gpt2,
     "gptneox": _gptneox,
     "cohere2": _cohere2,
+    "qwen35": lambda checkpoint: qwen35(checkpoint.parameters, _common(checkpoint)),
     "lfm2": _lfm2,
     "lfm2moe": _lfm2moe,
 }

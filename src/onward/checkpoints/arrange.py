@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.checkpoints import qwen35
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 
@@ -30,6 +31,9 @@ _LAYER = {
     "feed_forward.gate": "ffn_gate_inp",
     "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down",
     "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
+    "linear_attn.in_proj_qkv": "ssm_qkv", "linear_attn.in_proj_z": "ssm_gate", "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.in_proj_b": "ssm_beta", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
     "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
     "self_attn.k_layernorm": "attn_k_norm", "operator_norm": "attn_norm",
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "attn.c_attn": "attn_qkv",
@@ -44,6 +48,7 @@ _NORM_AFTER = "post_feedforward_layernorm"
 """A folder with such norms has `post_attention_layernorm` after attention, too."""
 _OTHERWISE: dict[str, dict[str, str]] = {
     "lfm2moe": {"feed_forward.expert_bias": "exp_probs_b.bias"},
+    "qwen35": {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"},
     "gemma4": {
         "layer_scalar": "layer_output_scale.weight",
         "router.scale": "ffn_gate_inp.scale",
@@ -87,7 +92,7 @@ SKIPPED = (
 OF_IMAGES = tuple(
     f"{prefix}{part}."
     for prefix in ("", "model.")
-    for part in ("vision_tower", "audio_tower", "multi_modal_projector", "embed_vision", "embed_audio")
+    for part in ("vision_tower", "audio_tower", "multi_modal_projector", "embed_vision", "embed_audio", "visual")
 )
 """Beginnings of the names of tensors that only read images and sounds."""
 
@@ -96,7 +101,7 @@ PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4"
 PAIRED_IN_FOLDERS = ("cohere2", "glm4")
 """The same for Hugging Face's files."""
 _USUAL_NORMS = {
-    **dict.fromkeys(("gpt-oss", "seed_oss"), (".post_attention_norm.", ".ffn_norm.")),
+    **dict.fromkeys(("gpt-oss", "seed_oss", "qwen35"), (".post_attention_norm.", ".ffn_norm.")),
     **dict.fromkeys(("lfm2", "lfm2moe"), ("token_embd_norm.", "output_norm.")),
 }
 """What a norm is called in GGUF files of an architecture, and in those of others: that before feed-forward layers, and
@@ -137,6 +142,8 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
     """
     if usual := _USUAL_NORMS.get(parameters.architecture):
         tensors = {_usual_norm(name, usual, tensors): tensor for name, tensor in tensors.items()}
+    if parameters.architecture == qwen35.NAME:
+        tensors = qwen35.apart(parameters, tensors)
     has_parts = parameters.architecture in _JOINED_GATES or any(_layer(name) == "attn_qkv" for name in tensors)
     if not has_pairs and not has_parts:
         return dict(tensors)

@@ -13,6 +13,7 @@ from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.metadata_keys import understood
 from onward.checkpoints.mixtures import joined_experts
 from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.qwen35 import prediction_note
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
 
@@ -55,5 +56,5 @@ def read_checkpoint(path: Path) -> Checkpoint:
         parameters,
         joined_experts(arranged(parameters, file.tensors, has_pairs=has_pairs), str(path)),
         num_tokens=len(tokens) if isinstance(tokens, Strings) and len(tokens) else None,
-        notes=notes,
+        notes=(*notes, *prediction_note(parameters)),
     )

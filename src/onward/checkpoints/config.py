@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from onward.checkpoints import gemma4
+from onward.checkpoints import gemma4, qwen35
 from onward.checkpoints.convolutions import convolution_metadata
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.parameters import MAX_LAYERS
@@ -23,7 +23,7 @@ _ARCHITECTURES = {
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2",
     "internlm2": "internlm2", "internlm3": "llama", "ministral3": "mistral3", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2", "lfm2": "lfm2",
-    "lfm2_moe": "lfm2moe",
+    "lfm2_moe": "lfm2moe", "qwen3_5_text": "qwen35",
 }  # fmt: skip
 """GGUF's name of each `model_type`."""
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -90,6 +90,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 131_072, "hidden_activation": "gelu_pytorch_tanh",
         "sliding_window_pattern": 6,
     },
+    "qwen3_5_text": qwen35.DEFAULTS,
     "gemma4_text": gemma4.DEFAULTS,
     "gemma4_unified_text": gemma4.UNIFIED_DEFAULTS,
     "mixtral": {
@@ -169,7 +170,7 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "ministral3": (False, False), "internlm2": ("bias", False), "internlm3": ("qkv_bias", "bias"),
     "stablelm": ("use_qkv_bias", False),
     "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
-    "lfm2": (False, False), "lfm2_moe": (False, False),
+    "lfm2": (False, False), "lfm2_moe": (False, False), "qwen3_5_text": ("attention_bias", False),
 }  # fmt: skip
 """Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
 _OUTPUT_BIASES: dict[str, str | bool] = {
@@ -209,6 +210,7 @@ _CONVOLVED = frozenset({"lfm2", "lfm2_moe"})
 
 _OF_IMAGES_TOO = {
     "gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text", "mistral3": "mistral",
+    "qwen3_5": "qwen3_5_text",
 }  # fmt: skip
 """Model types that read images, too, and the one of their texts where it is not stated."""
 
@@ -259,6 +261,8 @@ def metadata_of(config: Config, where: str) -> dict[str, MetadataValue]:
         found[f"{part}.bias"] = switch if isinstance(switch, bool) else bool(stated.get(switch))
     if (of_output := _OUTPUT_BIASES.get(str(kind))) is not None:
         found["attention.output_bias"] = of_output if isinstance(of_output, bool) else bool(stated.get(of_output))
+    if architecture == qwen35.NAME:
+        found |= qwen35.qwen35_metadata(stated, where)
     if kind in _CONVOLVED:
         found |= convolution_metadata(stated, found, where)
     if (scalar := stated.get("query_pre_attn_scalar")) is not None:

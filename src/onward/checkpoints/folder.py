@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from onward.checkpoints import qwen35
 from onward.checkpoints.arrange import OF_IMAGES, PAIRED_IN_FOLDERS, SKIPPED, arranged, gguf_name, has_norms_after
 from onward.checkpoints.config import is_tied, metadata_of, of_texts, reads_images
 from onward.checkpoints.mapped import mapped
@@ -26,6 +27,8 @@ MAX_JSON_BYTES = 32_000_000
 MAX_JSON_ENTRIES = 100_000
 """Of such a file: several times the tensors that a model may have."""
 MAX_FILES = 1000
+_PREDICTING = ("mtp.", "model.mtp.")
+"""Beginnings of the names of tensors that predict several tokens at once."""
 _HEAD_NORM = re.compile(r"(?P<layer>.+\.self_attn\.[qk]_)layernorm\.norms\.(?P<head>\d{1,4})\.weight")
 
 
@@ -64,6 +67,9 @@ def read_folder(folder: Path) -> Folder:
     if reads_images(whole):
         stored = {name: tensor for name, tensor in stored.items() if not name.startswith(OF_IMAGES)}
         notes = (f"{folder} reads images, too: that part is left out.",)
+    if parameters.architecture == qwen35.NAME and (of_predictions := [n for n in stored if n.startswith(_PREDICTING)]):
+        stored = {name: tensor for name, tensor in stored.items() if name not in set(of_predictions)}
+        notes = (*notes, f"{folder} has layers that predict several tokens at once: they are left out.")
     tensors = _named(parameters, _with_norms_together(stored))
     for name, factors in factor_lists(parameters).items():
         tensors[name] = vector(name, np.asarray(factors, np.float32))
@@ -150,6 +156,8 @@ def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
     match parameters.architecture:
         case "gemma" | "gemma2" | "gemma3" if tensor.name.endswith("norm.weight"):
             return vector(tensor.name, tensor.floats()[0] + np.float32(1))
+        case "qwen35":
+            return qwen35.as_in_gguf(tensor)
         case "gpt2" if tensor.name.startswith("blk.") and len(tensor.shape) == 2:
             return tensor.transposed()
         case "lfm2" | "lfm2moe" if tensor.name.endswith("shortconv.conv.weight") and tensor.shape[1:-1] == (1,):

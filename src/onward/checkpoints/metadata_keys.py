@@ -62,6 +62,10 @@ USED_BY: dict[str, frozenset[str]] = {
     "gpt2": frozenset({_LAYER}),
     "gptneox": frozenset({_LAYER, "use_parallel_residual"}),
     "cohere2": frozenset({_LAYER, "logit_scale", *_WINDOW[:2]}),
+    "qwen35": frozenset({
+        _RMS, "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count",
+        "full_attention_interval", "attention.recurrent_layers", "nextn_predict_layers", "rope.dimension_sections",
+    }),
     "lfm2": frozenset({_RMS, "shortconv.l_cache", "attention.sliding_window"}),
     "lfm2moe": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, "shortconv.l_cache", "leading_dense_block_count"}),
 }  # fmt: skip

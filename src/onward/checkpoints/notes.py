@@ -19,17 +19,19 @@ def require_contents(checkpoint: Checkpoint) -> list[str]:
     return tokenizer_notes(checkpoint.parameters) if has_tokenizer else []
 
 
-def expert_facts(checkpoint: Checkpoint) -> dict[str, int | str]:
-    """Return how many parameters a mixture of experts has, and how many of them one token uses; {} for other models.
-    Raises CheckpointError."""
-    mixture = architecture_of(checkpoint).mixture
+def size_facts(checkpoint: Checkpoint) -> dict[str, int | str]:
+    """Return how many parameters a mixture of experts has, and how many of them one token uses; of models whose
+    sequences have states, how large those are; {} for others. Raises CheckpointError."""
+    architecture = architecture_of(checkpoint)
+    states = {} if architecture.delta is None else {"state_bytes": architecture.delta.state_bytes}
+    mixture = architecture.mixture
     if mixture is None:
-        return {}
+        return {**states}
     sizes = {name: tensor.num_rows * tensor.shape[-1] for name, tensor in checkpoint.tensors.items()}
     of_experts = sum(size for name, size in sizes.items() if is_of_experts(name))
     total = sum(sizes.values())
     active = total - of_experts + of_experts * mixture.used // mixture.count
-    return {"experts": mixture.count, "parameters": total, "active_parameters": active}
+    return {"experts": mixture.count, "parameters": total, "active_parameters": active, **states}
 
 
 def output_layer_notes(checkpoint: Checkpoint) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onward.checkpoints.architecture import Architecture, Mixture
+from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.metadata_keys import REFUSED, SAME_AS, USED_BY, WINDOW
@@ -19,7 +19,7 @@ _UNGATED = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED_NORMS = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED = _BIASED_NORMS | {"gpt-oss"}
 """All matrices have biases, unless the configuration of a folder says that they have none."""
-_HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3", "gemma4", "exaone4", "lfm2", "lfm2moe"})
+_HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3", "gemma4", "exaone4", "lfm2", "lfm2moe", "qwen35"})
 """Queries and keys have norms, per head."""
 _WHOLE_NORMS = frozenset({"olmo2", "olmoe"})
 """Queries and keys have norms, over all heads."""
@@ -172,6 +172,9 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
     if layer in found.convolution_layers:
         yield "shortconv.conv.weight", (found.hidden, found.convolution_length)
         return
+    if found.delta is not None and layer in found.delta.layers:
+        yield from _of_delta(found.delta)
+        return
     if _has_both(found, layer):
         yield "ffn_gate_inp.scale", (found.hidden,)
     for name, heads in (("attn_q_norm", found.num_heads), ("attn_k_norm", found.num_kv_heads)):
@@ -181,6 +184,14 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
             yield f"{name}.weight", (heads, found.head_size)
         if found.name in _WHOLE_NORMS:
             yield f"{name}.weight", (heads * found.head_size,)
+
+
+def _of_delta(delta: DeltaNet) -> Iterator[tuple[str, Shape]]:
+    """Yield what a layer with a delta rule has in addition to its matrices."""
+    yield "ssm_conv1d.weight", (delta.width, delta.length)
+    yield "ssm_norm.weight", (delta.value_size,)
+    yield "ssm_a", (delta.num_heads,)
+    yield "ssm_dt.bias", (delta.num_heads,)
 
 
 def _matrices(found: Architecture, layer: int, parameters: Parameters) -> dict[str, Shape]:
@@ -193,6 +204,14 @@ def _matrices(found: Architecture, layer: int, parameters: Parameters) -> dict[s
             del matrices["attn_v"]
     if layer in found.convolution_layers:
         matrices = {"shortconv.in_proj": (3 * hidden, hidden), "shortconv.out_proj": (hidden, hidden)}
+    if found.has_gated_attention:
+        matrices["attn_q_gate"] = queries, hidden
+    if (delta := found.delta) is not None and layer in delta.layers:
+        matrices = {
+            "ssm_qkv": (delta.width, hidden), "ssm_gate": (delta.values, hidden),
+            "ssm_alpha": (delta.num_heads, hidden), "ssm_beta": (delta.num_heads, hidden),
+            "ssm_out": (hidden, delta.values),
+        }  # fmt: skip
     if found.layer_input:
         matrices |= {"inp_gate": (found.layer_input, hidden), "proj": (hidden, found.layer_input)}
     if found.mixture is not None and layer in found.mixture.layers:
@@ -239,8 +258,8 @@ def _experts(mixture: Mixture, hidden: int) -> dict[str, Shape]:
 
 def _may_have_bias(parameters: Parameters, name: str) -> bool:
     """Return whether a matrix may have a bias, as the configuration of a folder says; of a GGUF file: it may, unless it
-    is a convolution's."""
-    if name.startswith("shortconv"):
+    is a convolution's, or makes a state."""
+    if name.startswith(("shortconv", "ssm")):
         return False
     found = parameters.switch("attention.bias" if name.startswith("attn") else "feed_forward.bias", True)
     return parameters.switch("attention.output_bias", found) if name == "attn_output" else found

@@ -167,6 +167,10 @@ def _load_draft(config: EngineConfig, model: LoadedModel, progress: Progress) ->
     draft = config.draft
     if draft is None:
         return None
+    if model.model.shape.states:
+        raise SetupError(
+            f"--draft is not for {config.model_id}: its sequences have states, for which nothing is drafted."
+        )
     progress(f"Loading {draft.model_id}, which drafts for {config.model_id}")
     options = RuntimeOptions(
         threads=config.options.threads,
@@ -174,7 +178,11 @@ def _load_draft(config: EngineConfig, model: LoadedModel, progress: Progress) ->
         must_fit=config.options.must_fit,
         draft_context=model.model.context_length,
     )
-    return _load(draft.files(), options, progress)
+    loaded = _load(draft.files(), options, progress)
+    if loaded.model.shape.states:
+        loaded.model.close()
+        raise SetupError(f"{draft.model_id} cannot draft for {config.model_id}: its sequences have states.")
+    return loaded
 
 
 def make_engine(
@@ -197,12 +205,12 @@ def make_engine(
         Sampler(model.model.vocab_size, config.options.threads or None),
         max_rows=config.max_rows,
         share_prefixes=config.share_prefixes,
-        speculate=config.speculate,
+        speculate=config.speculate and not model.model.shape.states,
         draft_model=None if draft is None else draft.model,
         load_tokenizer=load_tokenizer or partial(_load_tokenizer, config),
         in_disposable_process=load_tokenizer is not None,
     )
-    if config.prefix_cache_dir is not None:
+    if config.prefix_cache_dir is not None and not model.model.shape.states:
         _keep_prefixes(engine, config.prefix_cache_dir, config.prefix_cache_disk, fingerprint)
     engine.adapters = model.adapters
     info = EngineInfo(model.model.vocab_size, model.model.context_length, config.max_rows, fingerprint)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as ReadOnly
 from typing import Protocol
 
+from onward.engine.block_pool import BlockPool
 from onward.engine.model import StepShape
 from onward.engine.prefix_tree import Node, PrefixTree, Scores, pack
 from onward.engine.sequence import Sequence, shareable_tokens
+from onward.engine.states import CopyState, States
 
 Copy = tuple[int, int]
 """A block copy to make: source, target."""
@@ -31,123 +32,23 @@ class NextTier(Protocol):
         ...
 
 
-class BlockPool:
-    """Counts references to KV blocks. A block is free, in use by one or more sequences, or idle.
-
-    An idle block is not in use, but cached: the prefix tree can still find it. It counts as available, and is evicted,
-    least recently used first, when the free list is empty: `on_evict` is called with it before it is allocated again.
-    Engine thread only.
-    """
-
-    def __init__(self, num_blocks: int, on_evict: Callable[[int], None]) -> None:
-        self.num_blocks = num_blocks
-        self._on_evict = on_evict
-        self._references = [0] * num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))
-        self._cached: set[int] = set()
-        self._idle: OrderedDict[int, None] = OrderedDict()
-
-    @property
-    def num_available(self) -> int:
-        """Blocks that can be allocated now, idle ones included."""
-        return len(self._free) + len(self._idle)
-
-    @property
-    def num_used(self) -> int:
-        """Blocks in use by sequences."""
-        return self.num_blocks - self.num_available
-
-    @property
-    def num_cached(self) -> int:
-        """Blocks in the prefix tree, in use or idle."""
-        return len(self._cached)
-
-    def allocate(self, num_blocks: int) -> list[int]:
-        """Return `num_blocks` blocks with one reference each. Raises IndexError if fewer are available."""
-        if num_blocks > self.num_available:
-            raise IndexError(f"{num_blocks} blocks requested, {self.num_available} available")
-        return [self._take() for _ in range(num_blocks)]
-
-    def share(self, blocks: Iterable[int]) -> None:
-        """Add a reference to each block. Idle blocks are in use again."""
-        for block in blocks:
-            self._references[block] += 1
-            self._idle.pop(block, None)
-
-    def release(self, blocks: list[int]) -> None:
-        """Remove a reference to each block of a block table, from the last to the first: so the end of a cached prefix
-        is evicted before its beginning."""
-        for block in reversed(blocks):
-            self._references[block] -= 1
-            if self._references[block] == 0:
-                if block in self._cached:
-                    self._idle[block] = None
-                else:
-                    self._free.append(block)
-
-    def is_idle(self, block: int) -> bool:
-        """Whether the block is cached and not in use: sharing it leaves one block less available."""
-        return block in self._idle
-
-    def mark_cached(self, block: int) -> bool:
-        """Note that the prefix tree contains this block, which is in use. Returns whether that is new."""
-        new = block not in self._cached
-        self._cached.add(block)
-        return new
-
-    def touch(self, block: int) -> None:
-        """Note that a cached block was used: if it is idle, it is now the last to be evicted."""
-        if block in self._idle:
-            self._idle.move_to_end(block)
-
-    def by_last_use(self) -> list[int]:
-        """Return the idle blocks, those that were used last first: a prefix from its beginning."""
-        return list(reversed(self._idle))
-
-    def remove(self, block: int) -> None:
-        """Note that the prefix tree no longer contains a block. It is free at once if it is idle, else when its last
-        reference is released."""
-        self._cached.discard(block)
-        if block in self._idle:
-            del self._idle[block]
-            self._free.append(block)
-
-    def check(self, tables: Iterable[list[int]], cached: set[int]) -> None:
-        """Raise AssertionError if the reference counts differ from the sequences' block tables, or the cached blocks
-        from `cached`, those of the prefix tree. For tests: takes time linear in the number of blocks."""
-        counted = [0] * self.num_blocks
-        for table in tables:
-            for block in table:
-                counted[block] += 1
-        assert counted == self._references, "reference counts differ from the block tables"
-        assert cached == self._cached, "the prefix tree and the pool have different cached blocks"
-        idle = {block for block in cached if not counted[block]}
-        assert set(self._idle) == idle, "idle blocks are not the cached ones without references"
-        free = {block for block in range(self.num_blocks) if not counted[block]} - idle
-        assert set(self._free) == free and len(self._free) == len(free), "the free list is wrong"
-
-    def _take(self) -> int:
-        if self._free:
-            block = self._free.pop()
-        else:
-            block, _ = self._idle.popitem(last=False)
-            self._cached.discard(block)
-            self._on_evict(block)
-        self._references[block] = 1
-        return block
-
-
 class KVCache:
     """Allocates the sequences' block tables from one pool, and finds cached prefixes in a tree. Engine thread only.
 
     Callers ask first (`can_admit`, `can_fork`, `can_grow`); what follows then does not fail.
     """
 
-    def __init__(self, num_blocks: int, shape: StepShape, *, share_prefixes: bool = True) -> None:
+    def __init__(
+        self, num_blocks: int, shape: StepShape, copy_state: CopyState | None = None, *, share_prefixes: bool = True
+    ) -> None:
+        """`copy_state`: of a model whose sequences have states."""
         self.shape = shape
         self.block_tokens = shape.block_tokens
         self.min_shared_tokens = shape.min_prefill_tokens
         """Fewest tokens in common with a cached block for which that block is copied instead of computed."""
+        self.states = None if copy_state is None else States(shape.states, copy_state)
+        if self.states is not None:
+            self.min_shared_tokens = shape.block_tokens + 1  # none: there are no states within a block
         self.tree = PrefixTree(shape.block_tokens)
         self.pool = BlockPool(num_blocks, self._evict)
         self.share_prefixes = share_prefixes
@@ -157,10 +58,13 @@ class KVCache:
         from such blocks, or has to be forgotten."""
 
     def find(self, sequence: Sequence) -> list[Node]:
-        """Return the cached blocks of the longest reusable prefix of a sequence's prompt. Modifies nothing.
+        """Return the cached blocks of the longest reusable prefix of a sequence's prompt. Modifies nothing."""
+        nodes = self._cached(sequence)
+        return nodes if self.states is None else nodes[: self.states.num_reusable(sequence, nodes)]
 
-        A sequence that scores its prompt can only use blocks whose scores are cached too.
-        """
+    def _cached(self, sequence: Sequence) -> list[Node]:
+        """Return the cached blocks with which a sequence's prompt begins. One that scores its prompt can only use
+        blocks whose scores are cached too."""
         if not self.share_prefixes:
             return []
         prompt = sequence.job.prompt
@@ -177,7 +81,8 @@ class KVCache:
         """
         idle = sum(self.pool.is_idle(node.block) for node in nodes)
         wanted = self.shape.blocks_for(sequence.next_length) - len(nodes)
-        return wanted + idle + reserve <= self.pool.num_available
+        has_state = self.states is None or self.states.num_available > 0
+        return has_state and wanted + idle + reserve <= self.pool.num_available
 
     def admit(self, sequence: Sequence, nodes: list[Node]) -> Copy | None:
         """Set the sequence's block table (cached blocks first, then new ones), its `computed` and its `scores`.
@@ -190,7 +95,12 @@ class KVCache:
         self.pool.share(blocks)
         common, part = self._partly_shared(sequence, nodes)
         sequence.computed = len(nodes) * self.block_tokens + common
-        if sequence.wants_scores:
+        if self.states is not None:
+            cached = self._cached(sequence)
+            self.states.begin(sequence, nodes, len(cached), self.block_tokens)
+            if sequence.wants_scores:
+                sequence.scores = _cached_scores(sequence, cached) or [None]
+        elif sequence.wants_scores:
             reused = nodes if part is None else [*nodes, part]
             sequence.scores = _cached_scores(sequence, reused)[: sequence.computed] or [None]
             # The logits of the last cached token score the token after it, so it is computed again, with the one before
@@ -224,6 +134,8 @@ class KVCache:
 
     def can_fork(self, leader: Sequence, choice: Sequence) -> bool:
         """Whether the blocks that `choice` does not share with its leader are available, and in any case one."""
+        if self.states is not None and not self.states.num_available:
+            return False
         return self.pool.num_available >= max(1, self._unshared_blocks(leader, choice))
 
     def fork(self, leader: Sequence, choice: Sequence) -> Copy | None:
@@ -236,6 +148,8 @@ class KVCache:
         shared = leader.blocks[:full]
         self.pool.share(shared)
         choice.computed = leader.prompt_length
+        if self.states is not None:
+            self.states.fork(leader, choice)
         choice.blocks = shared + self.pool.allocate(self._unshared_blocks(leader, choice))
         return (leader.blocks[full], choice.blocks[full]) if partial else None
 
@@ -259,6 +173,8 @@ class KVCache:
         if not sequence.is_prefilling and sequence.prompt_length - begin >= self.min_shared_tokens:
             rest = sequence.job.prompt[begin:]
             nodes.append(self.tree.insert_tail(nodes, rest, sequence.blocks[full], sequence.job.prefix_salt))
+        if self.states is not None and full:
+            self.states.keep(sequence, nodes)
         if sequence.wants_scores:
             _keep_scores(sequence, nodes, self.block_tokens)
         for index, (node, own) in enumerate(zip(nodes, sequence.blocks, strict=False)):
@@ -279,6 +195,8 @@ class KVCache:
     def release(self, sequence: Sequence) -> None:
         """Release the sequence's blocks. Published ones stay cached."""
         self.pool.release(sequence.blocks)
+        if self.states is not None:
+            self.states.release(sequence)
         sequence.blocks = []
         sequence.computed = 0
 
@@ -300,10 +218,14 @@ class KVCache:
         """Raise AssertionError if a block is lost, miscounted or shared by mistake."""
         self.tree.check()
         self.pool.check([sequence.blocks for sequence in sequences], self.tree.blocks)
+        if self.states is not None:
+            self.states.check(sequences, self.tree.everything())
 
     def _evict(self, block: int) -> None:
         """Remove a block from the tree whose memory is needed."""
         node = self.tree.forget(block)
+        if self.states is not None:
+            self.states.drop(node)
         if self.next_tier is not None:
             self.next_tier.evicted(node)
 
@@ -312,6 +234,8 @@ class KVCache:
         for node in nodes:
             self.tree.forget(node.block)
             self.pool.remove(node.block)
+            if self.states is not None:
+                self.states.drop(node)
 
     def _exchange(self, table: list[int], nodes: ReadOnly[Node]) -> None:
         """Take the cached blocks in a block table instead of others with the same bits, which are released."""

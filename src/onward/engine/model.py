@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ class StepShape:
     """Maximum of prompt tokens per step when nothing decodes: larger steps are not faster, and delay cancellations."""
     imperceptible_seconds: float
     """A pause between two tokens that users do not notice: steps need not be shorter."""
+    states: int = 0
+    """How many states of sequences there are, of a model whose sequences have one (`RecurrentModel`)."""
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return how many KV blocks `num_tokens` tokens take."""
@@ -51,6 +53,7 @@ class Row:
     owns the list, a runtime must not modify it. `outputs` is the number of the row's LAST tokens whose logits are
     needed: 0 while a prompt is part-way through prefill, 1 for its end and for decode, up to `len(tokens)` when the
     prompt is scored. `adapter`: the id of what changes the weights for this row (`AdapterLoader`); "": nothing.
+    `state`: that of the sequence, of a `RecurrentModel`.
 
     Several rows of a step may belong to one sequence, each with a single token, at successive positions and with
     the same block table: a token and drafts of those after it.
@@ -62,6 +65,7 @@ class Row:
     blocks: ReadOnly[int]
     outputs: int
     adapter: str = ""
+    state: int = 0
 
 
 class ModelRunner(Protocol):
@@ -102,6 +106,25 @@ class ModelRunner(Protocol):
     def close(self) -> None:
         """Free the runtime's memory. No call follows."""
         ...
+
+
+class RecurrentModel(ModelRunner, Protocol):
+    """A model whose sequences have a state of a fixed size, too, not only keys and values. There are `shape.states` of
+    them, 0 … states - 1; the engine decides which sequence has which.
+
+    A state has taken in the positions before the next row of its sequence: `evaluate` adds those of its rows, in order,
+    and RuntimeError is raised for rows that do not follow. A row at position 0 begins anew, whatever the state was. The
+    newest row alone may be evaluated again: the state has it already.
+    """
+
+    def copy_state(self, source: int, target: int) -> None:
+        """Copy a state to another one. Between steps."""
+        ...
+
+
+def state_copier(model: ModelRunner) -> Callable[[int, int], None] | None:
+    """Return what copies states of a model; None if its sequences have none."""
+    return cast(RecurrentModel, model).copy_state if model.shape.states else None
 
 
 class AdapterLoader(Protocol):

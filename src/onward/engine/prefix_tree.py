@@ -115,6 +115,8 @@ class Node:
     order: list[BlockKey] = field(default_factory=list)
     """The keys of `children`, sorted."""
     scores: PackedScores | None = None
+    state: int = -1
+    """The one after the block, of models whose sequences have states (`states.States`); -1: none."""
     salt: str = ""
     disk_key: bytes = b""
     """The key of its file (`disk_cache`), once it is known."""

@@ -5,7 +5,7 @@ sequences that lost theirs.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from onward.engine.cache import KVCache
 from onward.engine.job import Job
@@ -173,6 +173,12 @@ class Reclaim:
         self._release(sequence)
         self._returning.preempted.appendleft(sequence)
         self.num_preemptions += 1
+
+    def restart(self, sequences: Iterable[Sequence]) -> None:
+        """Have sequences of a step computed again that failed half-way. States may have taken in some of it: then
+        their sequences are preempted."""
+        for sequence in sequences if self._cache.states is not None else ():
+            self.preempt(sequence)
 
     def newest_of_largest_holder(self) -> Sequence:
         """The running sequence to preempt when memory runs out: one of a background job if there is one."""

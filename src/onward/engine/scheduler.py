@@ -72,10 +72,10 @@ class ScheduledSequence:
         if self.draft is not None:
             tokens += self.draft.tokens
         if self.is_prefill or len(tokens) == 1:
-            return [Row(sequence.id, tokens, start, blocks, self.num_outputs, adapter)]
+            return [Row(sequence.id, tokens, start, blocks, self.num_outputs, adapter, sequence.state)]
         first_output = len(tokens) - self.num_outputs
         return [
-            Row(sequence.id, (token,), start + index, blocks, int(index >= first_output), adapter)
+            Row(sequence.id, (token,), start + index, blocks, int(index >= first_output), adapter, sequence.state)
             for index, token in enumerate(tokens)
         ]
 
@@ -356,7 +356,7 @@ def _prefill_chunk(sequence: Sequence, budget: int) -> ScheduledSequence:
     """Schedule the next chunk of a prompt: as much as the budget allows, but never so that a single token is left,
     which would go through the decode kernel."""
     left = _num_left(sequence)
-    num_tokens = min(left, budget)
+    num_tokens = min(sequence.num_to_prefill, budget)
     if left - num_tokens == 1:
         num_tokens -= 1
     return ScheduledSequence(sequence, num_tokens, _num_outputs(sequence, num_tokens, left), is_prefill=True)
@@ -372,4 +372,4 @@ def _num_outputs(sequence: Sequence, num_tokens: int, left: int) -> int:
     assert sequence.scores is not None
     end = sequence.computed + num_tokens
     first = max(sequence.computed, len(sequence.scores) - 1)
-    return end - first
+    return max(0, end - first)

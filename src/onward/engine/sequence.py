@@ -42,6 +42,8 @@ class Sequence:
         "prefilling_hashes",
         "sampler",
         "scores",
+        "snapshot_ends",
+        "state",
         "tokens",
         "waits_for",
         "written_end",
@@ -56,6 +58,10 @@ class Sequence:
         self.began = 0.0
         """When the step began that computed the first tokens of its prompt, by `time.perf_counter`; 0 before it."""
         self.blocks: list[int] = []
+        self.state = -1
+        """The state of the sequence, of models that have some (`states.States`); -1: none."""
+        self.snapshot_ends: list[int] = []
+        """Numbers of prompt tokens after which a snapshot of the state is made, ascending."""
         self.sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
         self.era = 0
         """That of the cache (`KVCache.era`) when the job was queued."""
@@ -123,6 +129,12 @@ class Sequence:
     def is_prefilling(self) -> bool:
         """Whether part of the prompt has not been computed."""
         return self.computed < len(self.job.prompt)
+
+    @property
+    def num_to_prefill(self) -> int:
+        """Number of prompt tokens that may be computed at once: those left, or those before the next snapshot."""
+        left = self.prompt_length - self.computed
+        return next((end - self.computed for end in self.snapshot_ends if end > self.computed), left)
 
     @property
     def is_replaying(self) -> bool:

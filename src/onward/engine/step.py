@@ -18,7 +18,7 @@ from onward.engine.draft_model import DraftModel
 from onward.engine.drafter import Draft, Drafter
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
-from onward.engine.model import AdapterLoader, Hook, ModelRunner, Row, Vocabulary, copy_block, nothing
+from onward.engine.model import AdapterLoader, Hook, ModelRunner, Row, Vocabulary, copy_block, nothing, state_copier
 from onward.engine.pacing import PrefillPacer, StepCost
 from onward.engine.scheduler import ScheduledSequence, Scheduler, prefill_budget
 from onward.engine.sequence import Sequence
@@ -65,7 +65,7 @@ class Engine:
     ) -> None:
         self.model = model
         self.vocabulary = vocabulary
-        self.cache = KVCache(model.blocks, model.shape, share_prefixes=share_prefixes)
+        self.cache = KVCache(model.blocks, model.shape, share_prefixes=share_prefixes, copy_state=state_copier(model))
         self._cost = StepCost()
         drafting = None if draft_model is None else DraftModel(draft_model, model.vocab_size, sampler, clock)
         self._speculation = Speculation(self._cost, drafting) if speculate else None
@@ -76,8 +76,7 @@ class Engine:
         self.counters = Counters()
         self._sampler, self._clock = sampler, clock
         self._pacer = PrefillPacer(self._cost, model.shape)
-        self._step_began = 0.0
-        """By `time.perf_counter`, for reports only."""
+        self._step_began = 0.0  # by `time.perf_counter`, for reports only
         self.undelivered: list[Event] = []
         """Events of the last step that were not delivered yet, also those of a step that failed half-way."""
         self.disk: DiskCache | None = None
@@ -206,6 +205,7 @@ class Engine:
         except MemoryError:
             largest = max(step, key=lambda scheduled: (scheduled.num_outputs, scheduled.num_tokens)).sequence
             self._failures[largest.job.request] = "rejected", "the memory does not suffice to compute it"
+            self.scheduler.reclaim.restart(each.sequence for each in step)
             return None
 
     def _end_failed(self, events: list[Event]) -> None:
@@ -231,15 +231,15 @@ class Engine:
         `logits`: float32 [sum of num_outputs, vocab_size], in the order of `step`.
         """
         pending: list[PendingDraw] = []
-        late = self.constraints.late(step)
-        row = 0
+        late, row = self.constraints.late(step), 0
         for scheduled in step:
             sequence = scheduled.sequence
             self._score(scheduled, logits, row)
             first, row = row, row + scheduled.num_outputs
             sequence.began = sequence.began or self._step_began
             if sequence.id in late:
-                continue  # it computes the same row again when its masks are there
+                sequence.computed = scheduled.end - 1  # of which it computes the last row again, with its masks
+                continue
             self.scheduler.advance(scheduled)
             if sequence.is_prefilling:
                 continue

@@ -54,11 +54,13 @@ from onward.kernels.records import (
     RECORD_BYTES,
     STEP_SHIFT,
 )
+from onward.kernels.recurrence import DeltaShape, emit_delta, emit_scan
 from onward.kernels.values import I64, PTR, Value
 from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
 from onward.kernels.weight_types import WEIGHT_TYPES
 
 END, NORM_CODE, QUANTISE_CODE, UNIT_CODE = range(4)
+SCAN_CODE, DELTA_CODE = range(4, 6)
 ROUTE_CODE, GROUP_CODE, GATHER_CODE, COMBINE_CODE, CAP_CODE = range(8, 13)
 KEEP_CODE, CONVOLVE_CODE = range(13, 15)
 _FIRST_EMBED, _FIRST_PRODUCT, _FIRST_EXPERT_PRODUCT, _FIRST_NORM_HEADS, _FIRST_ATTENTION = 16, 64, 128, 192, 224
@@ -73,7 +75,7 @@ MAX_GROUP = 8
 BARRIER_SPINS, IDLE_SPINS = 2000, 2000
 """How often a thread looks before it sleeps: some 50 microseconds."""
 NUM_OPERATIONS = 256
-STEP_FIELDS = ("rows", "num_tiles", "are_heads_together", "num_merged")
+STEP_FIELDS = ("rows", "num_tiles", "are_heads_together", "num_merged", "num_runs")
 """Fields of the context that each step states."""
 _ALL = 2**31 - 1
 
@@ -92,6 +94,8 @@ class Kernels:
     has_experts: bool = False
     has_logit_cap: bool = False
     has_convolutions: bool = False
+    delta: DeltaShape | None = None
+    """Of layers that keep a state of each sequence."""
 
     def embed_code(self, name: str) -> int:
         """Return the operation that reads a table of this type."""
@@ -144,6 +148,8 @@ class Kernels:
             found[CAP_CODE] = "cap"
         if self.has_convolutions:
             found |= {KEEP_CODE: "keep", CONVOLVE_CODE: "convolve"}
+        if self.delta is not None:
+            found |= {SCAN_CODE: "scan", DELTA_CODE: f"delta_{self.delta.name}"}
         return {code: f"operation_{name}" for code, name in found.items()}
 
     def recipes(self, isa: Isa) -> list[Recipe]:
@@ -163,6 +169,8 @@ class Kernels:
             parts.append((_emit_cap, ()))
         if self.has_convolutions:
             parts.append((_emit_convolutions, (self.attention[0], forms)))
+        if self.delta is not None:
+            parts += [(_emit_scan, ()), (_emit_delta, (self.delta,))]
         return [
             Recipe(partial(_text, emit, isa, facts), (emit.__name__, isa.name, *facts), (kernels,))
             for emit, facts in parts
@@ -215,6 +223,14 @@ def _emit_cap(module: Module, isa: Isa) -> None:
 def _emit_convolutions(module: Module, isa: Isa, shape: AttentionShape, forms: Iterable[ActivationName]) -> None:
     emit_keep(module, shape)
     emit_convolve(module, shape, Writers(module, forms))
+
+
+def _emit_scan(module: Module, isa: Isa) -> None:
+    emit_scan(module)
+
+
+def _emit_delta(module: Module, isa: Isa, shape: DeltaShape) -> None:
+    emit_delta(module, shape)
 
 
 def _emit_interpreter(module: Module, isa: Isa) -> None:

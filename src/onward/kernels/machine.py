@@ -21,7 +21,7 @@ from onward.kernels.interpreter import (
 )
 from onward.kernels.memory import address, untouched
 from onward.kernels.parts import Part
-from onward.kernels.records import CONTEXT, CONTEXT_WORDS, COUNTER_BYTES, OWN, OWN_BYTES, PIECE_MASK
+from onward.kernels.records import CONTEXT, CONTEXT_WORDS, COUNTER_BYTES, OWN, OWN_BYTES, PIECE_MASK, RUN_BYTES
 from onward.kernels.waiting import waiting
 
 POINTER, INTEGER = ctypes.c_void_p, ctypes.c_int64
@@ -65,6 +65,8 @@ class Machine:
         self._own = np.zeros((threads, OWN_BYTES // 8), np.int64)
         self._scratch = untouched(threads * scratch_bytes)
         self.tokens, self.positions, self.tables = (np.zeros(rows, np.int64) for _ in range(3))
+        self.runs = np.zeros((rows, RUN_BYTES // 8), np.int64)
+        """records.RUN of each sequence of a step; used by models whose sequences have states."""
         self._plan = AttentionPlan(kernels.attention, rows, positions, threads)
         self._operations = np.zeros(NUM_OPERATIONS, np.int64)
         for number, name in kernels.operations().items():
@@ -77,7 +79,7 @@ class Machine:
             tokens=address(self.tokens), positions=address(self.positions), tables=address(self.tables),
             scratch=address(self._scratch), scratch_stride=scratch_bytes, wait=how.wait, wait_number=how.wait_number,
             wake=how.wake, wake_number=how.wake_number, num_tiles=0, are_heads_together=0, num_merged=0,
-            operations=address(self._operations), **self._plan.addresses(),
+            operations=address(self._operations), runs=address(self.runs), num_runs=0, **self._plan.addresses(),
         )  # fmt: skip
         self._pointers = address(self._control), address(self._context)
         self._step = code.function("step", [POINTER, POINTER, INTEGER] + [INTEGER] * len(STEP_FIELDS))
@@ -103,11 +105,11 @@ class Machine:
         begun = self._own[1:, OWN.offset("step") // 8]
         self._retired = [each for each in self._retired if len(begun) and begun.min() <= each[0]]
 
-    def step(self, rows: int, tape: Sequence[Part], following: Sequence[Part] = ()) -> None:
-        """Walk a tape for the first rows of `tokens`, `positions`, `tables`, as planned. `following`: what is walked
-        next; weights that it needs first stay. Releases the GIL."""
+    def step(self, rows: int, tape: Sequence[Part], following: Sequence[Part] = (), *, runs: int = 0) -> None:
+        """Walk a tape for the first rows of `tokens`, `positions`, `tables`, as planned, and of `runs`. `following`:
+        what is walked next; weights that it needs first stay. Releases the GIL."""
         plan = self._plan
-        fields = rows, plan.num_tiles, plan.are_heads_together, plan.num_merged
+        fields = rows, plan.num_tiles, plan.are_heads_together, plan.num_merged, runs
         kept = following[0].needs if following else None
         for part in tape:
             if part.needs is not None:

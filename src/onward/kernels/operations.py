@@ -191,8 +191,8 @@ def _clamped_silu(f: Function, x: Value) -> Value:
     return clamped * sigmoid(f, clamped * _GAIN)
 
 
-_ACTIVATIONS = (_silu, _gelu, _gelu_tanh, _clamped_silu)
-UNITS = ("silu", "gelu", "gelu_tanh", "clamped_silu")
+_ACTIVATIONS = (_silu, _gelu, _gelu_tanh, _clamped_silu, sigmoid)
+UNITS = ("silu", "gelu", "gelu_tanh", "clamped_silu", "sigmoid")
 """Names of the activations, by number in records."""
 
 

@@ -77,8 +77,8 @@ UNIT = Layout(
     target_stride=I64, form=I64, pieces=I64, activation=I64, copies=I64,
 )  # fmt: skip
 """target = activation(gate) * up, or activation(up) where there is no gate. `pieces`: into how many parts a row is cut;
-`activation`: 0 silu, 1 gelu, 2 gelu by tanh, 3 gpt-oss's, by which `up` changes, too; `copies`: how many rows there are
-for each row of the step."""
+`activation`: 0 silu, 1 gelu, 2 gelu by tanh, 3 gpt-oss's, by which `up` changes, too, 4 sigmoid; `copies`: how many
+rows there are for each row of the step."""
 CAP = Layout(values=PTR, stride=I64, num_vectors=I64, pieces=I64, cap=F32)
 """values = cap * tanh(values / cap): vectors of 16. `pieces`: as in UNIT."""
 ROTATE = Layout(
@@ -101,6 +101,20 @@ CONVOLVE = Layout(
 )  # fmt: skip
 """target = the second `width` numbers of source times the sums of what `length` positions keep times weights, float32
 [length, width]."""
+
+SCAN = Layout(
+    values=PTR, stride=I64, width=I64, weights=PTR, length=I64, bias=PTR, states=PTR, state_stride=I64, pieces=I64,
+)  # fmt: skip
+"""A convolution of each run's rows, in place, of `width` numbers, a multiple of 16, over `length` positions: weights
+are float32 [length, width], bias [width] or null. `states`: the layer's part of the first state; `pieces`: into how
+many parts a row is cut."""
+DELTA = Layout(
+    values=PTR, stride=I64, alpha=PTR, beta=PTR, gate_stride=I64, decay=PTR, bias=PTR, states=PTR, state_stride=I64,
+    target=PTR, target_stride=I64, num_key_heads=I64, num_heads=I64, is_tiled=I64,
+)  # fmt: skip
+"""The delta rule over each run's rows: all queries, all keys, all values. `alpha`, `beta`, `decay`, `bias`: float32 by
+head. Heads share those of keys: with `is_tiled` every `num_key_heads`-th one has the same, else those that follow each
+other."""
 
 ROUTE = Layout(
     logits=PTR, stride=I64, count=I64, used=I64, chosen=PTR, weights=PTR, is_normalised=I64, scale=F32,
@@ -145,14 +159,15 @@ CONTEXT = Layout(
     positions=PTR, tables=PTR, scratch=PTR,
     scratch_stride=I64, tiles=PTR, num_tiles=I64, are_heads_together=I64, merged=PTR,
     num_merged=I64, slots=PTR, partials=PTR, wait=PTR, wait_number=I64, wake=PTR,
-    wake_number=I64, operations=PTR,
+    wake_number=I64, operations=PTR, runs=PTR, num_runs=I64,
 )  # fmt: skip
 """What the records of a step share. Arrays by row: `tokens`, `positions` int64, `tables` pointers to int32 block
 tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread,
 OWN_BYTES apart. `tiles`: TILE of attention, whose pieces have
 all key-value heads, or one; `merged`: int64, the rows that several tiles share, whose segments lie in `partials` from
 their `slots` on. `scratch`: of the first thread, the next one's `scratch_stride` bytes further. `wait`, `wake`: see
-waiting. `operations`: the functions of records, by code."""
+waiting. `operations`: the functions of records, by code. `runs`: RUN of each sequence, of models whose sequences have
+states."""
 CONTEXT_WORDS = 32
 
 TILE = Layout(0, first_row=I64, rows=I64, first_segment=I64, last_segment=I64)
@@ -160,6 +175,11 @@ TILE = Layout(0, first_row=I64, rows=I64, first_segment=I64, last_segment=I64)
 TILE_BYTES = 32
 ALL_SEGMENTS = 1 << 30
 """The last segment of a tile that has all."""
+
+RUN = Layout(0, first_row=I64, rows=I64, slot=I64, known=I64)
+"""All rows of one sequence, adjacent and at successive positions, and the number of its state, which has taken in the
+first `known` positions."""
+RUN_BYTES = 32
 
 OWN = Layout(0, counter=PTR, step=I64, total=I64, is_last=I64)
 """Of one thread: the counter of the record that it computes, and the step that it believes in. What `claim` found: how

@@ -48,7 +48,7 @@ class GGUFFiles(CheckpointFiles):
 
     def facts(self) -> dict[str, int | str]:
         from onward.checkpoints.cursor import Strings
-        from onward.checkpoints.notes import expert_facts
+        from onward.checkpoints.notes import size_facts
         from onward.checkpoints.types import FILE_TYPES
 
         parameters = self.checkpoint().parameters
@@ -63,7 +63,7 @@ class GGUFFiles(CheckpointFiles):
             found["original_context_length"] = original
         if (name := FILE_TYPES.get(file_type if isinstance(file_type, int) else -1)) is not None:
             found["quantisation"] = name
-        found |= expert_facts(self.checkpoint())
+        found |= size_facts(self.checkpoint())
         return found | ({"vocabulary": len(tokens)} if isinstance(tokens, Strings) else {})
 
     def load_tokenizer(self, cache_dir: Path | None = None) -> Tokenizer:

@@ -60,9 +60,9 @@ class SafetensorsFiles(CheckpointFiles):
         return [problem for problem in found if problem] or self.contents_problems() or self._missing_rows()
 
     def facts(self) -> dict[str, int | str]:
-        from onward.checkpoints.notes import expert_facts
+        from onward.checkpoints.notes import size_facts
 
-        return config_facts(self.path) | expert_facts(self.checkpoint())
+        return config_facts(self.path) | size_facts(self.checkpoint())
 
     def listed_files(self) -> list[str]:
         from onward.checkpoints.folder import folder_paths

@@ -8,17 +8,22 @@ from onward.errors import MemoryTooSmall
 
 MAX_DEFAULT_SEQUENCES = 64
 """Sequences of full length beyond which the default share of memory does not grow."""
+MIN_STATES = 2
+STATES_PER_SEQUENCE = 2
+"""One that it computes with, and one that it leaves for prompts that begin alike."""
 MIN_CONTEXT_TOKENS = 256
 """A context is not lowered below this to fit; loading fails instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVPlan:
-    """What fits: usable blocks, the context length they allow, and notes about what was lowered."""
+    """What fits: usable blocks, the context length they allow, and notes about what was lowered. `states`: how many
+    sequences' states fit, of a model whose sequences have some."""
 
     blocks: int
     context_length: int
     notes: tuple[str, ...]
+    states: int = 0
 
 
 def plan_kv_cache(
@@ -30,35 +35,42 @@ def plan_kv_cache(
     *,
     scratch_blocks: int = 0,
     max_sequences: int = MAX_DEFAULT_SEQUENCES,
+    state_bytes: int = 0,
 ) -> KVPlan:
     """Plan the KV cache in `available_bytes` of memory; `wanted_bytes` None: the default share of it.
 
     `block_bytes`: of a block of all layers; `scratch_blocks`: blocks that the runtime needs for itself;
-    `max_sequences`: see MAX_DEFAULT_SEQUENCES. Lowers the context length, down to MIN_CONTEXT_TOKENS, until one
+    `max_sequences`: see MAX_DEFAULT_SEQUENCES; `state_bytes`: of a sequence's state, for which up to half of the memory
+    is kept. Lowers the context length, down to MIN_CONTEXT_TOKENS, until one
     sequence fits; raises MemoryTooSmall if none does.
     """
     notes = []
     full = -(-context_length // block_tokens)
+    most_states = STATES_PER_SEQUENCE * max_sequences if state_bytes else 0
     if wanted_bytes is None:
-        budget = min(available_bytes // 4, (max_sequences * full + scratch_blocks) * block_bytes)
+        whole = (max_sequences * full + scratch_blocks) * block_bytes + most_states * state_bytes
+        budget = min(available_bytes // 4, whole)
     else:
         budget = min(wanted_bytes, available_bytes)
         if budget < wanted_bytes:
             notes.append(f"KV memory lowered from {mib(wanted_bytes)} to {mib(budget)}: no more is free.")
-    blocks = budget // block_bytes - scratch_blocks
+    states = min(most_states, max(MIN_STATES, budget // 2 // state_bytes)) if state_bytes else 0
+    blocks = max(0, budget - states * state_bytes) // block_bytes - scratch_blocks
     fits = blocks * block_tokens
     if fits < context_length:
         if fits < MIN_CONTEXT_TOKENS:
-            least = (-(-MIN_CONTEXT_TOKENS // block_tokens) + scratch_blocks) * block_bytes
+            own = states * state_bytes
+            whole = (full + scratch_blocks) * block_bytes + own
+            least = (-(-MIN_CONTEXT_TOKENS // block_tokens) + scratch_blocks) * block_bytes + own
             raise MemoryTooSmall(
                 f"The KV cache has {mib(budget)} of memory ({mib(available_bytes)} are free), but this model needs "
-                f"{mib(least)} for {MIN_CONTEXT_TOKENS} tokens and {mib((full + scratch_blocks) * block_bytes)} for "
+                f"{mib(least)} for {MIN_CONTEXT_TOKENS} tokens and {mib(whole)} for "
                 f"its whole context of {context_length} tokens: free some memory, raise --kv-memory, or use a smaller "
                 "model."
             )
         notes.append(f"Context lowered from {context_length} to {fits} tokens to fit {mib(budget)} of KV memory.")
         context_length = fits
-    return KVPlan(blocks, context_length, tuple(notes))
+    return KVPlan(blocks, context_length, tuple(notes), states)
 
 
 def mib(size: int) -> str:

@@ -77,15 +77,16 @@ def test_too_little_memory_of_the_machine_is_noted(root: Path) -> None:
 def test_models_of_the_settings_are_named_with_what_a_token_uses_of_them(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("qwen3moe", "llama"):
+    for name in ("qwen3moe", "llama", "qwen35"):
         metadata, tensors = tiny(name)
         write_gguf(tmp_path / f"{name}.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
-    paths = [str(tmp_path / f"{name}.gguf") for name in ("qwen3moe", "llama", "nothing")]
+    paths = [str(tmp_path / f"{name}.gguf") for name in ("qwen3moe", "llama", "nothing", "qwen35")]
     adapters = [write_adapter(tmp_path / f"{name}.lora", name, 1) for name in ("qwen3moe", "llama")]
     named = [f"{name}={path}" for name, path in zip(("fits", "misfit"), adapters, strict=True)]
     (tmp_path / "onward.toml").write_text(f"model = {json.dumps(paths)}\nlora = {json.dumps(named)}")
     monkeypatch.chdir(tmp_path)
-    mixture, dense, missing = (finding(path) for path in paths)
+    mixture, dense, missing, recurrent = (finding(path) for path in paths)
+    assert (recurrent["words"] or "").endswith("of files, 81.9 kB of state for each sequence")
     assert "of files, 0.2 million parameters, of which a token uses 0.1 million (8 experts)" in (mixture["words"] or "")
     assert mixture["state"] == dense["state"] == "good" and "parameters" not in (dense["words"] or "")
     assert missing["state"] == "note" and "nothing.gguf" in (missing["words"] or "")

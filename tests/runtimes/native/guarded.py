@@ -50,11 +50,12 @@ def main(path: str) -> None:
         tokens = [index % model.vocab_size for index in range(70)]
         last = model.blocks - 1
         blocks = [last, 0, last - 1]
-        model.evaluate([Row(0, tokens, 0, blocks, 70)])
+        model.evaluate([Row(0, tokens, 0, blocks, 70, state=9)])
         for count in (1, 2, 3, 5, 8):
-            model.evaluate([Row(index, [1], 0, [index + 1], 1) for index in range(count)])
-        model.evaluate([Row(0, tokens[:1], 70, blocks, 1)])
-        model.evaluate([Row(0, tokens, 0, blocks, 3), Row(1, tokens[:9], 0, [1], 9), Row(2, [1], 0, [2], 0)])
+            model.evaluate([Row(index, [1], 0, [index + 1], 1, state=index) for index in range(count)])
+        model.evaluate([Row(0, tokens[:1], 70, blocks, 1, state=9)])
+        others = Row(1, tokens[:9], 0, [1], 9, state=1), Row(2, [1], 0, [2], 0, state=2)
+        model.evaluate([Row(0, tokens, 0, blocks, 3), *others])
         model.close()
 
 

@@ -26,7 +26,7 @@ from tests.checkpoints.tiny import tiny
 from tests.examples import slow_but
 from tests.runtimes.native.test_model import OPTIONS, tokens_of
 
-NAMES = ["llama", "qwen3moe", "gemma2", "gpt2", "lfm2", "gemma4"]
+NAMES = ["llama", "qwen3moe", "gemma2", "gpt2", "lfm2", "gemma4", "qwen35"]
 NUM_TOKENS = 40
 
 
@@ -101,10 +101,18 @@ def test_rows_of_several_adapters_have_the_bits_of_each_alone(base: Adapted, nam
         start = 0
         for size in cuts:
             rows = [
-                Row(index, tokens[start : start + size], start, (2 * index, 2 * index + 1), size - index % 2, adapter)
+                Row(
+                    index,
+                    tokens[start : start + size],
+                    start,
+                    (2 * index, 2 * index + 1),
+                    size - index % 2,
+                    adapter,
+                    index,
+                )
                 for index, adapter in enumerate(order)
             ]
-            rows += [Row(9, tokens[:3], 0, (20,), 2, adapter) for adapter in order[::-1]]
+            rows += [Row(9, tokens[:3], 0, (20,), 2, adapter, 9 + n) for n, adapter in enumerate(order[::-1])]
             logits = base.model.evaluate(rows)
             assert len(logits) == sum(row.outputs for row in rows)
             begin = 0

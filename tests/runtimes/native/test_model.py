@@ -63,6 +63,7 @@ FAST_NAMES = [
     "gemma2",
     "lfm2",
     "gemma4",
+    "qwen35",
 ]
 """Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
 NUM_TOKENS = 70
@@ -189,13 +190,15 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
 
 CUT = [
     "gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2", "lfm2moe",
-    "gemma4", "gemma4, experts",
+    "gemma4", "gemma4, experts", "qwen35",
 ]  # fmt: skip
 PLAIN, MIXTURE, OTHERS = "llama", "qwen3moe", ["lfm2", "lfm2moe", "gemma4", "gemma4, experts"]
 """`OTHERS`: layers of one model keep other things in a block, or read those of another layer."""
+RECURRENT = ["qwen35", "qwen35, equal heads"]
+"""Their sequences have states."""
 
 
-@pytest.mark.parametrize("name", slow_but(["gemma3", "qwen3moe", "lfm2"], CUT))
+@pytest.mark.parametrize("name", slow_but(["gemma3", "qwen3moe", "lfm2", "qwen35"], CUT))
 def test_fast_is_near_exact_and_no_cut_of_a_step_changes_a_bit(name: str, models: Callable[..., ModelRunner]) -> None:
     fast, exact = models(name), models(name, precision="exact")
     tokens = tokens_of(fast)
@@ -226,12 +229,12 @@ def test_no_cut_of_a_step_changes_a_bit(name: str, precision: str, models: Calla
     assert pieces([3, 32, 1, 34]) == expected
 
 
-@pytest.mark.parametrize("name", slow_but([PLAIN, MIXTURE, "lfm2"], [PLAIN, MIXTURE, *OTHERS]))
+@pytest.mark.parametrize("name", slow_but([PLAIN, MIXTURE, "lfm2", "qwen35"], [PLAIN, MIXTURE, *OTHERS, *RECURRENT]))
 def test_rows_of_other_sequences_change_no_bit(name: str, models: Callable[..., ModelRunner]) -> None:
     model = models(name)
     tokens = tokens_of(model, 40)
     expected = whole(model, tokens)
-    others = [Row(index, tokens_of(model, 9 + index, index), 0, [10 + index], 1) for index in range(1, 12)]
+    others = [Row(index, tokens_of(model, 9 + index, index), 0, [10 + index], 1, state=index) for index in range(1, 12)]
     mixed = model.evaluate([*others[:5], Row(0, tokens, 0, [30, 31], 40), *others[5:]])
     assert mixed[5:45].tobytes() == expected.tobytes()
     later = tokens_of(model, 1, 8)
@@ -254,21 +257,21 @@ def test_drafts_have_the_bits_of_one_step_per_token(name: str, models: Callable[
     assert model.evaluate(drafts).tobytes() == expected[30:].tobytes()
 
 
-@pytest.mark.parametrize("name", slow_but([PLAIN, "lfm2"], [PLAIN, *OTHERS]))
+@pytest.mark.parametrize("name", slow_but([PLAIN, "lfm2", "qwen35"], [PLAIN, *OTHERS, *RECURRENT]))
 def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(
     name: str, models: Callable[..., ModelRunner]
 ) -> None:
     model = models(name)
     tokens = tokens_of(model, 400)
     expected = whole(model, tokens)
-    rows = [Row(index, tokens, 0, range(13 * index, 13 * index + 13), 2) for index in range(4)]
+    rows = [Row(index, tokens, 0, range(13 * index, 13 * index + 13), 2, state=index) for index in range(4)]
     found = model.evaluate(rows)
     assert found.shape == (8, model.vocab_size)
     assert found.tobytes() == np.concatenate([expected[-2:]] * 4).tobytes()
 
 
 @pytest.mark.parametrize("threads", slow_but([3], [2, 3, 4]))
-@pytest.mark.parametrize("name", slow_but([PLAIN, MIXTURE, "lfm2"], [PLAIN, MIXTURE, *OTHERS]))
+@pytest.mark.parametrize("name", slow_but([PLAIN, MIXTURE, "lfm2", "qwen35"], [PLAIN, MIXTURE, *OTHERS, *RECURRENT]))
 def test_the_number_of_threads_changes_no_bit(name: str, threads: int, models: Callable[..., ModelRunner]) -> None:
     one, several = models(name), models(name, threads=threads)
     tokens = tokens_of(one, 100)
@@ -325,6 +328,27 @@ def test_a_copied_block_is_the_block(shared: int, name: str, models: Callable[..
     assert model.evaluate([Row(1, others, shared, [9, 12], 10)]).tobytes() == expected[shared:].tobytes()
 
 
+def test_rows_that_do_not_follow_their_state_are_refused(models: Callable[..., ModelRunner]) -> None:
+    model = models("qwen35")
+    tokens = tokens_of(model, 8)
+    model.evaluate([Row(0, tokens, 0, [0], 1, state=2)])
+    again = model.evaluate([Row(0, tokens[-1:], 7, [0], 1, state=2)]).tobytes()
+    assert model.evaluate([Row(0, tokens[-1:], 7, [0], 1, state=2)]).tobytes() == again
+    refused = {
+        "goes on at position 6, but its state has taken in 8": [Row(0, tokens[6:], 6, [0], 1, state=2)],
+        "goes on at position 9, but its state has taken in 8": [Row(0, tokens[:1], 9, [0], 1, state=2)],
+        "has none of the": [Row(0, tokens, 0, [0], 1, state=-1)],
+        "not next to each other": [
+            Row(0, tokens, 0, [0], 1, state=2),
+            Row(1, tokens, 0, [1], 1, state=3),
+            Row(0, tokens, 8, [0], 1, state=2),
+        ],
+    }
+    for words, rows in refused.items():
+        with pytest.raises(RuntimeError, match=words):
+            model.evaluate(rows)
+
+
 def test_only_wanted_rows_have_logits(models: Callable[..., ModelRunner]) -> None:
     model = models()
     tokens = tokens_of(model, 20)
@@ -335,7 +359,15 @@ def test_only_wanted_rows_have_logits(models: Callable[..., ModelRunner]) -> Non
 
 @pytest.mark.parametrize(
     ("name", "layers", "of_wanted"),
-    [("llama", 2, 1), ("stablelm, parallel", 2, 1), ("qwen3moe", 2, 1), ("lfm2", 5, 1), ("gemma4", 7, 4)],
+    [
+        ("llama", 2, 1),
+        ("stablelm, parallel", 2, 1),
+        ("qwen3moe", 2, 1),
+        ("lfm2", 5, 1),
+        ("gemma4", 7, 4),
+        ("qwen35", 5, 0),
+        ("qwen35, equal heads", 5, 1),
+    ],
 )
 def test_behind_the_last_keys_only_wanted_rows_are_computed(
     name: str, layers: int, of_wanted: int, models: Callable[..., ModelRunner], monkeypatch: pytest.MonkeyPatch
@@ -343,10 +375,10 @@ def test_behind_the_last_keys_only_wanted_rows_are_computed(
     steps: list[tuple[int, int]] = []
     walk = Machine.step
 
-    def step(machine: Machine, rows: int, tape: Sequence[Part], following: Sequence[Part] = ()) -> None:
+    def step(machine: Machine, rows: int, tape: Sequence[Part], following: Sequence[Part] = (), *, runs: int) -> None:
         codes = [code for part in tape for code in part.records[:, 0].tolist()]
         steps.append((rows, codes.count(UNIT_CODE)))
-        walk(machine, rows, tape, following)
+        walk(machine, rows, tape, following, runs=runs)
 
     monkeypatch.setattr(Machine, "step", step)
     model = models(name)
@@ -442,7 +474,9 @@ def deeper(name: str, folder: Path) -> Path:
     return write_gguf(folder / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
 
 
-@pytest.mark.parametrize(("name", "threads"), [("llama", 1), ("qwen2", 2), ("gemma3", 3), ("lfm2", 2), ("gemma4", 2)])
+@pytest.mark.parametrize(
+    ("name", "threads"), [("llama", 1), ("qwen2", 2), ("gemma3", 3), ("lfm2", 2), ("gemma4", 2), ("qwen35", 2)]
+)
 @pytest.mark.parametrize("share", slow_but([0.7], [0.95, 0.7]))
 def test_a_model_larger_than_the_memory_has_the_same_bits(
     name: str, threads: int, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -228,6 +228,8 @@ def _configured(name: str, cache_dir: Path) -> Finding:
     total, active = (facts.get(name) for name in ("parameters", "active_parameters"))
     if isinstance(total, int) and isinstance(active, int):
         words += f", {_count(total)} parameters, of which a token uses {_count(active)} ({facts['experts']} experts)"
+    if isinstance(state := facts.get("state_bytes"), int):
+        words += f", {bytes_in_words(state)} of state for each sequence"
     if size <= free:
         return Finding(name, "good", words)
     larger = f"{words}: more than the {bytes_in_words(free)} of memory that are free"

@@ -13,9 +13,9 @@ from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.errors import MemoryTooSmall
 from onward.kernels.code import Code
-from onward.kernels.expert_tape import ExpertTape
 from onward.kernels.interpreter import Kernels
 from onward.kernels.parts import joined
+from onward.kernels.recurrence_tape import RecurrentTape
 from onward.machine import available_memory
 from onward.runtimes.fingerprint import adapter_id
 from onward.runtimes.kv_plan import mib
@@ -47,9 +47,9 @@ class TapeWriter:
     cache: Cache
     experts: ExpertRecords | None = None
 
-    def write(self, weights: Weights) -> tuple[Tape, ExpertTape]:
+    def write(self, weights: Weights) -> tuple[Tape, RecurrentTape]:
         """Return a tape, and its builder, which owns the memory that it points to."""
-        tape = ExpertTape(self.kernels, MAX_ROWS, self.threads)
+        tape = RecurrentTape(self.kernels, MAX_ROWS, self.threads)
         experts = self.experts.on(tape) if self.experts is not None else None
         decoder = Decoder(self.found, weights, tape, self.buffers, self.positions, self.cache, experts)
         decoder.write_first()

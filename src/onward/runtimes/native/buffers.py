@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from onward.checkpoints.architecture import Architecture, Heads
+from onward.checkpoints.architecture import Architecture, DeltaNet, Heads
 from onward.kernels.activations import ACTIVATIONS, ActivationName
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.memory import Rows
@@ -23,18 +23,31 @@ class Cache:
 
     shapes: Sequence[AttentionShape]
     layers: Sequence[Rows]
+    states: Mapping[int, Rows]
+    """Of layers that keep a state of each sequence: rows of slots."""
 
 
 class HeadBuffers:
     """The memory of attention, for heads of some sizes."""
 
-    def __init__(self, heads: Heads, rows: int) -> None:
+    def __init__(self, heads: Heads, rows: int, *, is_gated: bool) -> None:
         queries, keys = heads.num_heads * heads.head_size, heads.num_kv_heads * heads.head_size
         self.queries, self.attended, self.keys, self.values = (
             Rows.allocate(rows, float_row_bytes(numbers)) for numbers in (queries, queries, keys, keys)
         )
+        self.gates = Rows.allocate(rows, float_row_bytes(queries if is_gated else 0))
         padded = -(-heads.head_size // 16) * 16
         self.rotated = Rows.exactly(rows, 4 * heads.num_heads * padded)
+
+
+class DeltaBuffers:
+    """The memory of a delta rule: queries, keys and values, what it returns and a gate of that, and gates of heads."""
+
+    def __init__(self, delta: DeltaNet, rows: int) -> None:
+        self.mixed, self.returned, self.gates, self.alpha, self.beta = (
+            Rows.allocate(rows, float_row_bytes(numbers))
+            for numbers in (delta.width, delta.values, delta.values, delta.num_heads, delta.num_heads)
+        )
 
 
 class Buffers:
@@ -48,7 +61,11 @@ class Buffers:
         self.added = self.floats(found.hidden) if found.has_norms_after else self.hidden
         self.convolved = self.floats(3 * found.hidden if found.convolution_layers else 0)
         layers = range(found.num_layers)
-        self.heads = {heads: HeadBuffers(heads, rows) for heads in dict.fromkeys(map(found.heads_of, layers))}
+        self.heads = {
+            heads: HeadBuffers(heads, rows, is_gated=found.has_gated_attention)
+            for heads in dict.fromkeys(map(found.heads_of, layers))
+        }
+        self.delta = None if found.delta is None else DeltaBuffers(found.delta, rows)
         inner = {found.mixture.shared_feed_forward if found.mixture else 0, *map(found.feed_forward_of, layers)} - {0}
         self.units = {size: (self.floats(size), self.floats(size)) for size in inner}
         """By inner size: a feed-forward layer's gate, and what it is multiplied with."""

@@ -7,7 +7,8 @@
         h += W (activation(W h') * W h')              h' = norm(h)
     logits = W norm(h)                                of the rows whose logits are wanted
 
-Some layers have a short convolution in place of attention: h += W convolution(W h').
+Some layers have a short convolution in place of attention: h += W convolution(W h'). Others have a delta rule after a
+convolution: h += W (norm(rule(convolution(W h'))) * silu(W h')).
 
 Where architectures depart from it, Architecture says: norms after layers instead of before them, parallel layers,
 windows, other positions, scales, heads of two sizes, keys of another layer, inputs of a layer's own. Which norms and
@@ -21,11 +22,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.architecture import Architecture, DeltaNet
 from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.panels import panel_count
-from onward.kernels.tape import Norm, TapeBuilder
+from onward.kernels.recurrence import ring_bytes
+from onward.kernels.recurrence_tape import DeltaGates, RecurrentTape
+from onward.kernels.tape import Norm
 from onward.kernels.weight_types import PANEL_ROWS
 from onward.runtimes.native.buffers import Buffers, Cache, HeadBuffers
 from onward.runtimes.native.mixture import ExpertRecords
@@ -48,7 +51,7 @@ class Decoder:
         self,
         found: Architecture,
         weights: Weights,
-        tape: TapeBuilder,
+        tape: RecurrentTape,
         buffers: Buffers,
         positions: Positions,
         cache: Cache,
@@ -61,9 +64,10 @@ class Decoder:
         readers = [*matrix_names(found, weights), *expert_names(found)]
         self._inputs = {form: buffers.inputs(form) for name in readers for form in weights.forms(name)}
         self._hidden, self._added = buffers.hidden, buffers.added
+        self._first_of_rest = found.last_kept_layer + (self._delta_of(found.last_kept_layer) is not None)
 
     def write_first(self) -> None:
-        """Write what comes before the last layer that later positions read something of."""
+        """Write what comes before the last layer of which later positions read something; it, too, if it has states."""
         found, weights = self._found, self._weights
         self._tape.embed(weights.table(EMBEDDING), self._hidden, found.embedding_scale)
         if found.rope is None:
@@ -71,12 +75,14 @@ class Decoder:
         if found.layer_input:
             self._tape.begin_part(weights.stream_index(LAYER_PROJECTION))
             self._layer_inputs()
-        for layer in range(found.last_kept_layer):
+        for layer in range(self._first_of_rest):
             self._block(layer)
 
     def write_kept(self) -> None:
-        """Write what later positions read of that layer, and nothing else."""
+        """Write what later positions read of that layer, and nothing else, unless it has states."""
         layer = self._found.last_kept_layer
+        if self._first_of_rest > layer:
+            return
         self._begin(layer)
         kept = self._kept(layer)
         self._read(f"blk.{layer}.attn_norm", [name for name, _ in kept])
@@ -89,7 +95,7 @@ class Decoder:
     def write_rest(self) -> None:
         """Write that layer and all that follows. The logits, float32 [rows, vocabulary], are those of the buffers."""
         found, weights = self._found, self._weights
-        for layer in range(found.last_kept_layer, found.num_layers):
+        for layer in range(self._first_of_rest, found.num_layers):
             self._block(layer)
         output, logits = weights.output_name(), self._buffers.logits
         self._tape.begin_part(weights.stream_index(output))
@@ -120,6 +126,8 @@ class Decoder:
         prefix, heads = f"blk.{layer}.", self._buffers.heads[self._found.heads_of(layer)]
         if layer in self._found.convolution_layers:
             return [(f"{prefix}shortconv.in_proj", self._buffers.convolved)]
+        if self._delta_of(layer) is not None:
+            return self._delta_inputs(layer)
         if self._found.keys_of(layer) != layer:
             return []
         both = (f"{prefix}attn_k", heads.keys), (f"{prefix}attn_v", heads.values)
@@ -128,10 +136,9 @@ class Decoder:
     def _block(self, layer: int) -> None:
         self._begin(layer)
         prefix, projections = f"blk.{layer}.", self._kept(layer)
-        is_convolution = layer in self._found.convolution_layers
-        if not is_convolution:
-            queries = self._buffers.heads[self._found.heads_of(layer)].queries
-            projections = [(f"{prefix}attn_q", queries), *projections]
+        is_convolution, delta = layer in self._found.convolution_layers, self._delta_of(layer)
+        if not is_convolution and delta is None:
+            projections = [*self._queries(layer), *projections]
         gate, up = self._buffers.units[self._found.feed_forward_of(layer)]
         feeds = [(f"{prefix}ffn_gate", gate), (f"{prefix}ffn_up", up)]
         feeds = [part for part in feeds if self._weights.has(f"{part[0]}.weight")]
@@ -145,6 +152,8 @@ class Decoder:
             self._products(feeds)
         if is_convolution:
             self._convolve(layer)
+        elif delta is not None:
+            self._delta(layer, delta)
         else:
             self._rotate(layer)
             self._attend(layer)
@@ -237,7 +246,44 @@ class Decoder:
 
     def _mixer_output(self, layer: int) -> str:
         """Return the name of the last matrix of a layer's attention, or of what it has in its place."""
+        if self._delta_of(layer) is not None:
+            return f"blk.{layer}.ssm_out"
         return f"blk.{layer}.{'shortconv.out_proj' if layer in self._found.convolution_layers else 'attn_output'}"
+
+    def _queries(self, layer: int) -> list[tuple[str, Rows]]:
+        """Return the matrices of a layer's queries, and of a gate of what they find, with where their products lie."""
+        prefix, heads = f"blk.{layer}.", self._buffers.heads[self._found.heads_of(layer)]
+        gates = [(f"{prefix}attn_q_gate", heads.gates)] if self._found.has_gated_attention else []
+        return [(f"{prefix}attn_q", heads.queries), *gates]
+
+    def _delta_of(self, layer: int) -> DeltaNet | None:
+        """Return the sizes of a layer's delta rule, None if it has none."""
+        delta = self._found.delta
+        return delta if delta is not None and layer in delta.layers else None
+
+    def _delta_inputs(self, layer: int) -> list[tuple[str, Rows]]:
+        """Return the matrices of a layer with a delta rule that read its input, and where their products go."""
+        assert self._buffers.delta is not None
+        buffers, prefix = self._buffers.delta, f"blk.{layer}.ssm_"
+        return [
+            (f"{prefix}qkv", buffers.mixed), (f"{prefix}gate", buffers.gates), (f"{prefix}alpha", buffers.alpha),
+            (f"{prefix}beta", buffers.beta),
+        ]  # fmt: skip
+
+    def _delta(self, layer: int, delta: DeltaNet) -> None:
+        """Write a layer's delta rule, in the form that its output reads."""
+        assert self._buffers.delta is not None
+        buffers, tape, weights, prefix = self._buffers.delta, self._tape, self._weights, f"blk.{layer}.ssm_"
+        states = self._cache.states[layer]
+        tape.scan(buffers.mixed, delta.width, weights.by_input(f"{prefix}conv1d.weight"), states)
+        decay, bias = (weights.required_vector(f"{prefix}{part}") for part in ("a", "dt.bias"))
+        tape.delta(
+            buffers.mixed, delta.num_key_heads, delta.num_heads, DeltaGates(buffers.alpha, buffers.beta, decay, bias),
+            states.without(ring_bytes(delta.width, delta.length)), buffers.returned, is_tiled=delta.is_tiled,
+        )  # fmt: skip
+        tape.norm_heads(buffers.returned, delta.num_heads, delta.value_size, self._norm(f"{prefix}norm"))
+        for form in weights.forms(f"{prefix}out"):
+            tape.unit(buffers.gates, buffers.returned, delta.values, self._inputs[form], form, "silu")
 
     def _convolve(self, layer: int) -> None:
         """Write a layer's convolution, in the form that its output reads."""
@@ -273,7 +319,11 @@ class Decoder:
         window = found.window if layer in found.window_layers else None
         tape.attend(shape, buffers.rotated, blocks, buffers.attended, window, sinks=sinks, cap=found.attention_cap)
         for form in self._weights.forms(f"{prefix}attn_output"):
-            tape.quantise(buffers.attended, heads.num_heads * heads.head_size, self._inputs[form], form)
+            size, target = heads.num_heads * heads.head_size, self._inputs[form]
+            if found.has_gated_attention:
+                tape.unit(buffers.gates, buffers.attended, size, target, form, "sigmoid")
+            else:
+                tape.quantise(buffers.attended, size, target, form)
 
     def _values(self, layer: int, buffers: HeadBuffers) -> None:
         """Write the values that are not the product of a matrix as it is: keys before their norm, and norms."""

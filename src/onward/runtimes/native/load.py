@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from onward.checkpoints.architecture import Architecture, Mixture
+from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.expansion import EXPANDED_TYPES
@@ -22,6 +22,7 @@ from onward.kernels.interpreter import Kernels
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows
 from onward.kernels.products import ProductKind
+from onward.kernels.recurrence import DeltaShape
 from onward.kernels.self_test import run_self_test
 from onward.kernels.targets import host
 from onward.machine import available_memory, compute_threads
@@ -45,6 +46,7 @@ KERNELS_REVISION = 2
 where numbers lie in a KV block: blocks are read from a disk that another version has written."""
 FAST_ACTIVATIONS: ActivationName = "int8"
 """What `fast` multiplies with; `exact` multiplies with float32."""
+_LINE = 64
 _ADVICE = "free some, or use a smaller model or a smaller quantisation of it."
 COMPILING = "Compiling the kernels for this processor (once; a few seconds)"
 
@@ -100,17 +102,22 @@ def _load(
     weights.use(panels)
     experts = memory.experts(found.mixture, code, threads) if found.mixture else None
     places, block_bytes = _cache_places(found, shapes)
+    state_places, state_bytes = _state_places(found)
     plan = plan_kv_cache(
         block_bytes, STEP_SHAPE.block_tokens, context,
         available_memory().free_bytes - memory.expert_bytes, options.kv_memory, max_sequences=options.max_sequences,
+        state_bytes=state_bytes,
     )  # fmt: skip
     # all layers of a block side by side: a short sequence touches few huge pages
-    cache = Rows.exactly(plan.blocks, block_bytes)
+    cache, states = Rows.exactly(plan.blocks, block_bytes), Rows.exactly(plan.states, state_bytes)
     positions = Positions(found, plan.context_length)
     buffers = Buffers(found, weights, MAX_ROWS)
     writer = TapeWriter(
         found, kernels, threads, buffers, positions,
-        Cache(shapes, [cache.without(place) for place in places]),
+        Cache(
+            shapes, [cache.without(place) for place in places],
+            {layer: states.without(place) for layer, place in state_places.items()},
+        ),
         ExpertRecords(found, weights, experts, MAX_ROWS) if experts else None,
     )  # fmt: skip
     tape, builder = writer.write(weights)
@@ -119,12 +126,12 @@ def _load(
         scratch_bytes=kernels.scratch_bytes(isa, builder.longest_row), growth=TAPE_GROWTH,
     )  # fmt: skip
     model = NativeModel(
-        machine, tape, panels, experts, cache, positions, buffers, watch, context_length=plan.context_length,
+        machine, tape, panels, experts, cache, states, positions, buffers, watch, context_length=plan.context_length,
         vocab_size=weights.matrix(weights.output_name()).rows, blocks=plan.blocks, keep=(builder, weights, checkpoint),
     )  # fmt: skip
     adapters = NativeAdapters(checkpoint, weights, code, writer, model, options.cache_dir)
     grown = expansion_note(checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(read))
-    others = (_longer_note(checkpoint, found), *memory.notes, grown, code.remark)
+    others = (_longer_note(checkpoint, found), *memory.notes, grown, _state_note(plan.states, state_bytes), code.remark)
     return model, (*plan.notes, *(each for each in others if each)), adapters
 
 
@@ -153,9 +160,33 @@ def _cache_places(found: Architecture, shapes: Sequence[AttentionShape]) -> tupl
     for layer, shape in enumerate(shapes):
         is_own = found.keys_of(layer) == layer
         places.append(end if is_own else places[found.keys_of(layer)])
-        if is_own:
+        if is_own and not (found.delta and layer in found.delta.layers):
             end += shape.kept_bytes(found.hidden) if layer in found.convolution_layers else shape.block_bytes
-    return places, end
+    return places, max(end, _LINE)
+
+
+def _state_places(found: Architecture) -> tuple[dict[int, int], int]:
+    """Return where in a sequence's state those of layers are, and its bytes."""
+    delta = found.delta
+    if delta is None:
+        return {}, 0
+    own = delta.state_bytes // len(delta.layers)  # in whole lines: sizes of heads are multiples of 16
+    return {layer: index * own for index, layer in enumerate(sorted(delta.layers))}, delta.state_bytes
+
+
+def _delta_shape(delta: DeltaNet) -> DeltaShape:
+    return DeltaShape(delta.key_size, delta.value_size)
+
+
+def _state_note(count: int, size: int) -> str:
+    """Return a sentence on the memory of states, "" where there are none."""
+    if not size:
+        return ""
+    return (
+        f"In addition to keys and values, each sequence has a state of {mib(size)}, of which {count} fit into "
+        "--kv-memory: so many sequences and beginnings of prompts together. Nothing is drafted, and no prefix is kept "
+        "on a disk."
+    )
 
 
 def _kernels(found: Architecture, weights: Weights, names: Sequence[str], shapes: Sequence[AttentionShape]) -> Kernels:
@@ -168,10 +199,11 @@ def _kernels(found: Architecture, weights: Weights, names: Sequence[str], shapes
         tuple(sorted(kinds, key=lambda kind: kind.name)),
         tuple(sorted({ADAPTER_TYPE, *(weights.table(name).type for name in tables)})),
         tuple(dict.fromkeys(shapes)),
-        (found.layer_input,) if found.layer_input else (),
+        tuple({found.layer_input, found.delta.value_size if found.delta else 0} - {0}),
         has_experts=found.mixture is not None,
         has_logit_cap=found.logit_cap is not None,
         has_convolutions=bool(found.convolution_layers),
+        delta=_delta_shape(found.delta) if found.delta else None,
     )
 
 

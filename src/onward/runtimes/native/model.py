@@ -56,6 +56,7 @@ class NativeModel:
         panels: PanelCache,
         experts: ExpertCache | None,
         cache: Rows,
+        states: Rows,
         positions: Positions,
         buffers: Buffers,
         watch: FileWatch,
@@ -65,15 +66,17 @@ class NativeModel:
         blocks: int,
         keep: object,
     ) -> None:
-        """`tape`: of rows without an adapter. `cache`: a row per block. `watch`: of the files, which steps read, too.
-        `keep`: what owns the tape's memory."""
+        """`tape`: of rows without an adapter. `cache`: a row per block; `states`: a row per state, of models whose
+        sequences have some. `watch`: of the files, which steps read, too. `keep`: what owns the tape's memory."""
         self.vocab_size, self.context_length, self.blocks = vocab_size, context_length, blocks
-        self.shape = STEP_SHAPE
+        self.shape = replace(STEP_SHAPE, states=states.count)
         self._parts: tuple[Machine, PanelCache] | None = (machine, panels)
         self._experts, self._watch = experts, watch
         self._tapes: dict[str, tuple[Tape, object]] = {"": (tape, keep)}
         """Of adapters, and of none, each with what owns the memory that it points to."""
-        self._cache = _array(cache)
+        self._cache, self._states = _array(cache), _array(states)
+        self._known = [0] * states.count
+        """How many positions each state has taken in."""
         self._positions = positions
         self._carried = [_array(each) for each in buffers.carried]
         self._logits = _array(buffers.logits).view(np.float32)[:, :vocab_size]
@@ -111,14 +114,15 @@ class NativeModel:
             raise RuntimeError(f"The adapter {adapter} is not loaded.")
         tape, _ = self._tapes[adapter]
         count, wanted = self._fill(machine, rows)
+        runs = self._fill_runs(machine, rows) if self._known else 0
         machine.plan(count)
         before_compute()
         if self._experts is not None:
             self._experts.begin_step()
         if len(wanted) == count:
-            machine.step(count, tape.whole)
+            machine.step(count, tape.whole, runs=runs)
         else:
-            machine.step(count, tape.kept, tape.rest if len(wanted) else ())
+            machine.step(count, tape.kept, tape.rest if len(wanted) else (), runs=runs)
             self._compute_rest(machine, tape, wanted)
         if self._experts is not None:
             self._experts.check()
@@ -134,7 +138,7 @@ class NativeModel:
         for values in carried:
             values[: len(wanted)] = values[wanted]
         machine.plan(len(wanted))
-        machine.step(len(wanted), tape.rest)
+        machine.step(len(wanted), tape.rest, runs=0)
 
     def _fill(self, machine: Machine, rows: Sequence[Row]) -> tuple[int, NDArray[np.int64]]:
         """Write the step's rows; return how many there are, and those whose logits are wanted. With lists, because most
@@ -181,6 +185,32 @@ class NativeModel:
             raise RuntimeError(f"A block table names blocks that are not within the cache of {self.blocks}.")
         return begins
 
+    def _fill_runs(self, machine: Machine, rows: Sequence[Row]) -> int:
+        """Write which rows are of one sequence, and where its state is; return how many sequences there are. Raises
+        RuntimeError for rows that do not follow what their state has taken in."""
+        runs: list[tuple[int, int, int, int]] = []
+        first, slot = 0, -1
+        for row in rows:
+            length = len(row.tokens)
+            if not 0 <= row.state < len(self._known):
+                raise RuntimeError(f"Sequence {row.sequence} has none of the {len(self._known)} states.")
+            known = self._known[row.state] if row.start else 0
+            if row.start != known and (row.start, length) != (known - 1, 1):
+                raise RuntimeError(
+                    f"Sequence {row.sequence} goes on at position {row.start}, but its state has taken in {known}."
+                )
+            if row.state == slot:
+                begin, count, _, before = runs.pop()
+                runs.append((begin, count + length, slot, before))
+            else:
+                runs.append((first, length, row.state, known))
+            slot, first = row.state, first + length
+            self._known[slot] = row.start + length
+        if len({slot for _, _, slot, _ in runs}) < len(runs):
+            raise RuntimeError("The rows of a sequence are not next to each other.")
+        machine.runs[: len(runs)] = runs
+        return len(runs)
+
     def _require_bounds(self, tokens: Sequence[int], positions: Sequence[int]) -> None:
         if min(tokens) < 0 or max(tokens) >= self.vocab_size:
             raise RuntimeError(f"A token is not within the vocabulary of {self.vocab_size}.")
@@ -193,6 +223,12 @@ class NativeModel:
         self._open()
         return [self._cache[block]]
 
+    def copy_state(self, source: int, target: int) -> None:
+        """See engine.model.RecurrentModel."""
+        self._open()
+        self._states[target] = self._states[source]
+        self._known[target] = self._known[source]
+
     def close(self) -> None:
         """End the threads, and free the weights and the KV cache. May be called again."""
         if self._parts is not None:
@@ -204,7 +240,7 @@ class NativeModel:
         self._parts = None
         self._watch.close()
         self._tapes = {}
-        self._cache = np.empty((0, 0), np.uint8)
+        self._cache = self._states = np.empty((0, 0), np.uint8)
 
     def _open(self) -> Machine:
         if self._parts is None:

@@ -15,14 +15,15 @@ from onward.runtimes.options import RuntimeOptions
 FLOATS = frozenset({"F32", "F16", "BF16"})
 """Types of weights that are not quantised."""
 EXPANDED = "Q8_X"
-_ROUTER = ".ffn_gate_inp"
+_SENSITIVE = (".ffn_gate_inp", ".ssm_alpha", ".ssm_beta")
 StoredType = str
 """The name of a type of weights that has kernels."""
 
 
-def is_router(name: str) -> bool:
-    """Return whether a matrix chooses experts: its products have float32 activations, and its weights are kept."""
-    return _ROUTER in name
+def is_sensitive(name: str) -> bool:
+    """Return whether a matrix chooses experts, or says how fast a state decays: its products have float32 activations,
+    and its weights are kept."""
+    return any(part in name for part in _SENSITIVE)
 
 
 def form_for(options: RuntimeOptions) -> Callable[[Tensor], StoredType]:
@@ -33,7 +34,7 @@ def form_for(options: RuntimeOptions) -> Callable[[Tensor], StoredType]:
 
     def form(tensor: Tensor) -> StoredType:
         name = tensor.type.name
-        if name in FLOATS and rounded is not None and tensor.shape[-1] % GROUP == 0 and not is_router(tensor.name):
+        if name in FLOATS and rounded is not None and tensor.shape[-1] % GROUP == 0 and not is_sensitive(tensor.name):
             return rounded
         return EXPANDED if name in EXPANDED_TYPES else name
 

@@ -20,7 +20,7 @@ from onward.kernels.tape import Matrix, Table
 from onward.kernels.weight_types import PANEL_ROWS, WEIGHT_TYPES, WeightType
 from onward.runtimes.native.expert_cache import ExpertLayer
 from onward.runtimes.native.panel_cache import PanelCache, PanelGroup, PanelSource
-from onward.runtimes.native.types import StoredType, is_router
+from onward.runtimes.native.types import StoredType, is_sensitive
 
 EMBEDDING, POSITION_EMBEDDING, LAYER_EMBEDDING = "token_embd", "position_embd", "per_layer_token_embd"
 TABLES = (EMBEDDING, POSITION_EMBEDDING, LAYER_EMBEDDING)
@@ -121,7 +121,7 @@ class Weights:
     def activations(self, name: str) -> ActivationName:
         """Return the form of activations that a matrix is multiplied with."""
         kind = WEIGHT_TYPES[self._form_of(name)]
-        return self._activations if isinstance(kind, WeightType) and not is_router(name) else "float32"
+        return self._activations if isinstance(kind, WeightType) and not is_sensitive(name) else "float32"
 
     def forms(self, name: str) -> list[ActivationName]:
         """Return the forms of activations that a matrix and an adapter's change of it are multiplied with."""
@@ -176,6 +176,7 @@ def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
     """Yield the names of all matrices that a decoder multiplies with."""
     parts = (
         "attn_q", "attn_k", "attn_v", "attn_output", "shortconv.in_proj", "shortconv.out_proj",
+        "attn_q_gate", "ssm_qkv", "ssm_gate", "ssm_alpha", "ssm_beta", "ssm_out",
         "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp",
         "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "inp_gate", "proj",
     )  # fmt: skip

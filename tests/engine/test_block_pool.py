@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onward.engine.cache import BlockPool
+from onward.engine.block_pool import BlockPool
 
 
 def make_pool(count: int = 4) -> tuple[BlockPool, list[int]]:

@@ -1,0 +1,187 @@
+"""Qwen 3.5 (modeling_qwen3_5.py): what its configuration states, its tensors, and its architecture.
+
+Three layers of four have a gated delta rule after a short convolution instead of attention; the others have attention
+with a gate. Queries and gates are one matrix in files, head by head; here they are two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.checkpoints.architecture import Architecture, DeltaNet
+from onward.checkpoints.parameters import MAX_LAYERS, Parameters
+from onward.checkpoints.rope_scaling import DECIMALS
+from onward.checkpoints.tensor import Tensor, vector
+from onward.checkpoints.types import FLOAT32
+from onward.errors import CheckpointError
+
+NAME = "qwen35"
+_LANES = 16
+"""Of which sizes of heads are multiples."""
+_MAX_LENGTH = 64
+"""Positions that a convolution may read; those of all known models read 4."""
+_RECURRENT = "attention.recurrent_layers"
+_PREDICTING = "nextn_predict_layers"
+_ATTENTION, _LINEAR = "full_attention", "linear_attention"
+_SIZES = {
+    "ssm.conv_kernel": "linear_conv_kernel_dim", "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads", "ssm.time_step_rank": "linear_num_value_heads",
+}  # fmt: skip
+_OWN_NAMES = {"attn_qkv": "ssm_qkv", "attn_gate": "ssm_gate"}
+"""Of matrices of a delta rule, whose GGUF names are those of attention's."""
+DEFAULTS: dict[str, Any] = {
+    "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 32, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 32_768, "partial_rotary_factor": 0.25,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32, "full_attention_interval": 4,
+}  # fmt: skip
+"""Of the configuration class."""
+
+
+def qwen35_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return what a configuration states of layers, by GGUF's names. Raises CheckpointError."""
+    count, interval = stated["num_hidden_layers"], stated["full_attention_interval"]
+    if type(count) is not int or not 0 < count <= MAX_LAYERS or type(interval) is not int or interval < 1:
+        return {}  # as whoever reads the numbers says
+    if stated.get("attn_output_gate") is False:
+        raise CheckpointError(
+            f"{where} has attention without a gate ('attn_output_gate'), which Onward does not compute."
+        )
+    usual = [_LINEAR if (layer + 1) % interval else _ATTENTION for layer in range(count)]
+    kinds = stated.get("layer_types", usual)
+    if not isinstance(kinds, list) or len(kinds) != count:
+        raise CheckpointError(f"{where} states {str(kinds)[:40]!r} as 'layer_types', but has {count} layers.")
+    for kind in kinds:
+        if kind not in (_LINEAR, _ATTENTION):
+            raise CheckpointError(f"{where} has layers of the kind {str(kind)[:40]!r}, which Onward does not compute.")
+    heads, size = stated["linear_num_value_heads"], stated["linear_value_head_dim"]
+    if type(heads) is not int or type(size) is not int:
+        raise CheckpointError(f"{where} states {str((heads, size))[:40]} as heads of values and their size.")
+    return {
+        **{name: stated[key] for name, key in _SIZES.items()},
+        "ssm.inner_size": heads * size,
+        "ssm.is_grouped": True,
+        _RECURRENT: [kind == _LINEAR for kind in kinds],
+    }
+
+
+def qwen35(parameters: Parameters, common: Architecture) -> Architecture:
+    """Return the architecture. `common`: what all architectures state in the same way. Raises CheckpointError."""
+    stated, count = parameters.num_layers(), num_layers(parameters)
+    recurrent = parameters.switches(_RECURRENT, stated)
+    if recurrent is None:
+        interval = parameters.integer("full_attention_interval", 4, minimum=1)
+        recurrent = [bool((layer + 1) % interval) for layer in range(count)]
+    heads, keys = parameters.integer("ssm.time_step_rank", minimum=1), parameters.integer("ssm.group_count", minimum=1)
+    size, inner = parameters.integer("ssm.state_size", minimum=1), parameters.integer("ssm.inner_size", minimum=1)
+    length = parameters.integer("ssm.conv_kernel", minimum=2)
+    if heads % keys or inner % heads or size % _LANES or inner // heads % _LANES or length > _MAX_LENGTH:
+        raise CheckpointError(
+            f"{parameters.where} states sizes of states that Onward does not compute: {heads} heads "
+            f"('ssm.time_step_rank') of {inner} numbers together ('ssm.inner_size'), {keys} of keys "
+            f"('ssm.group_count') of {size} numbers ('ssm.state_size'), convolutions over {length} positions "
+            f"('ssm.conv_kernel'). Sizes of heads have to be multiples of {_LANES}."
+        )
+    layers = frozenset(layer for layer in range(count) if recurrent[layer])
+    delta = DeltaNet(
+        layers, keys, heads, size, inner // heads, length, is_tiled=not parameters.switch("ssm.is_grouped", False)
+    )
+    return replace(common, num_layers=count, delta=delta if layers else None, has_gated_attention=True)
+
+
+def num_layers(parameters: Parameters) -> int:
+    """Return how many layers are computed: those that predict several tokens at once, the last ones, are not."""
+    stated, predicting = parameters.num_layers(), parameters.integer(_PREDICTING, 0)
+    if predicting >= stated:
+        raise CheckpointError(
+            f"{parameters.where} has {stated} layers ('block_count'), of which {predicting} predict several tokens "
+            f"({_PREDICTING!r}): it is not a complete model."
+        )
+    return stated - predicting
+
+
+def apart(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with queries and gates apart, matrices of delta rules by names of their own, and without the
+    layers that predict several tokens. One whose size contradicts the parameters stays as it is."""
+    count = num_layers(parameters)
+    heads = parameters.same_in_layers("attention.head_count", parameters.num_layers())
+    usual = parameters.integer("embedding_length", minimum=1) // heads
+    size = parameters.integer("attention.key_length", usual, minimum=1)
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if _layer_number(name) >= count:
+            continue
+        prefix, _, rest = name.partition(".attn_")
+        own = _OWN_NAMES.get(f"attn_{rest.partition('.')[0]}")
+        named = f"{prefix}.{own}.{rest.partition('.')[2]}" if own else name
+        if ".attn_q." in name and tensor.shape[0] == 2 * heads * size:
+            rows = np.arange(tensor.shape[0]).reshape(heads, 2, size)
+            found[name] = tensor.selected(rows[:, 0].reshape(-1))
+            found[name.replace(".attn_q.", ".attn_q_gate.")] = tensor.selected(rows[:, 1].reshape(-1))
+        else:
+            found[named] = tensor
+    return found
+
+
+def prediction_note(parameters: Parameters) -> tuple[str, ...]:
+    """Return a note about layers that are left out, if there are some. Raises CheckpointError."""
+    if parameters.architecture != NAME or not parameters.integer(_PREDICTING, 0):
+        return ()
+    return (f"{parameters.where} has layers that predict several tokens at once: they are left out.",)
+
+
+def as_in_gguf(tensor: Tensor) -> Tensor:
+    """Return a tensor of a folder, by GGUF's name, as GGUF files have it: norms as they are multiplied, what decays as
+    the negative number of e**decay. Powers are rounded correctly: those of numpy differ between machines."""
+    if tensor.name.endswith("norm.weight") and not tensor.name.endswith("ssm_norm.weight"):
+        return vector(tensor.name, tensor.floats()[0] + np.float32(1))
+    if tensor.name.endswith(".ssm_a") and len(tensor.shape) == 1:
+        powers = [-float(Decimal(float(each)).exp(DECIMALS)) for each in np.clip(tensor.floats()[0], -1000, 1000)]
+        return vector(tensor.name, np.array(powers, np.float64))
+    if tensor.name.endswith(".ssm_conv1d.weight") and tensor.shape[1:-1] == (1,):
+        return replace(tensor, shape=(tensor.shape[0], tensor.shape[-1]))
+    return tensor
+
+
+def with_heads_in_order(
+    parameters: Parameters, low: Tensor, high: Tensor, *, is_grouped: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the two matrices of an adapter's change, whose name is that of `high`, with heads in the order that the
+    checkpoint has. `is_grouped`: whether those that share keys are one after the other in the adapter."""
+    if parameters.architecture != NAME or is_grouped == parameters.switch("ssm.is_grouped", False):
+        return low, high
+    heads, keys = parameters.integer("ssm.time_step_rank"), parameters.integer("ssm.group_count", minimum=1)
+    size = parameters.integer("ssm.inner_size") // max(1, heads)
+    grid = np.arange(heads).reshape(-1, heads // keys if is_grouped else keys)
+    order = grid.T.reshape(-1)
+    numbers = (order[:, None] * size + np.arange(size)).reshape(-1)
+    part = high.name.split(".")[2] if high.name.startswith("blk.") else ""
+    if part == "ssm_out" and low.shape[-1] == len(numbers):
+        return _floats(low, low.floats()[:, numbers]), high
+    wanted = {"ssm_qkv": numbers, "ssm_gate": numbers, "ssm_alpha": order, "ssm_beta": order}.get(_own_name(part))
+    if wanted is None or high.shape[0] < len(wanted):
+        return low, high
+    before = high.shape[0] - len(wanted) if _own_name(part) == "ssm_qkv" else 0
+    return low, high.selected(np.concatenate((np.arange(before), before + wanted)))
+
+
+def _own_name(part: str) -> str:
+    return _OWN_NAMES.get(part, part)
+
+
+def _floats(tensor: Tensor, values: NDArray[np.float32]) -> Tensor:
+    return replace(
+        tensor, type=FLOAT32, data=np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8), order=None
+    )
+
+
+def _layer_number(name: str) -> int:
+    """Return 3 of "blk.3.attn_q.weight", -1 of what is in no layer."""
+    parts = name.split(".")
+    return int(parts[1]) if parts[0] == "blk" and len(parts) > 2 and parts[1].isdecimal() else -1

@@ -1,0 +1,109 @@
+"""The states of a model whose sequences have one: which belongs to a sequence, and which is a snapshot of a prefix.
+
+A sequence that runs owns a state, which each step advances. A snapshot is the state after a block of the prefix tree:
+a prompt that begins with it goes on from a copy, and computes again what follows the deepest one. Snapshots take what
+no sequence needs: the one that was used least recently gives way.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as ReadOnly
+
+from onward.engine.prefix_tree import Node
+from onward.engine.sequence import Sequence, shareable_tokens
+
+NONE = -1
+"""Of a sequence or node without a state."""
+PROMPTS = 4
+"""One prompt leaves snapshots at a stride in at most one of so many states."""
+MIN_STRIDE_BLOCKS = 8
+"""Between two snapshots of a prompt: each costs a step of its own, and a copy."""
+
+CopyState = Callable[[int, int], None]
+"""Copies a state to another one; see `model.RecurrentModel`."""
+
+
+class States:
+    """Counts the states. Copies are made at once, between steps. Engine thread only."""
+
+    def __init__(self, num_states: int, copy: CopyState) -> None:
+        self.num_states = num_states
+        self._copy = copy
+        self._free = list(range(num_states - 1, -1, -1))
+        self._snapshots: OrderedDict[int, Node] = OrderedDict()
+
+    @property
+    def num_available(self) -> int:
+        """How many sequences may take a state now."""
+        return len(self._free) + len(self._snapshots)
+
+    def num_reusable(self, sequence: Sequence, nodes: ReadOnly[Node]) -> int:
+        """Return how many of a prompt's cached blocks need not be computed: up to the deepest snapshot. Of a prompt
+        that is scored another cached block has to follow, with the score of its first token."""
+        limit = max(0, len(nodes) - sequence.wants_scores)
+        return max((number for number in range(1, limit + 1) if nodes[number - 1].state != NONE), default=0)
+
+    def begin(self, sequence: Sequence, nodes: ReadOnly[Node], num_cached: int, block_tokens: int) -> None:
+        """Give a sequence a state: that after `nodes`, its cached blocks that need not be computed. `num_cached`: all
+        of its cached blocks. Decides where snapshots are made: after what the prompt has in common with others, after
+        its last block, and at a stride."""
+        source = nodes[-1].state if nodes else NONE
+        if source != NONE:
+            self._snapshots.move_to_end(source)
+        sequence.state = self._take()
+        if source not in (NONE, sequence.state):
+            self._copy(source, sequence.state)
+        last = shareable_tokens(sequence.prompt_length) // block_tokens
+        wanted = {last - sequence.wants_scores, num_cached - sequence.wants_scores, *range(0, last, self._stride(last))}
+        sequence.snapshot_ends = sorted(each * block_tokens for each in wanted if each > len(nodes))
+
+    def _stride(self, num_blocks: int) -> int:
+        """Return how many blocks are between two snapshots of a prompt. Strides are multiples of each other: prompts of
+        different lengths that begin alike have snapshots in the same places."""
+        stride = MIN_STRIDE_BLOCKS
+        while num_blocks // stride > max(1, self.num_states // PROMPTS):
+            stride *= 2
+        return stride
+
+    def keep(self, sequence: Sequence, nodes: ReadOnly[Node]) -> None:
+        """Make a snapshot of a sequence that has just computed the last of `nodes`, if one is wanted there."""
+        if sequence.computed not in sequence.snapshot_ends or nodes[-1].state != NONE or not self.num_available:
+            return
+        state = self._take()
+        self._copy(sequence.state, state)
+        nodes[-1].state = state
+        self._snapshots[state] = nodes[-1]
+
+    def fork(self, leader: Sequence, choice: Sequence) -> None:
+        """Give a choice a copy of its leader's state."""
+        choice.state = self._take()
+        self._copy(leader.state, choice.state)
+
+    def release(self, sequence: Sequence) -> None:
+        """Take a sequence's state back, if it has one."""
+        if sequence.state != NONE:
+            self._free.append(sequence.state)
+            sequence.state = NONE
+
+    def drop(self, node: Node) -> None:
+        """Drop the snapshot of a node that leaves the tree, if it has one."""
+        if node.state != NONE:
+            del self._snapshots[node.state]
+            self._free.append(node.state)
+            node.state = NONE
+
+    def check(self, sequences: Iterable[Sequence], nodes: Iterable[Node]) -> None:
+        """Raise AssertionError if a state is lost, or belongs to two. For tests."""
+        owned = [sequence.state for sequence in sequences if sequence.blocks]
+        kept = {node.state: node for node in nodes if node.state != NONE}
+        assert kept == self._snapshots, "the snapshots are not those of the prefix tree"
+        assert sorted([*owned, *kept, *self._free]) == list(range(self.num_states)), "a state is lost"
+
+    def _take(self) -> int:
+        if self._free:
+            return self._free.pop()
+        state, node = self._snapshots.popitem(last=False)
+        node.state = NONE
+        return state

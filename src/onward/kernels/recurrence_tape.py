@@ -1,0 +1,72 @@
+"""Records of layers with a recurrent state on a tape, with all bounds checked; see recurrence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onward.kernels.attention_shape import LANES
+from onward.kernels.expert_tape import ExpertTape
+from onward.kernels.interpreter import DELTA_CODE, SCAN_CODE
+from onward.kernels.memory import Rows, Vector
+from onward.kernels.records import DELTA, SCAN
+from onward.kernels.recurrence import ring_bytes
+
+SCAN_PIECE_NUMBERS = 512
+"""Of a row, that a thread convolves at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaGates:
+    """What makes gates of a delta rule: rows of a number for each head, and what all rows have, by head."""
+
+    alpha: Rows
+    beta: Rows
+    decay: Vector
+    bias: Vector
+
+
+class RecurrentTape(ExpertTape):
+    """Writes the records. `states`: a layer's part of each slot."""
+
+    def scan(self, values: Rows, width: int, weights: Vector, states: Rows, bias: Vector | None = None) -> None:
+        """Convolve rows of `width` numbers in place, by weights of the position furthest back first, `width` each."""
+        values.require(self._rows, 4 * width)
+        length, rest = divmod(weights.length, width)
+        if width % LANES or not length or rest or (bias is not None and bias.length != width):
+            raise ValueError(f"A convolution of {width} numbers has {weights.length} weights, or another bias.")
+        self._require_states(states, ring_bytes(width, length))
+        record = SCAN.record(
+            SCAN_CODE, has_barrier=True, values=values.address, stride=values.stride, width=width,
+            weights=weights.address, length=length, bias=0 if bias is None else bias.address, states=states.address,
+            state_stride=states.stride, pieces=max(1, width // SCAN_PIECE_NUMBERS),
+        )  # fmt: skip
+        self._append(record, values, weights, bias, states)
+
+    def delta(
+        self, values: Rows, num_key_heads: int, num_heads: int, gates: DeltaGates, states: Rows, target: Rows,
+        *, is_tiled: bool,
+    ) -> None:  # fmt: skip
+        """Write what the delta rule returns, float32 [rows, heads * value size]. `values`: queries, keys and values of
+        all heads; `is_tiled`: see records.DELTA."""
+        shape = self._kernels.delta
+        if shape is None or num_key_heads < 1 or num_heads % num_key_heads:
+            raise ValueError(f"{num_heads} heads share {num_key_heads} of keys, or the kernels have no delta rule.")
+        values.require(self._rows, 4 * (2 * num_key_heads * shape.key_size + num_heads * shape.value_size))
+        target.require(self._rows, 4 * num_heads * shape.value_size)
+        for rows in (gates.alpha, gates.beta):
+            rows.require(self._rows, 4 * num_heads)
+        if gates.alpha.stride != gates.beta.stride or {gates.decay.length, gates.bias.length} != {num_heads}:
+            raise ValueError(f"The gates are not those of {num_heads} heads.")
+        self._require_states(states, num_heads * shape.head_bytes)
+        record = DELTA.record(
+            DELTA_CODE, has_barrier=True, values=values.address, stride=values.stride, alpha=gates.alpha.address,
+            beta=gates.beta.address, gate_stride=gates.alpha.stride, decay=gates.decay.address,
+            bias=gates.bias.address, states=states.address, state_stride=states.stride, target=target.address,
+            target_stride=target.stride, num_key_heads=num_key_heads, num_heads=num_heads, is_tiled=is_tiled,
+        )  # fmt: skip
+        self._append(record, values, gates, states, target, row=2 * shape.key_size)
+
+    def _require_states(self, states: Rows, size: int) -> None:
+        if self._kernels.delta is None:
+            raise ValueError("The kernels were compiled without recurrent states.")
+        states.require(1, size)

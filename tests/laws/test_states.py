@@ -1,0 +1,252 @@
+"""Laws 2 to 5 on models whose sequences have a state (Qwen 3.5): alone, among others, from snapshots, with too little
+memory, with a grammar whose masks come late, after a failed step, and resumed. No state is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from onward.api.openai.decode import check_request
+from onward.completions.limits import RequestLimits
+from onward.completions.plan import ServedModel, plan
+from onward.engine.events import Event, Failed, Prefilled
+from onward.engine.job import Job
+from onward.engine.journal import Journal
+from onward.engine.model import Hook, Row, nothing
+from onward.engine.step import Engine
+from onward.model_files.gguf import GGUFFiles
+from onward.runtimes.base import LoadedModel
+from onward.runtimes.native.model import NativeModel
+from onward.sampling.sampler import Sampler
+from tests.laws.test_hybrid import BEGINNING, SHAPES, Alone, ask, make_backend, noise
+from tests.laws.test_real_resume import by_choice
+from tests.runtimes.native.test_model import load, write
+from tests.toy_backend import running
+
+KV_MEMORY, TIGHT = 3_000_000, 320_000
+"""Of a model whose states take 80 KiB: room for dozens of them, and for two."""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("states"), "qwen35")
+
+
+@pytest.fixture(scope="module")
+def alone(path: Path) -> Alone:
+    """Each shape on a backend that has processed nothing else."""
+
+    async def each(shape: str) -> list[dict[str, Any]]:
+        async with running(make_backend(path, prefix_cache=False, threads=1)) as backend:
+            return await ask(backend, shape)
+
+    return {shape: asyncio.run(each(shape)) for shape in SHAPES}
+
+
+def test_law_2_and_3_the_same_bytes_among_neighbours_and_cached(alone: Alone, path: Path) -> None:
+    async def crowded() -> list[tuple[str, list[dict[str, Any]]]]:
+        rng = random.Random(3)
+        async with running(make_backend(path, max_rows=16, threads=3)) as backend:
+            crowd = [asyncio.create_task(noise(backend, rng)) for _ in range(16)]
+            rounds = [shape for _ in range(3) for shape in SHAPES]
+            answers = await asyncio.gather(*(ask(backend, shape) for shape in rounds))
+            await asyncio.gather(*crowd)
+            return list(zip(rounds, answers, strict=True))
+
+    for shape, answer in asyncio.run(crowded()):
+        assert answer == alone[shape], shape
+
+
+def test_law_3_nothing_is_written_to_a_disk(alone: Alone, path: Path, tmp_path: Path) -> None:
+    """Where a block's state would have to lie with it."""
+
+    async def twice() -> list[list[dict[str, Any]]]:
+        async with running(make_backend(path, prefix_cache_dir=tmp_path / "cache")) as backend:
+            return [await ask(backend, "sampled") for _ in range(2)]
+
+    assert asyncio.run(twice()) == [alone["sampled"]] * 2
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+class Checked(Engine):
+    """Checks its bookkeeping after each step. Fails a step when it is told to."""
+
+    fails_at: tuple[int, ...] = ()
+    num_evaluated = 0
+
+    def step(self, before_compute: Hook = nothing) -> list[Event]:
+        found = super().step(before_compute)
+        self.check()
+        return found
+
+    def evaluated(self, rows: list[Row], before_compute: Hook) -> NDArray[np.float32]:
+        self.num_evaluated += 1
+        logits = NativeModel.evaluate(self.model, rows, before_compute)  # type: ignore[arg-type]
+        if self.num_evaluated in self.fails_at:
+            raise MemoryError
+        return logits
+
+
+class Bench:
+    """Runs jobs on engines of one model, one engine after the other: they use the same memory."""
+
+    def __init__(self, path: Path, kv_memory: int) -> None:
+        self.loaded: LoadedModel = load(path, kv_memory=kv_memory)
+        self.model = self.loaded.model
+        self.tokenizer = GGUFFiles(path).load_tokenizer()
+        self.served = ServedModel.create("m", self.tokenizer, self.model.vocab_size, self.model.context_length)
+        self._ids, self._numbers = itertools.count(), itertools.count()
+
+    def engine(self, **options: Any) -> Checked:
+        sampler, tokenizer = Sampler(self.model.vocab_size), self.tokenizer
+        return Checked(self.model, tokenizer, sampler, load_tokenizer=lambda: tokenizer, speculate=False, **options)
+
+    def jobs(self, *requests: dict[str, Any]) -> list[Job]:
+        checked = [check_request({"model": "m", "seed": 1, "ignore_eos": True, **each}) for each in requests]
+        planned = [plan(each, self.served, next(self._numbers), self._ids, RequestLimits()) for each in checked]
+        return [job for each in planned for job in each.jobs]
+
+
+@pytest.fixture(scope="module")
+def bench(path: Path) -> Iterator[Bench]:
+    made = Bench(path, KV_MEMORY)
+    yield made
+    made.model.close()
+
+
+def run(engine: Engine, jobs: list[Job], max_steps: int | None = None) -> list[Event]:
+    """The events of jobs that are added at once."""
+    for job in jobs:
+        engine.add(job)
+    events: list[Event] = []
+    for _ in itertools.count() if max_steps is None else range(max_steps):
+        if engine.idle:
+            break
+        events += engine.step()
+    return events
+
+
+def answers(bench: Bench, engine: Engine, **request: Any) -> tuple[int, Any]:
+    """How many tokens of a prompt came from the cache, and what was answered."""
+    events = run(engine, bench.jobs(request))
+    [prefilled] = [event for event in events if isinstance(event, Prefilled)]
+    return prefilled.num_cached_tokens, (prefilled.scores, list(by_choice(events).values()))
+
+
+LONG = BEGINNING * 4
+REQUESTS: dict[str, dict[str, Any]] = {
+    "again": {"prompt": LONG, "max_tokens": 6, "logprobs": 1},
+    "longer": {"prompt": LONG + "and more", "max_tokens": 6, "logprobs": 1},
+    "shorter": {"prompt": LONG[:300], "max_tokens": 6, "logprobs": 1},
+    "otherwise": {"prompt": LONG[:345] + "xyzzy" * 12, "max_tokens": 6, "logprobs": 1},
+    "scored": {"prompt": LONG[:200] + "q" * 40, "echo": True, "logprobs": 2, "max_tokens": 2},
+    "scored again": {"prompt": LONG[:200] + "q" * 40, "echo": True, "logprobs": 1, "max_tokens": 2},
+    "scored otherwise": {"prompt": LONG[:200] + "q" * 33 + "zz", "echo": True, "logprobs": 2, "max_tokens": 2},
+    "several": {"prompt": LONG[:345] + "xyzzy" * 3, "n": 3, "max_tokens": 6, "temperature": 1.1, "logprobs": 0},
+}
+
+
+def test_law_3_a_prompt_goes_on_from_the_deepest_snapshot(bench: Bench) -> None:
+    expected = {
+        name: answers(bench, bench.engine(share_prefixes=False), **request)[1] for name, request in REQUESTS.items()
+    }
+    engine, used = bench.engine(), {}
+    run(engine, bench.jobs({"prompt": LONG, "max_tokens": 3}))
+    for name, request in REQUESTS.items():
+        used[name], found = answers(bench, engine, **request)
+        assert found == expected[name], name
+    whole = (len(bench.jobs({"prompt": LONG})[0].prompt) - 2) // 32 * 32
+    assert used["again"] == used["longer"] == whole
+    assert used["shorter"] == 256, "the stride's snapshot"
+    assert used["otherwise"] == 256, "what both have in common is a snapshot from now on"
+    both = (bench.jobs(REQUESTS[name])[0].prompt for name in ("again", "otherwise"))
+    common = next(index for index, (one, other) in enumerate(zip(*both, strict=False)) if one != other)
+    assert used["several"] == common // 32 * 32 > 256
+    assert used["scored again"] == used["scored otherwise"] > 128 >= used["scored"]
+
+
+def test_law_2_the_same_bits_when_memory_is_tight(bench: Bench, path: Path) -> None:
+    """With two states, of which none is left for a snapshot, and blocks for less than two whole sequences."""
+    requests = [
+        {"prompt": LONG[: 100 + 3 * n], "max_tokens": 300, "n": 1 + n % 2, "temperature": 1.0, "logprobs": 1}
+        for n in range(4)
+    ]
+    expected = list(by_choice(run(bench.engine(), bench.jobs(*requests))).values())
+    tight = Bench(path, TIGHT)
+    try:
+        engine = tight.engine()
+        found = by_choice(run(engine, tight.jobs(*requests)))
+    finally:
+        tight.model.close()
+    assert [found[key] for key in sorted(found)] == expected
+    assert engine.scheduler.reclaim.num_preemptions > 0
+
+
+def test_law_4_no_state_is_lost_when_choices_are_cancelled(bench: Bench) -> None:
+    engine = bench.engine(max_rows=4)
+    for round_ in range(12):
+        jobs = bench.jobs(*({"prompt": LONG[:150] + "x" * n, "n": 3, "max_tokens": 9} for n in range(3)))
+        run(engine, jobs, max_steps=round_)
+        for job in jobs[: round_ % 4]:
+            engine.cancel(job.request)
+        engine.check()
+        run(engine, [])
+    states = engine.cache.states
+    assert states is not None and states.num_available == states.num_states
+
+
+def test_law_5_each_choice_goes_on_from_a_copy(bench: Bench) -> None:
+    request: dict[str, Any] = {"prompt": LONG[:100], "temperature": 1.0, "max_tokens": 12, "logprobs": 1}
+    together = list(by_choice(run(bench.engine(), bench.jobs({**request, "n": 4}))).values())
+    assert len({str(each) for each in together}) == 4
+    one_by_one = run(bench.engine(max_rows=1), bench.jobs({**request, "n": 4}))
+    assert list(by_choice(one_by_one).values()) == together
+
+
+def test_law_2_a_step_that_failed_half_way_is_computed_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [{"prompt": LONG[:n], "max_tokens": 8, "temperature": 1.0, "logprobs": 1} for n in (40, 90, 200)]
+    expected = list(by_choice(run(bench.engine(), bench.jobs(*requests))).values())
+    engine = bench.engine()
+    engine.fails_at = (2, 5)
+    monkeypatch.setattr(bench.model, "evaluate", engine.evaluated)
+    events = run(engine, bench.jobs(*requests))
+    failed = {event.job for event in events if isinstance(event, Failed)}
+    assert 0 < len(failed) < len(requests)
+    left = [tokens for (job, _), tokens in by_choice(events).items() if job not in failed]
+    assert left and all(each in expected for each in left)
+
+
+def test_law_2_a_job_cut_at_any_step_and_resumed_goes_on_with_the_same_bits(bench: Bench) -> None:
+    jobs = bench.jobs(*(SHAPES[shape] for shape in ("sampled", "greedy", "choices")))
+    whole = by_choice(run(bench.engine(), jobs))
+    for cut in (1, 2, 4, 9, 20):
+        journals = {job.id: Journal(job) for job in jobs}
+        first = run(bench.engine(), jobs, max_steps=cut)
+        for event in first:
+            journals[event.job].record(event)
+        rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
+        assert by_choice(first + run(bench.engine(), rest)) == whole
+
+
+def test_law_2_masks_that_come_late_change_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row is computed again, though its state has taken it in."""
+    request = {"prompt": LONG[:70], "max_tokens": 12, "regex": "[a-z ]{30}", "ignore_eos": False, "logprobs": 1}
+    expected = list(by_choice(run(bench.engine(), bench.jobs(request))).values())
+    other, turns = bench.engine(), itertools.count()
+    late = other.constraints.late
+
+    def sometimes_late(step: Any) -> set[int]:
+        left = late(step)
+        decoding = {each.sequence.id for each in step if not each.is_prefill}
+        return left | (decoding if next(turns) % 3 == 1 else set())
+
+    monkeypatch.setattr(other.constraints, "late", sometimes_late)
+    assert list(by_choice(run(other, bench.jobs(request))).values()) == expected
