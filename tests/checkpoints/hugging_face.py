@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import gemma4, qwen35
+from tests.checkpoints import gemma4, mamba2, qwen35
 from tests.checkpoints.reference import PAIRS
 from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, INNER, tiny
 
@@ -102,6 +102,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gemma3": {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
     **gemma4.CONFIGS,
     **qwen35.CONFIGS,
+    **mamba2.CONFIGS,
     "phi3": {"model_type": "phi3", "sliding_window": 24},
     "starcoder2": {"model_type": "starcoder2", "rope_theta": 1e5, "norm_epsilon": 1e-5},
     "granite": {
@@ -150,17 +151,18 @@ _LFM2 = {
     "ffn_down": "feed_forward.w2", "ffn_gate_inp": "feed_forward.gate",
     **{f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "conv", "out_proj")},
 }  # fmt: skip
+_GRANITE = {
+    **_LLAMA, "ffn_gate_inp": "block_sparse_moe.router.layer", "ffn_gate_up_exps": "block_sparse_moe.input_linear",
+    "ffn_down_exps": "block_sparse_moe.output_linear", "ffn_gate_up_shexp": "shared_mlp.input_linear",
+    "ffn_down_shexp": "shared_mlp.output_linear",
+}  # fmt: skip
 _NAMES = {
     "llama": {**_LLAMA, "ffn_gate_inp": "block_sparse_moe.gate"},
     "qwen2moe": {
         **_LLAMA, "ffn_gate_inp": "mlp.gate", "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
         **{f"ffn_{part}_shexp": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
     },
-    "granitemoe": {
-        **_LLAMA, "ffn_gate_inp": "block_sparse_moe.router.layer", "ffn_gate_up_exps": "block_sparse_moe.input_linear",
-        "ffn_down_exps": "block_sparse_moe.output_linear", "ffn_gate_up_shexp": "shared_mlp.input_linear",
-        "ffn_down_shexp": "shared_mlp.output_linear",
-    },
+    "granitemoe": _GRANITE,
     "qwen3moe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
     "gpt-oss": {
         **_LLAMA, "ffn_gate_inp": "mlp.router", "post_attention_norm": "post_attention_layernorm",
@@ -181,6 +183,7 @@ _NAMES = {
     "gemma3": _SANDWICHED,
     "gemma4": {**_SANDWICHED, **gemma4.NAMES},
     "qwen35": {**_LLAMA, **qwen35.NAMES},
+    "granitehybrid": {**_GRANITE, **mamba2.NAMES},
     "olmo2": _SANDWICHED,
     "exaone4": _SANDWICHED,
     "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
@@ -246,6 +249,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "internlm2": queries_with_keys,
         "gemma4": gemma4.as_stored,
         "qwen35": qwen35.as_stored,
+        "granitehybrid": _as_granite_stores,
     }
     usual = joining.get(kind, one_by_one)(tensors)
     stored = {hugging_face_name(key, kind): _habits(key, array, kind, metadata) for key, array in usual.items()}
@@ -277,6 +281,10 @@ def halves_joined(tensors: Arrays) -> Arrays:
         elif "ffn_up_exps" not in name and "ffn_up_shexp" not in name:
             found[name] = array
     return found
+
+
+def _as_granite_stores(tensors: Arrays) -> Arrays:
+    return halves_joined(mamba2.as_stored(tensors))
 
 
 def queries_with_keys(tensors: Arrays) -> Arrays:
@@ -400,7 +408,8 @@ def hugging_face_rows(
     if (
         kind in PAIRS and kind not in ("cohere2", "glm4") and layer in ("attn_q", "attn_k")
     ):  # theirs are half a head apart
-        heads = HEADS if layer == "attn_q" else metadata[f"{kind}.attention.head_count_kv"]
+        keys = metadata[f"{kind}.attention.head_count_kv"]
+        heads = HEADS if layer == "attn_q" else max(keys) if isinstance(keys, list) else keys
         return array.reshape(heads, -1, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
     return array
 

@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.checkpoints.gemma4 import Gemma4
+from tests.checkpoints.mamba2 import state_space
 from tests.checkpoints.qwen35 import delta_net
 
 Array = Any
 """float64, of any shape."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 """The others divide by the root mean square."""
-PAIRS = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4", "internlm2", "mistral3")
+PAIRS = ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "cohere2", "glm4", "internlm2", "mistral3")
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
-NORMALISED = ("qwen3moe", "mellum", "llama", "granitemoe", "gpt-oss", "lfm2moe")
+NORMALISED = ("qwen3moe", "mellum", "llama", "granitemoe", "granitehybrid", "gpt-oss", "lfm2moe")
 """The shares of the experts that are used add up to one."""
 GELU_TANH = ("gemma", "gemma2", "gemma3", "starcoder2", "gpt2")
 
@@ -32,7 +33,8 @@ class Reference:
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> None:
         self.kind = metadata["general.architecture"]
         self.stated = {name.removeprefix(f"{self.kind}."): value for name, value in metadata.items()}
-        self.tensors = {name: value.astype(np.float64) for name, value in tensors.items()}
+        named = {f"{name}.weight" if name.endswith(".ffn_norm") else name: value for name, value in tensors.items()}
+        self.tensors = {name: value.astype(np.float64) for name, value in named.items()}
         stated = self.stated["attention.head_count"]
         self.heads = stated[0] if isinstance(stated, list) else stated
         stated = self.stated["attention.head_count_kv"]
@@ -74,9 +76,12 @@ class Reference:
         if self.kind in ("olmo2", "exaone4"):
             hidden = hidden + self.norm(self.attention(layer, hidden), prefix + "post_attention_norm")
             return hidden + self.norm(self.feed_forward(prefix, hidden), prefix + "post_ffw_norm")
-        mixed = self.delta_rule if prefix + "ssm_a" in self.tensors else self.attention
+        mixed = self.recurrence if prefix + "ssm_a" in self.tensors else self.attention
         mixed = self.convolution if prefix + "shortconv.conv.weight" in self.tensors else mixed
-        attended = mixed(layer, self.norm(hidden, prefix + "attn_norm"))
+        normal = self.norm(hidden, prefix + "attn_norm")
+        attended = mixed(layer, normal)
+        if self.kind == "falcon-h1":
+            attended = attended + self.attention(layer, normal)
         if self.kind in ("gemma2", "gemma3", "glm4"):
             attended = self.norm(attended, prefix + "post_attention_norm")
         hidden = hidden + attended * self.stated.get("residual_scale", 1.0)
@@ -153,8 +158,9 @@ class Reference:
         windows = np.lib.stride_tricks.sliding_window_view(padded, taps.shape[1], axis=0)
         return self.linear(after * np.einsum("tdj,dj->td", windows, taps), prefix + "out_proj")
 
-    def delta_rule(self, layer: int, hidden: Array) -> Array:
-        return delta_net(self.stated, self.tensors, f"blk.{layer}.", hidden, self.epsilon)
+    def recurrence(self, layer: int, hidden: Array) -> Array:
+        formula = delta_net if self.kind == "qwen35" else state_space
+        return formula(self.stated, self.tensors, f"blk.{layer}.", hidden, self.epsilon)
 
     def attention(self, layer: int, hidden: Array) -> Array:
         prefix, count = f"blk.{layer}.", len(hidden)
@@ -213,7 +219,7 @@ class Reference:
     def is_rotated(self, layer: int) -> bool:
         if self.kind == "cohere2" or (self.kind == "exaone4" and "attention.sliding_window" in self.stated):
             return self.is_local(layer)
-        if self.kind == "granite" and not self.stated.get("rope.scaling.finetuned", True):
+        if self.kind in ("granite", "granitehybrid") and not self.stated.get("rope.scaling.finetuned", True):
             return False
         return self.kind != "gpt2" and not (self.kind == "smollm3" and (layer + 1) % 4 == 0)
 

@@ -76,7 +76,7 @@ def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
 
 TUNED = [
     "llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4", "lfm2",
-    "lfm2moe", "gemma4", "qwen35",
+    "lfm2moe", "gemma4", "qwen35", "granitehybrid",
 ]  # fmt: skip
 """Of mixtures, everything but the experts: their routers too."""
 
@@ -91,6 +91,26 @@ def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, 
     files = GGUFFiles(path) if is_file else SafetensorsFiles(path)
     expected = tuned(tensors, pairs, 6 / RANK)
     check_logits(files, metadata, expected, cache=tmp_path, adapter=adapter)
+
+
+@pytest.mark.parametrize(("name", "end"), [("granitehybrid", ""), ("granitemoe, shared", "_shexp")])
+def test_a_change_of_a_gate_and_what_it_is_multiplied_with_in_one(name: str, end: str, tmp_path: Path) -> None:
+    metadata, tensors = write_folder(tmp_path / "m", name)
+    random = np.random.default_rng(2)
+    rows, inputs = tensors[f"blk.0.ffn_gate{end}.weight"].shape
+    low, high = random.normal(size=(RANK, inputs)) / inputs, random.normal(size=(2 * rows, RANK))
+    low, high = low.astype(np.float32), high.astype(np.float32)
+    module = "base_model.model.model.layers.0.shared_mlp.input_linear"
+    (tmp_path / "a").mkdir()
+    stored = {f"{module}.lora_A.weight": low, f"{module}.lora_B.weight": high}
+    (tmp_path / "a" / "adapter_model.safetensors").write_bytes(safetensors_bytes(stored))
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": RANK, "lora_alpha": 6}))
+    pairs = {
+        f"blk.0.ffn_{part}{end}.weight": (low, half)
+        for part, half in zip(("gate", "up"), np.split(high, 2), strict=True)
+    }
+    expected = tuned(tensors, pairs, 6 / RANK)
+    check_logits(SafetensorsFiles(tmp_path / "m"), metadata, expected, cache=tmp_path, adapter=tmp_path / "a")
 
 
 def test_a_scale_by_the_root_of_the_rank(tmp_path: Path) -> None:

@@ -58,6 +58,13 @@ READ: dict[str, tuple[str, ...]] = {
         "residual_multiplier", "num_local_experts", "num_experts_per_tok", "router_aux_loss_coef",
         "output_router_logits",
     )),
+    "granitemoehybrid": (
+        *_RMS, "attention_bias", "attention_multiplier", "embedding_multiplier", "logits_scaling",
+        "residual_multiplier", "num_local_experts", "num_experts_per_tok", "router_aux_loss_coef",
+        "output_router_logits", "shared_intermediate_size", "position_embedding_type", "layer_types", "mamba_n_heads",
+        "mamba_n_groups", "mamba_d_state", "mamba_d_head", "mamba_d_conv", "mamba_expand", "mamba_chunk_size",
+        "mamba_conv_bias", "mamba_proj_bias", "time_step_limit",
+    ),
     "mellum": (*_RMS, *_EXPERTS, "attention_bias", "head_dim", "layer_types", "sliding_window", "mlp_layer_types"),
     "olmoe": (*_RMS, *(key for key in _EXPERTS if key != "moe_intermediate_size"), "attention_bias", "clip_qkv"),
     "gpt_oss": (
@@ -164,6 +171,9 @@ OTHERS: dict[str, Any] = {
     "linear_num_value_heads": 16, "full_attention_interval": 2, "attn_output_gate": False,
     "hidden_size_per_layer_input": 64, "enable_moe_block": True,
     "top_k_experts": 3, "attention_k_eq_v": True, "num_kv_shared_layers": 1, "use_double_wide_mlp": True,
+    "shared_intermediate_size": 48, "position_embedding_type": "rope", "mamba_n_heads": 4, "mamba_n_groups": 2,
+    "mamba_d_state": 32, "mamba_d_head": 3, "mamba_d_conv": 3, "mamba_expand": 3, "mamba_conv_bias": False,
+    "mamba_proj_bias": True, "time_step_limit": [0.1, 2.0],
     "global_head_dim": 8, "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
 }  # fmt: skip
 _WINDOWED = (
@@ -197,6 +207,7 @@ CANNOT_MATTER: dict[str, str] = {
         ("attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop", "embedding_dropout",
          "residual_dropout", "classifier_dropout", "initializer_range", "router_aux_loss_coef", "output_router_logits",
          "router_jitter_noise"), "for training"),
+    "mamba_chunk_size": "the same sums in other parts",
     "use_cache": "a choice of whoever calls",
     "pad_token_id": "for batches of texts of several lengths",
     "bos_token_id": "read with the tokenizer",
@@ -212,12 +223,14 @@ CANNOT_MATTER: dict[str, str] = {
 
 
 def config(kind: str, **stated: Any) -> dict[str, Any]:
-    sizes = {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_inner": 96, "n_positions": 512}
+    sizes: dict[str, Any] = {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_inner": 96, "n_positions": 512}
     if kind != "gpt2":
         sizes = {
             "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96,
             "max_position_embeddings": 512, "num_key_value_heads": 2,
         }  # fmt: skip
+    if kind == "granitemoehybrid":
+        sizes["layer_types"] = ["mamba", "attention"]
     return {"model_type": kind, **sizes, **stated}
 
 
@@ -244,6 +257,8 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = ["full_attention", "linear_attention"]
         if kind in ("lfm2", "lfm2_moe"):  # whose inner size is a multiple of 256
             other = {"intermediate_size": 4096, "layer_types": ["conv", "full_attention"]}.get(key, other)
+        if (kind, key) == ("granitemoehybrid", "layer_types"):
+            other = ["attention", "mamba"]
         if (kind, key) in _SWITCHED_OFF:
             other = False
         if (kind, key) == ("internlm3", "qkv_bias"):

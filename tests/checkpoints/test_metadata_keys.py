@@ -34,6 +34,9 @@ COMMON = (
 """What llama.cpp reads of every model (`llama_model_base::load_hparams`)."""
 _RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
+_STATE_SPACE = (
+    "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count",
+)  # fmt: skip
 RULES = ("expert_gating_func", "expert_weights_norm", "expert_weights_scale")
 """How experts are chosen, where llama.cpp reads it of other architectures only. Onward computes what they state."""
 READ: dict[str, tuple[str, ...]] = {
@@ -46,6 +49,11 @@ READ: dict[str, tuple[str, ...]] = {
         _RMS, "logit_scale", "residual_scale", "embedding_scale", "attention.scale",
         "expert_shared_feed_forward_length", *RULES,
     ),
+    "granitehybrid": (
+        _RMS, "logit_scale", "residual_scale", "embedding_scale", "attention.scale",
+        "expert_shared_feed_forward_length", "rope.scaling.finetuned", *_STATE_SPACE, *RULES,
+    ),
+    "falcon-h1": (_RMS, *_STATE_SPACE),
     "mellum": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
     "olmoe": (_RMS, *RULES),
     "gpt-oss": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
@@ -142,7 +150,7 @@ OTHERS: dict[str, Any] = {
     "attention.key_length_swa": 8, "attention.value_length_swa": 8, "rope.dimension_count_swa": 8,
     "embedding_length_per_layer_input": 64, "shortconv.l_cache": 5,
     "leading_dense_block_count": 2, "ssm.conv_kernel": 5, "ssm.inner_size": 64, "ssm.state_size": 16,
-    "ssm.time_step_rank": 2, "ssm.group_count": 1, "nextn_predict_layers": 1, "full_attention_interval": 3,
+    "ssm.time_step_rank": 2, "ssm.group_count": 4, "nextn_predict_layers": 1, "full_attention_interval": 3,
     "attention.recurrent_layers": [True] * 5, "rope.dimension_sections": [4, 2, 2, 0],
 }  # fmt: skip
 """Values that tiny models do not have."""
@@ -179,6 +187,7 @@ UNMOVED = {name: {"context_length"} for name in READ} | {
     "gemma2": {"context_length", "attention.sliding_window_pattern"},
     "gemma4": {"context_length", "expert_feed_forward_length"},
     "gpt2": {key for key in OTHERS if key.startswith("rope.")},
+    "granitehybrid": {"context_length", *_OF_MIXTRAL, *(key for key in OTHERS if key.startswith("rope."))},
     "stablelm": _ORIGINAL,
     "gptneox": _ORIGINAL,
 }
@@ -252,6 +261,16 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "countless layers": ("llama", {"block_count": 1 << 30}, "cannot compute"),
     "scaled by an unknown rule": ("llama", {"rope.scaling.type": "dynamic"}, "'dynamic'"),
     "a start of positions below zero": ("llama", {"rope.scaling.factor": -4.0}, "no model can have"),
+    "a state of other heads": ("granitehybrid", {"ssm.time_step_rank": 3}, "3 heads .'ssm.time_step_rank'. in 1"),
+    "a state of small heads": ("granitehybrid", {"ssm.time_step_rank": 16}, "heads of 8 numbers .*multiples of 16, 32"),
+    "a state of other sizes": (
+        "granitehybrid", {"ssm.state_size": 32}, r"ssm_in.weight' has the shape \[276, 64\] instead of \[324, 64\]",
+    ),
+    "a state over a text": ("granitehybrid", {"ssm.conv_kernel": 65}, "over 65 positions .*2 to 64 are computed"),
+    "states that are not stated": ("granitehybrid", {"ssm.group_count": None}, "does not state 'ssm.group_count'"),
+    "attention where a state is": (
+        "granitehybrid", {"attention.head_count_kv": [0, 2, 2]}, "no tensor 'blk.2.attn_q.weight'",
+    ),
     "a convolution of one position": ("lfm2", {"shortconv.l_cache": 1}, "'shortconv.l_cache'"),
     "a convolution without a length": ("lfm2", {"shortconv.l_cache": None}, "does not state 'shortconv.l_cache'"),
     "a convolution over a text": ("lfm2", {"shortconv.l_cache": 65}, "over 65 positions .*at most 64 are computed"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import gemma4, qwen35
+from tests.checkpoints import gemma4, mamba2, qwen35
 from tests.checkpoints.making import letters_tokenizer
 
 HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, INNER, CONTEXT = 64, 4, 2, 96, 32, 512
@@ -89,6 +89,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     **gemma4.VARIANTS,
     **qwen35.VARIANTS,
+    **mamba2.VARIANTS,
     "phi3": {"attention.sliding_window": 24},
     "phi3, long": {"rope.dimension_count": 12, "rope.scaling.attn_factor": 1.19},
     "starcoder2": {"rope.freq_base": 100_000.0},
@@ -134,7 +135,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 """What each states besides the common sizes. A name may go on behind a comma."""
 LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
-    "lfm2": 5, "lfm2moe": 3, "qwen35": 5,
+    "lfm2": 5, "lfm2moe": 3, "qwen35": 5, "granitehybrid": 3,
 }  # fmt: skip
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
@@ -211,7 +212,9 @@ class _Tensors:
     def block(self, layer: int) -> dict[str, Any]:
         if self.kind == "gemma4":
             return gemma4.block(self.name, self.stated, self, layer)
-        mixer = self._attention() if self.heads_by_layer[layer] else self._convolution()
+        mixer = self._attention() if self.heads_by_layer[layer] else self._without_attention()
+        if self.kind == "falcon-h1":
+            mixer |= self._without_attention()
         if self.kind == "qwen35" and qwen35.is_recurrent(self.stated, layer):
             mixer = qwen35.mixer(self, self.stated, HIDDEN)
         found = {**mixer, **self._feed_forward(layer)}
@@ -225,6 +228,8 @@ class _Tensors:
         after = ["post_attention_norm", "post_ffw_norm"] if self.kind in SANDWICHED else []
         for name in (*before, *after):
             found |= self.norm(name)
+        if self.kind == "falcon-h1":  # as llama.cpp's converter writes it
+            found["ffn_norm"] = found.pop("ffn_norm.weight")
         return found
 
     def _attention(self) -> dict[str, Any]:
@@ -247,6 +252,11 @@ class _Tensors:
         if self.kind in ("olmo2", "olmoe"):
             found |= self.norm("attn_q_norm", self.queries) | self.norm("attn_k_norm", self.keys)
         return found | self._layer("attn_output", HIDDEN, self.queries)
+
+    def _without_attention(self) -> dict[str, Any]:
+        if self.kind not in mamba2.KINDS:
+            return self._convolution()
+        return mamba2.mixer(self, self.stated, HIDDEN, has_norm=self.name != "falcon-h1")
 
     def _convolution(self) -> dict[str, Any]:
         """LFM2's, whose products are as large as what attention adds."""

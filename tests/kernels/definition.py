@@ -360,3 +360,24 @@ def delta_rule(
             total = fma(state[:, i], q[:, i, None], total)
         found[t] = total
     return found
+
+
+def state_space(rows: Floats, times: Floats, parameters: Floats, heads: int, size: int, groups: int) -> Floats:
+    """All positions of a sequence: rows [positions, x of all heads, B of all groups, C of all groups], times
+    [positions, heads], parameters [bias, A, D][heads]; what takes the place of x."""
+    count = (rows.shape[1] - heads * size) // (2 * groups)
+    found = np.empty((len(rows), heads, size), np.float32)
+    for head in range(heads):
+        bias, decay, factor = parameters[:, head]
+        group = head // (heads // groups)
+        inputs, outputs = (rows[:, heads * size + (part * groups + group) * count :][:, :count] for part in (0, 1))
+        state = np.zeros((count, size), np.float32)
+        for position, row in enumerate(rows):
+            time = softplus(times[position, head : head + 1] + bias)
+            x = row[head * size : (head + 1) * size]
+            state = fma((x * time)[None], inputs[position][:, None], state * exp(time * decay))
+            total = np.zeros(size, np.float32)
+            for n in range(count):
+                total = fma(state[n], outputs[position, n], total)
+            found[position, head] = fma(x, factor, total)
+    return found.reshape(len(rows), -1)

@@ -26,18 +26,26 @@ from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.native.model import NativeModel
 from onward.sampling.sampler import Sampler
+from tests.examples import slow_but
 from tests.laws.test_hybrid import BEGINNING, SHAPES, Alone, ask, make_backend, noise
 from tests.laws.test_real_resume import by_choice
 from tests.runtimes.native.test_model import load, write
 from tests.toy_backend import running
 
-KV_MEMORY, TIGHT = 3_000_000, 320_000
-"""Of a model whose states take 80 KiB: room for dozens of them, and for two."""
+KV_MEMORY = 3_000_000
+"""Room for dozens of states."""
+TIGHT = {"qwen35": 320_000, "falcon-h1": 600_000}
+"""By model: room for two states, or for the blocks of one sequence and a half."""
+
+
+@pytest.fixture(scope="module", params=slow_but(["qwen35"], TIGHT))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("states"), "qwen35")
+def path(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("states"), name)
 
 
 @pytest.fixture(scope="module")
@@ -173,14 +181,14 @@ def test_law_3_a_prompt_goes_on_from_the_deepest_snapshot(bench: Bench) -> None:
     assert used["scored again"] == used["scored otherwise"] > 128 >= used["scored"]
 
 
-def test_law_2_the_same_bits_when_memory_is_tight(bench: Bench, path: Path) -> None:
+def test_law_2_the_same_bits_when_memory_is_tight(bench: Bench, name: str, path: Path) -> None:
     """With two states, of which none is left for a snapshot, and blocks for less than two whole sequences."""
     requests = [
         {"prompt": LONG[: 100 + 3 * n], "max_tokens": 300, "n": 1 + n % 2, "temperature": 1.0, "logprobs": 1}
         for n in range(4)
     ]
     expected = list(by_choice(run(bench.engine(), bench.jobs(*requests))).values())
-    tight = Bench(path, TIGHT)
+    tight = Bench(path, TIGHT[name])
     try:
         engine = tight.engine()
         found = by_choice(run(engine, tight.jobs(*requests)))

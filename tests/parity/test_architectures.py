@@ -35,7 +35,7 @@ TURNS = 3
 LETTERS = [*range(ord("a"), ord("z") + 1), ord(" ")]
 OF_INPUTS = (
     "attn_q", "attn_k", "attn_v", "ffn_up", "ffn_gate", "ffn_gate_inp", "ffn_up_exps", "ffn_gate_exps", "ffn_up_shexp",
-    "ffn_gate_shexp", "shortconv.in_proj", "inp_gate", "attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta",
+    "ffn_gate_shexp", "shortconv.in_proj", "inp_gate", "attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta", "ssm_in",
 )  # fmt: skip
 """Tensors of a layer that read what comes before it."""
 OF_OUTPUTS = ("attn_output", "shortconv.out_proj", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "proj")

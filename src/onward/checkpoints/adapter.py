@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from onward.checkpoints import qwen35
-from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, PAIRED_IN_GGUF, arranged, gguf_name
+from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, PAIRED_IN_GGUF, arranged, gguf_name, name_without_experts
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.folder import read_object, with_kinds_apart
 from onward.checkpoints.gguf import read_gguf
-from onward.checkpoints.mixtures import is_of_experts
+from onward.checkpoints.mixtures import is_of_experts, with_halves_apart
 from onward.checkpoints.parameters import LISTS, Parameters
 from onward.checkpoints.paths import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from onward.checkpoints.safetensors import read_safetensors
@@ -155,7 +155,7 @@ def _read_peft(folder: Path, parameters: Parameters) -> tuple[tuple[Path, ...], 
         found = _PEFT_NAME.fullmatch(name)
         if found is None:
             raise CheckpointError(f"{weights} has a tensor {name[:80]!r}, which Onward does not compute.")
-        weight = gguf_name(f"{found['module']}.weight", parameters.architecture)
+        weight = name_without_experts(gguf_name(f"{found['module']}.weight", parameters.architecture), parameters)
         sides.setdefault(weight, {})[found["side"].lower()] = tensor
     pairs = _pairs(sides, parameters, weights, has_pairs=parameters.architecture in PAIRED_IN_FOLDERS, is_peft=True)
     return (weights, config), lambda rank: alpha / (math.sqrt(rank) if is_root else rank), pairs
@@ -198,7 +198,8 @@ def _pairs(
         if is_peft:
             high = with_kinds_apart(parameters, high)
         low, high = qwen35.with_heads_in_order(parameters, both["a"], high, is_grouped=is_peft)
-        for part, tensor in arranged(parameters, {name: high}, has_pairs=has_pairs).items():
+        apart = dict(with_halves_apart({name: high}))
+        for part, tensor in arranged(parameters, apart, has_pairs=has_pairs).items():
             found[part] = _Pair(low, tensor)
     if not found:
         raise CheckpointError(f"{path} changes nothing.")

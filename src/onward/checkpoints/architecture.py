@@ -98,6 +98,41 @@ class DeltaNet:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSpace:
+    """Layers with a state space (Mamba 2) in attention's place or beside it, and a short convolution before it: they
+    keep a state of each sequence, of a fixed size."""
+
+    layers: frozenset[int]
+    num_heads: int
+    head_size: int
+    state_size: int
+    """Numbers that are kept for each number of a head."""
+    groups: int
+    """Heads of one group have the same inputs and outputs of the state."""
+    norm_groups: int
+    """Parts of what all heads return that are normalised by themselves, where there is a norm."""
+    length: int
+    """Positions that the convolution reads, its own included."""
+    is_beside_attention: bool = False
+    """Whether these layers have attention, too, which reads the same."""
+
+    @property
+    def inner(self) -> int:
+        """Numbers of all heads."""
+        return self.num_heads * self.head_size
+
+    @property
+    def width(self) -> int:
+        """Numbers that are convolved: those of the heads, inputs and outputs."""
+        return self.inner + 2 * self.groups * self.state_size
+
+    @property
+    def state_bytes(self) -> int:
+        """Of a sequence, in float32: what the convolutions read, and the states of heads."""
+        return 4 * len(self.layers) * (self.width * self.length + self.inner * self.state_size)
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """A decoder: sizes, and where it departs from Llama. Which norms and biases there are, the tensors say."""
 
@@ -148,6 +183,8 @@ class Architecture:
     """None: sequences have no state."""
     has_gated_attention: bool = False
     """Whether what attention returns is multiplied by the sigmoid of a product of its own."""
+    state_space: StateSpace | None = None
+    """None: no layer has one."""
     mixture: Mixture | None = None
     """None: no layer has experts."""
     local_heads: Heads | None = None
@@ -167,6 +204,22 @@ class Architecture:
         if self.local_heads is not None and layer in self.window_layers:
             return self.local_heads
         return Heads(self.num_heads, self.num_kv_heads, self.head_size)
+
+    def delta_of(self, layer: int) -> DeltaNet | None:
+        """Return the sizes of a layer's delta rule, None if it has none."""
+        return self.delta if self.delta is not None and layer in self.delta.layers else None
+
+    def state_space_of(self, layer: int) -> StateSpace | None:
+        """Return the sizes of a layer's state space, None if it has none."""
+        space = self.state_space
+        return space if space is not None and layer in space.layers else None
+
+    def has_attention(self, layer: int) -> bool:
+        """Return whether a layer attends to keys, its own or those of another one."""
+        if layer in self.convolution_layers or self.delta_of(layer) is not None:
+            return False
+        space = self.state_space_of(layer)
+        return space is None or space.is_beside_attention
 
     def rope_of(self, layer: int) -> Rope | None:
         """Return a layer's rotation, None if it has none."""

@@ -12,14 +12,15 @@ from functools import partial
 
 from onward.checkpoints.architecture import Activation, Architecture, NormKind, Rope
 from onward.checkpoints.checkpoint import Checkpoint
-from onward.checkpoints.convolutions import with_convolutions
+from onward.checkpoints.convolutions import lfm2moe, with_convolutions
 from onward.checkpoints.gemma4 import gemma4
 from onward.checkpoints.metadata_keys import WINDOW
-from onward.checkpoints.mixtures import SIGMOID, has_experts, mixture_of
+from onward.checkpoints.mixtures import has_experts, mixture_of
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.qwen35 import qwen35
 from onward.checkpoints.requirements import checked, require_computable
 from onward.checkpoints.rope import rope_of, with_long_positions
+from onward.checkpoints.state_spaces import falcon_h1, granitehybrid
 from onward.errors import CheckpointError
 
 _EPSILONS: dict[NormKind, str] = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
@@ -207,8 +208,9 @@ def _starcoder2(checkpoint: Checkpoint) -> Architecture:
 def _granite(checkpoint: Checkpoint) -> Architecture:
     """Granite (modeling_granite.py): Llama with four scales. A GGUF file whose 'rope.scaling.finetuned' is false has no
     positions (NoPE, as in Granite 4)."""
-    parameters, common = checkpoint.parameters, _common(checkpoint)
-    is_rotated = parameters.architecture != "granite" or parameters.switch("rope.scaling.finetuned", True)
+    parameters = checkpoint.parameters
+    common = _common(checkpoint, may_lack_heads=parameters.architecture == "granitehybrid")
+    is_rotated = parameters.architecture == "granitemoe" or parameters.switch("rope.scaling.finetuned", True)
     return replace(
         common,
         ropeless_layers=frozenset() if is_rotated else frozenset(range(common.num_layers)),
@@ -277,19 +279,6 @@ def _lfm2(checkpoint: Checkpoint) -> Architecture:
     found = with_convolutions(_common(checkpoint, may_lack_heads=True), parameters)
     windowed = _windowed(found, parameters, _EVERY_LAYER)
     return replace(windowed, window_layers=windowed.window_layers - found.convolution_layers)
-
-
-def _lfm2moe(checkpoint: Checkpoint) -> Architecture:
-    """LFM2 with experts in all layers but the first ones (modular_lfm2_moe.py), whose weights are sigmoids. A bias that
-    balances the training counts for the choice alone."""
-    parameters = checkpoint.parameters
-    found = with_convolutions(_common(checkpoint, may_lack_heads=True), parameters)
-    first = parameters.integer("leading_dense_block_count", 0)
-    mixture = mixture_of(parameters, feed_forward=0, is_normalised=True, rules=(SIGMOID,))
-    layers = frozenset(range(first, found.num_layers))
-    if not layers:
-        raise CheckpointError(f"{parameters.where} has no layer with experts ('leading_dense_block_count').")
-    return replace(found, mixture=replace(mixture, layers=layers, has_bias=parameters.switch("expert_bias", True)))
 
 
 def _common(
@@ -372,6 +361,8 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "qwen3moe": _qwen3moe,
     "qwen2moe": _qwen2moe,
     "granitemoe": _granitemoe,
+    "granitehybrid": lambda checkpoint: granitehybrid(checkpoint.parameters, _granite(checkpoint)),
+    "falcon-h1": lambda checkpoint: falcon_h1(checkpoint.parameters, _common(checkpoint)),
     "mellum": _mellum,
     "olmoe": _olmoe,
     "gpt-oss": _gpt_oss,
@@ -393,5 +384,5 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "cohere2": _cohere2,
     "qwen35": lambda checkpoint: qwen35(checkpoint.parameters, _common(checkpoint)),
     "lfm2": _lfm2,
-    "lfm2moe": _lfm2moe,
+    "lfm2moe": lambda checkpoint: lfm2moe(checkpoint.parameters, _common(checkpoint, may_lack_heads=True)),
 }

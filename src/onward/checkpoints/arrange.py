@@ -36,6 +36,7 @@ _LAYER = {
     "linear_attn.out_proj": "ssm_out",
     "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
     "self_attn.k_layernorm": "attn_k_norm", "operator_norm": "attn_norm",
+    "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.norm": "ssm_norm", "mamba.out_proj": "ssm_out",
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "attn.c_attn": "attn_qkv",
     "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
     "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
@@ -47,6 +48,7 @@ _LAYER = {
 _NORM_AFTER = "post_feedforward_layernorm"
 """A folder with such norms has `post_attention_layernorm` after attention, too."""
 _OTHERWISE: dict[str, dict[str, str]] = {
+    "granitehybrid": {"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"},
     "lfm2moe": {"feed_forward.expert_bias": "exp_probs_b.bias"},
     "qwen35": {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"},
     "gemma4": {
@@ -96,13 +98,16 @@ OF_IMAGES = tuple(
 )
 """Beginnings of the names of tensors that only read images and sounds."""
 
-PAIRED_IN_GGUF = ("llama", "granite", "granitemoe", "smollm3", "cohere2", "glm4", "internlm2", "mistral3")
+PAIRED_IN_GGUF = (
+    "llama", "granite", "granitemoe", "granitehybrid", "smollm3", "cohere2", "glm4", "internlm2", "mistral3",
+)  # fmt: skip
 """Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""
 PAIRED_IN_FOLDERS = ("cohere2", "glm4")
 """The same for Hugging Face's files."""
 _USUAL_NORMS = {
     **dict.fromkeys(("gpt-oss", "seed_oss", "qwen35"), (".post_attention_norm.", ".ffn_norm.")),
     **dict.fromkeys(("lfm2", "lfm2moe"), ("token_embd_norm.", "output_norm.")),
+    "falcon-h1": (".ffn_norm", ".ffn_norm.weight"),
 }
 """What a norm is called in GGUF files of an architecture, and in those of others: that before feed-forward layers, and
 the last one."""
@@ -132,6 +137,12 @@ def gguf_name(name: str, architecture: str, *, is_normalised_after: bool = False
     if is_normalised_after and part == "post_attention_layernorm":
         known = "post_attention_norm"
     return name if known is None else f"blk.{int(layer)}.{known}.{kind}"
+
+
+def name_without_experts(name: str, parameters: Parameters) -> str:
+    """Return the name of a folder's tensor where the expert that all tokens use is the only feed-forward layer."""
+    is_dense = parameters.architecture == "granitehybrid" and not parameters.integer("expert_count", 0)
+    return name.replace("_shexp.", ".") if is_dense else name
 
 
 def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs: bool) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.cursor import MetadataValue
+from onward.checkpoints.mixtures import SIGMOID, mixture_of
 from onward.checkpoints.parameters import MAX_LAYERS, Parameters
 from onward.errors import CheckpointError
 
@@ -42,6 +43,19 @@ def with_convolutions(found: Architecture, parameters: Parameters) -> Architectu
         )
     layers = frozenset(layer for layer, count in enumerate(of_layers) if count == 0)
     return replace(found, convolution_layers=layers, convolution_length=length)
+
+
+def lfm2moe(parameters: Parameters, common: Architecture) -> Architecture:
+    """LFM2 with experts in all layers but the first ones (modular_lfm2_moe.py), whose weights are sigmoids. A bias that
+    balances the training counts for the choice alone. `common`: what all architectures state in the same way. Raises
+    CheckpointError."""
+    found = with_convolutions(common, parameters)
+    first = parameters.integer("leading_dense_block_count", 0)
+    mixture = mixture_of(parameters, feed_forward=0, is_normalised=True, rules=(SIGMOID,))
+    layers = frozenset(range(first, found.num_layers))
+    if not layers:
+        raise CheckpointError(f"{parameters.where} has no layer with experts ('leading_dense_block_count').")
+    return replace(found, mixture=replace(mixture, layers=layers, has_bias=parameters.switch("expert_bias", True)))
 
 
 def convolution_metadata(

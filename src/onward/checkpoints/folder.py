@@ -12,13 +12,22 @@ import msgspec
 import numpy as np
 
 from onward.checkpoints import qwen35
-from onward.checkpoints.arrange import OF_IMAGES, PAIRED_IN_FOLDERS, SKIPPED, arranged, gguf_name, has_norms_after
+from onward.checkpoints.arrange import (
+    OF_IMAGES,
+    PAIRED_IN_FOLDERS,
+    SKIPPED,
+    arranged,
+    gguf_name,
+    has_norms_after,
+    name_without_experts,
+)
 from onward.checkpoints.config import is_tied, metadata_of, of_texts, reads_images
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
 from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
+from onward.checkpoints.state_spaces import as_column, decays_of
 from onward.checkpoints.tensor import Tensor, vector
 from onward.errors import CheckpointError
 
@@ -146,6 +155,7 @@ def _named(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, T
     is_normalised_after = has_norms_after(tensors)
     for stored_name, stored in tensors.items():
         name = gguf_name(stored_name, parameters.architecture, is_normalised_after=is_normalised_after)
+        name = name_without_experts(name, parameters)
         if name in found:
             raise CheckpointError(f"{parameters.where} has a tensor {stored_name[:80]!r} twice, under different names.")
         found[name] = _as_in_gguf(parameters, replace(stored, name=name))
@@ -160,9 +170,18 @@ def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
             return qwen35.as_in_gguf(tensor)
         case "gpt2" if tensor.name.startswith("blk.") and len(tensor.shape) == 2:
             return tensor.transposed()
-        case "lfm2" | "lfm2moe" if tensor.name.endswith("shortconv.conv.weight") and tensor.shape[1:-1] == (1,):
+        case "lfm2" | "lfm2moe" | "granitehybrid" if _is_convolution(tensor):
             return replace(tensor, shape=(tensor.shape[0], tensor.shape[-1]))
+        case "granitehybrid" if tensor.name.endswith(".ssm_a"):
+            return decays_of(tensor)
+        case "granitehybrid" if tensor.name.endswith(".ssm_d"):
+            return as_column(tensor)
     return with_kinds_apart(parameters, tensor)
+
+
+def _is_convolution(tensor: Tensor) -> bool:
+    """Return whether a tensor has the weights of a convolution of each number by itself, as PyTorch stores them."""
+    return tensor.name.endswith(("shortconv.conv.weight", "ssm_conv1d.weight")) and tensor.shape[1:-1] == (1,)
 
 
 def with_kinds_apart(parameters: Parameters, tensor: Tensor) -> Tensor:

@@ -26,6 +26,9 @@ _EXPERTS = (
 )  # fmt: skip
 _EXPERT_SIZE, _SHARED_SIZE = "expert_feed_forward_length", "expert_shared_feed_forward_length"
 _SCALES = ("logit_scale", "residual_scale", "embedding_scale", "attention.scale")
+_STATE_SPACE = (
+    "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count",
+)  # fmt: skip
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
 USED_BY: dict[str, frozenset[str]] = {
     "llama": frozenset({_RMS, *_EXPERTS}),
@@ -34,6 +37,10 @@ USED_BY: dict[str, frozenset[str]] = {
     "qwen3moe": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE}),
     "qwen2moe": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, _SHARED_SIZE}),
     "granitemoe": frozenset({_RMS, *_SCALES, *_EXPERTS, _SHARED_SIZE}),
+    "granitehybrid": frozenset({
+        _RMS, *_SCALES, *_EXPERTS, _SHARED_SIZE, "rope.scaling.finetuned", *_STATE_SPACE,
+    }),
+    "falcon-h1": frozenset({_RMS, *_STATE_SPACE}),
     "mellum": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW[:2]}),
     "olmoe": frozenset({_RMS, *_EXPERTS}),
     "gpt-oss": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW}),

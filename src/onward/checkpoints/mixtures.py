@@ -25,7 +25,7 @@ SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3
 (llama_expert_gating_func_type)."""
 _ONE = re.compile(r"blk\.(?P<layer>\d+)\.ffn_(?P<part>gate|up|down)\.(?P<expert>0|[1-9]\d{0,4})\.weight")
 _STACKED = re.compile(r"blk\.\d+\.ffn_(gate|up|down)(_exps|\.(0|[1-9]\d{0,4}))\.(weight|bias)")
-_BOTH = re.compile(r"(?P<prefix>blk\.\d+\.ffn_)gate_up(?P<kind>_(exps|shexp)\.weight)")
+_BOTH = re.compile(r"(?P<prefix>blk\.\d+\.ffn_)gate_up(?P<kind>(_exps|_shexp)?\.weight)")
 _OF_GPT_OSS = re.compile(
     r"(?P<prefix>blk\.\d+\.ffn_)(?P<part>gate_up|down)_exps\.(?P<kind>inputs_first|codes|exponents|biases)"
 )
@@ -96,7 +96,7 @@ def joined_experts(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tenso
     """
     found: dict[str, Tensor] = {}
     apart: dict[str, dict[int, Tensor]] = {}
-    for name, tensor in _with_halves_apart(_with_pairs_apart(tensors, where)):
+    for name, tensor in with_halves_apart(_with_pairs_apart(tensors, where)):
         matched = _ONE.fullmatch(name)
         if matched is None:
             found[name] = tensor
@@ -185,7 +185,7 @@ def _stacked(name: str, parts: list[Tensor]) -> Tensor:
     return Tensor(name, (len(parts), *first.shape), first.type, _EMPTY, parts=tuple(parts))
 
 
-def _with_halves_apart(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def with_halves_apart(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Yield tensors with those that contain gate and up, one after the other, as two."""
     for name, tensor in tensors.items():
         matched = _BOTH.fullmatch(name)

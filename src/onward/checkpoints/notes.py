@@ -23,7 +23,8 @@ def size_facts(checkpoint: Checkpoint) -> dict[str, int | str]:
     """Return how many parameters a mixture of experts has, and how many of them one token uses; of models whose
     sequences have states, how large those are; {} for others. Raises CheckpointError."""
     architecture = architecture_of(checkpoint)
-    states = {} if architecture.delta is None else {"state_bytes": architecture.delta.state_bytes}
+    recurrent = architecture.delta or architecture.state_space
+    states = {} if recurrent is None else {"state_bytes": recurrent.state_bytes}
     mixture = architecture.mixture
     if mixture is None:
         return {**states}

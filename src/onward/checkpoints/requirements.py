@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture
+from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture, StateSpace
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.metadata_keys import REFUSED, SAME_AS, USED_BY, WINDOW
@@ -30,6 +30,8 @@ _VALUES_FROM_KEYS = frozenset({"gemma4"})
 KEYS_ARE_VALUES = "attention.keys_are_values"
 _UNROTATED_PARTS = frozenset({"gemma4"})
 """Factors of positions say which dimensions rotate: a file without them is not complete."""
+_WITHOUT_STATE_NORMS = frozenset({"falcon-h1"})
+"""What state spaces return may not be normalised."""
 _GATED_SHARES = frozenset({"qwen2moe"})
 """An expert that all tokens use has a gate."""
 _UNTIED = frozenset({"olmo2", "olmoe", "qwen2moe", "mellum", "gpt-oss", "stablelm", "gptneox", "internlm2"})
@@ -175,6 +177,16 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
     if found.delta is not None and layer in found.delta.layers:
         yield from _of_delta(found.delta)
         return
+    if (space := found.state_space_of(layer)) is not None:
+        yield "ssm_conv1d.weight", (space.width, space.length)
+        if parameters.switch("ssm.convolution_bias", False):
+            yield "ssm_conv1d.bias", (space.width,)
+        yield "ssm_dt.bias", (space.num_heads,)
+        yield "ssm_a", (space.num_heads, 1)
+        yield "ssm_d", (space.num_heads, 1)
+        if found.name not in _WITHOUT_STATE_NORMS:
+            yield "ssm_norm.weight", _state_norm(space)
+        return
     if _has_both(found, layer):
         yield "ffn_gate_inp.scale", (found.hidden,)
     for name, heads in (("attn_q_norm", found.num_heads), ("attn_k_norm", found.num_kv_heads)):
@@ -184,6 +196,11 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
             yield f"{name}.weight", (heads, found.head_size)
         if found.name in _WHOLE_NORMS:
             yield f"{name}.weight", (heads * found.head_size,)
+
+
+def _state_norm(space: StateSpace) -> Shape:
+    parts = space.norm_groups
+    return (space.inner,) if parts == 1 else (parts, space.inner // parts)
 
 
 def _of_delta(delta: DeltaNet) -> Iterator[tuple[str, Shape]]:
@@ -212,6 +229,10 @@ def _matrices(found: Architecture, layer: int, parameters: Parameters) -> dict[s
             "ssm_alpha": (delta.num_heads, hidden), "ssm_beta": (delta.num_heads, hidden),
             "ssm_out": (hidden, delta.values),
         }  # fmt: skip
+    if (space := found.state_space_of(layer)) is not None:
+        rows = space.inner + space.width + space.num_heads
+        attention = matrices if space.is_beside_attention else {}
+        matrices = {**attention, "ssm_in": (rows, hidden), "ssm_out": (hidden, space.inner)}
     if found.layer_input:
         matrices |= {"inp_gate": (found.layer_input, hidden), "proj": (hidden, found.layer_input)}
     if found.mixture is not None and layer in found.mixture.layers:
@@ -300,6 +321,11 @@ def _optional(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
 def _optional_in_block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[tuple[str, Shape]]:
     """Yield what a layer may have: keys and values where it does not use them, values where they are not the keys, and
     scales."""
+    space = found.state_space_of(layer)
+    if space is not None and not parameters.has("ssm.convolution_bias"):
+        yield "ssm_conv1d.bias", (space.width,)
+    if space is not None and found.name in _WITHOUT_STATE_NORMS:
+        yield "ssm_norm.weight", _state_norm(space)
     if found.name not in _VALUES_FROM_KEYS:
         return
     parts = _keys_and_values(found, layer)

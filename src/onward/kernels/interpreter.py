@@ -55,12 +55,13 @@ from onward.kernels.records import (
     STEP_SHIFT,
 )
 from onward.kernels.recurrence import DeltaShape, emit_delta, emit_scan
+from onward.kernels.state_space import emit_state_space
 from onward.kernels.values import I64, PTR, Value
 from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
 from onward.kernels.weight_types import WEIGHT_TYPES
 
 END, NORM_CODE, QUANTISE_CODE, UNIT_CODE = range(4)
-SCAN_CODE, DELTA_CODE = range(4, 6)
+SCAN_CODE, DELTA_CODE, STATE_SPACE_CODE = range(4, 7)
 ROUTE_CODE, GROUP_CODE, GATHER_CODE, COMBINE_CODE, CAP_CODE = range(8, 13)
 KEEP_CODE, CONVOLVE_CODE = range(13, 15)
 _FIRST_EMBED, _FIRST_PRODUCT, _FIRST_EXPERT_PRODUCT, _FIRST_NORM_HEADS, _FIRST_ATTENTION = 16, 64, 128, 192, 224
@@ -96,6 +97,12 @@ class Kernels:
     has_convolutions: bool = False
     delta: DeltaShape | None = None
     """Of layers that keep a state of each sequence."""
+    has_state_spaces: bool = False
+
+    @property
+    def has_states(self) -> bool:
+        """Whether sequences have states."""
+        return self.delta is not None or self.has_state_spaces
 
     def embed_code(self, name: str) -> int:
         """Return the operation that reads a table of this type."""
@@ -148,8 +155,12 @@ class Kernels:
             found[CAP_CODE] = "cap"
         if self.has_convolutions:
             found |= {KEEP_CODE: "keep", CONVOLVE_CODE: "convolve"}
+        if self.has_states:
+            found[SCAN_CODE] = "scan"
         if self.delta is not None:
-            found |= {SCAN_CODE: "scan", DELTA_CODE: f"delta_{self.delta.name}"}
+            found[DELTA_CODE] = f"delta_{self.delta.name}"
+        if self.has_state_spaces:
+            found[STATE_SPACE_CODE] = "state_space"
         return {code: f"operation_{name}" for code, name in found.items()}
 
     def recipes(self, isa: Isa) -> list[Recipe]:
@@ -169,8 +180,12 @@ class Kernels:
             parts.append((_emit_cap, ()))
         if self.has_convolutions:
             parts.append((_emit_convolutions, (self.attention[0], forms)))
+        if self.has_states:
+            parts.append((_emit_scan, ()))
         if self.delta is not None:
-            parts += [(_emit_scan, ()), (_emit_delta, (self.delta,))]
+            parts.append((_emit_delta, (self.delta,)))
+        if self.has_state_spaces:
+            parts.append((_emit_state_space, ()))
         return [
             Recipe(partial(_text, emit, isa, facts), (emit.__name__, isa.name, *facts), (kernels,))
             for emit, facts in parts
@@ -227,6 +242,10 @@ def _emit_convolutions(module: Module, isa: Isa, shape: AttentionShape, forms: I
 
 def _emit_scan(module: Module, isa: Isa) -> None:
     emit_scan(module)
+
+
+def _emit_state_space(module: Module, isa: Isa) -> None:
+    emit_state_space(module)
 
 
 def _emit_delta(module: Module, isa: Isa, shape: DeltaShape) -> None:

@@ -115,6 +115,13 @@ DELTA = Layout(
 """The delta rule over each run's rows: all queries, all keys, all values. `alpha`, `beta`, `decay`, `bias`: float32 by
 head. Heads share those of keys: with `is_tiled` every `num_key_heads`-th one has the same, else those that follow each
 other."""
+STATE_SPACE = Layout(
+    values=PTR, times=PTR, stride=I64, num_heads=I64, head_size=I64, state_size=I64, group_heads=I64, parameters=PTR,
+    states=PTR, state_stride=I64,
+)  # fmt: skip
+"""The state space of each run's rows: x of all heads, B of all groups and C of all groups, one after the other in
+`values`, dt of all heads in `times`. `group_heads`: heads that have the same B and C; `parameters`: float32, the bias
+of dt, A and D, each by head. `states`: of the first slot."""
 
 ROUTE = Layout(
     logits=PTR, stride=I64, count=I64, used=I64, chosen=PTR, weights=PTR, is_normalised=I64, scale=F32,

@@ -86,7 +86,7 @@ def emit_scan(module: Module) -> Any:
     vectors = width // LANES
     per_piece = (vectors + pieces - 1) // pieces
     with claim(f, op.counter, op.shared("num_runs") * pieces, f.i64(1)) as (piece, _):
-        run = _Run(op, piece // pieces)
+        run = Run(op, piece // pieces)
         begin = piece % pieces * per_piece
         end = f.min(begin + per_piece, vectors)
         ring = run.state(SCAN)
@@ -116,7 +116,7 @@ def emit_delta(module: Module, shape: DeltaShape) -> Any:
     f = op.f
     heads = op.field(DELTA, "num_heads")
     with claim(f, op.counter, op.shared("num_runs") * heads * shape.groups, f.i64(1)) as (piece, _):
-        run = _Run(op, piece // (heads * shape.groups))
+        run = Run(op, piece // (heads * shape.groups))
         head = piece // shape.groups % heads
         columns = _Columns(op, shape, run, head, piece % shape.groups)
         with run.each_row() as (row, position):
@@ -124,7 +124,7 @@ def emit_delta(module: Module, shape: DeltaShape) -> Any:
     return f.ret()
 
 
-class _Run:
+class Run:
     """The rows of one sequence."""
 
     def __init__(self, op: Operation, number: Value) -> None:
@@ -149,7 +149,7 @@ class _Run:
 class _Columns:
     """Some columns of a head."""
 
-    def __init__(self, op: Operation, shape: DeltaShape, run: _Run, head: Value, group: Value) -> None:
+    def __init__(self, op: Operation, shape: DeltaShape, run: Run, head: Value, group: Value) -> None:
         self._op, self._f, self._shape, self._head, self._group = op, op.f, shape, head, group
         f, keys, heads = op.f, op.field(DELTA, "num_key_heads"), op.field(DELTA, "num_heads")
         self._key_head = f.select(op.field(DELTA, "is_tiled").ne(0), head % keys, head * keys // heads)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from onward.kernels.attention_shape import LANES
 from onward.kernels.expert_tape import ExpertTape
-from onward.kernels.interpreter import DELTA_CODE, SCAN_CODE
+from onward.kernels.interpreter import DELTA_CODE, SCAN_CODE, STATE_SPACE_CODE
 from onward.kernels.memory import Rows, Vector
-from onward.kernels.records import DELTA, SCAN
+from onward.kernels.records import DELTA, SCAN, STATE_SPACE
 from onward.kernels.recurrence import ring_bytes
+from onward.kernels.state_space import StateSpaceShape
 
 SCAN_PIECE_NUMBERS = 512
 """Of a row, that a thread convolves at a time."""
@@ -66,7 +67,25 @@ class RecurrentTape(ExpertTape):
         )  # fmt: skip
         self._append(record, values, gates, states, target, row=2 * shape.key_size)
 
+    def state_space(self, shape: StateSpaceShape, values: Rows, times: Rows, parameters: Vector, states: Rows) -> None:
+        """Replace x in rows of x, B and C, float32, by what a state space returns. `times`: dt of all heads;
+        `parameters`: the bias of dt of all heads, A of all, D of all."""
+        if not self._kernels.has_state_spaces or not shape.is_possible:
+            raise ValueError(f"{shape} is not computed, or the kernels were compiled without state spaces.")
+        values.require(self._rows, 4 * shape.width)
+        times.require(self._rows, 4 * shape.num_heads)
+        if values.stride != times.stride or parameters.length != 3 * shape.num_heads:
+            raise ValueError(f"The times or the parameters are not those of {shape.num_heads} heads.")
+        self._require_states(states, shape.state_bytes)
+        record = STATE_SPACE.record(
+            STATE_SPACE_CODE, has_barrier=True, values=values.address, times=times.address, stride=values.stride,
+            num_heads=shape.num_heads, head_size=shape.head_size, state_size=shape.state_size,
+            group_heads=shape.num_heads // shape.groups, parameters=parameters.address, states=states.address,
+            state_stride=states.stride,
+        )  # fmt: skip
+        self._append(record, values, times, parameters, states)
+
     def _require_states(self, states: Rows, size: int) -> None:
-        if self._kernels.delta is None:
+        if not self._kernels.has_states:
             raise ValueError("The kernels were compiled without recurrent states.")
         states.require(1, size)

@@ -64,6 +64,7 @@ FAST_NAMES = [
     "lfm2",
     "gemma4",
     "qwen35",
+    "granitehybrid",
 ]
 """Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
 NUM_TOKENS = 70

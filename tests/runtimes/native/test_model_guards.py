@@ -18,7 +18,8 @@ pytestmark = [
 
 NAMES = (
     "llama, untied", "gemma3", "phi3", "gpt2", "cohere2", "olmo2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2",
-    "lfm2moe", "gemma4", "gemma4, experts", "qwen35", "qwen35, equal heads",
+    "lfm2moe", "gemma4", "gemma4, experts", "qwen35", "qwen35, equal heads", "granitehybrid",
+    "granitehybrid, groups",
 )  # fmt: skip
 
 

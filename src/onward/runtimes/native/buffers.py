@@ -66,6 +66,9 @@ class Buffers:
             for heads in dict.fromkeys(map(found.heads_of, layers))
         }
         self.delta = None if found.delta is None else DeltaBuffers(found.delta, rows)
+        space = found.state_space
+        self.mixed = self.floats(space.inner + space.width + space.num_heads if space else 0)
+        """Of a state space: a gate, what is convolved, and times."""
         inner = {found.mixture.shared_feed_forward if found.mixture else 0, *map(found.feed_forward_of, layers)} - {0}
         self.units = {size: (self.floats(size), self.floats(size)) for size in inner}
         """By inner size: a feed-forward layer's gate, and what it is multiplied with."""

@@ -8,7 +8,7 @@
     logits = W norm(h)                                of the rows whose logits are wanted
 
 Some layers have a short convolution in place of attention: h += W convolution(W h'). Others have a delta rule after a
-convolution: h += W (norm(rule(convolution(W h'))) * silu(W h')).
+convolution: h += W (norm(rule(convolution(W h'))) * silu(W h')), or a state space: h += W norm(space(…) * silu(W h')).
 
 Where architectures depart from it, Architecture says: norms after layers instead of before them, parallel layers,
 windows, other positions, scales, heads of two sizes, keys of another layer, inputs of a layer's own. Which norms and
@@ -22,17 +22,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onward.checkpoints.architecture import Architecture, DeltaNet
+from onward.checkpoints.architecture import Architecture
 from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.panels import panel_count
-from onward.kernels.recurrence import ring_bytes
-from onward.kernels.recurrence_tape import DeltaGates, RecurrentTape
+from onward.kernels.recurrence_tape import RecurrentTape
 from onward.kernels.tape import Norm
 from onward.kernels.weight_types import PANEL_ROWS
 from onward.runtimes.native.buffers import Buffers, Cache, HeadBuffers
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.positions import Positions
+from onward.runtimes.native.state_records import StateRecords
 from onward.runtimes.native.weights import (
     EMBEDDING,
     LAYER_EMBEDDING,
@@ -64,7 +64,8 @@ class Decoder:
         readers = [*matrix_names(found, weights), *expert_names(found)]
         self._inputs = {form: buffers.inputs(form) for name in readers for form in weights.forms(name)}
         self._hidden, self._added = buffers.hidden, buffers.added
-        self._first_of_rest = found.last_kept_layer + (self._delta_of(found.last_kept_layer) is not None)
+        self._states = StateRecords(found, weights, tape, buffers, self._inputs)
+        self._first_of_rest = found.last_kept_layer + (found.last_kept_layer in cache.states)
 
     def write_first(self) -> None:
         """Write what comes before the last layer of which later positions read something; it, too, if it has states."""
@@ -126,18 +127,16 @@ class Decoder:
         prefix, heads = f"blk.{layer}.", self._buffers.heads[self._found.heads_of(layer)]
         if layer in self._found.convolution_layers:
             return [(f"{prefix}shortconv.in_proj", self._buffers.convolved)]
-        if self._delta_of(layer) is not None:
-            return self._delta_inputs(layer)
-        if self._found.keys_of(layer) != layer:
-            return []
+        parts = self._states.inputs(layer)
+        if not self._found.has_attention(layer) or self._found.keys_of(layer) != layer:
+            return parts
         both = (f"{prefix}attn_k", heads.keys), (f"{prefix}attn_v", heads.values)
-        return [part for part in both if self._weights.has(f"{part[0]}.weight")]
+        return [*parts, *(part for part in both if self._weights.has(f"{part[0]}.weight"))]
 
     def _block(self, layer: int) -> None:
         self._begin(layer)
         prefix, projections = f"blk.{layer}.", self._kept(layer)
-        is_convolution, delta = layer in self._found.convolution_layers, self._delta_of(layer)
-        if not is_convolution and delta is None:
+        if self._found.has_attention(layer):
             projections = [*self._queries(layer), *projections]
         gate, up = self._buffers.units[self._found.feed_forward_of(layer)]
         feeds = [(f"{prefix}ffn_gate", gate), (f"{prefix}ffn_up", up)]
@@ -150,14 +149,7 @@ class Decoder:
             else:
                 self._read(f"{prefix}attn_norm", [name for name, _ in feeds])
             self._products(feeds)
-        if is_convolution:
-            self._convolve(layer)
-        elif delta is not None:
-            self._delta(layer, delta)
-        else:
-            self._rotate(layer)
-            self._attend(layer)
-        self._add(self._mixer_output(layer), f"{prefix}post_attention_norm")
+        self._mix(layer)
         mixture = self._found.mixture
         if self._experts is not None and mixture is not None and layer in mixture.layers:
             if mixture.is_beside_dense:
@@ -172,6 +164,20 @@ class Decoder:
             self._add(f"{prefix}ffn_down", f"{prefix}post_ffw_norm", self._output_scale(layer, has_input=False))
         if self._found.layer_input:
             self._add_input(layer)
+
+    def _mix(self, layer: int) -> None:
+        """Write the addition of what a layer makes of several positions."""
+        norm = f"blk.{layer}.post_attention_norm"
+        if layer in self._found.convolution_layers:
+            self._convolve(layer)
+            self._add(self._mixer_output(layer), norm)
+        if self._found.has_attention(layer):
+            self._rotate(layer)
+            self._attend(layer)
+            self._add(self._mixer_output(layer), norm)
+        if layer in self._cache.states:
+            self._states.write(layer, self._cache.states[layer])
+            self._add(f"blk.{layer}.ssm_out", norm)
 
     def _output_scale(self, layer: int, *, has_input: bool) -> float:
         """Return by what a layer's result is multiplied when the last of its parts is added: its own input, or what
@@ -246,7 +252,7 @@ class Decoder:
 
     def _mixer_output(self, layer: int) -> str:
         """Return the name of the last matrix of a layer's attention, or of what it has in its place."""
-        if self._delta_of(layer) is not None:
+        if layer not in self._found.convolution_layers and not self._found.has_attention(layer):
             return f"blk.{layer}.ssm_out"
         return f"blk.{layer}.{'shortconv.out_proj' if layer in self._found.convolution_layers else 'attn_output'}"
 
@@ -255,35 +261,6 @@ class Decoder:
         prefix, heads = f"blk.{layer}.", self._buffers.heads[self._found.heads_of(layer)]
         gates = [(f"{prefix}attn_q_gate", heads.gates)] if self._found.has_gated_attention else []
         return [(f"{prefix}attn_q", heads.queries), *gates]
-
-    def _delta_of(self, layer: int) -> DeltaNet | None:
-        """Return the sizes of a layer's delta rule, None if it has none."""
-        delta = self._found.delta
-        return delta if delta is not None and layer in delta.layers else None
-
-    def _delta_inputs(self, layer: int) -> list[tuple[str, Rows]]:
-        """Return the matrices of a layer with a delta rule that read its input, and where their products go."""
-        assert self._buffers.delta is not None
-        buffers, prefix = self._buffers.delta, f"blk.{layer}.ssm_"
-        return [
-            (f"{prefix}qkv", buffers.mixed), (f"{prefix}gate", buffers.gates), (f"{prefix}alpha", buffers.alpha),
-            (f"{prefix}beta", buffers.beta),
-        ]  # fmt: skip
-
-    def _delta(self, layer: int, delta: DeltaNet) -> None:
-        """Write a layer's delta rule, in the form that its output reads."""
-        assert self._buffers.delta is not None
-        buffers, tape, weights, prefix = self._buffers.delta, self._tape, self._weights, f"blk.{layer}.ssm_"
-        states = self._cache.states[layer]
-        tape.scan(buffers.mixed, delta.width, weights.by_input(f"{prefix}conv1d.weight"), states)
-        decay, bias = (weights.required_vector(f"{prefix}{part}") for part in ("a", "dt.bias"))
-        tape.delta(
-            buffers.mixed, delta.num_key_heads, delta.num_heads, DeltaGates(buffers.alpha, buffers.beta, decay, bias),
-            states.without(ring_bytes(delta.width, delta.length)), buffers.returned, is_tiled=delta.is_tiled,
-        )  # fmt: skip
-        tape.norm_heads(buffers.returned, delta.num_heads, delta.value_size, self._norm(f"{prefix}norm"))
-        for form in weights.forms(f"{prefix}out"):
-            tape.unit(buffers.gates, buffers.returned, delta.values, self._inputs[form], form, "silu")
 
     def _convolve(self, layer: int) -> None:
         """Write a layer's convolution, in the form that its output reads."""

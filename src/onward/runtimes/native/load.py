@@ -160,18 +160,25 @@ def _cache_places(found: Architecture, shapes: Sequence[AttentionShape]) -> tupl
     for layer, shape in enumerate(shapes):
         is_own = found.keys_of(layer) == layer
         places.append(end if is_own else places[found.keys_of(layer)])
-        if is_own and not (found.delta and layer in found.delta.layers):
+        if is_own and (found.has_attention(layer) or layer in found.convolution_layers):
             end += shape.kept_bytes(found.hidden) if layer in found.convolution_layers else shape.block_bytes
     return places, max(end, _LINE)
 
 
 def _state_places(found: Architecture) -> tuple[dict[int, int], int]:
     """Return where in a sequence's state those of layers are, and its bytes."""
-    delta = found.delta
-    if delta is None:
+    recurrent = found.delta or found.state_space
+    if recurrent is None:
         return {}, 0
-    own = delta.state_bytes // len(delta.layers)  # in whole lines: sizes of heads are multiples of 16
-    return {layer: index * own for index, layer in enumerate(sorted(delta.layers))}, delta.state_bytes
+    own = recurrent.state_bytes // len(recurrent.layers)  # in whole lines: sizes of heads are multiples of 16
+    return {layer: index * own for index, layer in enumerate(sorted(recurrent.layers))}, recurrent.state_bytes
+
+
+def _norm_sizes(found: Architecture) -> list[int]:
+    """Return the sizes of parts of a row that layers with a state normalise by themselves."""
+    delta, space = found.delta, found.state_space
+    of_groups = space.inner // space.norm_groups if space is not None and space.norm_groups > 1 else 0
+    return [delta.value_size if delta is not None else 0, of_groups]
 
 
 def _delta_shape(delta: DeltaNet) -> DeltaShape:
@@ -199,11 +206,12 @@ def _kernels(found: Architecture, weights: Weights, names: Sequence[str], shapes
         tuple(sorted(kinds, key=lambda kind: kind.name)),
         tuple(sorted({ADAPTER_TYPE, *(weights.table(name).type for name in tables)})),
         tuple(dict.fromkeys(shapes)),
-        tuple({found.layer_input, found.delta.value_size if found.delta else 0} - {0}),
+        tuple({found.layer_input, *_norm_sizes(found)} - {0}),
         has_experts=found.mixture is not None,
         has_logit_cap=found.logit_cap is not None,
         has_convolutions=bool(found.convolution_layers),
         delta=_delta_shape(found.delta) if found.delta else None,
+        has_state_spaces=found.state_space is not None,
     )
 
 

@@ -1,0 +1,104 @@
+"""Layers with a state on a tape: a delta rule, or a state space, behind a short convolution.
+
+W (norm(rule(convolution(W h'))) * silu(W h'))
+W norm(space(convolution(W h')) * silu(W h'))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from onward.checkpoints.architecture import Architecture, DeltaNet, StateSpace
+from onward.kernels.activations import ActivationName
+from onward.kernels.memory import Rows, Vector
+from onward.kernels.recurrence import ring_bytes
+from onward.kernels.recurrence_tape import DeltaGates, RecurrentTape
+from onward.kernels.state_space import StateSpaceShape
+from onward.kernels.tape import Norm
+from onward.runtimes.native.buffers import Buffers
+from onward.runtimes.native.weights import Weights
+
+
+def state_space_shape(space: StateSpace) -> StateSpaceShape:
+    """Return what the kernel of a state space is told of its sizes."""
+    return StateSpaceShape(space.num_heads, space.head_size, space.state_size, space.groups)
+
+
+class StateRecords:
+    """Writes the records. `inputs`: where what matrices read is written, by its form."""
+
+    def __init__(
+        self,
+        found: Architecture,
+        weights: Weights,
+        tape: RecurrentTape,
+        buffers: Buffers,
+        inputs: Mapping[ActivationName, Rows],
+    ) -> None:
+        self._found, self._weights, self._tape, self._buffers, self._inputs = found, weights, tape, buffers, inputs
+
+    def inputs(self, layer: int) -> list[tuple[str, Rows]]:
+        """Return the matrices of a layer that read its input, and where their products go; [] if it has no state."""
+        prefix = f"blk.{layer}.ssm_"
+        if self._found.state_space_of(layer) is not None:
+            return [(f"{prefix}in", self._buffers.mixed)]
+        if self._found.delta_of(layer) is None:
+            return []
+        assert self._buffers.delta is not None
+        buffers = self._buffers.delta
+        return [
+            (f"{prefix}qkv", buffers.mixed), (f"{prefix}gate", buffers.gates), (f"{prefix}alpha", buffers.alpha),
+            (f"{prefix}beta", buffers.beta),
+        ]  # fmt: skip
+
+    def write(self, layer: int, states: Rows) -> None:
+        """Write what a layer's last matrix reads. `states`: its part of each sequence's."""
+        delta, space = self._found.delta_of(layer), self._found.state_space_of(layer)
+        if delta is not None:
+            self._delta(layer, delta, states)
+        if space is not None:
+            self._state_space(layer, space, states)
+
+    def _norm(self, name: str) -> Norm:
+        return Norm(self._weights.required_vector(f"{name}.weight"), self._found.epsilon)
+
+    def _delta(self, layer: int, delta: DeltaNet, states: Rows) -> None:
+        """Write a layer's delta rule, in the form that its output reads."""
+        assert self._buffers.delta is not None
+        buffers, tape, weights, prefix = self._buffers.delta, self._tape, self._weights, f"blk.{layer}.ssm_"
+        tape.scan(buffers.mixed, delta.width, weights.by_input(f"{prefix}conv1d.weight"), states)
+        decay, bias = (weights.required_vector(f"{prefix}{part}") for part in ("a", "dt.bias"))
+        tape.delta(
+            buffers.mixed, delta.num_key_heads, delta.num_heads, DeltaGates(buffers.alpha, buffers.beta, decay, bias),
+            states.without(ring_bytes(delta.width, delta.length)), buffers.returned, is_tiled=delta.is_tiled,
+        )  # fmt: skip
+        tape.norm_heads(buffers.returned, delta.num_heads, delta.value_size, self._norm(f"{prefix}norm"))
+        for form in weights.forms(f"{prefix}out"):
+            tape.unit(buffers.gates, buffers.returned, delta.values, self._inputs[form], form, "silu")
+
+    def _state_space(self, layer: int, space: StateSpace, states: Rows) -> None:
+        """Write a layer's state space, in the form that its output reads."""
+        tape, weights, prefix = self._tape, self._weights, f"blk.{layer}.ssm_"
+        gate, mixed = self._buffers.mixed, self._buffers.mixed.without(4 * space.inner)
+        taps, bias = weights.by_input(f"{prefix}conv1d.weight"), weights.vector(f"{prefix}conv1d.bias")
+        tape.scan(mixed, space.width, taps, states, bias)
+        parts = [weights.required_vector(f"{prefix}{part}") for part in ("dt.bias", "a", "d")]
+        parameters = Vector.of(np.concatenate([part.values[: part.length] for part in parts]))
+        own = states.without(ring_bytes(space.width, space.length))
+        tape.state_space(state_space_shape(space), mixed, mixed.without(4 * space.width), parameters, own)
+        forms = weights.forms(f"{prefix}out")
+        if not weights.has(f"{prefix}norm.weight"):
+            for form in forms:
+                tape.unit(gate, mixed, space.inner, self._inputs[form], form, "silu")
+            return
+        tape.unit(gate, mixed, space.inner, mixed, "float32", "silu")
+        norm = self._norm(f"{prefix}norm")
+        if space.norm_groups > 1:
+            tape.norm_heads(mixed, space.norm_groups, space.inner // space.norm_groups, norm)
+        for form in forms:
+            if space.norm_groups > 1:
+                tape.quantise(mixed, space.inner, self._inputs[form], form)
+            else:
+                tape.norm(mixed, norm, self._inputs[form], form)

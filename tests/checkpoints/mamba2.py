@@ -1,0 +1,124 @@
+"""Granite 4 H: tiny checkpoints, the formulas of its state spaces in float64 (Dao, Gu, arXiv 2405.21060, and the
+model's own code in transformers), and what folders do otherwise than GGUF files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = Any
+KINDS = ("granitehybrid", "falcon-h1")
+_SCALES = {"embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 0.5, "attention.scale": 0.1}
+_SIZES = {"ssm.conv_kernel": 4, "ssm.state_size": 8, "ssm.group_count": 1, "ssm.time_step_rank": 4}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "granitehybrid": {
+        **_SCALES, **_SIZES, "ssm.inner_size": 128, "attention.head_count_kv": [0, 2, 0],
+        "rope.scaling.finetuned": False,
+    },
+    "granitehybrid, experts": {
+        **_SCALES, **_SIZES, "ssm.inner_size": 128, "ssm.time_step_rank": 8, "attention.head_count_kv": [2, 0, 0],
+        "rope.scaling.finetuned": False, "expert_count": 5, "expert_used_count": 2,
+        "expert_shared_feed_forward_length": 64,
+    },
+    "granitehybrid, groups": {
+        **_SCALES, **_SIZES, "ssm.inner_size": 128, "ssm.group_count": 2, "ssm.conv_kernel": 3,
+        "attention.head_count_kv": [0, 0, 2],
+    },
+    "falcon-h1": {
+        **_SIZES, "ssm.inner_size": 96, "ssm.time_step_rank": 3, "attention.key_length": 32,
+        "attention.value_length": 32, "rope.freq_base": 1e6,
+    },
+    "falcon-h1, norms": {**_SIZES, "ssm.inner_size": 128, "ssm.group_count": 2},
+}  # fmt: skip
+"""Of the last but two, a folder has one norm over all groups, and of the last ones multipliers: they are files only."""
+_COMMON = {
+    "model_type": "granitemoehybrid", "num_key_value_heads": 2, "embedding_multiplier": 6.0,
+    "residual_multiplier": 0.4, "logits_scaling": 0.5, "attention_multiplier": 0.1, "mamba_d_state": 8,
+    "mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": True, "mamba_proj_bias": False,
+    "mamba_chunk_size": 256,
+}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    "granitehybrid": {
+        **_COMMON, "mamba_n_heads": 4, "mamba_d_head": "auto", "num_local_experts": 0, "num_experts_per_tok": 0,
+        "shared_intermediate_size": 96, "intermediate_size": 96, "position_embedding_type": "nope",
+        "layer_types": ["mamba", "attention", "mamba"],
+    },
+    "granitehybrid, experts": {
+        **_COMMON, "mamba_n_heads": 8, "mamba_d_head": 16, "num_local_experts": 5, "num_experts_per_tok": 2,
+        "shared_intermediate_size": 64, "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+    },
+}  # fmt: skip
+NAMES = {"ssm_in": "mamba.in_proj", "ssm_conv1d": "mamba.conv1d", "ssm_norm": "mamba.norm", "ssm_out": "mamba.out_proj"}
+_WHOLE = {"ssm_a": "A_log", "ssm_d": "D", "ssm_dt.bias": "dt_bias"}
+
+
+def mixer(made: Any, stated: dict[str, Any], hidden: int, *, has_norm: bool) -> dict[str, Any]:
+    """The tensors of a layer with a state space. `made`: see tiny."""
+    heads, inner, groups = (stated[f"ssm.{name}"] for name in ("time_step_rank", "inner_size", "group_count"))
+    width = inner + 2 * groups * stated["ssm.state_size"]
+    norm = made.random.uniform(0.5, 1.5, inner).astype(np.float32)
+    norms = {"ssm_norm.weight": norm.reshape(groups, -1) if groups > 1 else norm} if has_norm else {}
+    return {
+        "ssm_in.weight": 1.5 * made.matrix(inner + width + heads, hidden),
+        "ssm_conv1d.weight": made.bias(width * stated["ssm.conv_kernel"]).reshape(width, -1),
+        "ssm_conv1d.bias": made.bias(width) / 4,
+        "ssm_dt.bias": made.bias(heads),
+        "ssm_a": -made.random.uniform(0.05, 2, (heads, 1)).astype(np.float32),
+        "ssm_d": made.bias(heads)[:, None],
+        "ssm_out.weight": made.matrix(hidden, inner) * (1 if has_norm else 0.2),
+        **norms,
+    }
+
+
+def _silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
+def state_space(stated: dict[str, Any], tensors: dict[str, Array], prefix: str, hidden: Array, epsilon: float) -> Array:
+    """What a layer makes of rows [tokens, hidden]: token by token, head by head."""
+    names = ("time_step_rank", "inner_size", "group_count", "state_size")
+    heads, inner, groups, count = (stated[f"ssm.{name}"] for name in names)
+    width, size = inner + 2 * groups * count, inner // heads
+    gate, mixed, times = np.split(hidden @ tensors[f"{prefix}ssm_in.weight"].T, [inner, inner + width], axis=1)
+    taps = tensors[f"{prefix}ssm_conv1d.weight"]
+    padded = np.concatenate((np.zeros((taps.shape[1] - 1, width)), mixed))
+    mixed = np.array([(padded[t : t + taps.shape[1]].T * taps).sum(axis=1) for t in range(len(mixed))])
+    mixed = _silu(mixed + tensors[f"{prefix}ssm_conv1d.bias"])
+    times = np.log1p(np.exp(times + tensors[f"{prefix}ssm_dt.bias"]))
+    decay, factor = (tensors[f"{prefix}ssm_{part}"].reshape(-1) for part in "ad")
+    states = np.zeros((heads, size, count))
+    found = np.empty((len(hidden), heads, size))
+    for t, row in enumerate(mixed):
+        x, taken, returned = np.split(row, [inner, inner + groups * count])
+        for head in range(heads):
+            own = slice(head * groups // heads * count, (head * groups // heads + 1) * count)
+            of_head = x[head * size : (head + 1) * size]
+            added = times[t, head] * np.outer(of_head, taken[own])
+            states[head] = np.exp(times[t, head] * decay[head]) * states[head] + added
+            found[t, head] = states[head] @ returned[own] + factor[head] * of_head
+    gated = (found.reshape(len(hidden), -1) * _silu(gate)).reshape(len(hidden), groups, -1)
+    if f"{prefix}ssm_norm.weight" not in tensors:
+        return gated.reshape(len(hidden), -1) @ tensors[f"{prefix}ssm_out.weight"].T
+    normal = gated / np.sqrt((gated**2).mean(axis=-1, keepdims=True) + epsilon)
+    weighted = normal.reshape(len(hidden), -1) * tensors[f"{prefix}ssm_norm.weight"].reshape(-1)
+    return weighted @ tensors[f"{prefix}ssm_out.weight"].T
+
+
+def as_stored(tensors: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """The tensors as a folder has them, those without an end of the usual kind by their whole names; a feed-forward
+    layer as the expert that all tokens use."""
+    found = {}
+    for name, array in tensors.items():
+        layer, _, part = name.removeprefix("blk.").partition(".")
+        if part in _WHOLE:
+            values = np.log(-array) if part == "ssm_a" else array
+            found[f"model.layers.{layer}.mamba.{_WHOLE[part]}"] = values.reshape(-1)
+        elif part == "ssm_conv1d.weight":
+            found[name] = array[:, None]
+        elif part in ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"):
+            found[name.replace(".weight", "_shexp.weight")] = array
+        else:
+            found[name] = array
+    return found
