@@ -4,7 +4,7 @@
 MODEL is the folder of its tokenizer. Sends streamed requests of the same size to its own door and to Onward in front of
 it, in turns, the one and the other first, one client, a new prompt each time, and prints medians and their differences.
 The smaller the model, the less its own time hides. Then, at a vLLM, `--clients` send requests to the one and the other
-in turns, and the median of the ratios of throughput is printed.
+in turns, and the median of the ratios of throughput is printed, with its 95 % interval.
 
 The client's own time counts on both sides. llama-server closes its connection behind each stream, so the client
 connects to it each time, as Onward does; other connections are kept.
@@ -29,7 +29,7 @@ from benchmarks import peer_build
 from benchmarks.http_client import Target
 from benchmarks.llama_server import Slots, serve_peer
 from benchmarks.load import Bounds, LoadGenerator, run_async
-from benchmarks.measure import BenchmarkError
+from benchmarks.measure import BenchmarkError, interval
 from benchmarks.outcome import summarise
 from benchmarks.server_process import serve
 from benchmarks.workload import Workload
@@ -130,10 +130,8 @@ def throughput(engine: Engine, onward: str, clients: int, rounds: int, num_token
                 rates[name].append(measured)
     ratios = [there / here for here, there in zip(rates[engine.title], rates["Onward"], strict=True)]
     shown = ", ".join(f"{name} {statistics.median(found):.1f}" for name, found in rates.items())
-    print(
-        f"{clients} clients: {shown} tokens/s; ratio {statistics.median(ratios):.3f} "
-        f"({min(ratios):.3f} to {max(ratios):.3f})"
-    )
+    low, high = interval([ratios])
+    print(f"{clients} clients: {shown} tokens/s; ratio {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})")
 
 
 def main() -> int:
