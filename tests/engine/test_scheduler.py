@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import cycle, product
 
 import pytest
@@ -237,6 +238,22 @@ def test_a_slow_first_step_does_not_distort_the_cost_of_decode(step: float) -> N
     cost.observe(num_prompt_tokens=128, num_rows=0, seconds=3.0)
     cost.observe(num_prompt_tokens=0, num_rows=4, seconds=step)
     assert cost.decode_only(4) == pytest.approx(step)
+
+
+def test_a_budget_of_one_token_completes_a_prompt() -> None:
+    """Of a runtime whose smallest chunk is one token."""
+    engine = make_engine()
+    engine.cache.shape = replace(SHAPE, min_prefill_tokens=1)
+    engine.add(make_job(max_tokens=50, ignore_end=True))
+    engine.step()
+    engine.add(make_job(prompt(6, "z"), max_tokens=1))
+    chunks: list[int] = []
+    for _ in range(6):
+        step = engine.scheduler.schedule(1).scheduled
+        chunks += [scheduled.num_tokens for scheduled in step if scheduled.is_prefill]
+        for scheduled in step:
+            engine.scheduler.advance(scheduled)
+    assert chunks == [1, 1, 1, 1, 2]
 
 
 def test_a_step_without_a_budget_decodes_only() -> None:
