@@ -26,13 +26,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **_SCALES, **_SIZES, "ssm.inner_size": 128, "ssm.group_count": 2, "ssm.conv_kernel": 3,
         "attention.head_count_kv": [0, 0, 2],
     },
+    "granitehybrid, attention": {
+        **_SCALES, **_SIZES, "ssm.inner_size": 128, "attention.head_count_kv": [2, 2, 2],
+    },
     "falcon-h1": {
         **_SIZES, "ssm.inner_size": 96, "ssm.time_step_rank": 3, "attention.key_length": 32,
         "attention.value_length": 32, "rope.freq_base": 1e6,
     },
     "falcon-h1, norms": {**_SIZES, "ssm.inner_size": 128, "ssm.group_count": 2},
 }  # fmt: skip
-"""Of the last but two, a folder has one norm over all groups, and of the last ones multipliers: they are files only."""
+"""A folder has one norm over all groups, and multipliers of Falcon-H1: of those with groups, and of it, there are files
+only."""
 _COMMON = {
     "model_type": "granitemoehybrid", "num_key_value_heads": 2, "embedding_multiplier": 6.0,
     "residual_multiplier": 0.4, "logits_scaling": 0.5, "attention_multiplier": 0.1, "mamba_d_state": 8,
@@ -48,6 +52,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "granitehybrid, experts": {
         **_COMMON, "mamba_n_heads": 8, "mamba_d_head": 16, "num_local_experts": 5, "num_experts_per_tok": 2,
         "shared_intermediate_size": 64, "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+    },
+    "granitehybrid, attention": {
+        **_COMMON, "mamba_n_heads": 4, "mamba_d_head": "auto", "num_local_experts": 0, "num_experts_per_tok": 0,
+        "shared_intermediate_size": 96, "intermediate_size": 96, "position_embedding_type": "rope",
+        "layer_types": ["attention"] * 3,
     },
 }  # fmt: skip
 NAMES = {"ssm_in": "mamba.in_proj", "ssm_conv1d": "mamba.conv1d", "ssm_norm": "mamba.norm", "ssm_out": "mamba.out_proj"}

@@ -31,13 +31,13 @@ _NO_LIMITS: tuple[Any, ...] = (None, [0.0, None], [0.0, "Infinity"], [0.0, {"__f
 
 
 def granitehybrid(parameters: Parameters, granite: Architecture) -> Architecture:
-    """Granite 4 H (modular_granitemoehybrid.py): state spaces in the layers that state no heads of keys, attention in
-    the others, mostly without positions, and perhaps experts, beside one that all tokens use. `granite`: what is as in
-    Granite. Raises CheckpointError."""
+    """Granite 4 (modular_granitemoehybrid.py): state spaces in the layers that state no heads of keys, which models
+    without an H in their names do not have, attention in the others, mostly without positions, and perhaps experts,
+    beside one that all tokens use. `granite`: what is as in Granite. Raises CheckpointError."""
     heads = parameters.own("attention.head_count_kv")
     of_layers = heads if isinstance(heads, list | np.ndarray) else []
     layers = frozenset(layer for layer, count in enumerate(of_layers) if count == 0)
-    found = replace(granite, state_space=_state_space_of(parameters, layers))
+    found = replace(granite, state_space=_state_space_of(parameters, layers) if layers else None)
     if not has_experts(parameters):
         return found
     return replace(found, mixture=mixture_of(parameters, feed_forward=found.feed_forward, is_normalised=True))
