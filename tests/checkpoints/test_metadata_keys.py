@@ -434,6 +434,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "no bias of a decay": ("qwen35", {"blk.0.ssm_dt.bias": None}, "no tensor 'blk.0.ssm_dt.bias'"),
     "queries without gates": ("qwen35", {"blk.3.attn_q.weight": _zeros(128, 64)}, "no tensor 'blk.3.attn_q_gate.weig"),
     "attention beside a state": ("qwen35", {"blk.0.attn_k.weight": _zeros(64, 64)}, "attn_k.weight', which"),
+    "a layer after the last": ("qwen35", {"blk.5.attn_k.weight": _zeros(64, 64)}, "blk.5.attn_k.weight', which Onward"),
+    "a layer of no number": ("qwen35", {f"blk.{5000 * '9'}.ssm_a": _zeros(4)}, "blk.9999.*which Onward does not"),
     "a convolution of other numbers": ("qwen35", {"blk.0.ssm_conv1d.weight": _zeros(255, 4)}, r"shape \[255, 4\] inst"),
     "no output layer": ("olmo2", {"output.weight": None}, "no output layer"),
     "fewer rows than tokens": ("llama", {"token_embd.weight": _zeros(28, HIDDEN)}, "has 30 tokens, but.*has 28 rows"),

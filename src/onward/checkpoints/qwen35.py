@@ -6,6 +6,7 @@ with a gate. Queries and gates are one matrix in files, head by head; here they 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -35,6 +36,7 @@ _SIZES = {
 }  # fmt: skip
 _OWN_NAMES = {"attn_qkv": "ssm_qkv", "attn_gate": "ssm_gate"}
 """Of matrices of a delta rule, whose GGUF names are those of attention's."""
+_LAYER = re.compile(r"blk\.([0-9]{1,4})\.")
 DEFAULTS: dict[str, Any] = {
     "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 32, "num_attention_heads": 16,
     "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 32_768, "partial_rotary_factor": 0.25,
@@ -113,9 +115,10 @@ def apart(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Te
     heads = parameters.same_in_layers("attention.head_count", parameters.num_layers())
     usual = parameters.integer("embedding_length", minimum=1) // heads
     size = parameters.integer("attention.key_length", usual, minimum=1)
+    predicting = range(count, parameters.num_layers())
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        if _layer_number(name) >= count:
+        if _layer_number(name) in predicting:
             continue
         prefix, _, rest = name.partition(".attn_")
         own = _OWN_NAMES.get(f"attn_{rest.partition('.')[0]}")
@@ -182,6 +185,6 @@ def _floats(tensor: Tensor, values: NDArray[np.float32]) -> Tensor:
 
 
 def _layer_number(name: str) -> int:
-    """Return 3 of "blk.3.attn_q.weight", -1 of what is in no layer."""
-    parts = name.split(".")
-    return int(parts[1]) if parts[0] == "blk" and len(parts) > 2 and parts[1].isdecimal() else -1
+    """Return 3 of "blk.3.attn_q.weight", -1 of what is in no layer that a model can have."""
+    found = _LAYER.match(name)
+    return int(found[1]) if found else -1
