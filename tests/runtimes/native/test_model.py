@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from onward.machine import AvailableMemory
 from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.native import load as native_load
+from onward.runtimes.native import panel_cache
 from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.options import RuntimeOptions
 from onward.runtimes.table import load_model
@@ -515,6 +517,27 @@ def test_a_model_larger_than_the_memory_has_the_same_bits(
     assert found[0] == found[1]
     assert sorted(released) == sorted(set(caches[0].stream_index.values()))  # once each, of the last layer too
     assert 0 < caches[0].streamed_bytes < sum(matrix.panels.nbytes for matrix in caches[0].matrices.values())
+
+
+def test_panels_that_could_not_be_made_are_made_at_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limited(groups: Any, code: Any, threads: int, budget: int, words: str) -> PanelCache:
+        return PanelCache(groups, code, threads, int(budget * 0.7), words)
+
+    monkeypatch.setattr(native_load, "PanelCache", limited)
+    model = load(deeper("llama", tmp_path)).model
+    tokens = tokens_of(model)
+    try:
+        expected = whole(model, tokens)
+        with monkeypatch.context() as failing:
+            failing.setattr(panel_cache, "make_panels", Mock(side_effect=MemoryError))
+            for _ in range(3):
+                with pytest.raises(MemoryError):
+                    whole(model, tokens)
+        assert whole(model, tokens).tobytes() == expected.tobytes()
+    finally:
+        model.close()
 
 
 def test_a_model_larger_than_the_memory_has_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

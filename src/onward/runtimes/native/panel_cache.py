@@ -114,11 +114,17 @@ class PanelCache:
         return jobs
 
     def acquire(self, index: int) -> None:
-        """Have the panels of a group that does not stay. Blocks until they are made."""
+        """Have the panels of a group that does not stay. Blocks until they are made. Raises what kept them from
+        that: the next call makes them again."""
         slot = index % _SLOTS
         if self._held[slot][0] != index:
             self._load(index)
-        wait_for(self._held[slot][1])
+        jobs = self._held[slot][1]
+        try:
+            wait_for(jobs)
+        except BaseException:
+            self._held[slot] = -1, jobs
+            raise
 
     def release(self, index: int) -> None:
         """Let the next group that is needed take this one's place."""
