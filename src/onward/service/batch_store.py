@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 from sqlalchemy import Connection
 
-from onward.errors import Overloaded
+from onward.errors import AuthenticationFailed, Overloaded
 from onward.service.batch_records import PART_BYTES, StorageFull, StoredBatch, StoredFile
 from onward.service.batch_runner import BatchDialect, BatchRunner
 from onward.service.batches import cancel_batch, create_batch, find_batch, list_batches
@@ -24,11 +23,15 @@ from onward.service.files import (
     new_file_id,
     read_parts,
 )
+from onward.service.keys import may_store
 from onward.service.limits import Limits
+
+FORGOTTEN = "This API key does not exist any more."
 
 
 class BatchStore:
-    """The files and batches of keys, by their ids. All methods raise Overloaded where the database is away."""
+    """The files and batches of keys, by their ids. All methods raise Overloaded where the database is away; those that
+    add one raise AuthenticationFailed for a key that was forgotten, of which a server hears within a second."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -43,7 +46,14 @@ class BatchStore:
 
     async def create_batch(self, batch: StoredBatch) -> StoredBatch:
         """Add a batch, and return it; or the one of the key that was made with the same idempotency key."""
-        return await self._desk.transact(lambda connection: create_batch(connection, batch), batch.key_id)
+
+        def create(connection: Connection) -> StoredBatch | None:
+            return create_batch(connection, batch) if may_store(connection, batch.key_id) else None
+
+        created = await self._desk.transact(create, batch.key_id)
+        if created is None:
+            raise AuthenticationFailed(FORGOTTEN, code="invalid_api_key")
+        return created
 
     async def find_batch(self, key_id: str, batch_id: str) -> StoredBatch | None:
         return await self._desk.transact(lambda connection: find_batch(connection, key_id, batch_id))
@@ -110,8 +120,14 @@ class Receiving:
         self._num_parts = 0
 
     async def begin(self) -> None:
-        begin = partial(begin_upload, file_id=self._id, key_id=self._key_id, face=self._desk.face)
-        await self._desk.transact(partial(begin, now_ms=self._created_ms), self._key_id)
+        def begin(connection: Connection) -> bool:
+            if not may_store(connection, self._key_id):
+                return False
+            begin_upload(connection, self._id, self._key_id, self._desk.face, self._created_ms)
+            return True
+
+        if not await self._desk.transact(begin, self._key_id):
+            raise AuthenticationFailed(FORGOTTEN, code="invalid_api_key")
 
     async def add(self, data: bytes) -> None:
         """Write the next part, of at most PART_BYTES. Raises StorageFull; Overloaded for a full disk."""

@@ -145,7 +145,9 @@ def _add_file(connection: Connection, batch: StoredBatch, state: int, name: str,
 
 
 def forget_batches(connection: Connection, key_id: str) -> None:
-    """Delete all batches of a key, with their lines."""
-    owned = select(BATCHES.c.id).where(BATCHES.c.key_id == key_id)
-    connection.execute(delete(LINES).where(LINES.c.batch_id.in_(owned)))
-    connection.execute(delete(BATCHES).where(BATCHES.c.key_id == key_id))
+    """Delete all batches of a key, with their lines: also those that a server is adding, which has locked the batch."""
+    owned = select(BATCHES.c.id).where(BATCHES.c.key_id == key_id).order_by(BATCHES.c.id)
+    for batch_id in connection.execute(owned).scalars().all():
+        drop_lines(connection, batch_id)
+        connection.execute(delete(BATCHES).where(BATCHES.c.id == batch_id))
+        drop_lines(connection, batch_id)

@@ -125,7 +125,16 @@ def forget_key(connection: Connection, name: str, now_ms: int) -> None:
 def is_forgotten(connection: Connection, key_id: str) -> bool:
     """Return whether this was the id of a key that was forgotten; if not, it is not before the transaction ends. Locks
     the key, which comes after locking what keys have used."""
-    connection.execute(_LOCK, {"key": key_id})
+    return connection.execute(_LOCK, {"key": key_id}).first() is None and _was_forgotten(connection, key_id)
+
+
+def may_store(connection: Connection, key_id: str) -> bool:
+    """Return whether something may be stored for a key, which may also be one of a file, or none (""): it was not
+    forgotten, and is not before the transaction ends. Locks what it has used."""
+    return lock_usage(connection, key_id) or not _was_forgotten(connection, key_id)
+
+
+def _was_forgotten(connection: Connection, key_id: str) -> bool:
     return connection.execute(_FIND_FORGOTTEN, {"key": key_id}).first() is not None
 
 
