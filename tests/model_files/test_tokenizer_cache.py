@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,32 @@ def test_a_damaged_file_is_built_again(tmp_path: Path, built: list[TokenizerFile
         assert facts(cached(parameters(), tmp_path)) == first
         assert kept.read_bytes() == whole
     assert len(built) == 4
+
+
+def test_what_is_built_while_its_file_is_written_to_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata are views of the file: later, the file that was overwritten may be there again."""
+
+    def overwritten(stated: Parameters) -> TokenizerFiles:
+        changed = Parameters({**stated.metadata, "tokenizer.ggml.bos_token_id": 0}, stated.where)
+        stated.metadata = changed.metadata
+        return tokenizer_files(changed)
+
+    expected = facts(cached(parameters(), None))
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer_cache, "tokenizer_files", overwritten)
+        assert facts(cached(parameters(), tmp_path)) != expected
+    assert facts(cached(parameters(), tmp_path)) == expected
+
+
+def test_nothing_is_left_of_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    cached(parameters(), tmp_path)
+    assert list((tmp_path / FOLDER).iterdir()) == []
 
 
 def test_without_a_folder_that_can_be_written_nothing_is_kept(tmp_path: Path, built: list[TokenizerFiles]) -> None:

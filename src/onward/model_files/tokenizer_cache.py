@@ -28,7 +28,7 @@ from onward.model_files.vocabulary import PackedVocabulary
 FOLDER = "tokenizers"
 """In the cache folder."""
 REVISION = 9
-"""Raised with every change that may change a tokenizer that is built from metadata."""
+"""Raised with every change that may change a tokenizer that is built from metadata, or the bytes of its tokens."""
 MAX_FILES = 16
 """Of the cache: at most about 25 MB each. The ones written first are removed."""
 _DIGEST_BYTES = 32
@@ -56,7 +56,7 @@ def cached_tokenizer(path: Path, parameters: Parameters, cache_dir: Path | None)
         return _tokenizer(path, parameters, found.files, PackedVocabulary.decode(found.vocabulary))
     files = tokenizer_files(parameters)
     tokenizer = _tokenizer(path, parameters, files)
-    if kept_at is not None:
+    if kept_at is not None and kept_at.name == _key(parameters):  # the file was not written to meanwhile
         _write(kept_at, _Kept(files, tokenizer.packed.encode()))
     return tokenizer
 
@@ -102,9 +102,13 @@ def _write(path: Path, kept: _Kept) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_room(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(content).digest() + content)
-        Path(name).replace(path)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(content).digest() + content)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
 
 
 def _make_room(folder: Path) -> None:
