@@ -18,6 +18,8 @@ from onward.service.tables import FACES, META, METADATA, VERSION
 from onward.service.writer import Writer
 from tests.waiting import PATIENCE_SECONDS
 
+from .databases import PostgreSQL
+
 
 def test_migrations_make_the_tables_that_the_code_knows(store: Store) -> None:
     with store.read() as connection:
@@ -133,6 +135,50 @@ def test_what_waits_is_committed_together_and_a_failing_operation_fails_alone(st
     assert results == [True, True, False, True]
     with store.read() as connection:
         assert set(connection.execute(select(FACES.c.id)).scalars()) == {"a", "b", "c"}
+
+
+@pytest.mark.slow
+def test_operations_that_together_wait_for_another_server_that_waits_for_them_run_alone(
+    postgres_server: PostgreSQL,
+) -> None:
+    store = open_store(postgres_server.new_database())
+    writer = Writer(store)
+    entered, may_go_on, has_first, has_second = (threading.Event() for _ in range(4))
+
+    def add(connection: Connection, name: str) -> None:
+        connection.execute(update(FACES).where(FACES.c.id == name).values(seen_ms=FACES.c.seen_ms + 1))
+
+    def hold(connection: Connection) -> None:
+        entered.set()
+        may_go_on.wait(PATIENCE_SECONDS)
+
+    def add_first(connection: Connection) -> None:
+        add(connection, "first")
+        has_first.set()
+        has_second.wait(PATIENCE_SECONDS)
+
+    def add_both() -> None:
+        with store.begin() as connection:
+            for name in ("deadlock_timeout = 60000", "lock_timeout = 0"):  # the other one is ended
+                connection.execute(text(f"SET LOCAL {name}"))
+            has_first.wait(PATIENCE_SECONDS)
+            add(connection, "second")
+            has_second.set()
+            add(connection, "first")
+
+    with store.begin() as connection:
+        for name in ("first", "second"):
+            connection.execute(FACES.insert().values(id=name, seen_ms=0))
+    writer.submit(hold)
+    entered.wait(PATIENCE_SECONDS)
+    futures = [writer.submit(add_first), writer.submit(lambda connection: add(connection, "second"))]
+    may_go_on.set()
+    add_both()
+    assert [future.exception(PATIENCE_SECONDS) for future in futures] == [None, None]
+    writer.close(10)
+    with store.read() as connection:
+        assert connection.execute(select(FACES.c.seen_ms)).scalars().all() == [2, 2]
+    store.close()
 
 
 def test_what_must_be_done_is_done_when_the_database_answers_again(

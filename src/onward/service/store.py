@@ -29,12 +29,18 @@ KEEP_ALIVE = {
 """A server that vanishes silently is noticed within some 10 seconds, not after hours (libpq's parameters)."""
 RESERVE_BYTES = 100_000_000
 """What files and batches leave free of the disk of a SQLite database, for the ledger."""
+_DEADLOCK = "40P01"
+"""Of SQLSTATE, for PostgreSQL."""
 Clock = Callable[[], int]
 """Unix time in milliseconds."""
 
 
 class DatabaseAway(OnwardError):
     """The database cannot be reached, is locked, full or read-only. The argument is the reason, without secrets."""
+
+
+class Deadlock(DatabaseAway):
+    """The database has ended this transaction, because it and another one waited for each other's rows."""
 
 
 def unix_ms() -> int:
@@ -153,7 +159,8 @@ def _converted_errors() -> Iterator[None]:
     try:
         yield
     except (exc.OperationalError, exc.InternalError, exc.InterfaceError, exc.TimeoutError) as error:
-        raise DatabaseAway(_reason(error)) from None
+        kind = Deadlock if getattr(getattr(error, "orig", None), "sqlstate", None) == _DEADLOCK else DatabaseAway
+        raise kind(_reason(error)) from None
     except exc.DatabaseError as error:
         if isinstance(error, (exc.IntegrityError, exc.ProgrammingError, exc.DataError)):
             raise

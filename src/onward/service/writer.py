@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from onward.service.store import DatabaseAway, Store
+from onward.service.store import DatabaseAway, Deadlock, Store
 
 log = logging.getLogger("onward.service")
 
@@ -79,14 +79,16 @@ class Writer:
                 self._run_kept()
 
     def _run_group(self, group: list[_Operation]) -> bool:
-        """Run operations in one transaction, or each in one of its own if one of them fails. Returns whether the
-        database answered."""
+        """Run operations in one transaction, or each in one of its own if one of them fails, or if together they and a
+        transaction of another server wait for each other. Returns whether the database answered."""
         group.sort(key=lambda operation: operation.key)
         try:
             self._commit(group)
         except DatabaseAway as error:
-            self._fail(group, error)
-            return False
+            if not isinstance(error, Deadlock) or len(group) == 1:
+                self._fail(group, error)
+                return False
+            self._commit_alone(group)
         except Exception as error:
             if len(group) > 1:
                 self._commit_alone(group)
