@@ -158,6 +158,7 @@ def start_program(
         connections,
         tokenizer,
         max_rows=settings.max_rows,
+        engine_timeout=settings.engine_timeout,
         fingerprint=partial(fingerprint_of, mode=_mode(kind, variables)),
         on_stop=lambda: shutil.rmtree(plan.folder, ignore_errors=True),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Coroutine
@@ -20,7 +21,7 @@ from onward.settings import UPSTREAM_KINDS, Settings, UpstreamName
 
 if TYPE_CHECKING:
     from onward.engine.model import Tokenizer
-    from onward.engines.upstreams.base import Upstream
+    from onward.engines.upstreams.base import Upstream, UpstreamInfo
     from onward.engines.upstreams.engine import UpstreamEngine
 
 BATCH_INVARIANT = "_batch_invariant"
@@ -93,15 +94,28 @@ def _connections(upstream: UpstreamName, settings: Settings) -> dict[str, Upstre
 
 def _file_of(upstream: UpstreamName, settings: Settings) -> str:
     """Return the path of the upstream's model file, if it is on this machine. Raises SetupError."""
-    from onward.engines.upstreams.pool import described
-
-    path = Path(described(upstream.name, lambda: _connections(upstream, settings).values()).model_path)
+    path = Path(asyncio.run(_described(upstream, settings)).model_path)
     if path.is_absolute() and path.exists() and files_at(path) is not None:
         return str(path)
     raise SetupError(
         f"{upstream.name} needs a tokenizer: pass --tokenizer {upstream.name}=MODEL with the model that the "
         f"{UPSTREAM_KINDS[upstream.kind]} at {upstream.urls[0]} serves (its file is not on this machine)."
     )
+
+
+async def _described(upstream: UpstreamName, settings: Settings) -> UpstreamInfo:
+    """Ask the addresses of a model what they serve, until one answers. Raises SetupError."""
+    from onward.engines.upstreams.base import UpstreamError
+
+    reasons = []
+    for connected in _connections(upstream, settings).values():
+        try:
+            return await connected.probe()
+        except UpstreamError as error:
+            reasons.append(str(error))
+        finally:
+            await connected.close()
+    raise SetupError(f"The engine of {upstream.name} cannot be used: {reasons[0]}")
 
 
 def fingerprint_of(description: str, mode: str = "") -> str:

@@ -2,7 +2,8 @@
 
 `--ends=TEXT`: prints TEXT and ends at once. `--lives=FILE`: ends when FILE has lost its last character, one per start.
 `--slow`: takes ten milliseconds per token. `--gate=FILE`: waits until FILE exists before each token after the first 20.
-`--space`: its tokenizer puts a space first. `--garbage`: prints a megabyte without a line break first.
+`--stuck=FILE`: its engine does nothing while FILE exists; its server answers. `--garbage`: prints a megabyte without a
+line break first. `--space`: its tokenizer puts a space first.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def main() -> int:
     parser.add_argument("--lives", type=Path)
     parser.add_argument("--slow", action="store_true")
     parser.add_argument("--gate", type=Path)
+    parser.add_argument("--stuck", type=Path)
     parser.add_argument("--garbage", action="store_true")
     parser.add_argument("--space", action="store_true")
     options, _ = parser.parse_known_args()
@@ -80,6 +82,8 @@ def main() -> int:
 
     def script(tokens: Sequence[int]) -> int:
         while options.gate is not None and len(tokens) > 20 and not options.gate.exists():
+            time.sleep(0.01)
+        while options.stuck is not None and options.stuck.exists():
             time.sleep(0.01)
         time.sleep(0.01 if options.slow else 0)
         return quick(tokens)

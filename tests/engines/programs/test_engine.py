@@ -130,22 +130,45 @@ def test_a_program_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.Mo
     on(settings(tmp_path, engine_timeout=0.2), test)
 
 
+def test_a_program_that_answers_and_computes_nothing_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server answers whatever its engine does: that is no sign that it works."""
+    monkeypatch.setattr(engine, "ILL_SECONDS", 0.0)
+    stuck = tmp_path / "stuck"
+
+    async def test(backend: EmbeddedBackend, program: ProgramEngine) -> None:
+        first = program.pid
+        stuck.touch()
+        answering = asyncio.create_task(complete(backend, model="m", prompt="x", max_tokens=3))
+        await until(lambda: program.load.recoveries.num_hangs or answering.done())
+        stuck.unlink()
+        monkeypatch.setattr(engine, "ILL_SECONDS", PATIENCE_SECONDS)  # the next one may be slow
+        assert (await answering).choices[0].text == "bcd"
+        assert program.pid != first
+
+    on(settings(tmp_path, f"--stuck={stuck}", engine_timeout=0.5), test)
+
+
 @pytest.mark.parametrize(
-    ("seconds", "silent_for", "is_hung"),
+    ("seconds", "silent_for", "num_tokens", "is_hung"),
     [
-        (59, 59, False),
-        (60, 60, True),
-        (60, 1e9, True),  # since it was lost, whatever was before
-        (359, 0, False),  # tokens of another request arrive, or its server answers that the engine does not
-        (359, 28, False),  # a probe waits for a long step of its engine
-        (300, 61, True),
-        (361, 0, True),
+        (59, 59, 0, False),
+        (60, 60, 0, True),
+        (60, 1e9, 0, True),  # since it was lost, whatever was before
+        (359, 28, 0, False),  # it answers, and the token that it is asked for waits for a long step of its engine
+        (300, 61, 0, True),
+        (361, 0, 0, True),  # it answers, and its engine computes nothing
+        (361, 0, 1, False),  # it computes for another request
     ],
 )
-def test_a_program_hangs_where_nothing_comes_of_it(seconds: float, silent_for: float, is_hung: bool) -> None:
+def test_a_program_hangs_where_nothing_comes_of_it(
+    seconds: float, silent_for: float, num_tokens: int, is_hung: bool
+) -> None:
     run = engine._Run(cast("ProgramProcess", None), 0.0, 0)
-    assert not run.is_hung(1000.0, heard_at=1000.0 - silent_for)
-    assert run.is_hung(1000.0 + seconds, heard_at=1000.0 + seconds - silent_for) is is_hung
+    assert not run.is_hung(1000.0, 1000.0 - silent_for, 5, engine.ILL_SECONDS)
+    now = 1000.0 + seconds
+    assert run.is_hung(now, now - silent_for, 5 + num_tokens, engine.ILL_SECONDS) is is_hung
 
 
 def test_a_program_that_cannot_load_its_model_says_why(tmp_path: Path) -> None:

@@ -169,6 +169,9 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/get_server_info":
             modes = {"enable_deterministic_inference": state.is_deterministic}
             self.send_json(modes | {"disable_overlap_schedule": not state.overlaps, "version": state.build})
+        elif self.path == "/slots":
+            state.script([0])  # what computes tokens answers
+            self.send_json([])
         elif self.path == "/version":
             self.send_json({"version": state.build})
         else:

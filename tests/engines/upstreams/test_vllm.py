@@ -13,8 +13,10 @@ from tokenizers import Tokenizer, models
 
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
+from onward.compose.upstreams import upstream_at
 from onward.engine.events import Decoded, Event
 from onward.engine.job import ResumedChoice
+from onward.engines.upstreams.base import UpstreamError
 from onward.errors import InvalidRequest, ServerError, SetupError
 from onward.model_files.toy import END
 from onward.settings import Settings
@@ -54,6 +56,24 @@ def test_min_tokens_and_biases_are_passed_on(server: StandIn) -> None:
 def test_min_tokens_does_not_ban_ends_that_are_ignored(server: StandIn) -> None:
     ignores_ends_within_min_tokens(server)
     assert [request["max_tokens"] for request in server.requests] == [6, 6, 5, 1]
+
+
+def test_its_engine_is_asked_for_a_token(server: StandIn) -> None:
+    """Its server says that it is well whatever its engine does."""
+
+    async def test() -> None:
+        connected = upstream_at(server.url, "vllm", None, Settings())
+        await connected.probe()
+        await connected.check_engine()
+        server.faults = ["busy"]
+        await connected.probe()
+        with pytest.raises(UpstreamError) as raised:
+            await connected.check_engine()
+        assert raised.value.is_lost
+        await connected.close()
+
+    asyncio.run(test())
+    assert [(request["prompt"], request["max_tokens"]) for request in server.requests] == [([0], 1)] * 2
 
 
 def test_prompts_are_scored(server: StandIn) -> None:

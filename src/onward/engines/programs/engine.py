@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -28,8 +29,8 @@ HANG_SECONDS = 60.0
 first of these seconds the connection of a request was lost, or silent for the time that --engine-timeout allows. Longer
 than the answer to a probe takes that waits for a step of its engine."""
 ILL_SECONDS = 360.0
-"""How long it may send something, but not that its engine works. vLLM and SGLang end themselves after 300 seconds
-without a step."""
+"""How long it may answer while its engine does nothing, neither for another request nor when it is asked to after a
+loss. Twice --engine-timeout where that is more: as long as prompts that it reads may keep it busy."""
 
 Start = Callable[[], ProgramProcess]
 
@@ -39,8 +40,11 @@ class ProgramEngine(UpstreamEngine):
 
     Call `connect` before all other methods. `title`: of the program, in messages. A thread watches the program: one
     that ends, or that runs and does not answer, is replaced; its requests are resumed after the tokens that arrived.
-    `on_stop` is called when it has ended for good.
+    `engine_timeout`: how long it may compute without a token, in seconds; 0: any time. `on_stop` is called when it has
+    ended for good.
     """
+
+    _is_own = True
 
     def __init__(
         self,
@@ -52,12 +56,14 @@ class ProgramEngine(UpstreamEngine):
         *,
         max_rows: int,
         fingerprint: Callable[[str], str],
+        engine_timeout: float,
         on_stop: Callable[[], object] = lambda: None,
         policy: RestartPolicy | None = None,
     ) -> None:
         super().__init__(name, make, tokenizer, fingerprint=fingerprint, max_rows=max_rows)
         self._title = title
         self._start_program = start
+        self._engine_timeout = engine_timeout
         self._on_stop = on_stop
         self._policy = policy or RestartPolicy()
         self._stops = threading.Event()
@@ -145,10 +151,14 @@ class ProgramEngine(UpstreamEngine):
                 if not run.has_answered:
                     self._recovered(run)
                 run.lost_since = None
-            elif run.has_answered and not run.hangs and run.is_hung(time.monotonic(), self._heard_at()):
-                log.error("%s: %s runs but does not answer; it is ended", self._name, self._title)
+            elif run.has_answered and not run.hangs and self._is_hung(run):
+                log.error("%s: %s runs but computes nothing; it is ended", self._name, self._title)
                 run.hangs = True
                 run.process.kill()
+
+    def _is_hung(self, run: _Run) -> bool:
+        ill_seconds = max(ILL_SECONDS, 2 * self._engine_timeout) if self._engine_timeout else math.inf
+        return run.is_hung(time.monotonic(), self._heard_at(), self._load.num_decode_tokens, ill_seconds)
 
     def _heard_at(self) -> float:
         addresses = () if self._pool is None else self._pool.addresses
@@ -219,12 +229,15 @@ class _Run:
     has_answered: bool = False
     hangs: bool = False
     lost_since: float | None = None
-    """Since when it is not known to work."""
+    """Since when it is not known to work: when it was lost, or the last token came of another request."""
+    num_seen: int = 0
+    """Tokens that the engine had decoded then."""
     lost_at: float = 0.0
     """When the one before it was lost."""
 
-    def is_hung(self, now: float, heard_at: float) -> bool:
-        """Whether it is to be replaced, since it is lost and sent nothing, or nothing better, for so long. A program
-        whose engine is busy sends something: tokens of other requests, or answers to probes."""
-        self.lost_since = now if self.lost_since is None else self.lost_since
-        return now - max(self.lost_since, heard_at) >= HANG_SECONDS or now - self.lost_since >= ILL_SECONDS
+    def is_hung(self, now: float, heard_at: float, num_decoded: int, ill_seconds: float) -> bool:
+        """Whether it is to be replaced, since it is lost and sent nothing for HANG_SECONDS, or computed nothing
+        for `ill_seconds`, whatever its server sent."""
+        if self.lost_since is None or num_decoded != self.num_seen:
+            self.lost_since, self.num_seen = now, num_decoded
+        return now - max(self.lost_since, heard_at) >= HANG_SECONDS or now - self.lost_since >= ill_seconds

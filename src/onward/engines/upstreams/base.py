@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -133,6 +134,10 @@ class Upstream(Protocol):
         """Return what it serves. Raises UpstreamError."""
         ...
 
+    async def check_engine(self) -> None:
+        """Wait until its engine, not only its server, has done something. Raises UpstreamError."""
+        ...
+
     async def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without a start token. Raises UpstreamError."""
         ...
@@ -158,3 +163,11 @@ class Upstream(Protocol):
     async def close(self) -> None:
         """Close all connections."""
         ...
+
+
+async def compute_token(upstream: Upstream) -> None:
+    """Let an upstream compute a token, of no use to anyone. Raises UpstreamError."""
+    segment = Segment((0,), 0, 1, SamplingParams(temperature=0.0), 0)
+    async with aclosing(upstream.generate(segment)) as parts:
+        async for _ in parts:
+            pass

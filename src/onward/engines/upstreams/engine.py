@@ -47,6 +47,9 @@ class UpstreamEngine(LoopClient):
     other methods.
     """
 
+    _is_own = False
+    """See `Pool`."""
+
     def __init__(
         self,
         name: str,
@@ -94,6 +97,7 @@ class UpstreamEngine(LoopClient):
             max_slots=self._max_rows,
             wait_seconds=self._wait_seconds,
             may_return=self._may_return,
+            is_own=self._is_own,
         )
         described, rows = await pool.connect()
         context_length = min(described.context_length, self._context_length or described.context_length)

@@ -64,6 +64,8 @@ MIN_PROBABILITY = 1e-30
 """What a token must have to be there: `typ_p` would compute with the logarithm of 0 where a token is banned, and `xtc`
 would take it for a likely one where the threshold is 0."""
 FEW_PROBABILITIES = 512
+BATCH_SECONDS = 25.0
+"""How long an answer may take that waits for the batch that is computed."""
 WHOLE_FIELDS = ("tokens", "completion_probabilities", "tokens_predicted", "timings", "stop")
 
 
@@ -150,6 +152,11 @@ class LlamaServer(Connected):
             fingerprint=f"llama-server {props.build_info} {path} {meta.size} {meta.n_params}",
             model_path=path,
         )
+
+    async def check_engine(self) -> None:
+        """Its slots are listed by the thread that computes, between two batches. A token would take a slot, and the
+        cached prompt from it."""
+        await self._connection.check("/slots", BATCH_SECONDS)
 
     async def encode(self, text: str) -> list[int]:
         body: Fields = {"content": text, "add_special": False, "parse_special": True}

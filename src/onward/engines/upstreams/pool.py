@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from onward.engine.client import EngineState
 from onward.engine_load import EngineCounts
 from onward.engines.upstreams.base import Traits, Upstream, UpstreamError, UpstreamInfo
 from onward.engines.upstreams.slots import Slots
-from onward.errors import SetupError
 from onward.routing import Router, prefix_keys
 
 log = logging.getLogger("onward.engine")
@@ -87,7 +86,8 @@ class Pool:
 
     `set_state` is called with every new state; `changed` with a reason when every address serves something else.
     `max_slots`: of an address, whatever it says. `may_return`: whether to keep waiting when no address has answered
-    for `wait_seconds`.
+    for `wait_seconds`. `is_own`: whether an address computes for nobody else: after a failure its engine must do
+    something before it counts as answering, since a server may answer while its engine hangs.
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class Pool:
         max_slots: int | None = None,
         wait_seconds: float = WAIT_SECONDS,
         may_return: Callable[[], bool] = lambda: False,
+        is_own: bool = False,
     ) -> None:
         self.addresses = [Address(url, upstream) for url, upstream in upstreams.items()]
         self._name = name
@@ -110,6 +111,7 @@ class Pool:
         self._max_slots = max_slots
         self._wait_seconds = wait_seconds
         self._may_return = may_return
+        self._is_own = is_own
         self._described: UpstreamInfo | None = None
         self._router = Router(upstreams)
         self._answers = asyncio.Event()
@@ -193,8 +195,9 @@ class Pool:
         self._look_for(address, str(error))
 
     def lost(self, reason: str) -> None:
-        """No address answers, as another part of the engine found: look for them from now on."""
+        """No address answers, as another part of the engine found: look for what takes its place from now on."""
         for address in self.addresses:
+            address.num_failures = 0
             if not address.is_lost:
                 self._look_for(address, reason)
 
@@ -322,8 +325,10 @@ class Pool:
                 described = await address.upstream.probe()
                 if not address.is_known and self._check is not None:
                     await self._check(address.url, address.upstream)
+            if self._is_own and address.num_failures:  # else a token has come meanwhile
+                await self._check_engine(address)
         except TimeoutError:
-            raise UpstreamError(f"{address.url} takes too long to say what it serves.", is_lost=True) from None
+            raise UpstreamError(f"{address.url} takes too long to answer.", is_lost=True) from None
         except UpstreamError as error:
             error.locate(address.url)
             raise
@@ -331,6 +336,17 @@ class Pool:
             address.set_slots(self._bounded(described.num_slots))
             address.is_known = True
         return described
+
+    async def _check_engine(self, address: Address) -> None:
+        """Wait until an engine does something, or its server refuses to say so. Raises UpstreamError where it is lost,
+        and TimeoutError."""
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                await address.upstream.check_engine()
+        except UpstreamError as error:
+            if error.is_lost:
+                raise
+        self.worked(address)
 
     def _bounded(self, num_slots: int) -> int:
         return min(num_slots, self._max_slots or num_slots)
@@ -381,20 +397,3 @@ def _common(infos: dict[str, UpstreamInfo]) -> UpstreamInfo:
     contexts = (info.context_length for info in infos.values())
     slots = (info.num_slots for info in infos.values())
     return UpstreamInfo(min(contexts), min(slots), infos[first].fingerprint, infos[first].model_path)
-
-
-def described(name: str, make: Callable[[], Iterable[Upstream]]) -> UpstreamInfo:
-    """Ask the first upstream that answers what it serves. Blocks. Raises SetupError."""
-
-    async def ask() -> UpstreamInfo:
-        reasons = []
-        for upstream in make():
-            try:
-                return await upstream.probe()
-            except UpstreamError as error:
-                reasons.append(str(error))
-            finally:
-                await upstream.close()
-        raise SetupError(f"The engine of {name} cannot be used: {reasons[0]}")
-
-    return asyncio.run(ask())

@@ -32,7 +32,7 @@ from onward.engines.upstreams.answers import (
     printable,
     tokenized,
 )
-from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
+from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo, compute_token
 from onward.engines.upstreams.connection import Connected, Fields
 from onward.sampling.filters import OPTIONAL
 from onward.sampling.outputs import Sampled
@@ -128,6 +128,9 @@ class SGLang(Connected):
         described = f"sglang {model.model_path} {model.weight_version}"
         length = context_length(first_model(models.data).max_model_len)
         return UpstreamInfo(context_length(length - RESERVED_TOKENS), NUM_SLOTS, described, model.model_path)
+
+    async def check_engine(self) -> None:
+        await compute_token(self)
 
     async def encode(self, text: str) -> list[int]:
         answer = await self._connection.post("/tokenize", {"prompt": text, "add_special_tokens": False}, _Tokenized)

@@ -32,7 +32,7 @@ from onward.engines.upstreams.answers import (
     first_model,
     tokenized,
 )
-from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
+from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo, compute_token
 from onward.engines.upstreams.connection import Connected, Connection, Fields
 from onward.engines.upstreams.vllm_answers import VLLMChoice, VLLMCompletion, distribution_of, ranked, scored
 from onward.sampling.filters import OPTIONAL
@@ -135,6 +135,9 @@ class VLLM(Connected):
                 return False
             raise
         return [sampled.token for sampled in part.tokens] == [1]
+
+    async def check_engine(self) -> None:
+        await compute_token(self)
 
     async def encode(self, text: str) -> list[int]:
         body: Fields = {"model": self._model, "prompt": text, "add_special_tokens": False}
