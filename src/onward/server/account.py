@@ -55,7 +55,7 @@ class Account:
                 self._exchange.add_headers(self._team.headers_after(self._grant))
 
     def release(self) -> None:
-        """Return what was reserved: the request was not computed after all."""
+        """Give back what was reserved: the request was not computed after all."""
         if self._admitted is not None:
             self._team.release(self._admitted)
             self._admitted = None
