@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,3 +85,16 @@ def test_states_have_up_to_half_of_the_memory() -> None:
     whole = plan_kv_cache(BLOCK, BLOCK_TOKENS, 512, PLENTY, None, state_bytes=10 * BLOCK)
     assert (whole.states, whole.blocks) == (115, 1154), "half of what as many sequences and states as possible take"
     assert plan(512, PLENTY, None).states == 0
+
+
+@given(context=st.integers(MIN_CONTEXT_TOKENS, 20_000), state=st.integers(1, 300 * BLOCK))
+def test_the_memory_that_a_model_is_said_to_need_is_enough(context: int, state: int) -> None:
+    def of_states(wanted: int) -> KVPlan:
+        return plan_kv_cache(BLOCK, BLOCK_TOKENS, context, PLENTY, wanted, state_bytes=state)
+
+    with pytest.raises(MemoryTooSmall) as refused:
+        of_states(BLOCK)
+    found = re.findall(r"([\d,]+) ([KM])iB for", str(refused.value))
+    least, whole = (int(number.replace(",", "")) * {"K": 2**10, "M": 2**20}[unit] for number, unit in found)
+    assert of_states(least).context_length >= MIN_CONTEXT_TOKENS
+    assert of_states(whole).context_length == context

@@ -41,7 +41,7 @@ def plan_kv_cache(
 
     `block_bytes`: of a block of all layers; `scratch_blocks`: blocks that the runtime needs for itself;
     `max_sequences`: see MAX_DEFAULT_SEQUENCES; `state_bytes`: of a sequence's state, for which up to half of the memory
-    is kept. Lowers the context length, down to MIN_CONTEXT_TOKENS, until one
+    is kept, but room for MIN_STATES in any case. Lowers the context length, down to MIN_CONTEXT_TOKENS, until one
     sequence fits; raises MemoryTooSmall if none does.
     """
     notes = []
@@ -59,9 +59,9 @@ def plan_kv_cache(
     fits = blocks * block_tokens
     if fits < context_length:
         if fits < MIN_CONTEXT_TOKENS:
-            own = states * state_bytes
-            whole = (full + scratch_blocks) * block_bytes + own
-            least = (-(-MIN_CONTEXT_TOKENS // block_tokens) + scratch_blocks) * block_bytes + own
+            whole = _with_states((full + scratch_blocks) * block_bytes, state_bytes, most_states)
+            least = (-(-MIN_CONTEXT_TOKENS // block_tokens) + scratch_blocks) * block_bytes
+            least = _with_states(least, state_bytes, most_states)
             raise MemoryTooSmall(
                 f"The KV cache has {mib(budget)} of memory ({mib(available_bytes)} are free), but this model needs "
                 f"{mib(least)} for {MIN_CONTEXT_TOKENS} tokens and {mib(whole)} for "
@@ -71,6 +71,11 @@ def plan_kv_cache(
         notes.append(f"Context lowered from {context_length} to {fits} tokens to fit {mib(budget)} of KV memory.")
         context_length = fits
     return KVPlan(blocks, context_length, tuple(notes), states)
+
+
+def _with_states(size: int, state_bytes: int, most_states: int) -> int:
+    """Return the memory of which blocks get `size` bytes, and states the rest."""
+    return size + (min(most_states, max(MIN_STATES, size // state_bytes)) * state_bytes if state_bytes else 0)
 
 
 def mib(size: int) -> str:
