@@ -156,6 +156,7 @@ _GRANITE = {
     "ffn_down_exps": "block_sparse_moe.output_linear", "ffn_gate_up_shexp": "shared_mlp.input_linear",
     "ffn_down_shexp": "shared_mlp.output_linear",
 }  # fmt: skip
+_QWEN35 = {**_LLAMA, **qwen35.NAMES}
 _NAMES = {
     "llama": {**_LLAMA, "ffn_gate_inp": "block_sparse_moe.gate"},
     "qwen2moe": {
@@ -182,7 +183,7 @@ _NAMES = {
     "gemma2": _SANDWICHED,
     "gemma3": _SANDWICHED,
     "gemma4": {**_SANDWICHED, **gemma4.NAMES},
-    "qwen35": {**_LLAMA, **qwen35.NAMES},
+    **dict.fromkeys(qwen35.KINDS, _QWEN35),
     "granitehybrid": {**_GRANITE, **mamba2.NAMES},
     "olmo2": _SANDWICHED,
     "exaone4": _SANDWICHED,
@@ -249,6 +250,8 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "internlm2": queries_with_keys,
         "gemma4": gemma4.as_stored,
         "qwen35": qwen35.as_stored,
+        "qwen35moe": qwen35.as_stored,
+        "qwen3next": _as_qwen3next_stores,
         "granitehybrid": _as_granite_stores,
     }
     usual = joining.get(kind, one_by_one)(tensors)
@@ -281,6 +284,10 @@ def halves_joined(tensors: Arrays) -> Arrays:
         elif "ffn_up_exps" not in name and "ffn_up_shexp" not in name:
             found[name] = array
     return found
+
+
+def _as_qwen3next_stores(tensors: Arrays) -> Arrays:
+    return qwen35.as_stored(one_by_one(tensors))
 
 
 def _as_granite_stores(tensors: Arrays) -> Arrays:
@@ -399,8 +406,8 @@ def hugging_face_rows(
     name: str, array: NDArray[np.float32], kind: str, metadata: dict[str, Any]
 ) -> NDArray[np.float32]:
     """The rows of a tensor, or of an adapter's second matrix, in the order there."""
-    if kind == "qwen35" and name.startswith("blk.") and metadata.get("is_adapter"):
-        return qwen35.of_folder(name, array, metadata["qwen35.ssm.time_step_rank"])
+    if kind in ("qwen35", "qwen35moe") and name.startswith("blk.") and metadata.get("is_adapter"):
+        return qwen35.of_folder(name, array, metadata[f"{kind}.ssm.time_step_rank"])
     if kind == "gptneox" and "attn_qkv" in name:
         size = HIDDEN // HEADS
         return array.reshape(3, HEADS, size, -1).swapaxes(0, 1).reshape(array.shape)

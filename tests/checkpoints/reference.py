@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.checkpoints.gemma4 import Gemma4
 from tests.checkpoints.mamba2 import state_space
-from tests.checkpoints.qwen35 import delta_net
+from tests.checkpoints.qwen35 import KINDS, delta_net
 
 Array = Any
 """float64, of any shape."""
@@ -19,7 +19,9 @@ LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 """The others divide by the root mean square."""
 PAIRS = ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "cohere2", "glm4", "internlm2", "mistral3")
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
-NORMALISED = ("qwen3moe", "mellum", "llama", "granitemoe", "granitehybrid", "gpt-oss", "lfm2moe")
+NORMALISED = (
+    "qwen3moe", "mellum", "llama", "granitemoe", "granitehybrid", "gpt-oss", "lfm2moe", "qwen35moe", "qwen3next",
+)  # fmt: skip
 """The shares of the experts that are used add up to one."""
 GELU_TANH = ("gemma", "gemma2", "gemma3", "starcoder2", "gpt2")
 
@@ -85,7 +87,7 @@ class Reference:
         if self.kind in ("gemma2", "gemma3", "glm4"):
             attended = self.norm(attended, prefix + "post_attention_norm")
         hidden = hidden + attended * self.stated.get("residual_scale", 1.0)
-        between = "post_attention_norm" if self.kind in ("gpt-oss", "seed_oss", "qwen35") else "ffn_norm"
+        between = "post_attention_norm" if self.kind in ("gpt-oss", "seed_oss", *KINDS) else "ffn_norm"
         moved = self.feed_forward(prefix, self.norm(hidden, prefix + between))
         if self.kind in ("gemma2", "gemma3", "glm4"):
             moved = self.norm(moved, prefix + "post_ffw_norm")
@@ -159,14 +161,14 @@ class Reference:
         return self.linear(after * np.einsum("tdj,dj->td", windows, taps), prefix + "out_proj")
 
     def recurrence(self, layer: int, hidden: Array) -> Array:
-        formula = delta_net if self.kind == "qwen35" else state_space
+        formula = delta_net if self.kind in KINDS else state_space
         return formula(self.stated, self.tensors, f"blk.{layer}.", hidden, self.epsilon)
 
     def attention(self, layer: int, hidden: Array) -> Array:
         prefix, count = f"blk.{layer}.", len(hidden)
         gate = 1.0
         query, key, value = self.projected(prefix, hidden)
-        if self.kind == "qwen35":  # each head's query, then its gate
+        if self.kind in KINDS:  # each head's query, then its gate
             both = query.reshape(count, self.heads, 2, self.size)
             query, gate = self.norm(both[:, :, 0], prefix + "attn_q_norm"), 1 / (1 + np.exp(-both[:, :, 1]))
             key = self.norm(key, prefix + "attn_k_norm")

@@ -76,7 +76,7 @@ def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
 
 TUNED = [
     "llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4", "lfm2",
-    "lfm2moe", "gemma4", "qwen35", "granitehybrid",
+    "lfm2moe", "gemma4", "qwen35", "qwen35moe", "qwen3next, joined", "granitehybrid",
 ]  # fmt: skip
 """Of mixtures, everything but the experts: their routers too."""
 
@@ -86,7 +86,7 @@ TUNED = [
 def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, tmp_path: Path) -> None:
     metadata, tensors = tiny(name) if is_file else write_folder(tmp_path / "m", name)
     pairs = changes(tensors, name)
-    adapter = write_peft(tmp_path / "a", name, pairs, metadata)
+    adapter = write_peft(tmp_path / "a", name.partition(",")[0], pairs, metadata)
     path = gguf(tmp_path / "m.gguf", metadata, tensors) if is_file else tmp_path / "m"
     files = GGUFFiles(path) if is_file else SafetensorsFiles(path)
     expected = tuned(tensors, pairs, 6 / RANK)

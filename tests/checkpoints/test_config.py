@@ -32,6 +32,11 @@ _EXPERTS = (
     "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "router_aux_loss_coef",
     "output_router_logits",
 )  # fmt: skip
+_DELTA = (
+    "attention_bias", "head_dim", "layer_types", "linear_conv_kernel_dim", "linear_key_head_dim",
+    "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "full_attention_interval",
+    "attn_output_gate",
+)  # fmt: skip
 _GEMMA4 = (
     *(key for key in _RMS if key != "hidden_act"), "hidden_activation", "attention_bias", "head_dim", "layer_types",
     "final_logit_softcapping", "sliding_window", "use_bidirectional_attention", "attention_k_eq_v",
@@ -131,10 +136,14 @@ READ: dict[str, tuple[str, ...]] = {
         "use_expert_bias", "routed_scaling_factor", "norm_topk_prob", "output_router_logits", "layer_types",
         "tie_embedding",
     ),
-    "qwen3_5_text": (
-        *_RMS, "attention_bias", "head_dim", "layer_types", "linear_conv_kernel_dim", "linear_key_head_dim",
-        "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "full_attention_interval",
-        "attn_output_gate",
+    "qwen3_5_text": (*_RMS, *_DELTA),
+    "qwen3_5_moe_text": (
+        *(key for key in _RMS if key != "intermediate_size"), *_DELTA, "shared_expert_intermediate_size",
+        *(key for key in _EXPERTS if key != "norm_topk_prob"),
+    ),
+    "qwen3_next": (
+        *_RMS, *(key for key in _DELTA if key != "attn_output_gate"), *_EXPERTS, "shared_expert_intermediate_size",
+        "mlp_only_layers", "decoder_sparse_step",
     ),
     "lfm2": (
         *(key for key in _USUAL if key not in ("hidden_act", "attention_dropout")), "num_key_value_heads", "norm_eps",
@@ -180,7 +189,7 @@ _WINDOWED = (
     "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "cohere2", "gpt_oss", "exaone4", "olmo3",
 )  # fmt: skip
 _SWITCHED_OFF = (
-    ("mellum", "norm_topk_prob"), ("lfm2_moe", "norm_topk_prob"),
+    ("mellum", "norm_topk_prob"), ("lfm2_moe", "norm_topk_prob"), ("qwen3_next", "norm_topk_prob"),
     ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
     ("seed_oss", "attention_bias"), ("internlm2", "bias"),
 )  # fmt: skip
@@ -253,7 +262,7 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = "silu"
         if kind == "gpt_neox":
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
-        if kind == "qwen3_5_text" and key == "layer_types":
+        if key == "layer_types" and "full_attention_interval" in READ[kind]:
             other = ["full_attention", "linear_attention"]
         if kind in ("lfm2", "lfm2_moe"):  # whose inner size is a multiple of 256
             other = {"intermediate_size": 4096, "layer_types": ["conv", "full_attention"]}.get(key, other)
@@ -437,8 +446,17 @@ def test_tokens_without_a_row_are_refused_with_both_numbers(tmp_path: Path) -> N
         ({"layer_types": ["linear_attention", "sliding_attention"]}, "of the kind 'sliding_attention'"),
         ({"linear_value_head_dim": "128"}, "as heads of values and their size"),
         ({"attn_output_gate": False}, "attention without a gate"),
+        ({"hidden_act": "gelu"}, "delta rules with the activation 'gelu'"),
     ],
 )
 def test_layers_that_qwen_3_5_does_not_have_are_refused(stated: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         metadata_of(config("qwen3_5_text", **stated), "config.json")
+
+
+def test_what_the_experts_of_qwen_3_5_do_is_no_choice_of_a_configuration() -> None:
+    """transformers' class reads none of these keys."""
+    unread: dict[str, Any] = {"norm_topk_prob": False, "mlp_only_layers": [0], "decoder_sparse_step": 2}
+    plain = metadata_of(config("qwen3_5_moe_text"), "config.json")
+    assert metadata_of(config("qwen3_5_moe_text", **unread), "config.json") == plain
+    assert plain["qwen35moe.expert_weights_norm"] is True

@@ -61,6 +61,7 @@ def test_layers_of_mellum_with_a_window_have_a_base_of_their_own(tmp_path: Path)
     [
         pytest.param("gemma3", "gemma3", marks=pytest.mark.slow),
         pytest.param("mistral3", "mistral3", marks=pytest.mark.slow),
+        pytest.param("qwen3_5_moe", "qwen35moe", marks=pytest.mark.slow),
         ("mistral3", "llama, untied"),
     ],
 )

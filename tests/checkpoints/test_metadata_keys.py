@@ -37,6 +37,7 @@ _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope
 _STATE_SPACE = (
     "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count",
 )  # fmt: skip
+_DELTA = (*_STATE_SPACE, "nextn_predict_layers", "attention.recurrent_layers", "full_attention_interval")
 RULES = ("expert_gating_func", "expert_weights_norm", "expert_weights_scale")
 """How experts are chosen, where llama.cpp reads it of other architectures only. Onward computes what they state."""
 READ: dict[str, tuple[str, ...]] = {
@@ -62,10 +63,12 @@ READ: dict[str, tuple[str, ...]] = {
         _RMS, "shortconv.l_cache", "leading_dense_block_count", "expert_feed_forward_length", *RULES,
     ),
     "lfm2": (_RMS, "shortconv.l_cache", "attention.sliding_window"),
-    "qwen35": (
-        _RMS, "rope.dimension_sections", "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank",
-        "ssm.group_count", "nextn_predict_layers", "attention.recurrent_layers", "full_attention_interval",
+    "qwen35": (_RMS, "rope.dimension_sections", *_DELTA),
+    "qwen35moe": (
+        _RMS, "rope.dimension_sections", *_DELTA, "expert_feed_forward_length", "expert_shared_feed_forward_length",
+        *RULES,
     ),
+    "qwen3next": (_RMS, *_DELTA, "expert_feed_forward_length", "expert_shared_feed_forward_length", *RULES),
     "mistral3": (
         _RMS, "attention.temperature_scale", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
         "rope.scaling.yarn_log_multiplier",
@@ -184,6 +187,8 @@ UNMOVED = {name: {"context_length"} for name in READ} | {
         "rope.scaling.yarn_beta_fast",
     },
     "qwen35": {"context_length", "rope.dimension_sections"},
+    "qwen35moe": {"context_length", "feed_forward_length", "rope.dimension_sections"},
+    "qwen3next": {"context_length", "feed_forward_length"},
     "gemma2": {"context_length", "attention.sliding_window_pattern"},
     "gemma4": {"context_length", "expert_feed_forward_length"},
     "gpt2": {key for key in OTHERS if key.startswith("rope.")},
@@ -291,6 +296,18 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "states in another layer": ("qwen35", {"full_attention_interval": 3}, "no tensor 'blk.2.attn_q.weight'"),
     "kinds of few layers": ("qwen35", {"attention.recurrent_layers": [True]}, "states 1 values as .*but has 5 layers"),
     "layers that all predict": ("qwen35", {"nextn_predict_layers": 5}, "has 5 layers .*of which 5 predict several"),
+    "states of groups of other heads": ("qwen3next", {"ssm.group_count": 3}, "sizes of states .* 3 of keys"),
+    "states of groups of another size": (
+        "qwen3next, joined", {"ssm.state_size": 16}, "no tensor 'blk.0.ssm_qkv.weight'",
+    ),
+    "experts beside states by another rule": ("qwen35moe", {"expert_gating_func": 2}, "chooses experts by rule 2"),
+    "a wider expert for all": (
+        "qwen35moe", {"expert_shared_feed_forward_length": 32}, r"_shexp.weight' has the shape \[64, 64\] instead of",
+    ),
+    "more experts beside states": ("qwen3next", {"expert_used_count": 9}, "uses 9 of 8 experts"),
+    "positions in an image beside states": (
+        "qwen3next", {"rope.dimension_sections": [2, 1, 1, 0]}, "uses positions in an image",
+    ),
     "states of another architecture": ("qwen3", {"ssm.state_size": 16}, "uses state-space layers"),
     "layers without attention": ("llama", {"attention.head_count_kv": [2, 0]}, "cannot compute"),
     "a switch as a number": ("gptneox", {"use_parallel_residual": 1}, "'use_parallel_residual'"),
@@ -344,6 +361,12 @@ def test_two_ways_to_state_the_same_are_computed_alike(name: str, tmp_path: Path
     assert scores(model(tmp_path, kind, **one), prompt, tmp_path) == scores(
         model(tmp_path, kind, **other), prompt, tmp_path
     )
+
+
+def test_what_a_state_reads_has_the_same_bits_from_one_matrix_and_from_two(tmp_path: Path) -> None:
+    prompt = [token * 7 % 25 for token in range(50)]
+    two, one = (scores(model(tmp_path, name), prompt, tmp_path) for name in ("qwen3next", "qwen3next, joined"))
+    assert one == two
 
 
 def test_what_is_left_out_is_noted(tmp_path: Path) -> None:
@@ -437,6 +460,18 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a layer after the last": ("qwen35", {"blk.5.attn_k.weight": _zeros(64, 64)}, "blk.5.attn_k.weight', which Onward"),
     "a layer of no number": ("qwen35", {f"blk.{5000 * '9'}.ssm_a": _zeros(4)}, "blk.9999.*which Onward does not"),
     "a convolution of other numbers": ("qwen35", {"blk.0.ssm_conv1d.weight": _zeros(255, 4)}, r"shape \[255, 4\] inst"),
+    "no gate of an expert beside states": (
+        "qwen35moe", {"blk.0.ffn_gate_inp_shexp.weight": None}, "no tensor 'blk.0.ffn_gate_inp_shexp",
+    ),
+    "no experts beside a state": ("qwen3next", {"blk.2.ffn_up_exps.weight": None}, "no tensor 'blk.2.ffn_up_exps.we"),
+    "a usual layer beside a state": ("qwen35moe", {"blk.0.ffn_up.weight": _zeros(96, 64)}, "compute for 'qwen35moe'"),
+    "decays of other heads": ("qwen3next", {"blk.0.ssm_ba.weight": _zeros(6, 64)}, "no tensor 'blk.0.ssm_alpha.we"),
+    "inputs of a state in two forms": (
+        "qwen3next", {"blk.0.ssm_in.weight": _zeros(384, 64)}, "'blk.0.ssm_in.weight', which Onward does not compute",
+    ),
+    "inputs of a state of Qwen 3.5 in one": (
+        "qwen35moe", {"blk.0.ssm_in.weight": _zeros(384, 64)}, "compute for 'qwen35moe'",
+    ),
     "no output layer": ("olmo2", {"output.weight": None}, "no output layer"),
     "fewer rows than tokens": ("llama", {"token_embd.weight": _zeros(28, HIDDEN)}, "has 30 tokens, but.*has 28 rows"),
     "more rows than tokens": ("llama", {"token_embd.weight": _zeros(40, HIDDEN)}, "has 30 tokens, but.*has 40 rows"),

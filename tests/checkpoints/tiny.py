@@ -135,7 +135,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 """What each states besides the common sizes. A name may go on behind a comma."""
 LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
-    "lfm2": 5, "lfm2moe": 3, "qwen35": 5, "granitehybrid": 3,
+    "lfm2": 5, "lfm2moe": 3, "qwen35": 5, "qwen35moe": 3, "qwen3next": 3, "granitehybrid": 3,
 }  # fmt: skip
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
@@ -215,11 +215,11 @@ class _Tensors:
         mixer = self._attention() if self.heads_by_layer[layer] else self._without_attention()
         if self.kind == "falcon-h1":
             mixer |= self._without_attention()
-        if self.kind == "qwen35" and qwen35.is_recurrent(self.stated, layer):
-            mixer = qwen35.mixer(self, self.stated, HIDDEN)
+        if self.kind in qwen35.KINDS and qwen35.is_recurrent(self.stated, layer):
+            mixer = qwen35.mixer(self.name, self, self.stated, HIDDEN)
         found = {**mixer, **self._feed_forward(layer)}
         before = [] if self.kind in ("olmo2", "exaone4") else ["attn_norm", "ffn_norm"]
-        if self.kind in ("gpt-oss", "seed_oss", "qwen35"):
+        if self.kind in ("gpt-oss", "seed_oss", *qwen35.KINDS):
             before[1] = "post_attention_norm"
         if self.kind == "gpt-oss":
             found["attn_sinks.weight"] = 2 * self.bias(HEADS)
@@ -234,7 +234,7 @@ class _Tensors:
 
     def _attention(self) -> dict[str, Any]:
         parts = {
-            "attn_q": 2 * self.matrix(self.queries * (2 if self.kind == "qwen35" else 1), HIDDEN),
+            "attn_q": 2 * self.matrix(self.queries * (2 if self.kind in qwen35.KINDS else 1), HIDDEN),
             "attn_k": 2 * self.matrix(self.keys, HIDDEN),
             "attn_v": self.matrix(self.keys, HIDDEN),
         }
@@ -243,7 +243,7 @@ class _Tensors:
         found = {f"{part}.weight": weights for part, weights in parts.items()}
         if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", "seed_oss", *BIASED) or self.name in _BIASED_QUERIES:
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
-        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe", "qwen35"):
+        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe", *qwen35.KINDS):
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
         if self.name == "stablelm, head norms":
             for part, width in (("q", self.queries), ("k", self.keys)):
@@ -290,7 +290,7 @@ class _Tensors:
         if shared := self.stated.get("expert_shared_feed_forward_length"):
             for name, shape in {"gate": (shared, HIDDEN), "up": (shared, HIDDEN), "down": (HIDDEN, shared)}.items():
                 found[f"ffn_{name}_shexp.weight"] = self.matrix(*shape)
-        if self.kind == "qwen2moe":
+        if self.kind in ("qwen2moe", "qwen35moe", "qwen3next"):
             found["ffn_gate_inp_shexp.weight"] = self.bias(HIDDEN) / 4
         return found
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 ARCHITECTURES = (
     "gpt-oss", "gemma", "gemma2", "glm4", "exaone4, window", "seed_oss", "internlm2", "olmo2, window", "mistral3",
     "qwen3moe", "mellum", "granitemoe, shared", "lfm2", "lfm2moe", "gemma4",
-    "gemma4, experts", "qwen35",
+    "gemma4, experts", "qwen35", "qwen35moe", "qwen3next",
 )  # fmt: skip
 TURNS = 3
 """On how many of them each row runs. All of them pass with as many as there are, which takes a minute and a half."""
@@ -36,6 +36,7 @@ LETTERS = [*range(ord("a"), ord("z") + 1), ord(" ")]
 OF_INPUTS = (
     "attn_q", "attn_k", "attn_v", "ffn_up", "ffn_gate", "ffn_gate_inp", "ffn_up_exps", "ffn_gate_exps", "ffn_up_shexp",
     "ffn_gate_shexp", "shortconv.in_proj", "inp_gate", "attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta", "ssm_in",
+    "ssm_ba",
 )  # fmt: skip
 """Tensors of a layer that read what comes before it."""
 OF_OUTPUTS = ("attn_output", "shortconv.out_proj", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "proj")
@@ -43,7 +44,7 @@ OF_OUTPUTS = ("attn_output", "shortconv.out_proj", "ssm_out", "ffn_down", "ffn_d
 SHARES = {
     "gpt-oss": 0.1, "gemma": 5.0, "gemma2": 12.0, "glm4": 1.8, "exaone4": 0.8, "seed_oss": 0.5, "mistral3": 0.5,
     "qwen3moe": 0.8, "granitemoe": 7.0, "lfm2": 0.1, "lfm2moe": 0.2, "gemma4": 1.2,
-    "qwen35": 0.5,
+    "qwen35": 0.5, "qwen35moe": 0.5, "qwen3next": 0.5,
 }  # fmt: skip
 """By how much what layers add is multiplied, so that texts have mostly letters, and not always the same one. 1: not."""
 _DRAFTED = "what is drafted depends on what steps cost at that moment"

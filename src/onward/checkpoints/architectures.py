@@ -17,6 +17,7 @@ from onward.checkpoints.gemma4 import gemma4
 from onward.checkpoints.metadata_keys import WINDOW
 from onward.checkpoints.mixtures import has_experts, mixture_of
 from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.qwen35 import NAMES as QWEN35
 from onward.checkpoints.qwen35 import qwen35
 from onward.checkpoints.requirements import checked, require_computable
 from onward.checkpoints.rope import rope_of, with_long_positions
@@ -110,6 +111,10 @@ def _gemma3(checkpoint: Checkpoint) -> Architecture:
 
 def _gemma4(checkpoint: Checkpoint) -> Architecture:
     return gemma4(checkpoint.parameters, partial(_common, checkpoint))
+
+
+def _qwen35(checkpoint: Checkpoint) -> Architecture:
+    return qwen35(checkpoint.parameters, _common(checkpoint))
 
 
 def _exaone4(checkpoint: Checkpoint) -> Architecture:
@@ -382,7 +387,7 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "gpt2": _gpt2,
     "gptneox": _gptneox,
     "cohere2": _cohere2,
-    "qwen35": lambda checkpoint: qwen35(checkpoint.parameters, _common(checkpoint)),
+    **dict.fromkeys(QWEN35, _qwen35),
     "lfm2": _lfm2,
     "lfm2moe": lambda checkpoint: lfm2moe(checkpoint.parameters, _common(checkpoint, may_lack_heads=True)),
 }

@@ -33,7 +33,7 @@ _LAYER = {
     "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
     "linear_attn.in_proj_qkv": "ssm_qkv", "linear_attn.in_proj_z": "ssm_gate", "linear_attn.in_proj_a": "ssm_alpha",
     "linear_attn.in_proj_b": "ssm_beta", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
-    "linear_attn.out_proj": "ssm_out",
+    "linear_attn.out_proj": "ssm_out", "linear_attn.in_proj_qkvz": "ssm_in", "linear_attn.in_proj_ba": "ssm_ba",
     "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
     "self_attn.k_layernorm": "attn_k_norm", "operator_norm": "attn_norm",
     "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.norm": "ssm_norm", "mamba.out_proj": "ssm_out",
@@ -47,10 +47,14 @@ _LAYER = {
 """Of a layer, in all architectures."""
 _NORM_AFTER = "post_feedforward_layernorm"
 """A folder with such norms has `post_attention_layernorm` after attention, too."""
+_OF_DELTA = {
+    "linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias",
+    "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight", "mlp.experts.down_proj": "ffn_down_exps.weight",
+}  # fmt: skip
 _OTHERWISE: dict[str, dict[str, str]] = {
     "granitehybrid": {"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"},
     "lfm2moe": {"feed_forward.expert_bias": "exp_probs_b.bias"},
-    "qwen35": {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"},
+    **dict.fromkeys(qwen35.NAMES, _OF_DELTA),
     "gemma4": {
         "layer_scalar": "layer_output_scale.weight",
         "router.scale": "ffn_gate_inp.scale",
@@ -105,7 +109,7 @@ PAIRED_IN_GGUF = (
 PAIRED_IN_FOLDERS = ("cohere2", "glm4")
 """The same for Hugging Face's files."""
 _USUAL_NORMS = {
-    **dict.fromkeys(("gpt-oss", "seed_oss", "qwen35"), (".post_attention_norm.", ".ffn_norm.")),
+    **dict.fromkeys(("gpt-oss", "seed_oss", *qwen35.NAMES), (".post_attention_norm.", ".ffn_norm.")),
     **dict.fromkeys(("lfm2", "lfm2moe"), ("token_embd_norm.", "output_norm.")),
     "falcon-h1": (".ffn_norm", ".ffn_norm.weight"),
 }
@@ -153,7 +157,7 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
     """
     if usual := _USUAL_NORMS.get(parameters.architecture):
         tensors = {_usual_norm(name, usual, tensors): tensor for name, tensor in tensors.items()}
-    if parameters.architecture == qwen35.NAME:
+    if parameters.architecture in qwen35.NAMES:
         tensors = qwen35.apart(parameters, tensors)
     has_parts = parameters.architecture in _JOINED_GATES or any(_layer(name) == "attn_qkv" for name in tensors)
     if not has_pairs and not has_parts:

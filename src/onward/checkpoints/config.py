@@ -24,7 +24,7 @@ _ARCHITECTURES = {
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2",
     "internlm2": "internlm2", "internlm3": "llama", "ministral3": "mistral3", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2", "lfm2": "lfm2",
-    "lfm2_moe": "lfm2moe", "qwen3_5_text": "qwen35",
+    "lfm2_moe": "lfm2moe", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "qwen3_next": "qwen3next",
 }  # fmt: skip
 """GGUF's name of each `model_type`."""
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -96,7 +96,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 131_072, "hidden_activation": "gelu_pytorch_tanh",
         "sliding_window_pattern": 6,
     },
-    "qwen3_5_text": qwen35.DEFAULTS,
+    **qwen35.DEFAULTS,
     "gemma4_text": gemma4.DEFAULTS,
     "gemma4_unified_text": gemma4.UNIFIED_DEFAULTS,
     "mixtral": {
@@ -176,7 +176,8 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "ministral3": (False, False), "internlm2": ("bias", False), "internlm3": ("qkv_bias", "bias"),
     "stablelm": ("use_qkv_bias", False),
     "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
-    "lfm2": (False, False), "lfm2_moe": (False, False), "qwen3_5_text": ("attention_bias", False),
+    "lfm2": (False, False), "lfm2_moe": (False, False),
+    **dict.fromkeys(qwen35.DEFAULTS, ("attention_bias", False)),
 }  # fmt: skip
 """Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
 _OUTPUT_BIASES: dict[str, str | bool] = {
@@ -207,7 +208,7 @@ _QUANTISED = frozenset({("gpt_oss", "mxfp4")})
 """Model types and methods of quantisation whose tensors are read."""
 _MIXTURES = frozenset({
     "qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "mellum", "granitemoe", "granitemoeshared", "granitemoehybrid",
-    "gpt_oss", "lfm2_moe",
+    "gpt_oss", "lfm2_moe", "qwen3_5_moe_text", "qwen3_next",
 })  # fmt: skip
 """Model types with a mixture of experts."""
 _CONVOLVED = frozenset({"lfm2", "lfm2_moe"})
@@ -216,7 +217,7 @@ _CONVOLVED = frozenset({"lfm2", "lfm2_moe"})
 
 _OF_IMAGES_TOO = {
     "gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text", "mistral3": "mistral",
-    "qwen3_5": "qwen3_5_text",
+    "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
 }  # fmt: skip
 """Model types that read images, too, and the one of their texts where it is not stated."""
 
@@ -267,7 +268,7 @@ def metadata_of(config: Config, where: str) -> dict[str, MetadataValue]:
         found[f"{part}.bias"] = switch if isinstance(switch, bool) else bool(stated.get(switch))
     if (of_output := _OUTPUT_BIASES.get(str(kind))) is not None:
         found["attention.output_bias"] = of_output if isinstance(of_output, bool) else bool(stated.get(of_output))
-    if architecture == qwen35.NAME:
+    if architecture in qwen35.NAMES:
         found |= qwen35.qwen35_metadata(stated, where)
     if kind in _CONVOLVED:
         found |= convolution_metadata(stated, found, where)

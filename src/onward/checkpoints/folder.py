@@ -76,8 +76,8 @@ def read_folder(folder: Path) -> Folder:
     if reads_images(whole):
         stored = {name: tensor for name, tensor in stored.items() if not name.startswith(OF_IMAGES)}
         notes = (f"{folder} reads images, too: that part is left out.",)
-    if parameters.architecture == qwen35.NAME and (of_predictions := [n for n in stored if n.startswith(_PREDICTING)]):
-        stored = {name: tensor for name, tensor in stored.items() if name not in set(of_predictions)}
+    if parameters.architecture in qwen35.NAMES and (of_predictions := {n for n in stored if n.startswith(_PREDICTING)}):
+        stored = {name: tensor for name, tensor in stored.items() if name not in of_predictions}
         notes = (*notes, f"{folder} has layers that predict several tokens at once: they are left out.")
     tensors = _named(parameters, _with_norms_together(stored))
     for name, factors in factor_lists(parameters).items():
@@ -166,7 +166,7 @@ def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
     match parameters.architecture:
         case "gemma" | "gemma2" | "gemma3" if tensor.name.endswith("norm.weight"):
             return vector(tensor.name, tensor.floats()[0] + np.float32(1))
-        case "qwen35":
+        case "qwen35" | "qwen35moe" | "qwen3next":
             return qwen35.as_in_gguf(tensor)
         case "gpt2" if tensor.name.startswith("blk.") and len(tensor.shape) == 2:
             return tensor.transposed()

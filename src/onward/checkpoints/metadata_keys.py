@@ -29,6 +29,7 @@ _SCALES = ("logit_scale", "residual_scale", "embedding_scale", "attention.scale"
 _STATE_SPACE = (
     "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count",
 )  # fmt: skip
+_DELTA = (*_STATE_SPACE, "full_attention_interval", "attention.recurrent_layers", "nextn_predict_layers")
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
 USED_BY: dict[str, frozenset[str]] = {
     "llama": frozenset({_RMS, *_EXPERTS}),
@@ -69,10 +70,9 @@ USED_BY: dict[str, frozenset[str]] = {
     "gpt2": frozenset({_LAYER}),
     "gptneox": frozenset({_LAYER, "use_parallel_residual"}),
     "cohere2": frozenset({_LAYER, "logit_scale", *_WINDOW[:2]}),
-    "qwen35": frozenset({
-        _RMS, "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count",
-        "full_attention_interval", "attention.recurrent_layers", "nextn_predict_layers", "rope.dimension_sections",
-    }),
+    "qwen35": frozenset({_RMS, *_DELTA, "rope.dimension_sections"}),
+    "qwen35moe": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, _SHARED_SIZE, *_DELTA, "rope.dimension_sections"}),
+    "qwen3next": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, _SHARED_SIZE, *_DELTA}),
     "lfm2": frozenset({_RMS, "shortconv.l_cache", "attention.sliding_window"}),
     "lfm2moe": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, "shortconv.l_cache", "leading_dense_block_count"}),
 }  # fmt: skip

@@ -1,7 +1,9 @@
-"""Qwen 3.5 (modeling_qwen3_5.py): what its configuration states, its tensors, and its architecture.
+"""Qwen 3.5 (modeling_qwen3_5.py, with experts modeling_qwen3_5_moe.py) and Qwen 3 Next (modeling_qwen3_next.py): what
+their configurations state, their tensors, and their architectures.
 
 Three layers of four have a gated delta rule after a short convolution instead of attention; the others have attention
-with a gate. Queries and gates are one matrix in files, head by head; here they are two.
+with a gate. Queries and gates are one matrix in files, head by head; here they are two. Qwen 3 Next has what a delta
+rule reads in one matrix or in two, and what says how fast its states decay in one: by heads that share keys.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.checkpoints.architecture import Architecture, DeltaNet
+from onward.checkpoints.mixtures import mixture_of
 from onward.checkpoints.parameters import MAX_LAYERS, Parameters
 from onward.checkpoints.rope_scaling import DECIMALS
 from onward.checkpoints.tensor import Tensor, vector
 from onward.checkpoints.types import FLOAT32
 from onward.errors import CheckpointError
 
-NAME = "qwen35"
+DENSE, MIXED, NEXT = "qwen35", "qwen35moe", "qwen3next"
+NAMES = frozenset({DENSE, MIXED, NEXT})
 _LANES = 16
 """Of which sizes of heads are multiples."""
 _MAX_LENGTH = 64
@@ -37,13 +41,34 @@ _SIZES = {
 _OWN_NAMES = {"attn_qkv": "ssm_qkv", "attn_gate": "ssm_gate"}
 """Of matrices of a delta rule, whose GGUF names are those of attention's."""
 _LAYER = re.compile(r"blk\.([0-9]{1,4})\.")
-DEFAULTS: dict[str, Any] = {
-    "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 32, "num_attention_heads": 16,
-    "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 32_768, "partial_rotary_factor": 0.25,
+_CONTENTS = {
+    "attn_q": {"attn_q": 1, "attn_q_gate": 1}, "ssm_in": {"ssm_qkv": 3, "ssm_gate": 1},
+    "ssm_ba": {"ssm_beta": 1, "ssm_alpha": 1},
+}  # fmt: skip
+"""Of tensors that are several in one: those, and how many parts of each group of rows each of them has."""
+_COMMON_DEFAULTS: dict[str, Any] = {
+    "num_attention_heads": 16, "head_dim": 256, "max_position_embeddings": 32_768, "partial_rotary_factor": 0.25,
     "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
     "linear_num_value_heads": 32, "full_attention_interval": 4,
 }  # fmt: skip
-"""Of the configuration class."""
+_MIXED_DEFAULTS: dict[str, Any] = {
+    **_COMMON_DEFAULTS, "hidden_size": 2048, "num_key_value_heads": 2, "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512, "norm_topk_prob": True,
+}  # fmt: skip
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": {
+        **_COMMON_DEFAULTS, "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 32,
+        "num_key_value_heads": 4,
+    },
+    "qwen3_5_moe_text": {
+        **_MIXED_DEFAULTS, "num_hidden_layers": 40, "num_experts": 256, "num_experts_per_tok": 8,
+    },
+    "qwen3_next": {
+        **_MIXED_DEFAULTS, "intermediate_size": 5632, "num_hidden_layers": 48, "num_experts": 512,
+        "num_experts_per_tok": 10,
+    },
+}  # fmt: skip
+"""Of the configuration class of each `model_type`."""
 
 
 def qwen35_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -55,6 +80,11 @@ def qwen35_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise CheckpointError(
             f"{where} has attention without a gate ('attn_output_gate'), which Onward does not compute."
         )
+    if (activation := stated["hidden_act"]) not in ("silu", "swish"):
+        raise CheckpointError(
+            f"{where} has delta rules with the activation {str(activation)[:40]!r} ('hidden_act'), which Onward does "
+            "not compute."
+        )
     usual = [_LINEAR if (layer + 1) % interval else _ATTENTION for layer in range(count)]
     kinds = stated.get("layer_types", usual)
     if not isinstance(kinds, list) or len(kinds) != count:
@@ -65,16 +95,20 @@ def qwen35_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
     heads, size = stated["linear_num_value_heads"], stated["linear_value_head_dim"]
     if type(heads) is not int or type(size) is not int:
         raise CheckpointError(f"{where} states {str((heads, size))[:40]} as heads of values and their size.")
+    is_mixed = stated["model_type"] == "qwen3_5_moe_text"  # whose experts are no choice of its configuration
+    of_experts = {"expert.layers": [True] * count, "expert_weights_norm": True} if is_mixed else {}
     return {
         **{name: stated[key] for name, key in _SIZES.items()},
         "ssm.inner_size": heads * size,
         "ssm.is_grouped": True,
         _RECURRENT: [kind == _LINEAR for kind in kinds],
+        **of_experts,
     }
 
 
 def qwen35(parameters: Parameters, common: Architecture) -> Architecture:
-    """Return the architecture. `common`: what all architectures state in the same way. Raises CheckpointError."""
+    """Return the architecture, with the experts that those of two names have. `common`: what all architectures state in
+    the same way. Raises CheckpointError."""
     stated, count = parameters.num_layers(), num_layers(parameters)
     recurrent = parameters.switches(_RECURRENT, stated)
     if recurrent is None:
@@ -91,10 +125,15 @@ def qwen35(parameters: Parameters, common: Architecture) -> Architecture:
             f"('ssm.conv_kernel'). Sizes of heads have to be multiples of {_LANES}."
         )
     layers = frozenset(layer for layer in range(count) if recurrent[layer])
-    delta = DeltaNet(
-        layers, keys, heads, size, inner // heads, length, is_tiled=not parameters.switch("ssm.is_grouped", False)
-    )
-    return replace(common, num_layers=count, delta=delta if layers else None, has_gated_attention=True)
+    is_grouped = parameters.architecture == NEXT or parameters.switch("ssm.is_grouped", False)
+    delta = DeltaNet(layers, keys, heads, size, inner // heads, length, is_tiled=not is_grouped)
+    found = replace(common, num_layers=count, delta=delta if layers else None, has_gated_attention=True)
+    if parameters.architecture == DENSE:
+        return found
+    mixture = mixture_of(parameters, feed_forward=0, is_normalised=True)
+    shared = mixture.shared_feed_forward or common.feed_forward
+    mixture = replace(mixture, layers=mixture.layers & frozenset(range(count)), shared_feed_forward=shared)
+    return replace(found, mixture=mixture)
 
 
 def num_layers(parameters: Parameters) -> int:
@@ -109,32 +148,49 @@ def num_layers(parameters: Parameters) -> int:
 
 
 def apart(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with queries and gates apart, matrices of delta rules by names of their own, and without the
-    layers that predict several tokens. One whose size contradicts the parameters stays as it is."""
+    """Return the tensors with those apart that are several in one, matrices of delta rules by names of their own, and
+    without the layers that predict several tokens. One whose size contradicts the parameters stays as it is, and so
+    does one that contains what another tensor is."""
     count = num_layers(parameters)
+    groups = _groups(parameters)
+    predicting = range(count, parameters.num_layers())
+    computed = {name: tensor for name, tensor in tensors.items() if _layer_number(name) not in predicting}
+    named = {_with_own_name(name): tensor for name, tensor in computed.items()}
+    found: dict[str, Tensor] = {}
+    for name, tensor in named.items():
+        block, part, kind = _split(name)
+        heads, widths = groups.get(part, (0, ()))
+        targets = {f"{block}.{target}.{kind}": num for target, num in _CONTENTS.get(part, {}).items()}
+        is_joined = heads > 0 and tensor.shape[:1] == (heads * sum(widths),)
+        if not is_joined or any(target in named for target in targets if target != name):
+            found[name] = replace(tensor, name=name)
+            continue
+        rows = np.arange(tensor.shape[0]).reshape(heads, -1)
+        columns = [each.reshape(-1) for each in np.split(rows, np.cumsum(widths)[:-1], axis=1)]
+        for target, num in targets.items():
+            order = np.concatenate([columns.pop(0) for _ in range(num)])
+            found[target] = replace(tensor.selected(order), name=target)
+    return found
+
+
+def _groups(parameters: Parameters) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Return of each tensor that is several in one how many groups of rows it has, and the rows of each of their
+    parts, in the order of `_CONTENTS`."""
     heads = parameters.same_in_layers("attention.head_count", parameters.num_layers())
     usual = parameters.integer("embedding_length", minimum=1) // heads
     size = parameters.integer("attention.key_length", usual, minimum=1)
-    predicting = range(count, parameters.num_layers())
-    found: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        if _layer_number(name) in predicting:
-            continue
-        prefix, _, rest = name.partition(".attn_")
-        own = _OWN_NAMES.get(f"attn_{rest.partition('.')[0]}")
-        named = f"{prefix}.{own}.{rest.partition('.')[2]}" if own else name
-        if ".attn_q." in name and tensor.shape[0] == 2 * heads * size:
-            rows = np.arange(tensor.shape[0]).reshape(heads, 2, size)
-            found[name] = tensor.selected(rows[:, 0].reshape(-1))
-            found[name.replace(".attn_q.", ".attn_q_gate.")] = tensor.selected(rows[:, 1].reshape(-1))
-        else:
-            found[named] = tensor
-    return found
+    found: dict[str, tuple[int, tuple[int, ...]]] = {"attn_q": (heads, (size, size))}
+    if parameters.architecture != NEXT:
+        return found
+    keys, of_key = parameters.integer("ssm.group_count", minimum=1), parameters.integer("ssm.state_size", minimum=1)
+    values = parameters.integer("ssm.inner_size", minimum=1) // keys
+    share = parameters.integer("ssm.time_step_rank", minimum=1) // keys
+    return {**found, "ssm_in": (keys, (of_key, of_key, values, values)), "ssm_ba": (keys, (share, share))}
 
 
 def prediction_note(parameters: Parameters) -> tuple[str, ...]:
     """Return a note about layers that are left out, if there are some. Raises CheckpointError."""
-    if parameters.architecture != NAME or not parameters.integer(_PREDICTING, 0):
+    if parameters.architecture not in NAMES or not parameters.integer(_PREDICTING, 0):
         return ()
     return (f"{parameters.where} has layers that predict several tokens at once: they are left out.",)
 
@@ -157,7 +213,7 @@ def with_heads_in_order(
 ) -> tuple[Tensor, Tensor]:
     """Return the two matrices of an adapter's change, whose name is that of `high`, with heads in the order that the
     checkpoint has. `is_grouped`: whether those that share keys are one after the other in the adapter."""
-    if parameters.architecture != NAME or is_grouped == parameters.switch("ssm.is_grouped", False):
+    if parameters.architecture not in (DENSE, MIXED) or is_grouped == parameters.switch("ssm.is_grouped", False):
         return low, high
     heads, keys = parameters.integer("ssm.time_step_rank"), parameters.integer("ssm.group_count", minimum=1)
     size = parameters.integer("ssm.inner_size") // max(1, heads)
@@ -176,6 +232,18 @@ def with_heads_in_order(
 
 def _own_name(part: str) -> str:
     return _OWN_NAMES.get(part, part)
+
+
+def _with_own_name(name: str) -> str:
+    block, part, kind = _split(name)
+    return f"{block}.{_OWN_NAMES[part]}.{kind}" if part in _OWN_NAMES else name
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    """Return "blk.0", "attn_q" and "weight" of "blk.0.attn_q.weight"."""
+    matrix, _, kind = name.rpartition(".")
+    block, _, part = matrix.rpartition(".")
+    return block, part, kind
 
 
 def _floats(tensor: Tensor, values: NDArray[np.float32]) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from onward.checkpoints import qwen35
 from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture, StateSpace
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
@@ -19,7 +20,9 @@ _UNGATED = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED_NORMS = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED = _BIASED_NORMS | {"gpt-oss"}
 """All matrices have biases, unless the configuration of a folder says that they have none."""
-_HEAD_NORMS = frozenset({"qwen3", "qwen3moe", "mellum", "gemma3", "gemma4", "exaone4", "lfm2", "lfm2moe", "qwen35"})
+_HEAD_NORMS = frozenset({
+    "qwen3", "qwen3moe", "mellum", "gemma3", "gemma4", "exaone4", "lfm2", "lfm2moe", *qwen35.NAMES,
+})  # fmt: skip
 """Queries and keys have norms, per head."""
 _WHOLE_NORMS = frozenset({"olmo2", "olmoe"})
 """Queries and keys have norms, over all heads."""
@@ -32,7 +35,7 @@ _UNROTATED_PARTS = frozenset({"gemma4"})
 """Factors of positions say which dimensions rotate: a file without them is not complete."""
 _WITHOUT_STATE_NORMS = frozenset({"falcon-h1"})
 """What state spaces return may not be normalised."""
-_GATED_SHARES = frozenset({"qwen2moe"})
+_GATED_SHARES = frozenset({"qwen2moe", "qwen35moe", "qwen3next"})
 """An expert that all tokens use has a gate."""
 _UNTIED = frozenset({"olmo2", "olmoe", "qwen2moe", "mellum", "gpt-oss", "stablelm", "gptneox", "internlm2"})
 """A GGUF file has an output layer of its own (llama.cpp requires it)."""

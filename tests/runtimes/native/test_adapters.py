@@ -26,7 +26,7 @@ from tests.checkpoints.tiny import tiny
 from tests.examples import slow_but
 from tests.runtimes.native.test_model import OPTIONS, tokens_of
 
-NAMES = ["llama", "qwen3moe", "gemma2", "gpt2", "lfm2", "gemma4", "qwen35"]
+NAMES = ["llama", "qwen3moe", "gemma2", "gpt2", "lfm2", "gemma4", "qwen35", "qwen35moe", "qwen3next"]
 NUM_TOKENS = 40
 
 
