@@ -69,7 +69,11 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def alone(path: Path) -> Alone:
-    """Each shape on a backend that has processed nothing else."""
+    return answers_alone(path)
+
+
+def answers_alone(path: Path) -> Alone:
+    """Return the answer to each shape, of a backend that has processed nothing else."""
 
     async def each(shape: str) -> list[dict[str, Any]]:
         async with running(make_backend(path, prefix_cache=False, threads=1)) as backend:
@@ -78,7 +82,9 @@ def alone(path: Path) -> Alone:
     return {shape: asyncio.run(each(shape)) for shape in SHAPES}
 
 
-def test_law_2_and_3_the_same_bytes_among_neighbours_and_cached(alone: Alone, path: Path) -> None:
+def answers_in_a_crowd(path: Path) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return three answers to each shape, with its name, of a backend that is asked for all at once, among others."""
+
     async def crowded() -> list[tuple[str, list[dict[str, Any]]]]:
         rng = random.Random(3)
         async with running(make_backend(path, max_rows=16, threads=3)) as backend:
@@ -88,7 +94,11 @@ def test_law_2_and_3_the_same_bytes_among_neighbours_and_cached(alone: Alone, pa
             await asyncio.gather(*crowd)
             return list(zip(rounds, answers, strict=True))
 
-    for shape, answer in asyncio.run(crowded()):
+    return asyncio.run(crowded())
+
+
+def test_law_2_and_3_the_same_bytes_among_neighbours_and_cached(alone: Alone, path: Path) -> None:
+    for shape, answer in answers_in_a_crowd(path):
         assert answer == alone[shape], shape
 
 

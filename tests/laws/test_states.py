@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,7 +30,7 @@ from onward.runtimes.base import LoadedModel
 from onward.runtimes.native.model import NativeModel
 from onward.sampling.sampler import Sampler
 from tests.examples import slow_but
-from tests.laws.test_hybrid import BEGINNING, SHAPES, Alone, ask, make_backend, noise
+from tests.laws.test_hybrid import BEGINNING, SHAPES, Alone, answers_alone, answers_in_a_crowd, ask, make_backend
 from tests.laws.test_real_resume import by_choice
 from tests.runtimes.native.test_model import load, write
 from tests.toy_backend import running
@@ -54,26 +53,11 @@ def path(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(path: Path) -> Alone:
-    """Each shape on a backend that has processed nothing else."""
-
-    async def each(shape: str) -> list[dict[str, Any]]:
-        async with running(make_backend(path, prefix_cache=False, threads=1)) as backend:
-            return await ask(backend, shape)
-
-    return {shape: asyncio.run(each(shape)) for shape in SHAPES}
+    return answers_alone(path)
 
 
 def test_law_2_and_3_the_same_bytes_among_neighbours_and_cached(alone: Alone, path: Path) -> None:
-    async def crowded() -> list[tuple[str, list[dict[str, Any]]]]:
-        rng = random.Random(3)
-        async with running(make_backend(path, max_rows=16, threads=3)) as backend:
-            crowd = [asyncio.create_task(noise(backend, rng)) for _ in range(16)]
-            rounds = [shape for _ in range(3) for shape in SHAPES]
-            answers = await asyncio.gather(*(ask(backend, shape) for shape in rounds))
-            await asyncio.gather(*crowd)
-            return list(zip(rounds, answers, strict=True))
-
-    for shape, answer in asyncio.run(crowded()):
+    for shape, answer in answers_in_a_crowd(path):
         assert answer == alone[shape], shape
 
 
