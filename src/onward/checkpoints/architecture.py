@@ -99,7 +99,7 @@ class DeltaNet:
 
 @dataclass(frozen=True, slots=True)
 class StateSpace:
-    """Layers with a state space (Mamba 2) in attention's place or beside it, and a short convolution before it: they
+    """Layers with a state space (Mamba 2), in place of attention or parallel to it, after a short convolution: they
     keep a state of each sequence, of a fixed size."""
 
     layers: frozenset[int]
@@ -113,7 +113,7 @@ class StateSpace:
     """Parts of what all heads return that are normalised by themselves, where there is a norm."""
     length: int
     """Positions that the convolution reads, its own included."""
-    is_beside_attention: bool = False
+    is_parallel_to_attention: bool = False
     """Whether these layers have attention, too, which reads the same."""
 
     @property
@@ -219,7 +219,7 @@ class Architecture:
         if layer in self.convolution_layers or self.delta_of(layer) is not None:
             return False
         space = self.state_space_of(layer)
-        return space is None or space.is_beside_attention
+        return space is None or space.is_parallel_to_attention
 
     def rope_of(self, layer: int) -> Rope | None:
         """Return a layer's rotation, None if it has none."""
@@ -241,6 +241,6 @@ class Architecture:
 
     @property
     def last_kept_layer(self) -> int:
-        """The last layer of which later positions read something: of those behind it, each row reads only its own
+        """The last layer of which later positions read something: of those after it, each row reads only its own
         values."""
         return self.num_layers - self.num_keyless_layers - 1

@@ -234,7 +234,7 @@ def _matrices(found: Architecture, layer: int, parameters: Parameters) -> dict[s
         }  # fmt: skip
     if (space := found.state_space_of(layer)) is not None:
         rows = space.inner + space.width + space.num_heads
-        attention = matrices if space.is_beside_attention else {}
+        attention = matrices if space.is_parallel_to_attention else {}
         matrices = {**attention, "ssm_in": (rows, hidden), "ssm_out": (hidden, space.inner)}
     if found.layer_input:
         matrices |= {"inp_gate": (found.layer_input, hidden), "proj": (hidden, found.layer_input)}

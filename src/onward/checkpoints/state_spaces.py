@@ -1,4 +1,4 @@
-"""State-space layers (Mamba 2), in attention's place or beside it: what files state of them.
+"""State-space layers (Mamba 2), in place of attention or parallel to it: what files state of them.
 
 GGUF files state no heads of keys for layers without attention; folders name the kind of each layer.
 """
@@ -33,7 +33,7 @@ _NO_LIMITS: tuple[Any, ...] = (None, [0.0, None], [0.0, "Infinity"], [0.0, {"__f
 def granitehybrid(parameters: Parameters, granite: Architecture) -> Architecture:
     """Granite 4 (modular_granitemoehybrid.py): state spaces in the layers that state no heads of keys, which models
     without an H in their names do not have, attention in the others, mostly without positions, and perhaps experts,
-    beside one that all tokens use. `granite`: what is as in Granite. Raises CheckpointError."""
+    with a shared one that all tokens use. `granite`: what is as in Granite. Raises CheckpointError."""
     heads = parameters.own("attention.head_count_kv")
     of_layers = heads if isinstance(heads, list | np.ndarray) else []
     layers = frozenset(layer for layer, count in enumerate(of_layers) if count == 0)
@@ -48,7 +48,7 @@ def falcon_h1(parameters: Parameters, common: Architecture) -> Architecture:
     up. Multipliers are part of a GGUF file's weights. `common`: what all architectures state in the same way. Raises
     CheckpointError."""
     space = _state_space_of(parameters, frozenset(range(common.num_layers)))
-    return replace(common, state_space=replace(space, is_beside_attention=True))
+    return replace(common, state_space=replace(space, is_parallel_to_attention=True))
 
 
 def _state_space_of(parameters: Parameters, layers: frozenset[int]) -> StateSpace:

@@ -1,7 +1,7 @@
 """The states of a model whose sequences have one: which belongs to a sequence, and which is a snapshot of a prefix.
 
 A sequence that runs owns a state, which each step advances. A snapshot is the state after a block of the prefix tree:
-a prompt that begins with it goes on from a copy, and computes again what follows the deepest one. Snapshots take what
+a prompt that begins with it continues from a copy, and computes again what follows the deepest one. Snapshots take what
 no sequence needs: the one that was used least recently gives way.
 """
 

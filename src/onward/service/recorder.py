@@ -95,7 +95,7 @@ class Recorder:
             elif len(entries) > 1:  # one of them is the cause
                 for entry in entries:
                     self._write([entry])
-            elif (request_id := entries[0].reservation_id) is not None:  # without its row, its key goes on
+            elif (request_id := entries[0].reservation_id) is not None:  # without its row, its key stays usable
                 now_ms, grant = entries[0].row.ended_ms, self._grant_of(entries[0])
                 self._writer.ensure(
                     lambda connection: settle_request(connection, request_id, grant, 0, 0, now_ms), key_id

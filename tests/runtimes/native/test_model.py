@@ -338,8 +338,8 @@ def test_rows_that_do_not_follow_their_state_are_refused(models: Callable[..., M
     again = model.evaluate([Row(0, tokens[-1:], 7, [0], 1, state=2)]).tobytes()
     assert model.evaluate([Row(0, tokens[-1:], 7, [0], 1, state=2)]).tobytes() == again
     refused = {
-        "goes on at position 6, but its state has taken in 8": [Row(0, tokens[6:], 6, [0], 1, state=2)],
-        "goes on at position 9, but its state has taken in 8": [Row(0, tokens[:1], 9, [0], 1, state=2)],
+        "continues at position 6, but its state has taken in 8": [Row(0, tokens[6:], 6, [0], 1, state=2)],
+        "continues at position 9, but its state has taken in 8": [Row(0, tokens[:1], 9, [0], 1, state=2)],
         "has none of the": [Row(0, tokens, 0, [0], 1, state=-1)],
         "not next to each other": [
             Row(0, tokens, 0, [0], 1, state=2),

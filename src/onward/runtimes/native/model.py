@@ -197,7 +197,7 @@ class NativeModel:
             known = self._known[row.state] if row.start else 0
             if row.start != known and (row.start, length) != (known - 1, 1):
                 raise RuntimeError(
-                    f"Sequence {row.sequence} goes on at position {row.start}, but its state has taken in {known}."
+                    f"Sequence {row.sequence} continues at position {row.start}, but its state has taken in {known}."
                 )
             if row.state == slot:
                 begin, count, _, before = runs.pop()

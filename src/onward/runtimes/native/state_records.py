@@ -1,4 +1,4 @@
-"""Layers with a state on a tape: a delta rule, or a state space, behind a short convolution.
+"""Layers with a state on a tape: a delta rule, or a state space, after a short convolution.
 
 W (norm(rule(convolution(W h'))) * silu(W h'))
 W norm(space(convolution(W h')) * silu(W h'))
