@@ -3,12 +3,16 @@ they are for is tested by law (tests/laws/test_states.py)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from onward.engine.prefix_tree import Node
 from onward.engine.sequence import Sequence
-from onward.engine.states import NONE, States
-from tests.engine.harness import make_job
+from onward.engine.states import NONE, States, max_sequences
+from onward.runtimes.toy.model import ToyModel
+from onward.sampling.sampler import Sampler
+from tests.engine.harness import ToyEngine, make_job, run
 
 BLOCK = 32
 
@@ -49,11 +53,11 @@ def test_a_snapshot_is_a_copy_that_other_sequences_begin_with() -> None:
     states.begin(second, nodes, 3, BLOCK)
     assert copies[1:] == [(nodes[2].state, second.state)] and second.snapshot_ends == []
     states.check([first, second], nodes)
-    assert states.num_available == 2
+    assert states.num_available == 1, "one of the four is kept for snapshots"
 
 
 def test_the_snapshot_that_was_used_least_recently_gives_way() -> None:
-    states = States(4, copies := Copies())
+    states = States(4, copies := Copies(), has_snapshots=False)
     paths = [path(1) for _ in range(3)]
     for nodes in paths:
         one = sequence(1)
@@ -72,6 +76,67 @@ def test_the_snapshot_that_was_used_least_recently_gives_way() -> None:
     assert len(copies) == 5
 
 
+def test_one_state_in_eight_is_never_a_sequences() -> None:
+    counts = [1, 2, 3, 4, 8, 11, 12, 18, 64, 128]
+    assert [max_sequences(count, has_snapshots=True) for count in counts] == [1, 2, 3, 3, 7, 10, 10, 16, 56, 112]
+    assert [max_sequences(count, has_snapshots=False) for count in counts] == counts
+
+
+def test_nothing_is_drafted_with_states() -> None:
+    """Whoever makes the engine, and whatever it asks for."""
+    model = ToyModel()
+    model.shape = replace(model.shape, states=4)
+    model.copy_state = Copies()  # type: ignore[attr-defined]
+    sampler = Sampler(model.vocab_size, 1)
+    engine = ToyEngine(model, sampler, max_rows=4, share=True, speculate=True)
+    run(engine, [make_job("one two", prediction=list(b" two one"), max_tokens=20)])
+    assert engine.counters.drafts.total == 0
+    with pytest.raises(ValueError, match="takes no drafts"):
+        ToyEngine(model, sampler, max_rows=4, share=True, speculate=True, draft_model=ToyModel())
+    engine.close()
+
+
+def left_by(states: States, one: Sequence) -> list[Node]:
+    """The nodes of a prompt of one block that has been computed, and ended."""
+    nodes = path(1)
+    states.begin(one, [], 0, BLOCK)
+    computed(states, one, nodes, 1)
+    states.release(one)
+    return nodes
+
+
+def test_snapshots_that_nothing_continues_do_not_displace_a_used_one() -> None:
+    states = States(16, Copies())
+    common = left_by(states, sequence(1))
+    for _ in range(14):
+        states.begin(sequence(1), common, 1, BLOCK)
+    assert states.num_available == 0
+    for _ in range(5):
+        nodes = path(1)
+        one = sequence(1)
+        one.computed, one.snapshot_ends = BLOCK, [BLOCK]
+        states.keep(one, nodes)
+        assert nodes[0].state != NONE and common[0].state != NONE
+
+
+def test_the_only_place_is_for_what_a_second_prompt_begins_with() -> None:
+    states, prompts = States(4, Copies()), [path(2) for _ in range(3)]
+    running = [sequence(2) for _ in range(3)]
+    for one, nodes, num_cached in zip(running, prompts, (0, 1, 0), strict=True):
+        states.begin(one, [], num_cached, BLOCK)
+        computed(states, one, nodes, 1)
+    kept = prompts[1][0]
+    assert kept.state != NONE, "its block was cached, without a snapshot"
+    for one, nodes in zip(running, prompts, strict=True):
+        computed(states, one, nodes, 2)
+        assert nodes[1].state == NONE and kept.state != NONE
+    states.release(running[0])
+    other = sequence(2)
+    states.begin(other, [], 1, BLOCK)
+    computed(states, other, prompts[0], 1)
+    assert kept.state == NONE != prompts[0][0].state, "one that is used as well displaces it"
+
+
 def test_the_only_snapshot_becomes_the_state_of_who_begins_with_it() -> None:
     states, nodes = States(1, copies := Copies()), path(1)
     first = sequence(1)
@@ -80,7 +145,7 @@ def test_the_only_snapshot_becomes_the_state_of_who_begins_with_it() -> None:
     assert nodes[0].state == NONE, "there is no other state"
     states.release(first)
     nodes[0].state = states._take()
-    states._snapshots[nodes[0].state] = nodes[0]
+    states._unused[nodes[0].state] = nodes[0]
     second = sequence(1)
     states.begin(second, nodes, 1, BLOCK)
     assert (second.state, nodes[0].state, copies) == (0, NONE, [])

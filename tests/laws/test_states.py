@@ -7,7 +7,9 @@ import asyncio
 import itertools
 import re
 from collections.abc import Iterator
+from collections.abc import Sequence as ReadOnly
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,10 @@ from onward.engine.step import Engine
 from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.native.model import NativeModel
+from onward.runtimes.toy.model import ToyModel
 from onward.sampling.sampler import Sampler
+from tests.engine.harness import ToyEngine, make_job
+from tests.engine.harness import run as run_toy
 from tests.examples import slow_but
 from tests.laws.test_hybrid import BEGINNING, SHAPES, Alone, answers_alone, answers_in_a_crowd, ask, make_backend
 from tests.laws.test_real_resume import by_choice
@@ -103,7 +108,7 @@ class Bench:
 
     def engine(self, **options: Any) -> Checked:
         sampler, tokenizer = Sampler(self.model.vocab_size), self.tokenizer
-        return Checked(self.model, tokenizer, sampler, load_tokenizer=lambda: tokenizer, speculate=False, **options)
+        return Checked(self.model, tokenizer, sampler, load_tokenizer=lambda: tokenizer, **options)
 
     def jobs(self, *requests: dict[str, Any]) -> list[Job]:
         checked = [check_request({"model": "m", "seed": 1, "ignore_eos": True, **each}) for each in requests]
@@ -192,6 +197,43 @@ def test_law_2_the_same_bits_when_memory_is_tight(bench: Bench, name: str, path:
     assert engine.scheduler.reclaim.num_preemptions > 0
 
 
+class ToyWithStates(ToyModel):
+    """Its states say how many positions they have taken in. Implements engine.model.RecurrentModel."""
+
+    def __init__(self, num_states: int) -> None:
+        super().__init__(blocks=4096)
+        self.shape = replace(self.shape, states=num_states)
+        self._taken = [0] * num_states
+
+    def evaluate(self, rows: ReadOnly[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        for row in rows:
+            assert row.start in (0, self._taken[row.state])
+            self._taken[row.state] = row.start + len(row.tokens)
+        return super().evaluate(rows, before_compute)
+
+    def copy_state(self, source: int, target: int) -> None:
+        self._taken[target] = self._taken[source]
+
+
+@pytest.mark.parametrize("num_states", [4, 8, 18])
+@pytest.mark.parametrize("others", [0, 60])
+def test_law_3_what_prompts_have_in_common_is_computed_twice_though_more_wait_than_there_are_states(
+    num_states: int, others: int
+) -> None:
+    """By the first one, and by the second one, which leaves a snapshot for all that follow. `others`: prompts that
+    begin with nothing that is cached, in turns with them."""
+    model = ToyWithStates(num_states)
+    sampler = Sampler(model.vocab_size, 1)
+    engine = ToyEngine(model, sampler, max_rows=64, share=True, speculate=True)
+    common = [token % 26 + 97 for token in range(200)]
+    alike = [make_job([*common, 30 + number, *common[:30]], max_tokens=24) for number in range(60)]
+    apart = [make_job([number + 30, *common], max_tokens=24, client=1) for number in range(others)]
+    results = run_toy(engine, [job for pair in zip_longest(alike, apart) for job in pair if job is not None])
+    computed_whole = [job for job in alike if not results.jobs[job.id].num_reused_tokens]
+    assert len(computed_whole) == 2
+    engine.close()
+
+
 def test_law_4_no_state_is_lost_when_choices_are_cancelled(bench: Bench) -> None:
     engine = bench.engine(max_rows=4)
     for round_ in range(12):
@@ -202,7 +244,7 @@ def test_law_4_no_state_is_lost_when_choices_are_cancelled(bench: Bench) -> None
         engine.check()
         run(engine, [])
     states = engine.cache.states
-    assert states is not None and states.num_available == states.num_states
+    assert states is not None and states.num_available == states.max_sequences
 
 
 def test_law_5_each_choice_goes_on_from_a_copy(bench: Bench) -> None:

@@ -46,7 +46,7 @@ class KVCache:
         self.block_tokens = shape.block_tokens
         self.min_shared_tokens = shape.min_prefill_tokens
         """Fewest tokens in common with a cached block for which that block is copied instead of computed."""
-        self.states = None if copy_state is None else States(shape.states, copy_state)
+        self.states = None if copy_state is None else States(shape.states, copy_state, has_snapshots=share_prefixes)
         if self.states is not None:
             self.min_shared_tokens = shape.block_tokens + 1  # none: there are no states within a block
         self.tree = PrefixTree(shape.block_tokens)

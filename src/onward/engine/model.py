@@ -33,6 +33,11 @@ class StepShape:
     states: int = 0
     """How many states of sequences there are, of a model whose sequences have one (`RecurrentModel`)."""
 
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether rows of drafts may be evaluated: a state cannot give back a rejected token that it has taken in."""
+        return not self.states
+
     def blocks_for(self, num_tokens: int) -> int:
         """Return how many KV blocks `num_tokens` tokens take."""
         return -(-num_tokens // self.block_tokens)

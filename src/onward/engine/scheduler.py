@@ -89,11 +89,12 @@ class SchedulerOutput:
 
 
 class Scheduler:
-    """The running sequences, at most `max_rows`, and through `admission` the waiting ones. Engine thread only."""
+    """The running sequences, at most `max_rows`, and no more than have a state; through `admission` the waiting ones.
+    Engine thread only."""
 
     def __init__(self, cache: KVCache, max_rows: int, choose_drafts: ChooseDrafts | None = None) -> None:
         self.cache = cache
-        self.rows = RowLedger(max_rows)
+        self.rows = RowLedger(max_rows if cache.states is None else min(max_rows, cache.states.max_sequences))
         self.running: list[Sequence] = []
         self._prefilling = PrefillingBlocks()
         self.returning = ReturningSequences(cache.release)

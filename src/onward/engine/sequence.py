@@ -42,6 +42,7 @@ class Sequence:
         "prefilling_hashes",
         "sampler",
         "scores",
+        "shared_end",
         "snapshot_ends",
         "state",
         "tokens",
@@ -62,6 +63,8 @@ class Sequence:
         """The state of the sequence, of models that have some (`states.States`); -1: none."""
         self.snapshot_ends: list[int] = []
         """Numbers of prompt tokens after which a snapshot of the state is made, ascending."""
+        self.shared_end = 0
+        """The one of them up to which the prompt had been computed before, when it was admitted."""
         self.sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
         self.era = 0
         """That of the cache (`KVCache.era`) when the job was queued."""

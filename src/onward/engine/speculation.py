@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from onward.engine.draft_model import DraftModel
 from onward.engine.drafter import Draft, Proposal
-from onward.engine.model import Hook, nothing
+from onward.engine.model import Hook, StepShape, nothing
 from onward.engine.pacing import StepCost
 from onward.engine.sequence import Sequence
 
@@ -39,6 +39,15 @@ class Speculation:
         self._num_fruitless = self._num_to_skip = 0
         self._before_compute: Hook = nothing
         self._seconds_before = 0.0
+
+    @classmethod
+    def create(cls, shape: StepShape, cost: StepCost, draft_model: DraftModel | None) -> Speculation | None:
+        """Return what drafts for a model; None if it takes no drafts. Raises ValueError for a draft model then."""
+        if shape.takes_drafts:
+            return cls(cost, draft_model)
+        if draft_model is not None:
+            raise ValueError("A draft model was passed for a model that takes no drafts.")
+        return None
 
     @property
     def seconds(self) -> float:

@@ -1,8 +1,12 @@
 """The states of a model whose sequences have one: which belongs to a sequence, and which is a snapshot of a prefix.
 
 A sequence that runs owns a state, which each step advances. A snapshot is the state after a block of the prefix tree:
-a prompt that begins with it continues from a copy, and computes again what follows the deepest one. Snapshots take what
-no sequence needs: the one that was used least recently gives way.
+a prompt that begins with it continues from a copy, and computes again what follows the deepest one. Snapshots have the
+states that no sequence needs, and in any case a share of all: without it, prompts that begin alike would each be
+computed from their first token whenever more of them wait than there are states.
+
+A snapshot is used once a second prompt begins with it. Of used and unused ones those that are more give way, the one
+first that was used least recently, or made first: prompts that nothing continues do not displace what many begin with.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from onward.engine.sequence import Sequence, shareable_tokens
 
 NONE = -1
 """Of a sequence or node without a state."""
+SNAPSHOTS = 8
+"""One in so many states, rounded, is never a sequence's."""
 PROMPTS = 4
 """One prompt leaves snapshots at a stride in at most one of so many states."""
 MIN_STRIDE_BLOCKS = 8
@@ -25,19 +31,28 @@ CopyState = Callable[[int, int], None]
 """Copies a state to another one; see `model.RecurrentModel`."""
 
 
+def max_sequences(num_states: int, *, has_snapshots: bool) -> int:
+    """Return how many sequences have one of so many states at the same time."""
+    return num_states - (num_states + SNAPSHOTS // 2) // SNAPSHOTS if has_snapshots else num_states
+
+
 class States:
     """Counts the states. Copies are made at once, between steps. Engine thread only."""
 
-    def __init__(self, num_states: int, copy: CopyState) -> None:
+    def __init__(self, num_states: int, copy: CopyState, *, has_snapshots: bool = True) -> None:
         self.num_states = num_states
+        self.max_sequences = max_sequences(num_states, has_snapshots=has_snapshots)
         self._copy = copy
         self._free = list(range(num_states - 1, -1, -1))
-        self._snapshots: OrderedDict[int, Node] = OrderedDict()
+        self._unused: OrderedDict[int, Node] = OrderedDict()
+        self._used: OrderedDict[int, Node] = OrderedDict()
+        """Snapshots, those that give way first before others."""
 
     @property
     def num_available(self) -> int:
         """How many sequences may take a state now."""
-        return len(self._free) + len(self._snapshots)
+        num_taken = self.num_states - len(self._free) - len(self._unused) - len(self._used)
+        return self.max_sequences - num_taken
 
     def num_reusable(self, sequence: Sequence, nodes: ReadOnly[Node]) -> int:
         """Return how many of a prompt's cached blocks need not be computed: up to the deepest snapshot. Of a prompt
@@ -51,12 +66,16 @@ class States:
         its last block, and at a stride."""
         source = nodes[-1].state if nodes else NONE
         if source != NONE:
-            self._snapshots.move_to_end(source)
+            self._unused.pop(source, None)
+            self._used[source] = nodes[-1]
+            self._used.move_to_end(source)
         sequence.state = self._take()
         if source not in (NONE, sequence.state):
             self._copy(source, sequence.state)
         last = shareable_tokens(sequence.prompt_length) // block_tokens
-        wanted = {last - sequence.wants_scores, num_cached - sequence.wants_scores, *range(0, last, self._stride(last))}
+        shared = num_cached - sequence.wants_scores
+        sequence.shared_end = shared * block_tokens
+        wanted = {last - sequence.wants_scores, shared, *range(0, last, self._stride(last))}
         sequence.snapshot_ends = sorted(each * block_tokens for each in wanted if each > len(nodes))
 
     def _stride(self, num_blocks: int) -> int:
@@ -68,13 +87,20 @@ class States:
         return stride
 
     def keep(self, sequence: Sequence, nodes: ReadOnly[Node]) -> None:
-        """Make a snapshot of a sequence that has just computed the last of `nodes`, if one is wanted there."""
-        if sequence.computed not in sequence.snapshot_ends or nodes[-1].state != NONE or not self.num_available:
+        """Make a snapshot of a sequence that has just computed the last of `nodes`, if one is wanted there. It is used
+        already if that had been computed before, without a snapshot."""
+        if sequence.computed not in sequence.snapshot_ends or nodes[-1].state != NONE:
             return
+        is_used = sequence.computed == sequence.shared_end
+        others = len(self._unused) + len(self._used)
+        if not self._free and (others == 0 or (others == 1 and self._used and not is_used)):
+            return  # there is no place, or only that of a used one
         state = self._take()
         self._copy(sequence.state, state)
         nodes[-1].state = state
-        self._snapshots[state] = nodes[-1]
+        (self._used if is_used else self._unused)[state] = nodes[-1]
+        if is_used:
+            self._used.move_to_end(state, last=False)  # prompts may come from the others at this moment
 
     def fork(self, leader: Sequence, choice: Sequence) -> None:
         """Give a choice a copy of its leader's state."""
@@ -90,7 +116,7 @@ class States:
     def drop(self, node: Node) -> None:
         """Drop the snapshot of a node that leaves the tree, if it has one."""
         if node.state != NONE:
-            del self._snapshots[node.state]
+            (self._unused if node.state in self._unused else self._used).pop(node.state)
             self._free.append(node.state)
             node.state = NONE
 
@@ -98,12 +124,13 @@ class States:
         """Raise AssertionError if a state is lost, or belongs to two. For tests."""
         owned = [sequence.state for sequence in sequences if sequence.blocks]
         kept = {node.state: node for node in nodes if node.state != NONE}
-        assert kept == self._snapshots, "the snapshots are not those of the prefix tree"
+        assert kept == {**self._unused, **self._used}, "the snapshots are not those of the prefix tree"
         assert sorted([*owned, *kept, *self._free]) == list(range(self.num_states)), "a state is lost"
 
     def _take(self) -> int:
         if self._free:
             return self._free.pop()
-        state, node = self._snapshots.popitem(last=False)
+        snapshots = self._unused if len(self._unused) >= len(self._used) else self._used
+        state, node = snapshots.popitem(last=False)
         node.state = NONE
         return state
