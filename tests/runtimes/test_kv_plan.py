@@ -71,14 +71,12 @@ def test_a_model_with_a_context_below_the_minimum_loads_if_it_fits() -> None:
 
 
 def test_states_have_up_to_half_of_the_memory() -> None:
-    def of_states(wanted_blocks: int, max_sequences: int = 64) -> KVPlan:
+    def of_states(wanted_blocks: int, max_rows: int = 64) -> KVPlan:
         wanted = wanted_blocks * BLOCK
-        return plan_kv_cache(
-            BLOCK, BLOCK_TOKENS, 512, PLENTY, wanted, max_sequences=max_sequences, state_bytes=10 * BLOCK
-        )
+        return plan_kv_cache(BLOCK, BLOCK_TOKENS, 512, PLENTY, wanted, state_bytes=10 * BLOCK, max_rows=max_rows)
 
     assert (of_states(200).states, of_states(200).blocks) == (10, 100)
-    assert (of_states(200, max_sequences=3).states, of_states(200, max_sequences=3).blocks) == (6, 140)
+    assert [of_states(10_000, rows).states for rows in (1, 64, 100, 1000)] == [128, 128, 200, 500]
     assert (of_states(40).states, of_states(40).blocks) == (2, 20)
     with pytest.raises(MemoryTooSmall, match="this model needs 91 KiB for 256 tokens"):
         of_states(20)

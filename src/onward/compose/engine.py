@@ -72,7 +72,6 @@ class EngineConfig(msgspec.Struct, frozen=True):
     format: str
     path: str
     options: RuntimeOptions
-    max_rows: int
     share_prefixes: bool
     speculate: bool
     prefix_cache_dir: Path | None = None
@@ -92,13 +91,13 @@ class EngineConfig(msgspec.Struct, frozen=True):
             cache_dir=settings.cache_dir,
             context_length=settings.context_length or None,
             must_fit=must_fit,
+            max_rows=settings.max_rows,
         )
         return cls(
             model_id=found.id,
             format=found.files.format,
             path=str(found.path.absolute()),
             options=options,
-            max_rows=settings.max_rows,
             share_prefixes=settings.prefix_cache,
             speculate=settings.speculation == "auto",
             prefix_cache_dir=_usable_folder(settings.prefix_cache_dir),
@@ -149,6 +148,8 @@ class LoadedModels(NamedTuple):
 def load_models(config: EngineConfig, progress: Progress) -> LoadedModels:
     """Load the model of a configuration, and the one that drafts for it. Raises SetupError."""
     model = _load(config.files(), config.options, progress)
+    if note := _rows_note(config, model.model.shape.states):
+        progress(note)
     try:
         return LoadedModels(model, _load_draft(config, model, progress))
     except BaseException:
@@ -163,11 +164,25 @@ def _load(files: ModelFiles, options: RuntimeOptions, progress: Progress) -> Loa
     return loaded
 
 
+def _rows_note(config: EngineConfig, num_states: int) -> str:
+    """Return a sentence if fewer sequences have states than --max-rows asks for, else ""."""
+    from onward.engine.states import max_sequences
+
+    most, wanted = max_sequences(num_states, has_snapshots=config.share_prefixes), config.options.max_rows
+    if not num_states or most >= wanted:
+        return ""
+    kept = "" if most == num_states else f", of which {num_states - most} are kept for prompts that begin alike"
+    return (
+        f"At most {most} sequences are computed together, fewer than the {wanted} of --max-rows: {num_states} states "
+        f"fit into --kv-memory{kept}. Raise it for more."
+    )
+
+
 def _load_draft(config: EngineConfig, model: LoadedModel, progress: Progress) -> LoadedModel | None:
     draft = config.draft
     if draft is None:
         return None
-    if model.model.shape.states:
+    if not model.model.shape.takes_drafts:
         raise SetupError(
             f"--draft is not for {config.model_id}: its sequences have states, for which nothing is drafted."
         )
@@ -203,9 +218,9 @@ def make_engine(
         model.model,
         vocabulary,
         Sampler(model.model.vocab_size, config.options.threads or None),
-        max_rows=config.max_rows,
+        max_rows=config.options.max_rows,
         share_prefixes=config.share_prefixes,
-        speculate=config.speculate and not model.model.shape.states,
+        speculate=config.speculate,
         draft_model=None if draft is None else draft.model,
         load_tokenizer=load_tokenizer or partial(_load_tokenizer, config),
         in_disposable_process=load_tokenizer is not None,
@@ -213,7 +228,8 @@ def make_engine(
     if config.prefix_cache_dir is not None and not model.model.shape.states:
         _keep_prefixes(engine, config.prefix_cache_dir, config.prefix_cache_disk, fingerprint)
     engine.adapters = model.adapters
-    info = EngineInfo(model.model.vocab_size, model.model.context_length, config.max_rows, fingerprint)
+    max_rows = engine.scheduler.rows.max_rows
+    info = EngineInfo(model.model.vocab_size, model.model.context_length, max_rows, fingerprint)
     return engine, info
 
 

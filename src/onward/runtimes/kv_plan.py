@@ -10,7 +10,8 @@ MAX_DEFAULT_SEQUENCES = 64
 """Sequences of full length beyond which the default share of memory does not grow."""
 MIN_STATES = 2
 STATES_PER_SEQUENCE = 2
-"""One that it computes with, and one that it leaves for prompts that begin alike."""
+"""Of those that are computed together: one that it computes with, and one that it leaves for prompts that begin
+alike."""
 MIN_CONTEXT_TOKENS = 256
 """A context is not lowered below this to fit; loading fails instead."""
 
@@ -36,17 +37,19 @@ def plan_kv_cache(
     scratch_blocks: int = 0,
     max_sequences: int = MAX_DEFAULT_SEQUENCES,
     state_bytes: int = 0,
+    max_rows: int = MAX_DEFAULT_SEQUENCES,
 ) -> KVPlan:
     """Plan the KV cache in `available_bytes` of memory; `wanted_bytes` None: the default share of it.
 
     `block_bytes`: of a block of all layers; `scratch_blocks`: blocks that the runtime needs for itself;
     `max_sequences`: see MAX_DEFAULT_SEQUENCES; `state_bytes`: of a sequence's state, for which up to half of the memory
-    is kept, but room for MIN_STATES in any case. Lowers the context length, down to MIN_CONTEXT_TOKENS, until one
-    sequence fits; raises MemoryTooSmall if none does.
+    is kept, but room for MIN_STATES in any case: at most STATES_PER_SEQUENCE for each of `max_rows` sequences, or of
+    MAX_DEFAULT_SEQUENCES if those are more. Lowers the context length, down to MIN_CONTEXT_TOKENS, until one sequence
+    fits; raises MemoryTooSmall if none does.
     """
     notes = []
     full = -(-context_length // block_tokens)
-    most_states = STATES_PER_SEQUENCE * max_sequences if state_bytes else 0
+    most_states = STATES_PER_SEQUENCE * max(max_rows, MAX_DEFAULT_SEQUENCES) if state_bytes else 0
     if wanted_bytes is None:
         whole = (max_sequences * full + scratch_blocks) * block_bytes + most_states * state_bytes
         budget = min(available_bytes // 4, whole)

@@ -30,6 +30,8 @@ class RuntimeOptions:
     """Tokens per sequence; None: as many as the model was made for."""
     must_fit: bool = False
     """Whether weights that do not fit into the memory are refused, instead of being read from the file at each step."""
+    max_rows: int = MAX_DEFAULT_SEQUENCES
+    """Sequences that are computed together, for which a model whose sequences have states has some."""
     draft_context: int | None = None
     """For a model that only drafts: tokens of the one sequence that it computes, whose model has so many."""
 

@@ -106,7 +106,7 @@ def _load(
     plan = plan_kv_cache(
         block_bytes, STEP_SHAPE.block_tokens, context,
         available_memory().free_bytes - memory.expert_bytes, options.kv_memory, max_sequences=options.max_sequences,
-        state_bytes=state_bytes,
+        state_bytes=state_bytes, max_rows=options.max_rows,
     )  # fmt: skip
     # all layers of a block side by side: a short sequence touches few huge pages
     cache, states = Rows.exactly(plan.blocks, block_bytes), Rows.exactly(plan.states, state_bytes)
