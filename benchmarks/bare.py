@@ -110,7 +110,8 @@ class BareLoop:
 
     def _row(self, sequence: int, tokens: list[int], start: int, outputs: int) -> Row:
         first = sequence * self._table_blocks
-        return Row(sequence, tokens, start, range(first, first + self._table_blocks), outputs)
+        table, state = range(first, first + self._table_blocks), self._model.shape.states - 1 - sequence
+        return Row(sequence, tokens, start, table, outputs, state=state)  # an engine takes the first states
 
 
 def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[list[int]]:

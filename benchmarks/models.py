@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.measure import BenchmarkError
 from onward.engine.model import ModelRunner
 from onward.errors import OnwardError
 from onward.models.resolve import ResolvedModel, resolve
@@ -20,6 +21,12 @@ def find_model(name: str) -> ResolvedModel:
         return resolve(name, allow_download=False)
     except OnwardError as error:
         raise SystemExit(f"error: {error}") from None
+
+
+def require_drafts(model: ModelRunner, name: str) -> None:
+    """Raise BenchmarkError if nothing is drafted for a model."""
+    if not model.shape.takes_drafts:
+        raise BenchmarkError(f"nothing is drafted for {name}, because its sequences have states")
 
 
 def load(name: str) -> tuple[ModelRunner, ResolvedModel]:

@@ -155,7 +155,7 @@ def prepare(model: ModelRunner) -> None:
 def _row(model: ModelRunner, row: int, tokens: Sequence[int], start: int) -> Row:
     """Return the tokens of one of the sequences that are decoded."""
     blocks = model.shape.blocks_for(CONTEXT + 1)
-    return Row(row, list(tokens), start, range(row * blocks, (row + 1) * blocks), 1)
+    return Row(row, list(tokens), start, range(row * blocks, (row + 1) * blocks), 1, state=row)
 
 
 def decode_seconds(model: ModelRunner, rows: int, token: int) -> float:
@@ -171,7 +171,7 @@ def prefill_seconds(model: ModelRunner) -> float:
     first = max(ROWS) * model.shape.blocks_for(CONTEXT + 1)
     tokens = list(range(400, 400 + PIECE))
     begin = time.perf_counter()
-    model.evaluate([Row(0, tokens, 0, range(first, first + model.shape.blocks_for(PIECE)), 1)])
+    model.evaluate([Row(0, tokens, 0, range(first, first + model.shape.blocks_for(PIECE)), 1, state=max(ROWS))])
     return time.perf_counter() - begin
 
 
