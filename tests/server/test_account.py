@@ -19,16 +19,16 @@ from onward.engine.job import Job
 from onward.model_files.toy import END, ToyTokenizer
 from onward.models.registry import ListedModel
 from onward.server.app import App, make_app
-from onward.service import team as team_module
+from onward.server.exchange import HttpExchange
 from onward.service.limits import Limits
+from onward.service.spool_file import read_entries
 from onward.service.tables import REQUESTS
 from onward.service.team import Team
 from onward.values import ContentFilterSetting
 from tests.backends.scripted_engine import Script, ScriptedEngine, decoding, replaying, sampled
-from tests.server.fakes import Call, completion, in_loop, settings
+from tests.server.fakes import Call, completion, in_loop, settings, skip
 from tests.server.streams.resumable import id_of, resumable, resume
 from tests.server.test_running_team import store_with
-from tests.service.test_spool import SteppedSpool
 from tests.waiting import PATIENCE_SECONDS, until
 
 PROMPT_TOKENS = 2
@@ -220,32 +220,48 @@ def test_a_stream_whose_client_leaves_is_billed_until_then(tmp_path: Path) -> No
     serving(tmp_path, gate, test)
 
 
-def test_what_a_killed_server_has_delivered_is_in_its_spool_100_ms_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spools: list[SteppedSpool] = []
+def left_by(served: Served) -> Any:
+    """The row that the next server would find if this one were killed now."""
+    (entry,) = read_entries(served.team._spool._file.path)
+    return entry.row
 
-    def stepped(*given: Any) -> SteppedSpool:
-        spools.append(SteppedSpool(*given))
-        return spools[0]
 
-    monkeypatch.setattr(team_module, "Spool", stepped)
+def test_what_a_killed_server_has_delivered_is_in_its_spool_100_ms_later(tmp_path: Path) -> None:
     gate = Gate("abc", "defg")
 
     async def test(served: Served) -> None:
-        (spool,) = spools
         call = served.ask(stream=True, max_tokens=7)
-        await until(lambda: spool._waiting)
-        assert not call.body, "nothing is sent before the request has a row"
-        spool.run_until(spool.now)
         await call.until(4)
-        spool.run_until(spool.now + 0.1)
-        ((row,),) = [[each.row for each in entries.values()] for _, entries in spool.left[-1:]]
+        await skip(0.06)
+        row = left_by(served)
         assert (row.status, row.delivered_tokens, row.completion_tokens) == (200, 3, 3)
         gate.open()
         await call.done()
 
     serving(tmp_path, gate, test)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_client_has_seen_the_end_of_is_billed_whatever_is_killed_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    found: list[tuple[int, int]] = []
+
+    async def test(served: Served) -> None:
+        def before(send: Callable[..., Any]) -> Callable[..., Any]:
+            def look(*given: Any) -> Any:
+                found.append((left_by(served).prompt_tokens, left_by(served).completion_tokens))
+                return send(*given)
+
+            return look
+
+        for name in ("respond", "end_response"):
+            monkeypatch.setattr(HttpExchange, name, before(getattr(HttpExchange, name)))
+        call = await served.ask(stream=stream, max_tokens=5).done()
+        assert call.status == 200
+
+    serving(tmp_path, decoding("abcde"), test)
+    assert found[0] == (PROMPT_TOKENS, 5)
 
 
 def test_a_whole_answer_whose_client_leaves_is_billed_as_far_as_it_was_generated(tmp_path: Path) -> None:

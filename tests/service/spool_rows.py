@@ -42,21 +42,20 @@ def running(id: str, counts: list[int]) -> SpoolEntry:
     return found
 
 
-def main(folder: Path) -> None:
+async def main(folder: Path) -> None:
     """Leave one request that runs, one that has ended, and one that is in the ledger."""
     spool = Spool(folder, "victim")
     counts = [1]
-    spool.begin(running("runs", counts))
+    spool.begin(runs := running("runs", counts))
     spool.begin(running("ends", counts))
     spool.end(entry("ends", completion_tokens=9))
     spool.end(done := entry("done"))
     spool.drop([done.row])
-    asyncio.run(spool.flushed())
     counts[0] = 7
-    asyncio.run(spool.flushed())
+    spool.note([runs])
     print("ready", flush=True)
     time.sleep(60)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    asyncio.run(main(Path(sys.argv[1])))

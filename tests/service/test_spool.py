@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import signal
 import subprocess
@@ -9,7 +10,6 @@ import sys
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,37 +17,14 @@ from hypothesis import strategies as st
 
 from onward.errors import SetupError
 from onward.service import spool as spool_module
-from onward.service.spool import Spool
-from onward.service.spool_file import SpoolEntry, SpoolFile, read_entries
+from onward.service.records import LedgerRow
+from onward.service.spool import ADOPT_SECONDS, TICK_SECONDS, Spool
+from onward.service.spool_file import SpoolFile, read_entries
 from tests.examples import examples
-from tests.server.fakes import in_loop
-from tests.waiting import until, wait_for
+from tests.server.fakes import in_loop, skip
+from tests.waiting import wait_for
 
 from .spool_rows import entry, running
-
-
-class SteppedSpool(Spool):
-    """A spool that takes its turns when a test moves its clock on, each `late` seconds after it is due. A turn takes
-    `writing` seconds. `left` has what a server that is killed leaves: from when on the file has which entries."""
-
-    def __init__(self, folder: Path, face: str = "stepped", *_: Any, late: float = 0.0, writing: float = 0.0) -> None:
-        self.now = 1000.0
-        self.left: list[tuple[float, dict[str, SpoolEntry]]] = []
-        self._late = late
-        self._writing = writing
-        super().__init__(folder, face, monotonic=lambda: self.now)
-
-    def _run(self) -> None:
-        """The thread does nothing."""
-
-    def run_until(self, moment: float) -> None:
-        while (due := (self.now if self._wake.is_set() else self.now + self._pause()) + self._late) <= moment:
-            self.now = due
-            self._wake.clear()
-            self._turn()
-            self.now += self._writing
-            self.left.append((self.now, {each.row.id: each for each in read_entries(self._file.path)}))
-        self.now = max(self.now, moment)
 
 
 def files(folder: Path) -> list[str]:
@@ -80,16 +57,24 @@ def test_the_next_server_adopts_what_a_killed_one_left(tmp_path: Path) -> None:
     assert files(folder) == []
 
 
-def test_a_server_that_lives_adopts_too_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool_module, "ADOPT_SECONDS", 0.01)
+def test_a_server_that_lives_adopts_too_and_says_so(tmp_path: Path) -> None:
     adopted: list[int] = []
-    spool = Spool(tmp_path, "a", lambda: adopted.append(len(spool.ended())))
+    now = [0.0]
+    spool = Spool(tmp_path, "a", lambda: adopted.append(len(spool.ended())), lambda: now[0])
     left = Spool(tmp_path, "b")
     left.end(entry("x"))
     left.close()
+    spool.tend()
+    now[0] = ADOPT_SECONDS
+    spool.tend()
     wait_for(lambda: adopted)
     assert adopted == [1]
     spool.close()
+
+
+def left_by(spool: Spool) -> dict[str, LedgerRow]:
+    """What the next server would find if the server of this spool were killed now."""
+    return {each.row.id: each.row for each in read_entries(spool._file.path)}
 
 
 HAPPENINGS = st.tuples(
@@ -97,92 +82,102 @@ HAPPENINGS = st.tuples(
 )
 
 
-@settings(max_examples=examples(200), deadline=None)
-@given(st.lists(HAPPENINGS, min_size=1, max_size=60), st.floats(0, 0.01), st.floats(0, 0.02))
-def test_a_token_is_in_the_file_100_ms_after_it_was_delivered(
-    happens: list[tuple[float, str, int]], late: float, writing: float
-) -> None:
-    """Whatever begins and ends meanwhile, where a turn begins at most 10 ms late and takes at most 20 ms."""
-    with tempfile.TemporaryDirectory() as folder:
-        spool = SteppedSpool(Path(folder), late=late, writing=writing)
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(HAPPENINGS, min_size=1, max_size=40))
+def test_a_token_is_in_the_file_100_ms_after_it_was_delivered(happens: list[tuple[float, str, int]]) -> None:
+    """Whatever begins and ends meanwhile, and where the event loop turns 40 ms late."""
+
+    @in_loop
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
         counts: dict[str, list[int]] = {}
         ended: set[str] = set()
         delivered: list[tuple[float, str, int]] = []
-        moment = spool.now
-        for after, kind, number in happens:
-            moment += after
-            spool.run_until(moment)
-            id = str(number)
-            if kind == "begin" and id not in counts:
-                counts[id] = [0]
-                spool.begin(running(id, counts[id]))
-            elif kind == "token" and id in counts and id not in ended:
-                counts[id][0] += 1
-                delivered.append((moment, id, counts[id][0]))
-            elif kind == "end" and id in counts and id not in ended:
-                ended.add(id)
-                spool.end(entry(id, completion_tokens=counts[id][0], delivered_tokens=counts[id][0]))
-        spool.run_until(moment + 1)
-        spool.close()
-    for moment, id, count in delivered:
-        known = [entries for since, entries in spool.left if since <= moment + 0.1][-1]
-        assert known[id].row.delivered_tokens >= count, (moment, id, count)
-
-
-def test_requests_that_begin_beside_others_take_no_turns_of_their_own(tmp_path: Path) -> None:
-    spool = SteppedSpool(tmp_path)
-    spool.begin(running("first", [0]))
-    spool.run_until(spool.now)
-    assert len(spool.left) == 1, "there was nothing to wait for"
-    for number in range(10):
-        spool.begin(running(str(number), [0]))
-        spool.run_until(spool.now + 0.004)
-    assert len(spool.left) == 1
-    spool.run_until(spool.now + 0.02)
-    assert len(spool.left) == 2 and len(spool.left[-1][1]) == 11
-    spool.close()
-
-
-def test_an_entry_is_written_before_its_request_goes_on(tmp_path: Path) -> None:
-    @in_loop
-    async def test() -> None:
-        spool = Spool(tmp_path, "a")
-        each = running("x", [0])
-        spool.begin(each)
-        await spool.written(each)
-        (path,) = tmp_path.iterdir()
-        assert [one.row.id for one in read_entries(path)] == ["x"]
-        spool.close()
+        with tempfile.TemporaryDirectory() as folder:
+            spool = Spool(Path(folder), "a")
+            for after, kind, number in [*happens, (1.0, "", 0)]:
+                await skip(after)
+                now, id = loop.time(), str(number)
+                await skip(0)  # timers that are due by now have fired
+                known = left_by(spool)
+                for moment, each, count in delivered:
+                    assert moment > now - 0.06 or known[each].delivered_tokens >= count
+                if kind == "begin" and id not in counts:
+                    counts[id] = [0]
+                    spool.begin(running(id, counts[id]))
+                elif kind == "token" and id in counts and id not in ended:
+                    counts[id][0] += 1
+                    delivered.append((loop.time(), id, counts[id][0]))
+                elif kind == "end" and id in counts and id not in ended:
+                    ended.add(id)
+                    spool.end(entry(id, completion_tokens=counts[id][0], delivered_tokens=counts[id][0]))
+            spool.close()
 
     test()
 
 
+@in_loop
+async def test_what_begins_is_noted_or_ends_is_in_the_file_at_once(tmp_path: Path) -> None:
+    spool, counts = Spool(tmp_path, "a"), [0]
+    spool.begin(runs := running("x", counts))
+    assert left_by(spool)["x"].completion_tokens == 0
+    counts[0] = 5
+    spool.note([runs])
+    size = spool._file.size
+    assert left_by(spool)["x"].completion_tokens == 5
+    spool.note([runs])
+    assert spool._file.size == size, "there is nothing new"
+    spool.end(ends := entry("x", completion_tokens=6))
+    assert left_by(spool)["x"].completion_tokens == 6
+    spool.drop([ends.row])
+    assert left_by(spool) == {}
+    spool.close()
+
+
+@in_loop
+async def test_a_tick_has_nothing_to_write_where_nothing_runs(tmp_path: Path) -> None:
+    spool, counts = Spool(tmp_path, "a"), [0]
+    spool.begin(running("x", counts))
+    await skip(TICK_SECONDS)
+    spool.end(entry("x"))
+    await skip(TICK_SECONDS)
+    assert not spool._is_ticking
+    spool.begin(running("y", counts))
+    counts[0] = 1
+    await skip(TICK_SECONDS)
+    assert left_by(spool)["y"].completion_tokens == 1
+    spool.close()
+
+
 def test_a_full_disk_loses_nothing_once_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    append, is_full = SpoolFile.append, True
+    append, is_full = SpoolFile.append, False
 
     def full(file: SpoolFile, data: bytes) -> None:
-        if is_full and file.size:
+        if is_full:
+            append(file, data[: len(data) // 2])
             raise OSError(errno.ENOSPC, "No space left on device")
         append(file, data)
 
     monkeypatch.setattr(SpoolFile, "append", full)
-    monkeypatch.setattr(spool_module, "RETRY_SECONDS", 0.01)
+    spool = Spool(tmp_path, "a")
+    spool.end(entry("before"))
+    is_full = True
+    for number in range(5):
+        spool.end(entry(str(number)))
+    assert "No space left" in spool.problem and left_by(spool).keys() == {"before"}
+    tended(spool)
+    assert spool.problem and left_by(spool).keys() == {"before"} and len(list(tmp_path.iterdir())) == 1
+    is_full = False
+    tended(spool)
+    assert not spool.problem and left_by(spool).keys() == {"before", "0", "1", "2", "3", "4"}
+    spool.close()
 
-    @in_loop
-    async def test() -> None:
-        nonlocal is_full
-        spool = Spool(tmp_path, "a")
-        for number in range(5):
-            spool.end(entry(str(number)))
-        await spool.flushed()
-        assert "No space left" in spool.problem
-        is_full = False
-        await until(lambda: not spool.problem)
-        (path,) = tmp_path.iterdir()
-        assert sorted(each.row.id for each in read_entries(path)) == ["0", "1", "2", "3", "4"]
-        spool.close()
 
-    test()
+def tended(spool: Spool) -> None:
+    """Do what is due, and wait for that."""
+    spool.tend()
+    assert spool._tending is not None
+    spool._tending.join()
 
 
 def test_the_file_stays_small_and_has_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,21 +187,51 @@ def test_the_file_stays_small_and_has_what_is_needed(tmp_path: Path, monkeypatch
     async def test() -> None:
         spool = Spool(tmp_path, "a")
         counts = [3]
-        spool.begin(running("runs", counts))
+        spool.begin(runs := running("runs", counts))
         for number in range(300):
             spool.end(each := entry(str(number)))
             if number != 100:
                 spool.drop([each.row])
-            if number % 10 == 0:
-                await spool.flushed()
+            if spool._tending is not None:
+                spool._tending.join()
         counts[0] = 4
-        await spool.flushed()
+        spool.note([runs])
         (path,) = tmp_path.iterdir()
         assert path.stat().st_size < 60_000
-        assert {each.row.id: each.row.completion_tokens for each in read_entries(path)} == {"runs": 4, "100": 0}
+        assert {id: row.completion_tokens for id, row in left_by(spool).items()} == {"runs": 4, "100": 0}
         spool.close()
 
     test()
+
+
+@in_loop
+async def test_what_happens_while_the_file_is_written_anew_is_in_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, counts = SpoolFile.append, [1]
+    copies: list[SpoolFile] = []
+    spool = Spool(tmp_path, "a")
+    spool.begin(runs := running("runs", counts))
+    spool.end(ended := entry("ended"))
+
+    def append_and_go_on(file: SpoolFile, data: bytes) -> None:
+        append(file, data)
+        if file is not spool._file and b'"put"' in data and not copies:
+            copies.append(file)
+            counts[0] = 2
+            spool.note([runs])
+            spool.drop([ended.row])
+            spool.end(entry("new"))
+            assert read_entries(file.path) == [], "a server that is killed now leaves what the other file has"
+            assert check(left_by(spool))
+
+    def check(rows: dict[str, LedgerRow]) -> bool:
+        return {id: row.completion_tokens for id, row in rows.items()} == {"runs": 2, "new": 0}
+
+    monkeypatch.setattr(SpoolFile, "append", append_and_go_on)
+    spool._rewrite()
+    assert copies == [spool._file] and check(left_by(spool)) and len(list(tmp_path.iterdir())) == 1
+    spool.close()
 
 
 def test_a_row_that_was_replaced_meanwhile_is_not_dropped(tmp_path: Path) -> None:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from onward.file_locks import try_lock
+from onward.service import spool_file
 from onward.service.records import LedgerRow
-from onward.service.spool_file import PROGRESS, SpoolEntry, lines, read_entries
+from onward.service.spool_file import (
+    PROGRESS,
+    WHOLE,
+    SpoolEntry,
+    SpoolFile,
+    drop_line,
+    progress_line,
+    put_line,
+    read_entries,
+)
 
 from .spool_rows import EMPTY
 
@@ -45,10 +59,10 @@ def encode(operation: tuple[str, str, int]) -> bytes:
     row = replace(EMPTY, id=id, completion_tokens=count, key_name="é\n\x00")
     match kind:
         case "put":
-            return lines([("put", SpoolEntry(row, "", None))], {})
+            return put_line(SpoolEntry(row, "", None))
         case "drop":
-            return lines([("drop", id)], {})
-    return lines([], {id: advance(row, count)})
+            return drop_line([id])
+    return progress_line({id: advance(row, count)})
 
 
 @given(OPERATIONS, st.floats(0, 1), st.integers(0, 19))
@@ -67,3 +81,42 @@ def test_what_is_whole_is_read_back(operations: list[tuple[str, str, int]], cut:
         path.write_bytes(kept)
         found = {entry.row.id: entry.row.completion_tokens for entry in read_entries(path)}
     assert found == fold(whole)
+
+
+def test_a_copy_has_nothing_before_it_has_everything(tmp_path: Path) -> None:
+    file = SpoolFile(tmp_path, iter(["x"]), is_copy=True)
+    file.append(put_line(SpoolEntry(EMPTY, "", None)))
+    assert read_entries(file.path) == []
+    file.append(WHOLE[:-5])
+    assert read_entries(file.path) == []
+    file.close(removes=True)
+    whole = SpoolFile(tmp_path, iter(["y"]), is_copy=True)
+    whole.append(put_line(SpoolEntry(EMPTY, "", None)) + WHOLE)
+    assert len(read_entries(whole.path)) == 1
+    whole.close(removes=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_another_server_has_taken_and_removed_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the creation of a file and its lock, a server that looks for those of dead ones may find it."""
+
+    def lock(file: int) -> bool:
+        (tmp_path / "a.spool").unlink(missing_ok=True)
+        return try_lock(file)
+
+    monkeypatch.setattr(spool_file, "try_lock", lock)
+    file = SpoolFile(tmp_path, iter("ab"))
+    assert file.path == tmp_path / "b.spool" and file.path.exists()
+    file.close(removes=True)
+
+
+def test_a_file_that_cannot_be_begun_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(file: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(OSError, match="No space left"):
+        SpoolFile(tmp_path, iter("a"))
+    assert not list(tmp_path.iterdir())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a server without a database does not import what needs one
 
 
 class Account:
-    """Used on one event loop, but for `_progress`, which the spool's thread calls."""
+    """Used on one event loop."""
 
     def __init__(self, team: Team, grant: Grant | None, exchange: HttpExchange) -> None:
         self._team = team
@@ -61,17 +61,12 @@ class Account:
             self._admitted = None
 
     def begin(self, counts: Callable[[], TokenCounts]) -> None:
-        """Note that the request is being computed. `counts` may be called on another thread."""
+        """Note that the request is being computed, before anything of it is sent."""
         self._counts = counts
         needs = self._needs
         assert needs is not None
         row = self._row_of(TokenCounts(prompt=needs.prompt_tokens), CLIENT_CLOSED_REQUEST)
         self._entry = self._team.begin(row, self._grant, self._admitted, self._progress)
-
-    async def noted(self) -> None:
-        """Wait until the request is noted, or cannot be: before that, nothing of its answer may be sent."""
-        if self._entry is not None:
-            await self._team.noted(self._entry)
 
     def generated(self, deltas: Iterable[Delta]) -> None:
         """Count deltas that are about to be sent."""
@@ -104,9 +99,10 @@ class Account:
             self._row = replace(self._row, delivered_tokens=self._delivered)
             self._team.record(self._row, self._grant, None)
 
-    async def before_end(self) -> None:
-        """Called when the last bytes of the response are about to be sent."""
-        await self._team.before_end()
+    def before_end(self) -> None:
+        """Note what was generated, as the last bytes of the response are about to be sent."""
+        if self._entry is not None:
+            self._team.before_end(self._entry)
 
     def end(self, counts: TokenCounts, status: int) -> None:
         """Write the row of a request that has ended, and settle what it reserved."""

@@ -280,8 +280,6 @@ class MeasuredAnswer:
             if self._record.first_token_ms is None:
                 self._record.first_token_ms = (now - self._started) * 1000
                 observe = self._bound.inter_token.observe
-                if self.account is not None:
-                    await self.account.noted()
             last = now
             if self.account is not None:
                 self.account.generated(deltas)

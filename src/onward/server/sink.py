@@ -98,7 +98,7 @@ class ConnectionSink:
     async def end(self, events: list[ReplyEvent]) -> None:
         account, self.account = self.account, None  # the last of it is delivered with the last event
         if account is not None:
-            await account.before_end()
+            account.before_end()
         if self._is_stream:
             *others, last = events or [b""]
             assert isinstance(last, bytes)

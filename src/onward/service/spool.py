@@ -1,6 +1,18 @@
 """What a server's database does not have yet, in a file that outlives the server: rows of requests that run or have
-ended, appended in groups by one thread. A written page survives the death of the process, so nothing waits for a disk.
-The file of a dead server is adopted by the next one in the folder.
+ended. The file of a dead server is adopted by the next one in the folder.
+
+The event loop writes, some microseconds into the system's cache, which outlives a process: a thread that is woken for
+that takes a core from the engine, and costs more. Nothing waits for the disk, unless the system holds up all writes to
+it. What takes longer is done on a thread, which `tend` starts. So a kill leaves of a request
+
+- nothing, or half a line: nothing of it was sent;
+- the line of its beginning, and the counts of at most TICK_SECONDS before its last token;
+- the counts of all its tokens, from before the last byte of its answer on;
+- its end; or nothing again, once the database has it. Where the line that says so is missing, the database is told a
+  second time, and takes no row twice.
+
+A file that is written anew has everything that the one before has, and says so, before that one is removed; nothing is
+appended meanwhile. After an error nothing more is appended to a file, whose last line may be half of one.
 """
 
 from __future__ import annotations
@@ -11,16 +23,24 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from onward.errors import SetupError
 from onward.file_locks import try_lock
 from onward.machine import room_wanted
 from onward.service.records import LedgerRow
-from onward.service.spool_file import SUFFIX, SpoolEntry, SpoolFile, lines, put_line, read_entries
+from onward.service.spool_file import (
+    SUFFIX,
+    WHOLE,
+    SpoolEntry,
+    SpoolFile,
+    drop_line,
+    progress_line,
+    put_line,
+    read_entries,
+)
 
 log = logging.getLogger("onward.service")
 
@@ -28,18 +48,18 @@ TICK_SECONDS = 0.05
 """How often the counts of running requests are written: half of what a killed server may leave uncounted."""
 ADOPT_SECONDS = 10.0
 """How often this server looks for files of servers that have died."""
-RETRY_SECONDS = 1.0
-"""How long to wait before writing to a failing file is tried again."""
 MAX_ROWS = 100_000
 """Rows that may wait for the database."""
 MIN_REWRITE_BYTES = 4_000_000
-"""A file that has grown by this is rewritten without what is no longer needed."""
+"""A file that has grown by this is written anew without what is no longer needed."""
+MAX_TOGETHER = 1000
+"""Rows that are written at once: those who want to write wait for it."""
 
 
 class Spool:
-    """The file of one server. Methods may be called on any thread, `written` and `flushed` on that of an event loop.
+    """The file of one server. `begin`, `note` and `end` are called on its event loop, the other methods on any thread.
 
-    `adopted` is called, on the spool's thread, after rows of a dead server were added. `monotonic` is a clock in
+    `adopted` is called, on the thread of `tend`, after rows of a dead server were added. `monotonic` is a clock in
     seconds. Raises SetupError for a folder that cannot be used.
     """
 
@@ -55,23 +75,17 @@ class Spool:
         self._adopted = adopted
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        """Held while the entries, the changes and those who wait are read or changed."""
-        self._wake = threading.Event()
-        self._is_resting = True
-        """Whether the thread waits for more to do than its next tick."""
+        """Held while the entries are changed, and while something is written to the file."""
         self._entries: dict[str, SpoolEntry] = {}
         self._running: dict[str, SpoolEntry] = {}
-        """Those of requests that run."""
-        self._changes: list[tuple[str, Any]] = []
-        self._num_changes = self._num_written = 0
-        self._waiting: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = []
-        self._must_count = False
-        self._counted = 0.0
-        """When the counts of running requests were written last, by the monotonic clock."""
+        """Those of requests that run. Used on the event loop."""
+        self._is_ticking = False
+        self._tending: threading.Thread | None = None
+        self._missed: list[bytes] | None = None
+        """What is appended while the file is written anew, which the new one gets last."""
         self._is_closed = False
         self._refused: set[Path] = set()
         self._names = (f"{face}-{number}" for number in itertools.count())
-        self._must_rewrite = False
         self._rewrite_at = MIN_REWRITE_BYTES
         self._looked = monotonic()
         self.problem = ""
@@ -86,8 +100,6 @@ class Spool:
                 f"The folder {folder} cannot keep rows that wait for the database: {error.strerror}{wanted}. Name "
                 "another one with --data-dir."
             ) from None
-        self._thread = threading.Thread(target=self._run, name="onward-spool", daemon=True)
-        self._thread.start()
 
     @property
     def num_waiting(self) -> int:
@@ -104,149 +116,117 @@ class Spool:
             return [entry for entry in self._entries.values() if entry.progress is None]
 
     def begin(self, entry: SpoolEntry) -> None:
-        """Add a request that runs. The file has it with the next tick; who cannot wait for that calls `written`."""
-        with self._lock:
-            self._entries[entry.row.id] = self._running[entry.row.id] = entry
-            self._change("put", entry)
-            self._wake_resting()
+        """Add a request that runs."""
+        self._running[entry.row.id] = entry
+        self._put(entry)
+        if not self._is_ticking:
+            self._is_ticking = True
+            asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+
+    def note(self, entries: Iterable[SpoolEntry]) -> None:
+        """Write the counts of requests that run, where there are new ones."""
+        progress = {entry.row.id: entry.last for entry in entries if entry.has_advanced()}
+        if progress:
+            line = progress_line(progress)
+            with self._lock:
+                self._append(line)
+
+    def _tick(self) -> None:
+        self._is_ticking = bool(self._running) and not self._is_closed
+        if self._is_ticking:
+            asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+            self.note(self._running.values())
 
     def end(self, entry: SpoolEntry) -> None:
         """Add a request that has ended, in the place of what was known of it, which may have a reservation still."""
+        before = self._entries.get(entry.row.id)
+        if before is not None and entry.reservation_id is None:
+            entry.reservation_id = before.reservation_id
+        self._running.pop(entry.row.id, None)
+        self._put(entry)
+
+    def _put(self, *entries: SpoolEntry) -> None:
+        lines = b"".join(map(put_line, entries))
         with self._lock:
-            before = self._entries.get(entry.row.id)
-            if before is not None and entry.reservation_id is None:
-                entry.reservation_id = before.reservation_id
-            self._running.pop(entry.row.id, None)
-            self._entries[entry.row.id] = entry
-            self._change("put", entry)
-            self._wake_resting()
+            self._entries.update((entry.row.id, entry) for entry in entries)
+            self._append(lines)
 
     def drop(self, rows: Iterable[LedgerRow]) -> None:
         """Forget rows that the database has, each unless there is a newer one of the same request."""
+        dropped: list[str] = []
         with self._lock:
             for row in rows:
                 entry = self._entries.get(row.id)
                 if entry is not None and entry.row is row and entry.progress is None:
                     del self._entries[row.id]
-                    self._change("drop", row.id)
+                    dropped.append(row.id)
+            if dropped:
+                self._append(drop_line(dropped))
 
-    def _change(self, kind: str, value: Any) -> None:
-        self._changes.append((kind, value))
-        self._num_changes += 1
+    def _append(self, lines: bytes) -> None:
+        """Write lines, unless the file cannot be written: all of them come with the next one, then. Called with the
+        lock held."""
+        if self._missed is not None:
+            self._missed.append(lines)
+        if self.problem or self._is_closed:
+            return
+        try:
+            self._file.append(lines)
+        except OSError as error:
+            self._fail(error)
+        if self._file.size > self._rewrite_at:
+            self._tend()
 
-    def _wake_resting(self) -> None:
-        """Let a thread that rests take a turn. One that does not has a tick soon: a turn for each request would take
-        more from the engine than all that is written. Called with the lock held."""
-        if self._is_resting:
-            self._is_resting = False
-            self._wake.set()
+    def _fail(self, error: OSError) -> None:
+        if not self.problem:
+            wanted = room_wanted(error, self._rewrite_at)
+            log.error("rows for the ledger cannot be written to %s: %s%s", self._folder, error.strerror, wanted)
+        self.problem = error.strerror or "it cannot be written"
 
-    async def written(self, entry: SpoolEntry) -> None:
-        """Return when the file has an entry, or cannot be written."""
-        if not entry.is_written:
-            await self._next_turn()
-
-    async def flushed(self) -> None:
-        """Return when the file has everything that is known now, also of requests that run; or cannot be written."""
+    def tend(self) -> None:
+        """Do what is due of that which takes long, on a thread: try again to write, adopt files of servers that have
+        died. Called about once per second."""
         with self._lock:
-            self._num_changes += 1  # a turn that has begun does not know all of it
-            self._must_count = True
-        await self._next_turn()
+            if self.problem or self._monotonic() - self._looked >= ADOPT_SECONDS:
+                self._tend()
 
-    async def _next_turn(self) -> None:
-        """Return when the file has all changes that are known now, or cannot be written."""
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
-        with self._lock:
-            self._waiting.append((self._num_changes, loop, done))
-        loop.call_soon(self._wake.set)  # when all of this step wait
-        await done.wait()
-
-    def close(self) -> None:
-        """End the thread. The file stays only if something is in it that the database does not have."""
-        self._is_closed = True
-        self._wake.set()
-        self._thread.join()
-        self._file.close(removes=not self._entries)
+    def _tend(self) -> None:
+        if not self._is_closed and (self._tending is None or not self._tending.is_alive()):
+            self._tending = threading.Thread(target=self._run, name="onward-spool", daemon=True)
+            self._tending.start()
 
     def _run(self) -> None:
-        while not self._is_closed:
-            self._wake.wait(self._pause())
-            self._wake.clear()
-            self._turn()
-        self._turn()
-
-    def _pause(self) -> float:
-        if self.problem:
-            return RETRY_SECONDS
-        with self._lock:
-            self._is_resting = not (self._running or self._changes)
-        return ADOPT_SECONDS if self._is_resting else max(0.0, self._counted + TICK_SECONDS - self._monotonic())
-
-    def _turn(self) -> None:
-        """Write what is new, and notify those who wait for it."""
-        now = self._monotonic()
         try:
+            if self.problem or self._file.size > self._rewrite_at:
+                self._rewrite()
+            now = self._monotonic()
             if now - self._looked >= ADOPT_SECONDS:
                 self._looked = now
                 if self._adopt():
                     self._adopted()
-            self._write_changes()
-            self.problem = ""
         except OSError as error:
-            if not self.problem:
-                wanted = room_wanted(error, self._rewrite_at)
-                log.error("rows for the ledger cannot be written to %s: %s%s", self._folder, error.strerror, wanted)
-            self.problem = error.strerror or "it cannot be written"
-            self._must_rewrite = True
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-            written = float("inf") if self.problem else self._num_written
-            self._waiting = [each for each in waiting if each[0] > written]
-        for number, loop, event in waiting:
-            if number <= written:
-                with suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(event.set)
-
-    def _write_changes(self) -> None:
-        """Append what has changed; write the file anew where it has grown, or could not be written. Raises OSError.
-
-        Counts of running requests are read once in TICK_SECONDS; sooner where a request waits for its own entry anyway,
-        but not for each of these."""
-        now = self._monotonic()
-        with self._lock:
-            changes, self._changes = self._changes, []
-            number = self._num_changes
-            counts = self._must_count or now >= self._counted + TICK_SECONDS / 2
-            running = list(self._running.values()) if counts else []
-            self._must_count = False
-        if counts:
-            self._counted = now
-        progress = {entry.row.id: entry.last for entry in running if entry.has_advanced()}
-        if self._must_rewrite or self._file.size > self._rewrite_at:
-            self._rewrite()
-        elif changes or progress:
-            self._file.append(lines(changes, progress))
-        for kind, value in changes:
-            if kind == "put":
-                value.is_written = True
-        self._num_written = number
+            self._fail(error)
 
     def _rewrite(self) -> None:
         """Write what is needed to another file, and remove the one before. Raises OSError, and keeps that one then."""
         with self._lock:
             entries = list(self._entries.values())
-        file = SpoolFile(self._folder, self._names)
+            self._missed = []
+        file: SpoolFile | None = None
         try:
-            file.append(b"".join(put_line(entry) for entry in entries))
-        except OSError:
-            file.close(removes=True)
-            raise
-        for entry in entries:
-            entry.is_written = True
-        before, self._file = self._file, file
-        before.close(removes=True)
-        self._must_rewrite = False
-        self._rewrite_at = 2 * file.size + MIN_REWRITE_BYTES
+            file = SpoolFile(self._folder, self._names, is_copy=True)
+            for some in _groups(entries):
+                file.append(b"".join(map(put_line, some)))
+            with self._lock:
+                file.append(b"".join(self._missed) + WHOLE)
+                self._file.close(removes=True)
+                self._file, file = file, None
+                self._rewrite_at = 2 * self._file.size + MIN_REWRITE_BYTES
+                self.problem = ""
+        finally:
+            self._missed = None
+            if file is not None:
+                file.close(removes=True)
 
     def _adopt(self) -> int:
         """Take over the files of servers that have died; return the number of rows. They are in this server's file
@@ -275,9 +255,22 @@ class Spool:
             return 0
         with self._lock:
             new = [entry for entry in entries if entry.row.id not in self._entries]
-            for entry in new:
-                self._entries[entry.row.id] = entry
-                self._change("put", entry)
-        self._write_changes()
-        path.unlink()
+        for some in _groups(new):
+            self._put(*some)
+        if not self.problem and not self._is_closed:
+            path.unlink()
         return len(new)
+
+    def close(self) -> None:
+        """Give the file up. It stays only if something is in it that the database does not have."""
+        with self._lock:
+            self._is_closed = True
+        if self._tending is not None:
+            self._tending.join()
+        self._file.close(removes=not self._entries)
+
+
+def _groups(entries: list[SpoolEntry]) -> Iterator[list[SpoolEntry]]:
+    """Yield the entries, MAX_TOGETHER at a time."""
+    for begin in range(0, len(entries), MAX_TOGETHER):
+        yield entries[begin : begin + MAX_TOGETHER]

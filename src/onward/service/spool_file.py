@@ -1,6 +1,9 @@
 """The file of a spool: what its lines say, who owns it, and what is left of one whose server was killed.
 
-A file is a list of lines: a CRC-32 in hexadecimal, a space, JSON. Whoever holds a file's lock owns it.
+A file is a list of lines: a CRC-32 in hexadecimal, a space, JSON. Whoever holds a file's lock owns it. What a process
+has written outlives it, so a kill leaves the lines in the order in which they were appended, the last one perhaps not
+whole: its checksum tells. A file that was made in the place of another one counts from its line "whole" on: until then
+that one has everything.
 """
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,13 +39,12 @@ SpoolProgress = tuple[Any, ...]
 class SpoolEntry:
     """A request that the database does not have. `row` is how it is billed if nothing more is heard of it; `key_id`
     that of the database's key that it belongs to, "" for others; `progress` returns what PROGRESS is now, None once
-    the request has ended. `is_written`: whether the file has it; `last` is the progress there."""
+    the request has ended. `last` is the progress that the file has."""
 
     row: LedgerRow
     key_id: str
     reservation_id: str | None
     progress: Callable[[], SpoolProgress] | None = None
-    is_written: bool = False
     last: SpoolProgress = ()
 
     def has_advanced(self) -> bool:
@@ -55,16 +57,20 @@ class SpoolEntry:
 class SpoolFile:
     """A new file that this process owns until it closes it or ends. Methods raise OSError."""
 
-    def __init__(self, folder: Path, names: Iterator[str]) -> None:
-        """`names` are tried in turn."""
+    def __init__(self, folder: Path, names: Iterator[str], *, is_copy: bool = False) -> None:
+        """`names` are tried in turn. `is_copy`: it counts only once it has WHOLE."""
         while True:
             self.path = folder / f"{next(names)}{SUFFIX}"
             self._file = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o600)
-            if try_lock(self._file):
+            if try_lock(self._file) and self.path.exists():
                 break
             os.close(self._file)  # another server has taken the empty file for that of a dead one
         self.size = 0
-        self.append(_line({"spool": FORMAT}))
+        try:
+            self.append(_line({"spool": FORMAT, "copy": is_copy}))
+        except OSError:
+            self.close(removes=True)
+            raise
 
     def append(self, data: bytes) -> None:
         view = memoryview(data)
@@ -74,21 +80,15 @@ class SpoolFile:
             view = view[count:]
 
     def close(self, *, removes: bool) -> None:
-        """Give the file up. Never raises."""
+        """Give the file up. It is removed first: another server that gets its lock finds none. Never raises."""
+        if removes:
+            with suppress(OSError):  # Windows removes only what is closed
+                self.path.unlink()
         with suppress(OSError):
             os.close(self._file)
-            if removes:
+        if removes:
+            with suppress(OSError):
                 self.path.unlink()
-
-
-def lines(changes: list[tuple[str, Any]], progress: dict[str, SpoolProgress]) -> bytes:
-    """Return the lines of changes ("put" with an SpoolEntry, "drop" with an id), then that of running requests."""
-    found = [put_line(value) for kind, value in changes if kind == "put"]
-    if dropped := [value for kind, value in changes if kind == "drop"]:
-        found.append(_line({"drop": dropped}))
-    if progress:
-        found.append(_line({"progress": progress}))
-    return b"".join(found)
 
 
 def put_line(entry: SpoolEntry) -> bytes:
@@ -96,9 +96,21 @@ def put_line(entry: SpoolEntry) -> bytes:
     return _line({"put": row, "key": entry.key_id, "reservation": entry.reservation_id})
 
 
+def drop_line(ids: Sequence[str]) -> bytes:
+    return _line({"drop": ids})
+
+
+def progress_line(progress: Mapping[str, SpoolProgress]) -> bytes:
+    return _line({"progress": progress})
+
+
 def _line(value: object) -> bytes:
     encoded = msgspec.json.encode(value)
     return b"%08x %s\n" % (zlib.crc32(encoded), encoded)
+
+
+WHOLE = _line({"whole": True})
+"""The line of a copy that has everything which the file before it had."""
 
 
 def _advanced(row: LedgerRow, progress: SpoolProgress) -> LedgerRow:
@@ -106,9 +118,11 @@ def _advanced(row: LedgerRow, progress: SpoolProgress) -> LedgerRow:
 
 
 def read_entries(path: Path) -> list[SpoolEntry]:
-    """Return what a file has that was not dropped. Lines that are not whole are left out: a server that is killed may
-    leave the last one so. Raises OSError; ValueError for a file of another version."""
+    """Return what a file has that was not dropped; nothing of a copy without its line WHOLE. Lines that are not whole
+    are left out: a server that is killed may leave the last one so. Raises OSError; ValueError for a file of another
+    version."""
     found: dict[str, SpoolEntry] = {}
+    is_whole = True
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             checksum, _, encoded = line.rstrip(b"\n").partition(b" ")
@@ -118,8 +132,9 @@ def read_entries(path: Path) -> list[SpoolEntry]:
             value = msgspec.json.decode(encoded)
             if value.get("spool", FORMAT) != FORMAT:
                 raise ValueError("it was written by another version of Onward, which has to read it.")
+            is_whole = value.get("whole", is_whole and not value.get("copy"))
             _replay(value, found)
-    return list(found.values())
+    return list(found.values()) if is_whole else []
 
 
 def _replay(value: dict[str, Any], found: dict[str, SpoolEntry]) -> None:

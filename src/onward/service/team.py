@@ -168,6 +168,7 @@ class Team:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
+                self._spool.tend()
                 await self._poll()
                 await self._forget_old_rows()
             except Exception:
@@ -286,21 +287,17 @@ class Team:
     def begin(
         self, row: LedgerRow, grant: Grant | None, admitted: Admitted | None, progress: Callable[[], SpoolProgress]
     ) -> SpoolEntry:
-        """Note a request that runs, so that it has a row even if this server is killed. `progress` is called on another
-        thread. Nothing of the request may be delivered before `noted`."""
+        """Note a request before anything of it is sent: even if this server is killed, it has a row. `progress` is
+        called on the event loop."""
         entry = _entry(row, grant, admitted)
         entry.progress = progress
         self._spool.begin(entry)
         return entry
 
-    async def noted(self, entry: SpoolEntry) -> None:
-        """Return when a request that runs is noted where it outlives this server."""
-        await self._spool.written(entry)
-
-    async def before_end(self) -> None:
-        """Called before the last byte of a response: while the database is away, all counts are on disk by then."""
-        if self._away_since is not None:
-            await self._spool.flushed()
+    def before_end(self, entry: SpoolEntry) -> None:
+        """Note what a request has as its last byte is about to be sent: who sees the end of an answer is billed all of
+        it, whatever is killed then."""
+        self._spool.note([entry])
 
     def record(self, row: LedgerRow, grant: Grant | None, admitted: Admitted | None) -> None:
         """Add a request that has ended to the ledger, and settle what it reserved; or note that more of it was

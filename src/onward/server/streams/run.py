@@ -62,7 +62,7 @@ class _LogSink:
         *others, last = events
         await self.send(others)
         if self._answer.account is not None:
-            await self._answer.account.before_end()
+            self._answer.account.before_end()
         completion = self._reply.without_choices(self._answer.counts)
         self._kept.end(self._log, await self._numbered(last), completion=completion)
 
