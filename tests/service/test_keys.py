@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from msgspec.structs import replace as replace_row
+from sqlalchemy import Connection, insert, select
 
 from onward.errors import SetupError
 from onward.server.keys import Keys, is_generated
+from onward.service.batch_records import NewLine
+from onward.service.batches import create_batch
+from onward.service.files import add_part, begin_upload
 from onward.service.grant import StoredKey
 from onward.service.keys import (
     change_key,
     create_key,
+    forget_in_pieces,
     forget_key,
     new_secret,
     read_audit,
@@ -21,11 +30,15 @@ from onward.service.keys import (
     revoke_key,
     rotate_key,
 )
+from onward.service.ledger import write_rows
 from onward.service.limits import NO_LIMITS, Limits
-from onward.service.store import Store
-from onward.service.tables import KEYS, METADATA
+from onward.service.lines import add_lines
+from onward.service.store import DatabaseAway, Store
+from onward.service.tables import AUDIT, BATCHES, CONTENTS, FILES, KEYS, LINES, METADATA, REQUEST_LOG
 
 from .conftest import Clock
+from .spool_rows import EMPTY
+from .test_batch_store import batch_of
 
 
 def keys_of(store: Store, clock: Clock) -> Keys:
@@ -118,6 +131,66 @@ def test_nothing_but_an_id_in_the_audit_is_left_of_a_forgotten_key(store: Store,
         everything = [str(connection.execute(select(table)).all()) for table in METADATA.sorted_tables]
         assert connection.execute(select(KEYS.c.name)).scalars().all() == ["bob"]
     assert not any("alice" in text for text in everything)
+
+
+def rows_by_key(store: Store) -> dict[str, int]:
+    """How many rows of all tables belong to each key, directly or as a line or a part of its batches and files."""
+    found: Counter[str] = Counter()
+    with store.read() as connection:
+        for table in METADATA.sorted_tables:
+            if "key_id" in table.c and table is not AUDIT:
+                found.update(connection.execute(select(table.c.key_id)).scalars())
+        owners = {row.id: row.key_id for each in (BATCHES, FILES) for row in connection.execute(select(each))}
+        for column in (LINES.c.batch_id, CONTENTS.c.file_id):
+            found.update(owners.get(id, "nobody") for id in connection.execute(select(column)).scalars())
+    return found
+
+
+def use_much(store: Store, name: str, key_id: str) -> None:
+    """Give a key more of everything than is deleted in one transaction."""
+    with store.begin() as connection:
+        rows = [(replace_row(EMPTY, id=f"{name}{number}", key_id=key_id), key_id) for number in range(1100)]
+        write_rows(connection, rows)
+        logged = [{"id": f"{name}{i}", "at_ms": i, "key_id": key_id, "document": "{}"} for i in range(110)]
+        connection.execute(insert(REQUEST_LOG), logged)
+        for number in range(2):
+            batch = replace(batch_of(key_id, store.clock()), id=f"batch-{name}{number}", status="in_progress")
+            create_batch(connection, batch)
+            add_lines(connection, batch.id, [NewLine(i, b'"a"', b"{}") for i in range(70)])
+            begin_upload(connection, f"file-{name}{number}", key_id, "", 0)
+            for part in range(12):
+                add_part(connection, f"file-{name}{number}", key_id, part, b"x", Limits())
+
+
+def test_much_of_a_key_is_forgotten_in_short_transactions_that_can_be_interrupted(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    for name in ("alice", "bob"):
+        make(store, name)
+        use_much(store, name, next(key.grant.id for key in stored(store) if key.grant.name == name))
+    alice, bob = (next(key.grant.id for key in stored(store) if key.grant.name == name) for name in ("alice", "bob"))
+    before = rows_by_key(store)
+    num_transactions, begin = 0, store.begin
+
+    def begin_some() -> AbstractContextManager[Connection]:
+        nonlocal num_transactions
+        num_transactions += 1
+        if num_transactions == 4:
+            raise DatabaseAway("it was unplugged.")
+        return begin()
+
+    monkeypatch.setattr(store, "begin", begin_some)
+    with pytest.raises(DatabaseAway):
+        forget_in_pieces(store, "alice")
+    assert next(key.revoked_ms for key in stored(store) if key.grant.id == alice) == clock.now
+    assert 0 < rows_by_key(store)[alice] < before[alice]
+    with store.read() as connection:
+        statuses = connection.execute(select(BATCHES.c.key_id, BATCHES.c.status)).all()
+    assert set(statuses) == {(alice, "cancelled"), (bob, "in_progress")}
+    forget_in_pieces(store, "alice")
+    assert rows_by_key(store) == {bob: before[bob]}
+    assert num_transactions > 12 and [key.grant.name for key in stored(store)] == ["bob"]
 
 
 @pytest.mark.parametrize("act", [revoke_key, forget_key, lambda c, name, now: rotate_key(c, name, "sk-x", 0, now)])

@@ -144,6 +144,12 @@ def _add_file(connection: Connection, batch: StoredBatch, state: int, name: str,
     return file.id
 
 
+def end_batches(connection: Connection, key_id: str, now_ms: int) -> None:
+    """End all batches of a key at once, whose files nobody will read."""
+    owned = BATCHES.c.key_id == key_id, BATCHES.c.status.in_(OPEN)
+    connection.execute(update(BATCHES).where(*owned).values(status="cancelled", cancelled_ms=now_ms, face=""))
+
+
 def forget_batches(connection: Connection, key_id: str) -> None:
     """Delete all batches of a key, with their lines: also those that a server is adding, which has locked the batch."""
     owned = select(BATCHES.c.id).where(BATCHES.c.key_id == key_id).order_by(BATCHES.c.id)

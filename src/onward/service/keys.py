@@ -8,21 +8,36 @@ import hashlib
 import json
 import secrets
 import socket
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, tuple_, update
 
 from onward.errors import SetupError
 from onward.fair_pool import FairPool
-from onward.service.batches import forget_batches
+from onward.service.batches import end_batches, forget_batches
 from onward.service.files import forget_files
 from onward.service.grant import Grant, StoredKey
 from onward.service.limits import Limits
 from onward.service.reservations import lock_usage
 from onward.service.store import ANSWER_SECONDS, DatabaseAway, Store
-from onward.service.tables import AUDIT, KEYS, LIMIT_NAMES, META, REQUEST_LOG, REQUESTS, RESERVATIONS, SECRETS, USAGES
+from onward.service.tables import (
+    AUDIT,
+    BATCHES,
+    CONTENTS,
+    FILES,
+    KEYS,
+    LIMIT_NAMES,
+    LINES,
+    META,
+    REQUEST_LOG,
+    REQUESTS,
+    RESERVATIONS,
+    SECRETS,
+    USAGES,
+)
 
 NUM_RANDOM_BYTES = 24
 ADMIN_PREFIX = "sk-admin-"
@@ -108,7 +123,8 @@ def revoke_key(connection: Connection, name: str, now_ms: int) -> None:
 
 
 def forget_key(connection: Connection, name: str, now_ms: int) -> None:
-    """Delete a key and all data about it; the audit keeps its id. Raises SetupError."""
+    """Delete a key and all data about it; the audit keeps its id. Of one that has much, this takes long (see
+    `forget_in_pieces`). Raises SetupError."""
     found = require_key(connection, name)
     key_id = found.grant.id
     lock_usage(connection, key_id)
@@ -120,6 +136,43 @@ def forget_key(connection: Connection, name: str, now_ms: int) -> None:
     connection.execute(delete(KEYS).where(KEYS.c.id == key_id))
     connection.execute(update(AUDIT).where(AUDIT.c.key_id == key_id).values(detail=""))
     _changed(connection, "forget", key_id, "", now_ms)
+
+
+def forget_in_pieces(store: Store, name: str) -> None:
+    """Delete a key and all data about it, in many short transactions: requests of others wait for none of them long.
+    The key is revoked first. Where this is interrupted, it is still there, and can be forgotten again. Raises
+    SetupError, DatabaseAway."""
+    now_ms = store.clock()
+    with store.begin() as connection:
+        found = require_key(connection, name)
+        lock_usage(connection, found.grant.id)
+        end_batches(connection, found.grant.id, now_ms)
+        if found.revoked_ms is None:
+            revoke_key(connection, name, now_ms)
+    goes_on = True
+    while goes_on:
+        began = time.perf_counter()
+        with store.begin() as connection:
+            goes_on = _forget_some(connection, found.grant.id) > 0
+        time.sleep(time.perf_counter() - began)  # SQLite lets nobody in who does not happen to try meanwhile
+    with store.begin() as connection:
+        forget_key(connection, name, now_ms)
+
+
+def _forget_some(connection: Connection, key_id: str) -> int:
+    """Delete some rows of a key, of those tables that may have many; return their number."""
+    lock_usage(connection, key_id)
+    batches, files = (select(table.c.id).where(table.c.key_id == key_id) for table in (BATCHES, FILES))
+    for table, owned, limit in (
+        (REQUESTS, REQUESTS.c.key_id == key_id, 1000),
+        (REQUEST_LOG, REQUEST_LOG.c.key_id == key_id, 100),
+        (LINES, LINES.c.batch_id.in_(batches), 100),
+        (CONTENTS, CONTENTS.c.file_id.in_(files), 10),
+    ):
+        some = select(*table.primary_key).where(owned).limit(limit)
+        if count := connection.execute(delete(table).where(tuple_(*table.primary_key).in_(some))).rowcount:
+            return count
+    return 0
 
 
 def is_forgotten(connection: Connection, key_id: str) -> bool:

@@ -95,7 +95,7 @@ def forget(name: str, yes: bool, **given: Any) -> None:
     prompts it holds."""
     from onward.compose.engine import forget_prefixes
     from onward.compose.team import logged_folder
-    from onward.service.keys import forget_key, require_key
+    from onward.service.keys import forget_in_pieces, require_key
     from onward.service.request_log import forget_in_folder
 
     flags = {each: given[each] for each in (*NAMES, *_FORGOTTEN) if given[each] is not None}
@@ -106,8 +106,7 @@ def forget(name: str, yes: bool, **given: Any) -> None:
             key_id = require_key(connection, name).grant.id
         if not yes:
             click.confirm(f"Delete the key {name} and everything that it has used?", abort=True, err=True)
-        with store.begin() as connection:
-            forget_key(connection, name, store.clock())
+        forget_in_pieces(store, name)
         if folder is not None:
             forget_in_folder(folder, key_id)
         if settings.prefix_cache_dir is not None:
