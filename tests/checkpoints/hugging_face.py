@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,7 @@ _NAMES = {
     "gemma4": {**_SANDWICHED, **gemma4.NAMES},
     **dict.fromkeys(qwen35.KINDS, _QWEN35),
     "granitehybrid": {**_GRANITE, **mamba2.NAMES},
+    "falcon-h1": {**mamba2.FALCON_NAMES, **mamba2.NAMES},
     "olmo2": _SANDWICHED,
     "exaone4": _SANDWICHED,
     "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
@@ -216,6 +218,7 @@ _WHOLE_OF = {
     "lfm2": {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"},
     "lfm2moe": {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"},
     "gemma4": {**_WHOLE, **gemma4.WHOLE},
+    "falcon-h1": {**_WHOLE, "output_norm": "model.final_layernorm"},
     "internlm2": {"token_embd": "model.tok_embeddings", "output_norm": "model.norm", "output": "output"},
     "gpt2": {"token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f"},
     "gptneox": {
@@ -244,7 +247,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     config["tie_word_embeddings"] = "output.weight" not in tensors
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata["tokenizer.ggml.tokens"])))
-    joining = {
+    joining: dict[str, Callable[[Arrays], Arrays]] = {
         "granitemoe": halves_joined,
         "gpt-oss": gates_between,
         "internlm2": queries_with_keys,
@@ -253,6 +256,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "qwen35moe": qwen35.as_stored,
         "qwen3next": _as_qwen3next_stores,
         "granitehybrid": _as_granite_stores,
+        "falcon-h1": partial(mamba2.as_falcon_stores, config=CONFIGS[name]),
     }
     usual = joining.get(kind, one_by_one)(tensors)
     stored = {hugging_face_name(key, kind): _habits(key, array, kind, metadata) for key, array in usual.items()}

@@ -35,8 +35,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "falcon-h1, norms": {**_SIZES, "ssm.inner_size": 128, "ssm.group_count": 2},
 }  # fmt: skip
-"""A folder has one norm over all groups, and multipliers of Falcon-H1: of those with groups, and of it, there are files
-only."""
+"""A folder of Granite's has one norm over all groups: of one with groups there are files only."""
 _COMMON = {
     "model_type": "granitemoehybrid", "num_key_value_heads": 2, "embedding_multiplier": 6.0,
     "residual_multiplier": 0.4, "logits_scaling": 0.5, "attention_multiplier": 0.1, "mamba_d_state": 8,
@@ -58,6 +57,24 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "shared_intermediate_size": 96, "intermediate_size": 96, "position_embedding_type": "rope",
         "layer_types": ["attention"] * 3,
     },
+    "falcon-h1": {
+        "model_type": "falcon_h1", "head_dim": 32, "rope_theta": 1e6, "mamba_d_ssm": 96, "mamba_n_heads": 3,
+        "mamba_d_head": 32, "mamba_d_state": 8, "embedding_multiplier": 3.0, "lm_head_multiplier": 3.0,
+        "attention_in_multiplier": 1.5, "attention_out_multiplier": 0.75, "key_multiplier": 0.3,
+        "ssm_in_multiplier": 1.25, "ssm_out_multiplier": 0.4, "ssm_multipliers": [0.35, 0.25, 0.2, 0.5, 0.3],
+        "mlp_multipliers": [0.9, 0.6], "time_step_limit": [0.0, float("inf")],
+    },
+    "falcon-h1, norms": {
+        "model_type": "falcon_h1", "mamba_d_ssm": None, "mamba_n_heads": 4, "mamba_d_state": 8, "mamba_n_groups": 2,
+        "mamba_rms_norm": True, "mamba_norm_before_gate": False, "key_multiplier": 0.6,
+        "embedding_multiplier": 2.0, "lm_head_multiplier": 0.5,
+        "ssm_multipliers": [0.7, 1.0, 1.5, 0.5, 2.0],
+    },
+}  # fmt: skip
+FALCON_NAMES = {
+    **{f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"}, "attn_output": "self_attn.o_proj",
+    **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+    "attn_norm": "input_layernorm", "ffn_norm": "pre_ff_layernorm",
 }  # fmt: skip
 NAMES = {"ssm_in": "mamba.in_proj", "ssm_conv1d": "mamba.conv1d", "ssm_norm": "mamba.norm", "ssm_out": "mamba.out_proj"}
 _WHOLE = {"ssm_a": "A_log", "ssm_d": "D", "ssm_dt.bias": "dt_bias"}
@@ -113,6 +130,31 @@ def state_space(stated: dict[str, Any], tensors: dict[str, Array], prefix: str, 
     normal = gated / np.sqrt((gated**2).mean(axis=-1, keepdims=True) + epsilon)
     weighted = normal.reshape(len(hidden), -1) * tensors[f"{prefix}ssm_norm.weight"].reshape(-1)
     return weighted @ tensors[f"{prefix}ssm_out.weight"].T
+
+
+def as_falcon_stores(tensors: dict[str, NDArray[np.float32]], config: dict[str, Any]) -> dict[str, NDArray[np.float32]]:
+    """The tensors as a folder of Falcon-H1's has them: without the multipliers that those of a GGUF file contain."""
+    read, of_state = config.get("attention_in_multiplier", 1.0), config.get("ssm_in_multiplier", 1.0)
+    inner = config["mamba_d_ssm"] or 128
+    states = config.get("mamba_n_groups", 1) * config["mamba_d_state"]
+    parts = [inner, inner, states, states, config["mamba_n_heads"]]
+    gate, down = config.get("mlp_multipliers", [1.0, 1.0])
+    contained = {
+        "token_embd": config.get("embedding_multiplier", 1.0), "output": config.get("lm_head_multiplier", 1.0),
+        "attn_q": read, "attn_k": read * config["key_multiplier"], "attn_v": read,
+        "attn_output": config.get("attention_out_multiplier", 1.0), "ssm_out": config.get("ssm_out_multiplier", 1.0),
+        "ssm_in": of_state * np.repeat(config["ssm_multipliers"], parts)[:, None], "ffn_gate": gate, "ffn_down": down,
+    }  # fmt: skip
+    found = {}
+    for name, array in as_stored(tensors).items():
+        name = name.replace("_shexp", "")
+        if name.endswith(".ffn_norm"):
+            name = f"{name}.weight"
+        part = name.removesuffix(".weight").rpartition(".")[2]
+        if name.endswith("ssm_norm.weight"):
+            array = array.reshape(-1)
+        found[name] = (array / contained.get(part, 1.0)).astype(np.float32)
+    return found
 
 
 def as_stored(tensors: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:

@@ -15,13 +15,20 @@ from numpy.typing import NDArray
 import onward
 from onward.compose import compose
 from onward.compose.backend import start_engine
-from onward.errors import ModelFolderError, SetupError
+from onward.errors import CheckpointError, ModelFolderError, SetupError
 from onward.model_files.gguf import GGUFFiles
 from onward.model_files.safetensors import SafetensorsFiles
 from onward.models.resolve import resolve, with_adapter
 from onward.settings import Settings
-from tests.checkpoints.hugging_face import hugging_face_name, hugging_face_rows, safetensors_bytes, write_folder
+from tests.checkpoints.hugging_face import (
+    CONFIGS,
+    hugging_face_name,
+    hugging_face_rows,
+    safetensors_bytes,
+    write_folder,
+)
 from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.mamba2 import as_falcon_stores
 from tests.checkpoints.test_architectures import check_logits
 from tests.checkpoints.tiny import tiny
 from tests.examples import slow_but
@@ -74,9 +81,16 @@ def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
     return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
 
 
+def as_trained(pairs: dict[str, tuple[Any, Any]], name: str) -> dict[str, tuple[Any, Any]]:
+    """The pairs as an adapter of a folder has them, whose changes Falcon-H1's multipliers multiply, too."""
+    if name != "falcon-h1":
+        return pairs
+    return {each: (low, as_falcon_stores({each: high}, CONFIGS[name])[each]) for each, (low, high) in pairs.items()}
+
+
 TUNED = [
     "llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4", "lfm2",
-    "lfm2moe", "gemma4", "qwen35", "qwen35moe", "qwen3next, joined", "granitehybrid",
+    "lfm2moe", "gemma4", "qwen35", "qwen35moe", "qwen3next, joined", "granitehybrid", "falcon-h1",
 ]  # fmt: skip
 """Of mixtures, everything but the experts: their routers too."""
 
@@ -86,10 +100,14 @@ TUNED = [
 def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, tmp_path: Path) -> None:
     metadata, tensors = tiny(name) if is_file else write_folder(tmp_path / "m", name)
     pairs = changes(tensors, name)
-    adapter = write_peft(tmp_path / "a", name.partition(",")[0], pairs, metadata)
+    adapter = write_peft(tmp_path / "a", name.partition(",")[0], as_trained(pairs, name), metadata)
     path = gguf(tmp_path / "m.gguf", metadata, tensors) if is_file else tmp_path / "m"
     files = GGUFFiles(path) if is_file else SafetensorsFiles(path)
     expected = tuned(tensors, pairs, 6 / RANK)
+    if is_file and name == "falcon-h1":
+        with pytest.raises(CheckpointError, match="Falcon-H1's multipliers are part of the weights in GGUF files"):
+            check_logits(files, metadata, expected, cache=tmp_path, adapter=adapter)
+        return
     check_logits(files, metadata, expected, cache=tmp_path, adapter=adapter)
 
 

@@ -70,6 +70,14 @@ READ: dict[str, tuple[str, ...]] = {
         "mamba_n_groups", "mamba_d_state", "mamba_d_head", "mamba_d_conv", "mamba_expand", "mamba_chunk_size",
         "mamba_conv_bias", "mamba_proj_bias", "time_step_limit",
     ),
+    "falcon_h1": (
+        *_RMS, "head_dim", "attention_bias", "mlp_bias", "projectors_bias", "mamba_d_ssm", "mamba_n_heads",
+        "mamba_n_groups", "mamba_d_state", "mamba_d_head", "mamba_d_conv", "mamba_expand", "mamba_chunk_size",
+        "mamba_conv_bias", "mamba_proj_bias", "mamba_norm_before_gate", "mamba_rms_norm", "time_step_limit",
+        "time_step_min", "time_step_max", "num_logits_to_keep", "lm_head_multiplier", "embedding_multiplier",
+        "mlp_multipliers", "key_multiplier", "attention_out_multiplier", "attention_in_multiplier", "ssm_multipliers",
+        "ssm_in_multiplier", "ssm_out_multiplier",
+    ),
     "mellum": (*_RMS, *_EXPERTS, "attention_bias", "head_dim", "layer_types", "sliding_window", "mlp_layer_types"),
     "olmoe": (*_RMS, *(key for key in _EXPERTS if key != "moe_intermediate_size"), "attention_bias", "clip_qkv"),
     "gpt_oss": (
@@ -182,7 +190,9 @@ OTHERS: dict[str, Any] = {
     "top_k_experts": 3, "attention_k_eq_v": True, "num_kv_shared_layers": 1, "use_double_wide_mlp": True,
     "shared_intermediate_size": 48, "position_embedding_type": "rope", "mamba_n_heads": 4, "mamba_n_groups": 2,
     "mamba_d_state": 32, "mamba_d_head": 3, "mamba_d_conv": 3, "mamba_expand": 3, "mamba_conv_bias": False,
-    "mamba_proj_bias": True, "time_step_limit": [0.1, 2.0],
+    "mamba_proj_bias": True, "time_step_limit": [0.1, 2.0], "projectors_bias": True, "mamba_d_ssm": 256,
+    "mamba_norm_before_gate": False, "mamba_rms_norm": True, "mlp_multipliers": [0.5, 1.0],
+    "ssm_multipliers": [1.0, 1.0, 0.5, 1.0, 1.0],
     "global_head_dim": 8, "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
 }  # fmt: skip
 _WINDOWED = (
@@ -200,6 +210,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "enable_moe_block": _OF_GEMMA4,
     "num_global_key_value_heads": {"attention_k_eq_v": True},
     "use_double_wide_mlp": {"num_kv_shared_layers": 1},
+    "mamba_norm_before_gate": {"mamba_rms_norm": True},
+    "mamba_expand": {"mamba_d_ssm": None},
     "sliding_window": {"use_sliding_window": True, "sliding_window": 9},
     "use_sliding_window": {"sliding_window": 9},
     "max_window_layers": {"sliding_window": 9, "use_sliding_window": True, "max_window_layers": 0},
@@ -217,6 +229,8 @@ CANNOT_MATTER: dict[str, str] = {
          "residual_dropout", "classifier_dropout", "initializer_range", "router_aux_loss_coef", "output_router_logits",
          "router_jitter_noise"), "for training"),
     "mamba_chunk_size": "the same sums in other parts",
+    **dict.fromkeys(("time_step_min", "time_step_max"), "for the first weights of a training"),
+    "num_logits_to_keep": "a choice of whoever calls",
     "use_cache": "a choice of whoever calls",
     "pad_token_id": "for batches of texts of several lengths",
     "bos_token_id": "read with the tokenizer",
@@ -240,6 +254,8 @@ def config(kind: str, **stated: Any) -> dict[str, Any]:
         }  # fmt: skip
     if kind == "granitemoehybrid":
         sizes["layer_types"] = ["mamba", "attention"]
+    if kind == "falcon_h1":
+        sizes |= {"mamba_n_heads": 2, "mamba_d_ssm": 128}
     return {"model_type": kind, **sizes, **stated}
 
 
@@ -460,3 +476,38 @@ def test_what_the_experts_of_qwen_3_5_do_is_no_choice_of_a_configuration() -> No
     plain = metadata_of(config("qwen3_5_moe_text"), "config.json")
     assert metadata_of(config("qwen3_5_moe_text", **unread), "config.json") == plain
     assert plain["qwen35moe.expert_weights_norm"] is True
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"mamba_rms_norm": True}, "before its gate"),
+        ({"mamba_proj_bias": True}, "biases .'mamba_proj_bias'."),
+        ({"projectors_bias": True}, "biases .'projectors_bias'."),
+        ({"hidden_act": "gelu"}, "the activation 'gelu' .'hidden_act'."),
+        ({"time_step_limit": [0.0, 2.0]}, "limits time steps"),
+        ({"time_step_limit": [0.001, float("inf")]}, "limits time steps"),
+        ({"time_step_limit": [0.0]}, "limits time steps"),
+        ({"mamba_d_head": 32}, "2 heads .'mamba_n_heads'. of 32 numbers .* but 128 together"),
+        ({"ssm_multipliers": [1.0] * 4}, "as 'ssm_multipliers' instead of 5 numbers"),
+        ({"mlp_multipliers": 2.0}, "as 'mlp_multipliers' instead of 2 numbers"),
+    ],
+)
+def test_what_falcon_h1_is_not_computed_with_is_refused(stated: dict[str, Any], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        metadata_of(config("falcon_h1", **stated), "config.json")
+
+
+NO_LIMITS = ["[0.0, Infinity]", '[0.0, "Infinity"]', '[0, {"__float__": "Infinity"}]', "[0.0, null]", "null"]
+"""As transformers has written at one time or another that time steps have none."""
+
+
+@pytest.mark.parametrize("limits", NO_LIMITS)
+def test_a_number_without_end_is_read_in_each_way_in_which_it_is_written(limits: str, tmp_path: Path) -> None:
+    write_folder(tmp_path, "falcon-h1")
+    path = tmp_path / "config.json"
+    assert '"time_step_limit": [0.0, Infinity]' in path.read_text()
+    path.write_text(path.read_text().replace("[0.0, Infinity]", limits + ', "said": "to -Infinity \\" Infinity"'))
+    assert problems(tmp_path) == []
+    path.write_text(path.read_text().replace(limits, "[0.0, -Infinity]", 1))
+    assert "limits time steps" in refusal(tmp_path)

@@ -152,7 +152,8 @@ UNGATED = ("starcoder2", "gpt2", "gptneox")
 UNTIED = (
     "llama, untied", "llama, biases", "llama, biases of queries",
     "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2",
-    "olmo2, window", "stablelm", "stablelm, parallel", "stablelm, head norms", "gptneox", "gptneox, sequential",
+    "olmo2, window", "falcon-h1, norms", "stablelm", "stablelm, parallel", "stablelm, head norms",
+    "gptneox", "gptneox, sequential",
 )  # fmt: skip
 
 

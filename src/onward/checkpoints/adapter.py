@@ -22,6 +22,7 @@ from onward.checkpoints.mixtures import is_of_experts, with_halves_apart
 from onward.checkpoints.parameters import LISTS, Parameters
 from onward.checkpoints.paths import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from onward.checkpoints.safetensors import read_safetensors
+from onward.checkpoints.state_spaces import states_multipliers
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import FLOAT32
 from onward.errors import CheckpointError
@@ -122,6 +123,12 @@ def _require_shapes(base: Tensor, pair: _Pair, path: Path) -> None:
 
 def _read(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Scale, dict[str, _Pair]]:
     """Return the adapter's files, the scale for a rank, and the pairs by the names of the weights."""
+    if parameters.architecture == "falcon-h1" and path.is_dir() != states_multipliers(parameters):
+        raise CheckpointError(
+            f"{path} cannot change {parameters.where}: Falcon-H1's multipliers are part of the weights in GGUF files, "
+            "and in adapters for them, but not in folders. Use a folder's adapter with a folder, and a file with a "
+            "file."
+        )
     if path.is_dir():
         return _read_peft(path, parameters)
     return _read_gguf(path, parameters)

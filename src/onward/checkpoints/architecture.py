@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -164,6 +165,9 @@ class Architecture:
     residual_scale: float = 1.0
     """What attention and feed-forward layers add is multiplied by it."""
     logit_scale: float = 1.0
+    multipliers: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    """By what products of a layer's matrices are multiplied, by the matrix ("attn_q"): so many rows by each number, in
+    whole panels of 16 but for the last ones. No matrix of these has a bias."""
     has_sinks: bool = False
     """Whether each head also attends to a key without a value, whose score is a weight (an attention sink)."""
     attention_scale: float | None = None

@@ -29,6 +29,8 @@ _LAYER = {
     "shared_mlp.input_linear": "ffn_gate_up_shexp", "shared_mlp.output_linear": "ffn_down_shexp",
     "attention.wqkv": "attn_qkv", "attention.wo": "attn_output", "attention_norm": "attn_norm", "ffn_norm": "ffn_norm",
     "feed_forward.gate": "ffn_gate_inp",
+    "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
+    "pre_ff_layernorm": "ffn_norm",
     "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down",
     "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
     "linear_attn.in_proj_qkv": "ssm_qkv", "linear_attn.in_proj_z": "ssm_gate", "linear_attn.in_proj_a": "ssm_alpha",
@@ -51,8 +53,9 @@ _OF_DELTA = {
     "linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias",
     "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight", "mlp.experts.down_proj": "ffn_down_exps.weight",
 }  # fmt: skip
+_OF_MAMBA = {"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"}
 _OTHERWISE: dict[str, dict[str, str]] = {
-    "granitehybrid": {"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"},
+    **dict.fromkeys(("granitehybrid", "falcon-h1"), _OF_MAMBA),
     "lfm2moe": {"feed_forward.expert_bias": "exp_probs_b.bias"},
     **dict.fromkeys(qwen35.NAMES, _OF_DELTA),
     "gemma4": {
@@ -77,6 +80,7 @@ _WHOLE = {
     "wpe": "position_embd", "ln_f": "output_norm", "embed_in": "token_embd", "final_layer_norm": "output_norm",
     "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
     "per_layer_projection_norm": "per_layer_proj_norm", "embed_out": "output",
+    "final_layernorm": "output_norm",
     "embedding_norm": "output_norm", "tok_embeddings": "token_embd", "output": "output",
 }  # fmt: skip
 _NAME = re.compile(
@@ -172,7 +176,7 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
 
 
 def _usual_norm(name: str, names: tuple[str, str], tensors: Mapping[str, Tensor]) -> str:
-    usual = name.replace(*names)
+    usual = name if names[1] in name else name.replace(*names)
     return name if usual in tensors else usual
 
 

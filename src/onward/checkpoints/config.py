@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from onward.checkpoints import gemma4, qwen35
+from onward.checkpoints import gemma4, qwen35, state_spaces
 from onward.checkpoints.convolutions import convolution_metadata
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.parameters import MAX_LAYERS
 from onward.checkpoints.rope_scaling import rope_metadata
-from onward.checkpoints.state_spaces import state_space_metadata
 from onward.errors import CheckpointError
 
 Config = Mapping[str, Any]
@@ -19,6 +18,7 @@ _ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss", "mellum": "mellum",
     "granitemoe": "granitemoe", "granitemoeshared": "granitemoe", "granitemoehybrid": "granitehybrid",
+    "falcon_h1": "falcon-h1",
     "seed_oss": "seed_oss", "glm4": "glm4", "exaone4": "exaone4", "gemma": "gemma", "gemma2": "gemma2",
     "gemma3_text": "gemma3", "gemma4_text": "gemma4", "gemma4_unified_text": "gemma4", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2",
@@ -58,11 +58,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "granitemoeshared": {
         "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024,
     },
-    "granitemoehybrid": {
-        "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024,
-        "mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_head": "auto", "mamba_d_conv": 4,
-        "mamba_expand": 2, "mamba_conv_bias": True, "mamba_proj_bias": False,
-    },
+    **state_spaces.DEFAULTS,
     "granite": {"attention_multiplier": 1.0},
     "internlm2": {"bias": True},
     "ministral3": {
@@ -167,6 +163,7 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "olmoe": ("attention_bias", False), "mellum": ("attention_bias", False),
     "gpt_oss": ("attention_bias", True), "qwen2_moe": ("qkv_bias", False), "granitemoe": ("attention_bias", False),
     "granitemoeshared": ("attention_bias", False), "granitemoehybrid": ("attention_bias", False),
+    "falcon_h1": (False, False),
     "seed_oss": ("attention_bias", "mlp_bias"), "glm4": ("attention_bias", False), "exaone4": (False, False),
     "gemma": ("attention_bias", False),
     "gemma2": ("attention_bias", False),
@@ -198,7 +195,7 @@ _CHANGES = {
     "conv_bias": "convolutions with biases",
 }
 """Statements that change what is computed, and what they stand for."""
-_SWITCHED_OFF_BY_NULL = ("sliding_window", "block_ffn_dim_multiplier")
+_SWITCHED_OFF_BY_NULL = ("sliding_window", "block_ffn_dim_multiplier", "mamba_d_ssm")
 _OF_IMAGES_ONLY = (("use_bidirectional_attention", "vision"),)
 """Those of them that only change what is computed from images."""
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
@@ -272,8 +269,8 @@ def metadata_of(config: Config, where: str) -> dict[str, MetadataValue]:
         found |= qwen35.qwen35_metadata(stated, where)
     if kind in _CONVOLVED:
         found |= convolution_metadata(stated, found, where)
-    if kind == "granitemoehybrid":
-        found |= state_space_metadata(stated, found, where)
+    if architecture in state_spaces.METADATA:
+        found |= state_spaces.METADATA[architecture](stated, found, where)
     if (scalar := stated.get("query_pre_attn_scalar")) is not None:
         found["attention.query_scale"] = 1 / math.sqrt(_number(scalar, where))
     return {"general.architecture": architecture, **{f"{architecture}.{name}": value for name, value in found.items()}}

@@ -27,7 +27,8 @@ from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
 from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
-from onward.checkpoints.state_spaces import as_column, decays_of
+from onward.checkpoints.state_spaces import NAMES as STATE_SPACES
+from onward.checkpoints.state_spaces import as_in_gguf
 from onward.checkpoints.tensor import Tensor, vector
 from onward.errors import CheckpointError
 
@@ -38,6 +39,8 @@ MAX_JSON_ENTRIES = 100_000
 MAX_FILES = 1000
 _PREDICTING = ("mtp.", "model.mtp.")
 """Beginnings of the names of tensors that predict several tokens at once."""
+_ENDLESS = re.compile(rb'"(?:[^"\\]|\\.)*"|-?Infinity', re.DOTALL)
+"""Texts, which stay, and numbers without end, which become texts of their names."""
 _HEAD_NORM = re.compile(r"(?P<layer>.+\.self_attn\.[qk]_)layernorm\.norms\.(?P<head>\d{1,4})\.weight")
 
 
@@ -111,6 +114,8 @@ def read_object(path: Path) -> dict[str, Any]:
     whole = bytes(content)
     if sum(map(whole.count, (b",", b"[", b"{"))) > MAX_JSON_ENTRIES:
         raise CheckpointError(f"{path} has more entries than any model's: copy or download it again.")
+    if b"Infinity" in whole:  # which Python writes for numbers without end, and JSON does not have
+        whole = _ENDLESS.sub(lambda found: found[0] if found[0][:1] == b'"' else b'"%b"' % found[0], whole)
     try:
         return msgspec.json.decode(whole, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -170,18 +175,11 @@ def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
             return qwen35.as_in_gguf(tensor)
         case "gpt2" if tensor.name.startswith("blk.") and len(tensor.shape) == 2:
             return tensor.transposed()
-        case "lfm2" | "lfm2moe" | "granitehybrid" if _is_convolution(tensor):
+        case "lfm2" | "lfm2moe" if tensor.name.endswith("shortconv.conv.weight") and tensor.shape[1:-1] == (1,):
             return replace(tensor, shape=(tensor.shape[0], tensor.shape[-1]))
-        case "granitehybrid" if tensor.name.endswith(".ssm_a"):
-            return decays_of(tensor)
-        case "granitehybrid" if tensor.name.endswith(".ssm_d"):
-            return as_column(tensor)
+        case name if name in STATE_SPACES:
+            return as_in_gguf(parameters, tensor)
     return with_kinds_apart(parameters, tensor)
-
-
-def _is_convolution(tensor: Tensor) -> bool:
-    """Return whether a tensor has the weights of a convolution of each number by itself, as PyTorch stores them."""
-    return tensor.name.endswith(("shortconv.conv.weight", "ssm_conv1d.weight")) and tensor.shape[1:-1] == (1,)
 
 
 def with_kinds_apart(parameters: Parameters, tensor: Tensor) -> Tensor:

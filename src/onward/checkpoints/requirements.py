@@ -13,6 +13,7 @@ from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.metadata_keys import REFUSED, SAME_AS, USED_BY, WINDOW
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.rope_scaling import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
+from onward.checkpoints.state_spaces import STATE_NORM
 from onward.errors import CheckpointError
 
 Shape = tuple[int, ...]
@@ -34,7 +35,7 @@ KEYS_ARE_VALUES = "attention.keys_are_values"
 _UNROTATED_PARTS = frozenset({"gemma4"})
 """Factors of positions say which dimensions rotate: a file without them is not complete."""
 _WITHOUT_STATE_NORMS = frozenset({"falcon-h1"})
-"""What state spaces return may not be normalised."""
+"""What state spaces return may not be normalised: a folder states it."""
 _GATED_SHARES = frozenset({"qwen2moe", "qwen35moe", "qwen3next"})
 """An expert that all tokens use has a gate."""
 _UNTIED = frozenset({"olmo2", "olmoe", "qwen2moe", "mellum", "gpt-oss", "stablelm", "gptneox", "internlm2"})
@@ -187,7 +188,7 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
         yield "ssm_dt.bias", (space.num_heads,)
         yield "ssm_a", (space.num_heads, 1)
         yield "ssm_d", (space.num_heads, 1)
-        if found.name not in _WITHOUT_STATE_NORMS:
+        if found.name not in _WITHOUT_STATE_NORMS or parameters.switch(STATE_NORM, False):
             yield "ssm_norm.weight", _state_norm(space)
         return
     if _has_both(found, layer):
@@ -327,7 +328,7 @@ def _optional_in_block(found: Architecture, layer: int, parameters: Parameters) 
     space = found.state_space_of(layer)
     if space is not None and not parameters.has("ssm.convolution_bias"):
         yield "ssm_conv1d.bias", (space.width,)
-    if space is not None and found.name in _WITHOUT_STATE_NORMS:
+    if space is not None and found.name in _WITHOUT_STATE_NORMS and not parameters.has(STATE_NORM):
         yield "ssm_norm.weight", _state_norm(space)
     if found.name not in _VALUES_FROM_KEYS:
         return

@@ -6,7 +6,7 @@ Every method appends a record. Rows of float32 have room for a multiple of 32 nu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ from onward.kernels.records import (
     ROTATE,
     UNIT,
 )
-from onward.kernels.weight_types import GROUP, WEIGHT_TYPES
+from onward.kernels.weight_types import GROUP, PANEL_ROWS, WEIGHT_TYPES
 
 CLAIM_BYTES = 49_152
 """Weights that a thread takes at a time, about."""
@@ -74,6 +74,13 @@ class Matrix:
     @property
     def padded_inputs(self) -> int:
         return self.blocks * WEIGHT_TYPES[self.type].block_weights
+
+    def part(self, first: int, rows: int) -> Matrix:
+        """Return some of the rows, from the beginning of a panel on, in the same memory."""
+        begin = first // PANEL_ROWS * self.panel_bytes
+        if first % PANEL_ROWS or first + rows > self.rows:
+            raise ValueError(f"Rows {first} to {first + rows} are no panels of {self.rows} rows.")
+        return replace(self, rows=rows, panels=self.panels[begin : begin + panel_count(rows) * self.panel_bytes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,12 +366,12 @@ class TapeBuilder:
         sources: dict[ActivationName, Rows],
         forms: Sequence[ActivationName],
         *,
+        scales: Sequence[float],
         is_added: bool = False,
-        scale: float = 1.0,
     ) -> None:
         """Multiply one input, in forms of activations that are in `sources`, with several matrices: (weights, target,
-        bias). They are complete together, after the last one."""
-        for index, ((weights, target, bias), form) in enumerate(zip(parts, forms, strict=True)):
+        bias). They are complete together, after the last one. `scales`: by what each product is multiplied."""
+        for index, ((weights, target, bias), form, scale) in enumerate(zip(parts, forms, scales, strict=True)):
             source = sources[form]
             panels, kind = panel_count(weights.rows), ProductKind(weights.type, form)
             source.require(self._rows, ACTIVATIONS[form].row_bytes(weights.padded_inputs))

@@ -151,7 +151,7 @@ class RandomTape:
             lambda: tape.unit(None, self.rows(), size, self.rows(), form, "silu"),
             lambda: tape.products(
                 [(self.matrix(kind), self.rows(), vector)], {kind.activations: self.rows()}, [kind.activations],
-                is_added=True,
+                scales=[0.5], is_added=True,
             ),
             lambda: tape.attend(shape, self.rows(), Rows.exactly(3, self.number(8192, 4096)), self.rows()),
         ]  # fmt: skip

@@ -27,7 +27,7 @@ from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.panels import panel_count
 from onward.kernels.recurrence_tape import RecurrentTape
-from onward.kernels.tape import Norm
+from onward.kernels.tape import Matrix, Norm
 from onward.kernels.weight_types import PANEL_ROWS
 from onward.runtimes.native.buffers import Buffers, Cache, HeadBuffers
 from onward.runtimes.native.mixture import ExpertRecords
@@ -352,14 +352,30 @@ class Decoder:
 
     def _products(self, parts: Sequence[tuple[str, Rows]], *, is_added: bool = False, scale: float = 1.0) -> None:
         weights = self._weights
+        pieces = [
+            (*piece, weights.vector(f"{name}.bias"), weights.activations(name))
+            for name, target in parts
+            for piece in self._pieces(name, weights.matrix(name), target)
+        ]
         self._tape.products(
-            [(weights.matrix(name), target, weights.vector(f"{name}.bias")) for name, target in parts],
+            [(matrix, target, bias) for matrix, target, _, bias, _ in pieces],
             self._inputs,
-            [weights.activations(name) for name, _ in parts],
-            is_added=is_added, scale=scale,
+            [form for *_, form in pieces],
+            scales=[scale * factor for _, _, factor, _, _ in pieces], is_added=is_added,
         )  # fmt: skip
         for name, target in parts:
             self._change(name, target, scale)
+
+    def _pieces(self, name: str, matrix: Matrix, target: Rows) -> list[tuple[Matrix, Rows, float]]:
+        """Return a matrix by what its rows' products are multiplied by: rows, where these go, and the number."""
+        factors = self._found.multipliers.get(name.rpartition(".")[2])
+        if factors is None:
+            return [(matrix, target, 1.0)]
+        pieces, first = [], 0
+        for rows, factor in factors:
+            pieces.append((matrix.part(first, rows), target.without(4 * first), factor))
+            first += rows
+        return pieces
 
     def _change(self, name: str, target: Rows, scale: float) -> None:
         """Add an adapter's change of a product: scale * B (A x), in float32, each row as alone."""
@@ -367,10 +383,11 @@ class Decoder:
         if change is None:
             return
         between = self._buffers.low(change.low.rows)
-        sides = [(change.low, between, self._inputs["float32"]), (change.high, target, between)]
-        for matrix, to, source in sides:
-            is_last = matrix is change.high
-            self._tape.products(
-                [(matrix, to, None)], {"float32": source}, ["float32"], is_added=is_last,
-                scale=change.scale * scale if is_last else 1.0,
-            )  # fmt: skip
+        self._tape.products(
+            [(change.low, between, None)], {"float32": self._inputs["float32"]}, ["float32"], scales=[1.0]
+        )
+        pieces = self._pieces(name, change.high, target)
+        self._tape.products(
+            [(matrix, to, None) for matrix, to, _ in pieces], {"float32": between}, ["float32"] * len(pieces),
+            scales=[change.scale * scale * factor for *_, factor in pieces], is_added=True,
+        )  # fmt: skip
