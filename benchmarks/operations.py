@@ -35,7 +35,10 @@ from onward.runtimes.native.model import NativeModel, Tape
 
 CODES = {
     interpreter.NORM_CODE: "norms", interpreter.QUANTISE_CODE: "activations to int8",
-    interpreter.UNIT_CODE: "gated unit",
+    interpreter.UNIT_CODE: "gated unit", interpreter.SCAN_CODE: "short convolutions",
+    interpreter.DELTA_CODE: "delta rule", interpreter.STATE_SPACE_CODE: "state spaces",
+    interpreter.ROUTE_CODE: "routing", interpreter.GROUP_CODE: "routing", interpreter.GATHER_CODE: "rows of experts",
+    interpreter.COMBINE_CODE: "sums of experts",
 }  # fmt: skip
 ATTENTION = ("rotation, keys and values", "attention", "attention, merged")
 """Of each shape of attention."""
@@ -85,14 +88,16 @@ def name_of(record: NDArray[np.int64], kernels: Kernels) -> str:
 
 
 def measured(model: ModelRunner, recorder: Recorder, rows: list[Row], runs: int) -> dict[str, Any]:
-    """Return seconds by operation, with how often a step has it: the least of `runs` each, summed over its layers."""
+    """Return seconds by operation, with how often a step has it: the least of `runs` each, summed over its layers. The
+    states of `rows` have taken in the positions before them."""
     count, outputs, tape = sum(len(row.tokens) for row in rows), sum(row.outputs for row in rows), recorder.tape
     seconds: Counter[str] = Counter()
     number: Counter[str] = Counter()
 
     def add(num_rows: int, parts: Sequence[Part]) -> None:
+        recorder.machine.runs[: len(rows), 3] = [row.start for row in rows]  # as if each time were the first one
         records = [record.copy() for part in parts for record in part.records[:-1]]
-        for record, each in zip(records, _least(recorder.machine, num_rows, records, runs), strict=True):
+        for record, each in zip(records, _least(recorder.machine, num_rows, len(rows), records, runs), strict=True):
             name = name_of(record, recorder.kernels)
             seconds[name] += each  # type: ignore[assignment]
             number[name] += 1
@@ -104,7 +109,7 @@ def measured(model: ModelRunner, recorder: Recorder, rows: list[Row], runs: int)
     return {name: {"seconds": found, "count": number[name]} for name, found in seconds.most_common()}
 
 
-def _least(machine: Machine, rows: int, records: list[NDArray[np.int64]], runs: int) -> list[float]:
+def _least(machine: Machine, rows: int, sequences: int, records: list[NDArray[np.int64]], runs: int) -> list[float]:
     """Return the least seconds of each record alone, of a step that is planned."""
     for record in records:
         BARRIER.set(record, has_barrier=1)  # without one, a step would end before all of its pieces have
@@ -113,7 +118,7 @@ def _least(machine: Machine, rows: int, records: list[NDArray[np.int64]], runs: 
     for _ in range(runs):
         for index, tape in enumerate(tapes):
             begin = perf_counter()
-            machine.step(rows, tape)
+            machine.step(rows, tape, runs=sequences)
             least[index] = min(least[index], perf_counter() - begin)
     for tape in tapes:
         machine.retire(tape)  # a thread that comes late reads them after this
@@ -124,7 +129,11 @@ def decoding(model: ModelRunner, rows: int, context: int) -> list[Row]:
     blocks = model.shape.blocks_for(context + 1)
     if rows * blocks > model.blocks or context >= model.context_length:
         raise BenchmarkError(f"{rows} sequences of {context} tokens do not fit into the KV cache.")
-    return [Row(each, [TOKEN], context, range(each * blocks, (each + 1) * blocks), 1) for each in range(rows)]
+    tables = [range(each * blocks, (each + 1) * blocks) for each in range(rows)]
+    if model.shape.states:
+        for each in range(rows):
+            model.evaluate([Row(each, [TOKEN] * context, 0, tables[each], 0, state=each)])
+    return [Row(each, [TOKEN], context, tables[each], 1, state=each) for each in range(rows)]
 
 
 def main() -> int:
@@ -145,11 +154,13 @@ def main() -> int:
         model, _ = load(options.model)
     if any(part.needs is not None for part in recorder.tape.parts):
         raise BenchmarkError("the model does not fit into memory")
-    steps = {f"{rows} rows": decoding(model, rows, options.context) for rows in options.rows}
-    for tokens in options.prefill:
-        steps[f"a prompt of {tokens}"] = [Row(0, [TOKEN] * tokens, 0, range(model.shape.blocks_for(tokens)), 1)]
+    figures = {}
     try:
-        figures = {name: measured(model, recorder, rows, options.runs) for name, rows in steps.items()}
+        for rows in options.rows:
+            figures[f"{rows} rows"] = measured(model, recorder, decoding(model, rows, options.context), options.runs)
+        for tokens in options.prefill:
+            prompt = [Row(0, [TOKEN] * tokens, 0, range(model.shape.blocks_for(tokens)), 1)]
+            figures[f"a prompt of {tokens}"] = measured(model, recorder, prompt, options.runs)
     finally:
         model.close()
     for name, found in figures.items():
