@@ -75,7 +75,7 @@ class UpstreamEngine(LoopClient):
         self._runs: dict[int, JobRun] = {}
         """By job."""
         self._pool: Pool | None = None
-        self._num_running = self._num_waiting = self._num_prefilled = self._num_decoded = 0
+        self._num_waiting = self._num_prefilled = self._num_decoded = 0
 
     def connect(self, check: CheckUpstream | None = None) -> None:
         """Reach the upstreams. Raises SetupError."""
