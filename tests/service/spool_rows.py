@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import sys
 import time
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from onward.service import spool as spool_module
 from onward.service.records import LedgerRow
 from onward.service.spool import Spool
 from onward.service.spool_file import SpoolEntry, SpoolProgress
@@ -42,6 +45,30 @@ def running(id: str, counts: list[int]) -> SpoolEntry:
     return found
 
 
+async def serve_many(folder: Path, seen: Path) -> None:
+    """Run requests as fast as they can be noted, with a file that is written anew all the time, and write to `seen`
+    what their clients have: a request's id and its tokens, or that its row may be in the ledger."""
+    spool_module.MIN_REWRITE_BYTES = 10_000
+    spool = Spool(folder, "victim")
+    clients = os.open(seen, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    requests: dict[str, tuple[SpoolEntry, list[int]]] = {}
+    for number in itertools.count():
+        counts = [0]
+        each = running(str(number), counts)
+        spool.begin(each)
+        requests[str(number)] = each, counts
+        for id, (entry_of_id, its_counts) in requests.items():
+            its_counts[0] += 1
+            spool.note([entry_of_id])
+            os.write(clients, f"{id} {its_counts[0]}\n".encode())
+        if len(requests) == 8:
+            id = next(iter(requests))
+            _, its_counts = requests.pop(id)
+            spool.end(ended := entry(id, completion_tokens=its_counts[0]))
+            os.write(clients, f"{id} ledger\n".encode())
+            spool.drop([ended.row])
+
+
 async def main(folder: Path) -> None:
     """Leave one request that runs, one that has ended, and one that is in the ledger."""
     spool = Spool(folder, "victim")
@@ -58,4 +85,4 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    asyncio.run(serve_many(Path(sys.argv[1]), Path(sys.argv[2])) if sys.argv[2:] else main(Path(sys.argv[1])))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import zlib
 from pathlib import Path
 
@@ -55,6 +58,27 @@ def test_the_next_server_adopts_what_a_killed_one_left(tmp_path: Path) -> None:
         last.drop([each.row])
     last.close()
     assert files(folder) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_a_kill_at_any_moment_leaves_what_clients_have_seen(seed: int, tmp_path: Path) -> None:
+    """Also while the file is written anew."""
+    seen, rng = tmp_path / "seen", random.Random(seed)
+    command = [sys.executable, "-m", "tests.service.spool_rows", str(tmp_path / "spool"), str(seen)]
+    victim = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+    wait_for(lambda: seen.exists() and seen.stat().st_size > 100_000, "a server that serves")
+    time.sleep(rng.uniform(0, 0.05))
+    victim.kill()
+    victim.wait()
+    counts = dict(line.split() for line in seen.read_text().splitlines(keepends=True) if line.endswith("\n"))
+    spool = Spool(tmp_path / "spool", "next")
+    found = {each.row.id: each.row.completion_tokens for each in spool.ended()}
+    spool.close()
+    running = {id: int(count) for id, count in counts.items() if count != "ledger"}
+    assert running and files(tmp_path / "spool") == ["next"]
+    for id, count in running.items():
+        assert found[id] >= count
 
 
 def test_a_server_that_lives_adopts_too_and_says_so(tmp_path: Path) -> None:
@@ -204,13 +228,21 @@ def test_the_file_stays_small_and_has_what_is_needed(tmp_path: Path, monkeypatch
     test()
 
 
+class LockedSpool(Spool):
+    """A spool that takes what is appended meanwhile away only while nobody appends."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        assert name != "_missed" or "_file" not in vars(self) or self._lock.locked()
+        super().__setattr__(name, value)
+
+
 @in_loop
 async def test_what_happens_while_the_file_is_written_anew_is_in_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append, counts = SpoolFile.append, [1]
     copies: list[SpoolFile] = []
-    spool = Spool(tmp_path, "a")
+    spool = LockedSpool(tmp_path, "a")
     spool.begin(runs := running("runs", counts))
     spool.end(ended := entry("ended"))
 
@@ -231,6 +263,19 @@ async def test_what_happens_while_the_file_is_written_anew_is_in_both(
     monkeypatch.setattr(SpoolFile, "append", append_and_go_on)
     spool._rewrite()
     assert copies == [spool._file] and check(left_by(spool)) and len(list(tmp_path.iterdir())) == 1
+    spool.close()
+
+
+def test_a_machine_without_threads_fails_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(spool_module, "MIN_REWRITE_BYTES", 0)
+    spool = Spool(tmp_path, "a")
+    spool.end(entry("x"))
+    spool.tend()
+    assert left_by(spool).keys() == {"x"}
     spool.close()
 
 

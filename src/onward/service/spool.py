@@ -191,9 +191,12 @@ class Spool:
                 self._tend()
 
     def _tend(self) -> None:
+        """Do what is due, on a thread, unless one is at it. Called with the lock held."""
         if not self._is_closed and (self._tending is None or not self._tending.is_alive()):
-            self._tending = threading.Thread(target=self._run, name="onward-spool", daemon=True)
-            self._tending.start()
+            thread = threading.Thread(target=self._run, name="onward-spool", daemon=True)
+            with suppress(RuntimeError):  # no more threads can be started: later
+                thread.start()
+                self._tending = thread
 
     def _run(self) -> None:
         try:
@@ -224,7 +227,8 @@ class Spool:
                 self._rewrite_at = 2 * self._file.size + MIN_REWRITE_BYTES
                 self.problem = ""
         finally:
-            self._missed = None
+            with self._lock:
+                self._missed = None
             if file is not None:
                 file.close(removes=True)
 

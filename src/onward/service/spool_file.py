@@ -32,6 +32,7 @@ PROGRESS = (
     *("delivered_tokens", "first_token_ms", "prompt_cost", "completion_cost", "finish_reasons"),
 )
 """What changes of a row while its request runs."""
+_CREATE_FLAGS = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
 SpoolProgress = tuple[Any, ...]
 
 
@@ -61,7 +62,7 @@ class SpoolFile:
         """`names` are tried in turn. `is_copy`: it counts only once it has WHOLE."""
         while True:
             self.path = folder / f"{next(names)}{SUFFIX}"
-            self._file = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o600)
+            self._file = os.open(self.path, _CREATE_FLAGS, 0o600)
             if try_lock(self._file) and self.path.exists():
                 break
             os.close(self._file)  # another server has taken the empty file for that of a dead one
