@@ -26,10 +26,10 @@ from tests.kernels import definition
 from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import compiled
 
-ROWS = (1, 2, 3, 4, 5, 8, 13, 33)
+ROWS = (1, 2, 3, 4, 5, 8, 9, 13, 33, 97)
 """Of activations: both ways to multiply, groups of every size, more than a tile."""
-OUTPUTS = 37
-"""Two panels and a part of one."""
+OUTPUTS = 69
+"""Four panels, a tile, and a part of one."""
 INTEGER_TYPES = tuple(name for name, kind in WEIGHT_TYPES.items() if isinstance(kind, WeightType))
 FLOAT_TYPES = tuple(name for name in WEIGHT_TYPES if name not in INTEGER_TYPES)
 KINDS = [ProductKind(name, form) for name in INTEGER_TYPES for form in FORMS]
@@ -181,7 +181,7 @@ def test_bias_scale_and_addition_are_rounded_one_after_the_other() -> None:
     stored = file_rows("Q8_0", 64)
     product = Product(kind, "host", stored, 64)
     x = inputs_of(3, 64)
-    bias = np.random.default_rng(1).normal(size=48).astype(np.float32)
+    bias = np.random.default_rng(1).normal(size=80).astype(np.float32)
     plain = expected(kind, stored, x)
     scaled = (plain + bias[:OUTPUTS]) * np.float32(0.7)
     assert product(x, bias, scale=0.7).tobytes() == scaled.tobytes()

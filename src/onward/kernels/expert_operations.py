@@ -14,9 +14,10 @@ from typing import Any
 
 from onward.kernels.attention_shape import LANES
 from onward.kernels.function import Function, Module
+from onward.kernels.isa import Isa
 from onward.kernels.maths import exp, sigmoid
 from onward.kernels.operations import Operation, claim
-from onward.kernels.products import ProductKind
+from onward.kernels.products import ProductKind, whole_claim
 from onward.kernels.records import (
     COMBINE,
     EXPERT_PRODUCT,
@@ -165,14 +166,14 @@ def emit_gather(module: Module) -> Any:
     return f.ret()
 
 
-def emit_expert_product(module: Module, kind: ProductKind) -> Any:
+def emit_expert_product(module: Module, isa: Isa, kind: ProductKind) -> Any:
     """Products of each expert's rows with its panels, taken a few panels at a time: PRODUCT records of one expert."""
     product = module.ir.globals[f"product_{kind.name}"]
     op = Operation(module, f"experts_{kind.name}")
     f = op.f
     own, routing = f.stack(I64, RECORD_WORDS), op.field(EXPERT_PRODUCT, "routing")
     active, begins = ROUTING.load(f, routing, "active"), ROUTING.load(f, routing, "begins")
-    panels, step = op.field(EXPERT_PRODUCT, "num_panels"), op.field(EXPERT_PRODUCT, "claim")
+    panels, step = op.field(EXPERT_PRODUCT, "num_panels"), whole_claim(f, isa, kind, op.field(EXPERT_PRODUCT, "claim"))
     pieces = (panels + step - 1) // step
     with claim(f, op.counter, ROUTING.load(f, routing, "num_active") * pieces, f.i64(1)) as (piece, _):
         number = piece // pieces

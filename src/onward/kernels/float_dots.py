@@ -14,17 +14,20 @@ from onward.kernels.activations import broadcast_float
 from onward.kernels.function import Variable
 from onward.kernels.isa import Isa
 from onward.kernels.values import Value
-from onward.kernels.weight_types import F32X16, GROUP, BlockReader, FloatType, WeightType
+from onward.kernels.weight_types import F32X16, GROUP, PREFETCH_BYTES, BlockReader, FloatType, WeightType
 
 VECTOR = 64
 _UNROLLED = 4
+"""Weights of a panel that lies as in the file, in a turn of a loop."""
+Use = Callable[..., None]
+"""(k, *weights): the k-th weight of every row, a vector for each panel."""
 
 
 @dataclass(frozen=True)
 class FloatBlock:
-    """A block of weights: `each(use)` emits `use(k, weight)` for its weights in ascending order, k as Value or int."""
+    """A block of a panel, or of several: `each(use)` emits the uses of its weights, k ascending."""
 
-    each: Callable[[Callable[[Value, Value], None]], None]
+    each: Callable[[Use], None]
 
 
 class Float32:
@@ -33,11 +36,16 @@ class Float32:
     def __init__(self, f: Any, isa: Isa, kind: WeightType | FloatType) -> None:
         self.f, self.isa, self.kind = f, isa, kind
 
+    @staticmethod
+    def is_unpacked(kind: WeightType | FloatType) -> bool:
+        """Return whether panels are float32 themselves."""
+        return kind.name == "F32"
+
     @classmethod
     def unpacked_bytes(cls, kind: WeightType | FloatType) -> int:
         return kind.block_weights * VECTOR
 
-    def packed(self, block: Value, ahead: int) -> FloatBlock:
+    def packed(self, block: Value, ahead: Value | int) -> FloatBlock:
         """Return a block of a panel; what its scales make of it is kept on the stack."""
         return self.read(BlockReader(self.f, self.isa, block, ahead))
 
@@ -47,14 +55,14 @@ class Float32:
             return FloatBlock(lambda use: self._floats(reader, use))
         return FloatBlock(lambda use: self._integers(reader, use))
 
-    def _floats(self, reader: BlockReader, use: Callable[[Value, Value], None]) -> None:
+    def _floats(self, reader: BlockReader, use: Use) -> None:
         assert isinstance(self.kind, FloatType)
         f = self.f
         with f.loop(0, GROUP, _UNROLLED) as first:
             for k in range(_UNROLLED):
                 use(first + k, self.kind.load(reader, first + k))
 
-    def _integers(self, reader: BlockReader, use: Callable[[Value, Value], None]) -> None:
+    def _integers(self, reader: BlockReader, use: Use) -> None:
         f, kind = self.f, self.kind
         assert isinstance(kind, WeightType)
         head = kind.head(reader)
@@ -107,27 +115,37 @@ class Float32:
             return f.fma(integer, factor, f.load(additions, F32X16, index * VECTOR, VECTOR))  # type: ignore[no-any-return]
         return integer * factor  # type: ignore[no-any-return]
 
-    def unpack(self, block: Value, target: Value) -> None:
+    def unpack(self, block: Value, target: Value, ahead: Value) -> None:
         """Emit the unpacking of a block into memory."""
-        self.packed(block, 0).each(lambda k, weight: self.f.store(weight, target, k * VECTOR, VECTOR))
+        self.packed(block, ahead).each(lambda k, weight: self.f.store(weight, target, k * VECTOR, VECTOR))
 
-    def unpacked(self, target: Value) -> FloatBlock:
-        """Return a block that `unpack` wrote."""
+    def unpacked(self, *targets: Value) -> FloatBlock:
+        """Return the blocks that `unpack` wrote, or that need none, of panels that are multiplied together."""
         f = self.f
 
-        def each(use: Callable[[Value, Value], None]) -> None:
-            with f.loop(0, self.kind.block_weights, _UNROLLED) as first:
-                for k in range(_UNROLLED):
-                    use(first + k, f.load(target, F32X16, (first + k) * VECTOR, VECTOR))
+        def each(use: Use) -> None:
+            with f.loop(0, self.kind.block_weights) as k:
+                use(k, *(self._unpacked_weight(target, k * VECTOR) for target in targets))
 
         return FloatBlock(each)
 
+    def _unpacked_weight(self, target: Value, at: Value) -> Value:
+        f, is_panel = self.f, self.is_unpacked(self.kind)
+        if is_panel:
+            f.prefetch(target, at + PREFETCH_BYTES)
+        return f.load(target, F32X16, at, 1 if is_panel else VECTOR)  # type: ignore[no-any-return]
+
     def add(self, block: FloatBlock, rows: Sequence[Value], results: Sequence[Variable]) -> None:
-        """Emit the sums of one block. `rows`: pointers to its first activation; `results`: float32 x 16 of each row."""
+        """Emit the sums of one block. `rows`: pointers to its first activation; `results`: float32 x 16, those of the
+        first row for each panel, then those of the next."""
         f = self.f
 
-        def use(k: Value, weight: Value) -> None:
-            for row, result in zip(rows, results, strict=True):
-                result.set(f.fma(weight, broadcast_float(f, row, k * 4), result.value))
+        def use(k: Value, *weights: Value) -> None:
+            sums = iter(results)
+            for row in rows:
+                activation = broadcast_float(f, row, k * 4)
+                for weight in weights:
+                    result = next(sums)
+                    result.set(f.fma(weight, activation, result.value))
 
         block.each(use)

@@ -122,11 +122,11 @@ class Int8:
             lambda index: f.load(minima, self._minimum_type, index * VECTOR, VECTOR),
         )  # fmt: skip
 
-    def unpack(self, block: Value, target: Value) -> None:
+    def unpack(self, block: Value, target: Value, ahead: Value) -> None:
         """Emit the unpacking of a block of a panel into memory, `unpacked_bytes` of it."""
         f, kind = self.f, self.kind
         scales, minima, factors = self._offsets(kind)
-        reader = BlockReader(f, self.isa, block)
+        reader = BlockReader(f, self.isa, block, ahead)
         head = kind.head(reader)
         self._store_head(head, f.at(target, scales), f.at(target, minima))
         f.store(head.factor, target, factors, VECTOR)

@@ -214,7 +214,7 @@ def _emit_norm_heads(module: Module, isa: Isa, size: int) -> None:
 
 def _emit_products(module: Module, isa: Isa, kind: ProductKind) -> None:
     emit_product_operation(module, isa, kind)
-    emit_expert_product(module, kind)
+    emit_expert_product(module, isa, kind)
 
 
 def _emit_rotate(module: Module, isa: Isa, shape: AttentionShape) -> None:

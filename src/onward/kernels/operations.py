@@ -18,7 +18,7 @@ from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.maths import erf, sigmoid, tanh
 from onward.kernels.panels import emit_ordered_block
-from onward.kernels.products import ProductKind, emit_product
+from onward.kernels.products import ProductKind, emit_product, whole_claim
 from onward.kernels.records import (
     CAP,
     COMPLETED_OFFSET,
@@ -326,6 +326,7 @@ def emit_product_operation(module: Module, isa: Isa, kind: ProductKind) -> Any:
     product = emit_product(module, isa, kind)
     op = Operation(module, f"product_{kind.name}")
     f = op.f
-    with claim(f, op.counter, op.field(PRODUCT, "num_panels"), op.field(PRODUCT, "claim")) as (first, last):
+    step = whole_claim(f, isa, kind, op.field(PRODUCT, "claim"))
+    with claim(f, op.counter, op.field(PRODUCT, "num_panels"), step) as (first, last):
         f.call(product, [op.record, first, last, op.shared("rows"), op.scratch()])
     return f.ret()

@@ -1,8 +1,8 @@
 """Products of rows of activations with panels of weights: out[m] (+)= (weights x[m] + bias) * scale.
 
 A few rows read a panel as it lies there, with prefetches; more rows have each block unpacked once into the scratch
-memory, which stays in the first-level cache, and multiplied from there. Both compute in the order of `integer_dots`, or
-with float32 activations
+memory, which stays in the first-level cache, and multiplied from there (F32 needs no unpacking). Both compute in the
+order of `integer_dots`, or with float32 activations
 
     result = fma(weight, activation, result), inputs ascending,
 
@@ -11,7 +11,8 @@ so they have the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,13 +23,11 @@ from onward.kernels.integer_dots import Int8
 from onward.kernels.isa import Isa
 from onward.kernels.records import PRODUCT
 from onward.kernels.values import I64, PTR, Value
-from onward.kernels.weight_types import F32X16, GROUP, PANEL_ROWS, WEIGHT_TYPES, FloatType, WeightType
+from onward.kernels.weight_types import F32X16, GROUP, PANEL_ROWS, PREFETCH_BYTES, WEIGHT_TYPES, FloatType, WeightType
 
 OUT_BYTES = 4 * PANEL_ROWS
-PREFETCH_BYTES = 1024
-"""How far ahead of the weights in use others are fetched, for few rows."""
-SLAB_WEIGHTS = 256
-"""Weights of each row that are unpacked at a time."""
+SLAB_WEIGHTS = {"int8": 256, "float32": 128}
+"""Weights of each row that are unpacked at a time, or a block if that has more."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,9 @@ class Tile:
     """How many rows and panels are computed together. No bit depends on it."""
 
     register_rows: int
-    """Rows whose sums are in registers at a time."""
+    register_panels: int
+    """Rows and panels whose sums are in registers at a time: enough for an fma not to wait for the one before, and
+    each activation that is read serves all panels."""
     rows: int
     panels: int
     """Rows and panels whose sums stay in the scratch memory while all inputs pass by."""
@@ -44,29 +45,30 @@ class Tile:
 
 def tile_of(isa: Isa, name: ActivationName) -> Tile:
     """Return the tile for a processor's registers."""
-    integers, floats = {16: (2, 2), 32: (4, 6), 64: (8, 12)}[isa.width]
-    return Tile(integers, 32, 1) if name == "int8" else Tile(floats, 96, 4)
+    integers, floats, float_panels = {16: (2, 2, 1), 32: (4, 6, 1), 64: (8, 12, 2)}[isa.width]
+    return Tile(integers, 1, 32, 1) if name == "int8" else Tile(floats, float_panels, 96, 4)
 
 
 class Dots(Protocol):
-    """One way to multiply: integer_dots.Int8, float_dots.Float32. Blocks are what `add` takes."""
+    """One way to multiply: integer_dots.Int8, float_dots.Float32. Blocks are what `add` takes. `unpacked` takes as many
+    places as panels are multiplied together."""
 
     def packed(self, block: Value, ahead: int) -> Any: ...
-    def unpack(self, block: Value, target: Value) -> None: ...
-    def unpacked(self, target: Value) -> Any: ...
+    def unpack(self, block: Value, target: Value, ahead: Value) -> None: ...
+    @property
+    def unpacked(self) -> Callable[..., Any]: ...
     def add(self, block: Any, rows: Sequence[Value], results: Sequence[Variable]) -> None: ...
 
 
 def few_rows(isa: Isa, kind: ProductKind) -> int:
     """Return up to how many rows weights are not unpacked into memory. No bit depends on it.
 
-    With 32 registers, unpacking once for four rows is faster (SmolLM2, four rows: Q4_1 1.3 times with int8, 1.5 with
-    float32), except for blocks of 256 weights with int8, whose scales need registers too (0.86 times).
+    With 32 registers, four rows are faster so (SmolLM2: Q4_1 1.3 times with int8), except for blocks of 256 weights,
+    whose scales need registers too (four rows of Q6_K: 0.86 times with int8, 0.8 with float32).
     """
     if kind.activations == "float32" and "fma" in isa.soft:
         return 0  # each fma is spelt out: one copy of a type's is enough to compile
-    has_scales = kind.activations == "int8" and kind.type.block_weights > GROUP
-    return 4 if isa.width == 64 and not has_scales else 2
+    return 4 if isa.width == 64 and kind.type.block_weights == GROUP else 2
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,18 @@ class ProductKind:
         return f"{self.weights}_{self.activations}"
 
     @property
+    def is_unpacked(self) -> bool:
+        """Whether panels are what `unpack` would write."""
+        return Float32.is_unpacked(self.type)
+
+    @property
     def slab_blocks(self) -> int:
-        return SLAB_WEIGHTS // self.type.block_weights
+        return max(1, SLAB_WEIGHTS[self.activations] // self.type.block_weights)
+
+    @property
+    def slab_bytes(self) -> int:
+        """Of a panel's unpacked weights."""
+        return self.slab_blocks * self.unpacked_bytes
 
     @property
     def activation_block_bytes(self) -> int:
@@ -101,7 +113,7 @@ class ProductKind:
     def scratch_bytes(self, isa: Isa) -> int:
         """Return the scratch memory that a thread needs."""
         tile = tile_of(isa, self.activations)
-        return self.unpacked_bytes * self.slab_blocks + tile.rows * tile.panels * OUT_BYTES
+        return tile.register_panels * self.slab_bytes + tile.rows * tile.panels * OUT_BYTES
 
     @property
     def unpacked_bytes(self) -> int:
@@ -109,6 +121,12 @@ class ProductKind:
         if isinstance(self.type, FloatType) or self.activations == "float32":
             return Float32.unpacked_bytes(self.type)
         return Int8.unpacked_bytes(self.type)
+
+
+def whole_claim(f: Function, isa: Isa, kind: ProductKind, claim: Value) -> Value:
+    """Return how many panels a thread takes at a time: `claim`, as a multiple of those that are multiplied together."""
+    together = tile_of(isa, kind.activations).register_panels
+    return (claim + (together - 1)) // together * together
 
 
 def emit_product(module: Module, isa: Isa, kind: ProductKind) -> Any:
@@ -122,9 +140,12 @@ def emit_product(module: Module, isa: Isa, kind: ProductKind) -> Any:
     for count, function in few.items():
         with f.when(rows.eq(count)), f.loop(first, last) as panel:
             f.call(function, [record, panel])
-    with f.when(rows > most), f.loop(0, rows, tile.rows) as row, f.loop(first, last, tile.panels) as panel:
-        num_rows, num_panels = f.min(rows - row, tile.rows), f.min(last - panel, tile.panels)
-        f.call(many, [record, row, num_rows, panel, num_panels, scratch])
+    with (
+        f.when(rows > most),
+        _nearly_equal(f, rows, tile.rows) as (row, num_rows),
+        f.loop(first, last, tile.panels) as panel,
+    ):
+        f.call(many, [record, row, num_rows, panel, f.min(last - panel, tile.panels), scratch])
     return f.ret()
 
 
@@ -135,8 +156,11 @@ class _Record:
         self._f, self._record = f, record
 
     def panel(self, index: Value) -> Value:
-        at = PRODUCT.load(self._f, self._record, "panel_bytes") * index
+        at = self.panel_bytes() * index
         return self._f.at(PRODUCT.load(self._f, self._record, "panels"), at)
+
+    def panel_bytes(self) -> Value:
+        return PRODUCT.load(self._f, self._record, "panel_bytes")
 
     def activations(self, row: Value) -> Value:
         at = PRODUCT.load(self._f, self._record, "source_stride") * row
@@ -183,78 +207,82 @@ def _emit_few(module: Module, isa: Isa, kind: ProductKind, rows: int) -> Any:
     return f.ret()
 
 
-def _emit_micro(module: Module, isa: Isa, kind: ProductKind, rows: int) -> Any:
-    """Emit (unpacked blocks, their number, activations, stride, sums): sums[rows][16] += weights * activations."""
-    arithmetic = kind.arithmetic(None, isa)
-    is_shared = isinstance(arithmetic, Float32)  # unpacked weights are float32, whatever their type
-    name = f"micro_{f'float32_{kind.type.block_weights}' if is_shared else kind.name}_{rows}"
-    known = module.ir.globals.get(name)
-    if known is not None:
-        return known
-    f = Function(module, name, [PTR, I64, PTR, I64, PTR], inline=False)
-    unpacked, blocks, source, stride, sums = f.args
+def _emit_micro(module: Module, isa: Isa, kind: ProductKind, panels: int, rows: int) -> Any:
+    """Emit (unpacked blocks, bytes from one panel's to the next one's, their number, activations, stride, sums):
+    sums[panel][row][16] += weights * activations."""
+    tile = tile_of(isa, kind.activations)
+    f = Function(module, f"micro_{kind.name}_{panels}_{rows}", [PTR, I64, I64, PTR, I64, PTR], inline=False)
+    unpacked, distance, blocks, source, stride, sums = f.args
     arithmetic = kind.arithmetic(f, isa)
     sources = [f.at(source, stride * row) for row in range(rows)]
-    results = [f.var(F32X16, f.load(sums, F32X16, row * OUT_BYTES, OUT_BYTES)) for row in range(rows)]
+    places = [(panel * tile.rows + row) * OUT_BYTES for row in range(rows) for panel in range(panels)]
+    results = [f.var(F32X16, f.load(sums, F32X16, place, OUT_BYTES)) for place in places]
     with f.loop(0, blocks) as block:
-        place = f.at(unpacked, block * kind.unpacked_bytes)
+        weights = f.at(unpacked, block * kind.unpacked_bytes)
+        both = arithmetic.unpacked(*(f.at(weights, distance * panel) for panel in range(panels)))
         at = block * kind.activation_block_bytes
-        arithmetic.add(arithmetic.unpacked(place), [f.at(each, at) for each in sources], results)
-    for row in range(rows):
-        f.store(results[row].value, sums, row * OUT_BYTES, OUT_BYTES)
+        arithmetic.add(both, [f.at(each, at) for each in sources], results)
+    for place, result in zip(places, results, strict=True):
+        f.store(result.value, sums, place, OUT_BYTES)
     return f.ret()
 
 
 def _emit_many(module: Module, isa: Isa, kind: ProductKind) -> Any:
     """Emit (record, first row, rows, first panel, panels, scratch): at most a tile."""
     tile, size = tile_of(isa, kind.activations), kind.type.panel_block_bytes
-    micro = {rows: _emit_micro(module, isa, kind, rows) for rows in range(1, tile.register_rows + 1)}
+    least = min(few_rows(isa, kind) + 1, (tile.register_rows + 1) // 2)
+    micro = {
+        count: {rows: _emit_micro(module, isa, kind, count, rows) for rows in range(least, tile.register_rows + 1)}
+        for count in range(1, tile.register_panels + 1)
+    }
     f = Function(module, f"many_{kind.name}", [PTR, I64, I64, I64, I64, PTR], inline=False)
     record, first_row, rows, first_panel, panels, scratch = f.args
     fields, arithmetic = _Record(f, record), kind.arithmetic(f, isa)
-    unpacked_bytes = kind.unpacked_bytes
-    sums = f.at(scratch, unpacked_bytes * kind.slab_blocks)
+    sums = f.at(scratch, tile.register_panels * kind.slab_bytes)
     blocks, stride, source = fields.blocks(), fields.stride(), fields.activations(first_row)
     with f.loop(0, panels * (tile.rows * OUT_BYTES), OUT_BYTES) as at:
         f.store(f.const(F32X16, 0.0), sums, at, OUT_BYTES)
     with f.loop(0, blocks, kind.slab_blocks) as block:
         count = f.min(blocks - block, kind.slab_blocks)
-        with f.loop(0, panels) as panel:
-            with f.loop(0, count) as each:
-                arithmetic.unpack(
-                    f.at(fields.panel(first_panel + panel), (block + each) * size), f.at(scratch, each * unpacked_bytes)
-                )
-            _prefetch_next(f, fields, first_panel, panel, panels, block, kind)
+        with f.loop(0, panels, tile.register_panels) as panel:
+            together = f.min(panels - panel, tile.register_panels) if tile.register_panels > 1 else f.i64(1)
+            weights, distance = f.at(fields.panel(first_panel + panel), block * size), fields.panel_bytes()
+            if not kind.is_unpacked:
+                # what is unpacked next is fetched: of the panels that follow, or the next slab of the first ones
+                is_last = panel + tile.register_panels >= panels
+                to_first = f.i64(size * kind.slab_blocks) - panel * distance
+                ahead = f.select(is_last, to_first, distance * tile.register_panels)
+                with f.loop(0, together) as one:
+                    packed, unpacked = f.at(weights, one * distance), f.at(scratch, one * kind.slab_bytes)
+                    with f.loop(0, count) as each:
+                        arithmetic.unpack(f.at(packed, each * size), f.at(unpacked, each * kind.unpacked_bytes), ahead)
+                weights, distance = scratch, f.i64(kind.slab_bytes)
             x, c = f.at(source, block * kind.activation_block_bytes), f.at(sums, panel * (tile.rows * OUT_BYTES))
-            _in_groups(f, micro, tile, rows, lambda function, row: f.call(
-                function, [scratch, count, f.at(x, row * stride), stride, f.at(c, row * OUT_BYTES)]
-            ))  # fmt: skip
+            for number, functions in micro.items():
+                with f.when(together.eq(number)):
+                    _in_groups(f, functions, tile, rows, lambda function, row: f.call(
+                        function, [weights, distance, count, f.at(x, row * stride), stride, f.at(c, row * OUT_BYTES)]
+                    ))  # fmt: skip
     with f.loop(0, panels) as panel, f.loop(0, rows) as row:
         at = panel * (tile.rows * OUT_BYTES) + row * OUT_BYTES
         fields.finish(first_row + row, first_panel + panel, f.load(sums, F32X16, at, OUT_BYTES))
     return f.ret()
 
 
-def _prefetch_next(
-    f: Function, fields: _Record, first: Value, panel: Value, panels: Value, block: Value, kind: ProductKind
-) -> None:
-    """Fetch the slab that is unpacked next: of the next panel, or the next one of the first."""
-    is_last = (panel + 1).eq(panels)
-    following = f.select(is_last, f.i64(0), panel + 1)
-    at = block + f.select(is_last, f.i64(kind.slab_blocks), f.i64(0))
-    place = f.at(fields.panel(first + following), at * kind.type.panel_block_bytes)
-    with f.loop(0, kind.type.panel_block_bytes * kind.slab_blocks, 64) as line:
-        f.prefetch(place, line)
+@contextmanager
+def _nearly_equal(f: Function, total: Value, most: int) -> Iterator[tuple[Value, Value]]:
+    """Repeat the body for parts of at most so many of `total`, which is not 0: (first, size). Where there are several,
+    none has less than half of `most`, rounded up."""
+    parts = (total + (most - 1)) // most
+    least = total // parts
+    larger = total - least * parts
+    with f.loop(0, parts) as part:
+        yield part * least + f.min(part, larger), f.select(part < larger, least + 1, least)
 
 
 def _in_groups(f: Function, functions: dict[int, Any], tile: Tile, rows: Value, call: Any) -> None:
     """Emit calls for all rows, in groups of nearly equal size of at most `tile.register_rows`."""
-    groups = (rows + (tile.register_rows - 1)) // tile.register_rows
-    least = rows // groups
-    larger = rows - least * groups
-    with f.loop(0, groups) as group:
-        first = group * least + f.min(group, larger)
-        size = f.select(group < larger, least + 1, least)
+    with _nearly_equal(f, rows, tile.register_rows) as (first, size):
         done = f.fn.append_basic_block()
         switch = f.b.switch(size.v, done)
         for count, function in functions.items():

@@ -21,15 +21,17 @@ PANEL_ROWS = 16
 GROUP = 32
 """Weights that are multiplied with one block of activations."""
 WORD_BYTES = 4 * PANEL_ROWS
+PREFETCH_BYTES = 1024
+"""How far ahead of the weights in use others are fetched, where panels are read as they lie."""
 I32X16, F32X16, F16X16, I16X16, I8X16 = (vec(each, PANEL_ROWS) for each in (I32, F32, F16, I16, I8))
 _I8X4, _I8X64 = vec(I8, 4), vec(I8, 4 * PANEL_ROWS)
 
 
 class BlockReader:
     """Reads one block of a panel, in the function that is being written. `ahead`: how many bytes further to prefetch
-    with each line that is read for the first time, 0 for no prefetches."""
+    with each line that is read for the first time, None for no prefetches."""
 
-    def __init__(self, f: Any, isa: Isa, block: Value, ahead: int = 0) -> None:
+    def __init__(self, f: Any, isa: Isa, block: Value, ahead: Value | int | None = None) -> None:
         self.f, self.isa, self.block, self._ahead = f, isa, block, ahead
         self._seen: set[tuple[str, int]] = set()
 
@@ -63,7 +65,7 @@ class BlockReader:
 
     def _prefetch(self, pointer: Value, offset: int, size: int) -> None:
         # One line between the uses of two others: a burst of a whole block fills the processor's buffers of misses.
-        if self._ahead and (key := (pointer.v.name, offset)) not in self._seen:
+        if self._ahead is not None and (key := (pointer.v.name, offset)) not in self._seen:
             self._seen.add(key)
             if offset % WORD_BYTES < size:
                 self.f.prefetch(pointer, offset + self._ahead)
