@@ -1,7 +1,7 @@
 """What an abusive request costs everybody else: the longest delay of a stream and of `/health` meanwhile.
 
-For each request a new server of `--model` is started, of this source and with `--before PATH` of another one's `src`
-folder. `python -m benchmarks.abuse`.
+For each request a new server of `--model` is started, from this source and, with `--before PATH`, from the `src` folder
+of another checkout. `python -m benchmarks.abuse`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Observer:
         self._thread.join(GUARD_SECONDS)
 
     def longest_ms(self, since: float) -> float:
-        """Return the longest delay of those that ended after `since`; until now, if there was none."""
+        """Return the longest delay that ended after `since`, or the time until now if there was none."""
         found = [delay for ended, delay in self._delays if ended >= since]
         return max(found, default=time.perf_counter() - since) * 1e3
 
@@ -114,7 +114,7 @@ class Observer:
 
 
 class HealthPoller(Observer):
-    """Asks for `/health` all the time. A delay lasts from the request until its answer."""
+    """Requests `/health` in a loop. A delay lasts from the request to its answer."""
 
     def observe(self) -> None:
         connection = http.client.HTTPConnection(self.host, timeout=GUARD_SECONDS)
@@ -175,7 +175,7 @@ def send(server: Server, request: AbusiveRequest, body: bytes, limit: float) -> 
 
 
 def cost_of(server: Server, model: str, request: AbusiveRequest | None, num_bytes: int, limit: float) -> Cost:
-    """Send a request during a stream and polls of `/health`; None: observe only."""
+    """Send `request` while a stream runs and `/health` is polled. None: only observe these two."""
     body = request.make_body(model, num_bytes) if request else b""
     health, stream = HealthPoller(server), StreamReader(server, model)
     try:
@@ -200,7 +200,7 @@ def cost_of(server: Server, model: str, request: AbusiveRequest | None, num_byte
 
 
 def _begin_peak(pid: int) -> int | None:
-    """Let the peak of resident memory begin anew; return what is resident, None where the system cannot do that."""
+    """Reset the peak of resident memory; return the resident bytes, None where the system cannot do that."""
     try:
         for each in process_tree(pid):
             Path(f"/proc/{each}/clear_refs").write_text("5")

@@ -13,7 +13,8 @@ DEFAULT_MODEL = "storyteller"
 
 @dataclass(frozen=True, slots=True)
 class AbusiveRequest:
-    """A request as bytes; `make_body` takes the model's name and the size in bytes, which not every request has."""
+    """A request as bytes; `make_body` takes the model's name and the size in bytes, though not every request uses
+    both."""
 
     name: str
     make_body: Callable[[str, int], bytes]

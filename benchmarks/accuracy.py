@@ -65,7 +65,7 @@ def encoded(encode: Callable[..., list[int]], pair: Pair) -> tuple[list[int], in
 
 
 def scorer(client: onward.Onward) -> Scorer:
-    """Return what scores pairs through `completions.create`."""
+    """Return a function that scores pairs through `completions.create`."""
 
     def score(pairs: Sequence[Pair]) -> list[Scored]:
         found = []
@@ -82,7 +82,7 @@ def scorer(client: onward.Onward) -> Scorer:
 
 
 def _scored(choice: Any, count: int) -> Scored:
-    """Return what a choice says of the last `count` tokens of its prompt."""
+    """Return the score of the last `count` tokens of a choice's prompt."""
     tokens = choice.logprobs.token_logprobs[-count:]
     greatest = [max(top.values()) for top in choice.logprobs.top_logprobs[-count:]]
     return Scored(sum(tokens), all(one >= other for one, other in zip(tokens, greatest, strict=True)))

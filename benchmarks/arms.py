@@ -24,7 +24,7 @@ TOP_K = 40
 
 def sampling_fields(system: str, top_k: int, *, cached: bool = False) -> dict[str, Any]:
     """Return request fields that make `system` apply temperature, then top_k (0: off), then top_p, and nothing else.
-    `cached`: the peer may use what it has of the prompt from earlier requests."""
+    `cached`: the peer may reuse what its cache has of the prompt."""
     body: dict[str, Any] = {"temperature": 0.8, "top_p": 0.95, "top_k": top_k, "min_p": 0.0}
     if system == PEER:
         body["samplers"] = (["top_k"] if top_k else []) + ["temperature", "top_p"]

@@ -92,13 +92,13 @@ class BareLoop:
                 yield self._step([self._row(each, prompts[each][start:end], start, outputs) for each in group])
 
     def fill(self, sequences: int, length: int) -> None:
-        """Compute prompts of one length, for steps behind them."""
+        """Prefill prompts of one length, for the steps that follow."""
         for _ in self._prefill([[TOKEN] * length] * sequences):
             pass
 
     def single_step(self, num_tokens: int, start: int, *, outputs: int = 0) -> float:
-        """Return the seconds of a step of so many tokens: up to MAX_DECODE_ROWS of them, one of each sequence at
-        `start`; more of them, a prompt. `outputs`: rows of logits per sequence."""
+        """Return the seconds of a step with this many tokens: up to MAX_DECODE_ROWS, one token of each sequence at
+        `start`; above that, one prompt. `outputs`: rows of logits per sequence."""
         if num_tokens <= MAX_DECODE_ROWS:
             return self._step([self._row(each, [TOKEN], start, outputs) for each in range(num_tokens)])
         return self._step([self._row(0, [TOKEN] * num_tokens, 0, outputs)])
@@ -136,8 +136,8 @@ def figures_of(loop: BareLoop, model: ModelRunner, rows: int, options: argparse.
 
 
 def step_figures(model: ModelRunner, sizes: list[int], rounds: int) -> dict[str, Any]:
-    """Return milliseconds of steps by their number of tokens, and of a row of logits, medians of rounds in which each
-    takes its turn."""
+    """Return milliseconds of steps by their number of tokens, and of a row of logits: medians of rounds, each of which
+    measures all of them."""
     loop = BareLoop(model, max(*sizes, STEP_CONTEXT + 1))
     loop.fill(MAX_DECODE_ROWS, STEP_CONTEXT)
     seconds: dict[str, list[float]] = {}

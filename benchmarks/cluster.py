@@ -1,9 +1,9 @@
 """What a cluster adds and what it scales to: output tokens per second with 1, 2 and 4 replicas, and one process for
 comparison.
 
-The replicas' engines sleep in each step, as one does that waits for a GPU, so that several fit on this machine and what
-shows is the cost of everything else: the server of the API (the face), Ray, and the replicas' own processes. In turns,
-with the same requests: `onward serve` with such an engine in its own process, and a face over a cluster.
+The replicas' engines sleep in each step, as one that waits for a GPU would, so that several fit on this machine and the
+figures show the cost of everything else: the server of the API (the face), Ray, and the replicas' own processes. The
+same requests go in turns to `onward serve` with such an engine in its own process, and a face over a cluster.
 `python -m benchmarks.cluster`.
 """
 
@@ -46,7 +46,7 @@ class Turn:
 
 
 class Turns:
-    """Sends load, with prompts that no other turn has."""
+    """Sends load. Each turn has prompts of its own."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options

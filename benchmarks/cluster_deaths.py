@@ -1,9 +1,9 @@
-"""How long streams are silent when what computes them dies: replicas, nodes, and a node that is cut off without a word.
+"""How long streams are silent when what computes them dies: replicas, nodes, and a node that is cut off without notice.
 
 Closed-loop clients stream from a face over a cluster on simulated nodes of this machine, whose engines sleep in each
-step. Then something is killed, again and again, and the longest time without a chunk is taken from all streams that
-ran. No stream may fail or be short. A part of it is replay: the replica at which a stream is resumed computes the
-tokens again that it has. That is measured on an idle engine of the same kind, for as many tokens as that stream had.
+step. Then something is killed, again and again, and the longest time without a chunk is taken over all running streams.
+No stream may fail or end early. Part of that time is replay: the replica that resumes a stream recomputes the tokens
+that the stream already has. Replay is measured on an idle engine of the same kind, for as many tokens.
 `python -m benchmarks.cluster_deaths`.
 """
 
@@ -65,8 +65,8 @@ KILLS: dict[str, Callable[[SleepingCluster, int], None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Seconds without a chunk, of one stream, which had `chunks` before, of a token or more each; none: a wait for the
-    first one."""
+    """Seconds without a chunk in one stream. `chunks`: how many it had before, of a token or more each; 0 while it
+    waited for the first."""
 
     seconds: float
     chunks: int
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         with face(cluster) as server:
             for number in range(options.kills):
                 for name in options.kinds:
-                    if name == "head" and number < options.kills - 1:  # nothing recovers from it here: it is the last
+                    if name == "head" and number < options.kills - 1:  # nothing here recovers from it, so it comes last
                         continue
                     wait_for_replicas(server, NODES)
                     if name in ("node", "node cut off"):

@@ -25,7 +25,7 @@ PROMPT = 64
 class SleepingCluster:
     """Replicas of a toy model with steps of `seconds` and `rows` rows each, on simulated nodes of this machine.
 
-    `nodes` machines, each with room for `cpus` replicas. Ends with the with statement.
+    `nodes` machines, each with room for `cpus` replicas. A context manager.
     """
 
     def __init__(self, simulated: SimulatedCluster, seconds: float, rows: int) -> None:
@@ -34,7 +34,7 @@ class SleepingCluster:
         self.address = simulated.address
 
     def scale(self, replicas: int) -> None:
-        """Have this many replicas; wait until exactly they run. Raises BenchmarkError."""
+        """Scale to this many replicas; wait until exactly that many run. Raises BenchmarkError."""
         deployment = {"seconds": self._seconds, "fingerprint": "fp_sleeping", "max_rows": self._rows}
         self._simulated.order("deploy", replicas=replicas, drain_seconds=5.0, **deployment)
         wait_for(f"{replicas} replicas", lambda: self._simulated.order("count_replicas") == replicas)
@@ -45,7 +45,7 @@ def sleeping_cluster(seconds: float, rows: int, *, nodes: int, cpus: int) -> Ite
     """Run a cluster until the block ends. Raises BenchmarkError without Ray."""
     if find_spec("ray") is None:
         raise BenchmarkError("this needs Ray: pip install 'onward[cluster]'")
-    os.environ["RAY_AUTH_MODE"] = "disabled"  # that of simulated nodes, for the servers too
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # as on the simulated nodes; the servers need it too
     with SimulatedCluster(nodes=nodes, cpus=cpus) as simulated:
         yield SleepingCluster(simulated, seconds, rows)
 
@@ -70,7 +70,7 @@ def metric(server: Server, name: str) -> float:
 
 
 def wait_for(what: str, is_so: Callable[[], bool]) -> None:
-    """Ask until it is so. Raises BenchmarkError after GUARD_SECONDS."""
+    """Poll until the condition holds. Raises BenchmarkError after GUARD_SECONDS."""
     deadline = time.monotonic() + GUARD_SECONDS
     while not is_so():
         if time.monotonic() > deadline:

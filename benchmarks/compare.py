@@ -1,6 +1,6 @@
 """Onward's server and llama.cpp's llama-server on the same weights, in alternating rounds of one run.
 
-Each is a separate process; both run all the time, one at a time has work. Every ratio is taken within one round.
+Each is a separate process; both keep running, but only one at a time has work. Every ratio is taken within one round.
 `python -m benchmarks.compare storyteller`; `benchmarks.random_model` creates the others.
 """
 

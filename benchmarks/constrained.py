@@ -2,7 +2,7 @@
 
 - microseconds of a mask by itself, over the vocabulary of `--model` and of each of `--vocabulary`;
 - what masks cost: the same choices decode with a grammar that allows nearly everything and without it, a few steps each
-  by turns, so that nothing but the constraint differs; the time of a token as a ratio;
+  in turn, so that only the constraint differs; time per token as a ratio;
 - what forced text gains: tokens per second of JSON by a schema as a ratio to those of free text, prompts included, in
   alternating rounds.
 """
@@ -79,7 +79,7 @@ class Arms:
         self._ids = itertools.count()
 
     def run(self, kind: str, clients: int, tokens: int, out: int) -> float:
-        """Generate about so many tokens in completions of at most `out`; return tokens per second of all steps."""
+        """Generate about this many tokens in completions of at most `out`; return tokens per second of all steps."""
         for _ in range(clients):
             self._submit(kind, out)
         generated, begin = 0, time.perf_counter()
@@ -94,8 +94,8 @@ class Arms:
         return generated / seconds
 
     def mask_ratios(self, clients: int, turns: int) -> list[float]:
-        """Return how long a token of choices with masks takes, as a ratio to one of the same choices without, per pair
-        of turns."""
+        """Return the time per token with masks as a ratio to that of the same choices without, for each pair of
+        turns."""
         for _ in range(clients):
             self._submit("masked", turns * 2 * STEPS_PER_TURN * 4)
         scheduler = self.engine.scheduler
@@ -111,13 +111,13 @@ class Arms:
         return ratios
 
     def _turn(self, compiled: Compiled | None) -> float:
-        """Run some steps of all choices with a grammar or without; return the seconds of a token."""
+        """Run some steps of all choices with a grammar or without; return the seconds per token."""
         for sequence in self.engine.scheduler.running:
             sequence.constraint = None if compiled is None else compiled.begin()
             sequence.end = ChoiceEnd(sequence.job, self.engine.vocabulary, sequence.constraint)
         self.engine.step()
         generated, steps, begin = 0, 0, time.perf_counter()
-        while steps < STEPS_PER_TURN or not generated:  # a step in which all wait for masks generates none
+        while steps < STEPS_PER_TURN or not generated:  # a step may wait for all masks
             generated += sum(len(event.tokens) for event in self.engine.step() if isinstance(event, Decoded))
             steps += 1
         return (time.perf_counter() - begin) / generated
@@ -131,14 +131,14 @@ class Arms:
         prompt = tuple(random.Random(number).choices(range(256, self._vocab_size), k=PROMPT_TOKENS))
         sampling = SamplingParams(temperature=0.8, top_p=0.95, seed=number)
         ends = self.engine.vocabulary.end_tokens if kind == "masked" else frozenset[int]()
-        least = out if kind == "masked" else 0  # a mask is not needed to see that a text goes on
+        least = out if kind == "masked" else 0  # no text ends early
         job = Job(number, number, prompt, 1, out, sampling, TextRules(), ends, least, grammar=GRAMMARS[kind])
         self.engine.add(job)
 
 
 def mask_costs(trie: TokenTrie, grammar: str) -> dict[str, float]:
-    """Return the microseconds of a mask and of a taken token: of texts that are sampled evenly from what the grammar
-    allows, one at a time on this thread."""
+    """Return the microseconds of a mask and of accepting a token, for texts that are sampled uniformly from what the
+    grammar allows, one at a time on this thread."""
     ends = pack_mask((), trie.vocab_size)
     buffer, first = MaskBuffer(trie), trie.compile(grammar)
     rng = np.random.default_rng(0)
@@ -205,7 +205,7 @@ def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_clients(arms: Arms, clients: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the figures of so many jobs at a time."""
+    """Return the figures with this many jobs at a time."""
     quarter, median, three_quarters = statistics.quantiles(arms.mask_ratios(clients, options.turns), n=4)
     rates: dict[str, list[float]] = {"free": [], "json": []}
     for round_number in range(options.rounds + 1):

@@ -1,9 +1,9 @@
 """What a draft model saves one client: the engine with it and without it, in alternating turns of one run.
 
 `python -m benchmarks.draft_model MODEL --draft DRAFT`. Prose and code are continued, greedily and sampled; every ratio
-is taken within one text, prefill included. Fails if a token differs. Where no smaller model with the same tokens is at
-hand, the model itself is a stand-in: another quantisation of it, or what draws nearly the same tokens sooner, with
-`--precision exact` for the model alone.
+is taken within one text, prefill included. Fails if a token differs. Where no smaller model with the same tokens is
+available, the model itself stands in: another quantisation of it, or, with `--precision exact` for the model alone, the
+same file, which then drafts faster and nearly as well.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def compare(arms: dict[str, Arm], prompt: list[int], out: int, temperature: floa
 
 
 def texts(tokenizer: Tokenizer, length: int, count: int) -> Iterator[tuple[str, list[int]]]:
-    """Yield beginnings of so many tokens, of prose and of code, which overlap."""
+    """Yield overlapping passages of this many tokens of prose and of code."""
     for kind, text in (("prose", PROSE), ("code", CODE)):
         ids = tokenizer.encode(text, add_special_tokens=False)
         stride = max(1, (len(ids) - length) // count)

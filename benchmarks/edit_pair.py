@@ -1,9 +1,9 @@
 """Edits of code by one client: Onward, whose drafts come from the text to edit, and llama-server, on the same file.
 
-`python -m benchmarks.edit_pair MODEL.gguf`. Each edit is asked for greedily: of Onward with the old text as
-`prediction`, of Onward without (it then finds drafts in the prompt), of Onward with `--speculation off`, and of
-llama-server, in turns. Every ratio is taken within one edit. The answers are those of the model, so that a model which
-edits badly has fewer drafts accepted.
+`python -m benchmarks.edit_pair MODEL.gguf`. Each edit is requested greedily and in turns from Onward with the old text
+as `prediction`, from Onward without it (which then finds drafts in the prompt), from Onward with `--speculation off`,
+and from llama-server. Every ratio is taken within one edit. The model itself writes the answers, so fewer drafts of a
+model that edits badly are accepted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WARM_UP = Edit("warm-up", "Add a blank line.", "a = 1\nb = 2\n", "")
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A server and the fields that its requests have besides those of all. No arm finds its prompts in a cache."""
+    """A server, and the fields of its requests beyond those that all arms send. No arm finds a prompt in a cache."""
 
     name: str
     server: Server
@@ -74,7 +74,7 @@ def ask(arm: Arm, edit: Edit, out: int) -> tuple[Outcome, str]:
 
 
 def rate(outcome: Outcome) -> float:
-    """Return tokens per second, from the request to its end: prefill counts."""
+    """Return tokens per second from the request to its end, prefill included."""
     return outcome.tokens / outcome.seconds
 
 

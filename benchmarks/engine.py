@@ -1,10 +1,10 @@
 """Throughput of the engine and the server as fractions of the bare loop, in alternating rounds of one run.
 
 Arms: the bare loop and the engine in this process; `onward serve` over HTTP with the client in this process. In each
-round every arm does the same work with each number of clients, interleaved in turns of two seconds. The server takes
-turns only with one client, between two requests: a load of several cannot be paused, and is one turn. Where the time of
-a token goes is measured along with it: time of the engine's thread by part, processor time of the others by process.
-`python -m benchmarks.engine --rounds 7`.
+round every arm does the same work with each number of clients, interleaved in turns of two seconds. The server's round
+is split into turns only with one client, between two requests: a load of several clients cannot be paused, and is one
+turn. Where the time of a token goes is measured along with it: time of the engine's thread by part, processor time of
+the others by process. `python -m benchmarks.engine --rounds 7`.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Round:
 
 
 class PartClock:
-    """Seconds of calls, by the part of a step that they are."""
+    """Seconds spent in calls, by part of a step."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
 
     def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the call, timed."""
+        """Return the call with its time counted."""
 
         def run(*arguments: Any) -> Any:
             begin = time.perf_counter()
@@ -288,7 +288,7 @@ def main() -> int:
     figures: dict[str, Any] = {}
     with serve(options.model) as server:
         arms = Arms(options, server)
-        for clients, size in zip(options.clients, itertools.cycle(waves)):  # a single number is for all
+        for clients, size in zip(options.clients, itertools.cycle(waves)):  # a single number applies to all
             arms.round(clients, measure.warmup_size(size))
             figures[str(clients)] = compare([arms.round(clients, size) for _ in range(options.rounds)])
         held = memory(server, arms.folder)

@@ -1,7 +1,7 @@
-"""What it costs that `onward serve` runs its engine in a process of its own: against a thread, in alternating rounds.
+"""What it costs to run the engine of `onward serve` in a process of its own instead of a thread, in alternating rounds.
 
-Two servers of one model run, with `--engine-process on` and `off`; one at a time has work. In each round both do the
-same work, the other one first each time. `python -m benchmarks.engine_process`.
+Two servers of one model run, with `--engine-process on` and `off`; only one at a time has work. Both do the same work
+in a round, and the one that goes first alternates. `python -m benchmarks.engine_process`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ Round = dict[str, Turn]
 
 
 class Arms:
-    """Both servers. Both have the same prompts in a round, and no prompt comes twice: no prefix cache helps."""
+    """Both servers. They get the same prompts in a round, and no prompt is sent twice, so that no prefix cache
+    helps."""
 
     def __init__(self, servers: dict[str, Server], options: argparse.Namespace) -> None:
         low, _, high = options.token_range.partition(":")

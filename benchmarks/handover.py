@@ -1,9 +1,8 @@
 """How long streams are silent while servers replace each other with `--take-over`, and how long a replacement takes.
 
-Closed-loop clients stream from one port. After a while, a second server is started that takes it over, then a third
-one, and so on. The longest time without a chunk is taken from all streams before the first replacement, and from all
-after it: a new server loads its model on the same processors. No request may fail or be short.
-`python -m benchmarks.handover`.
+Closed-loop clients stream from one port. After a while, a second server takes over, then a third one, and so on. The
+longest time without a chunk is taken from all streams before the first replacement, and from all after it: a new server
+loads its model on the same processors. No request may fail or end early. `python -m benchmarks.handover`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What a ledger costs: `onward serve` with and without a database, in alternating rounds.
 
-Both servers run, one at a time has work, and both do the same in a round. In each session both are started anew: where
-its memory happens to lie makes one process faster than another of the same program, for as long as it runs. So many
-sessions of few rounds tell more than few of many; with `--null` both are without, which shows how far off a run may
-be. The goal is at most 1 % of the throughput of 32 clients. `python -m benchmarks.ledger`.
+Both servers run, one at a time has work, and both do the same in a round. In each session both are started anew:
+depending on where its memory happens to lie, one process may be faster than another of the same program for as long as
+it runs, so many sessions of few rounds say more than few sessions of many. With `--null` neither server has a database,
+which shows how far off a run may be. The goal is at most 1 % of the throughput of 32 clients.
+`python -m benchmarks.ledger`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ WITHOUT, WITH = "without", "with"
 
 
 def run_round(servers: dict[str, Server], options: argparse.Namespace, clients: int, number: int) -> Round:
-    """Give both servers the same work, the other one first each time."""
+    """Give both servers the same work; the one that goes first alternates."""
     names = list(servers) if number % 2 else list(reversed(servers))
     found: Round = {}
     for name in names:
@@ -70,8 +71,8 @@ def compare(sessions: Sequence[Sequence[Round]]) -> dict[str, Any]:
 def run_sessions(
     options: argparse.Namespace, flags_of: Callable[[ExitStack], dict[str, Sequence[str]]]
 ) -> dict[str, Any]:
-    """Start both servers in each session, with the flags that `flags_of` returns for its time, and run its rounds;
-    return the figures by number of clients."""
+    """Start both servers in each session, with flags from `flags_of`, which may enter contexts that last for the
+    session, and run its rounds; return the figures by number of clients."""
     found: dict[int, list[list[Round]]] = {clients: [] for clients in options.clients}
     numbers = itertools.count()
     for session in range(options.sessions):

@@ -60,8 +60,8 @@ def median_of(values: Sequence[float]) -> dict[str, float]:
 
 
 def interval(groups: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float, float]:
-    """Return the bounds between which the median of all values lies in 95 % of all draws, with replacement, of groups
-    and of values in them: what a repeated run may find, where the values of a group have something in common."""
+    """Return a 95 % bootstrap interval of the median of all values. Groups are resampled first, then the values in
+    them, because values of one group are correlated."""
     rng = random.Random(0)
     medians = sorted(
         statistics.median(

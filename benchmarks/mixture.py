@@ -47,7 +47,7 @@ def of_onward(model: ModelRunner, rows: int, prompt: int, out: int, seed: int) -
 
 
 def of_llama(program: Path, file: Path, rows: int, prompt: int, out: int) -> tuple[float, float]:
-    """Return the same of llama-batched-bench, with its best settings for processors."""
+    """Return the same rates from llama-batched-bench, with its best settings for CPUs."""
     command = [
         str(program), "-m", str(file), "-c", str(rows * (prompt + out) + 512), "-b", "2048", "-ub", "512",
         "-npp", str(prompt), "-ntg", str(out), "-npl", str(rows), "-t", str(compute_threads()),

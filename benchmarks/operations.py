@@ -1,8 +1,10 @@
-"""Which part of a step takes the time: each operation of the native runtime's tape alone, the least of some runs.
+"""Where the time of a step goes: each operation of the native runtime's tape is run alone; its time is the minimum of
+several runs.
 
 Steps of so many sequences, one token of each after a context of `--context` tokens; with `--prefill` also a prompt.
-`python -m benchmarks.operations --model FILE.gguf --rows 1 8 32`. Operations that follow each other read what the one
-before has left in the caches, and none waits for another, so that a whole step may take a little less or more.
+`python -m benchmarks.operations --model FILE.gguf --rows 1 8 32`. Each ends with a barrier here, which many do not need
+in a whole step, where an operation also finds the previous one's results in the caches: a step may take a little less
+or more.
 """
 
 from __future__ import annotations
@@ -88,8 +90,8 @@ def name_of(record: NDArray[np.int64], kernels: Kernels) -> str:
 
 
 def measured(model: ModelRunner, recorder: Recorder, rows: list[Row], runs: int) -> dict[str, Any]:
-    """Return seconds by operation, with how often a step has it: the least of `runs` each, summed over its layers. The
-    states of `rows` have taken in the positions before them."""
+    """Return the seconds of each operation, the minimum of `runs` summed over its layers, and how often a step has it.
+    The states of `rows` have processed the positions before them."""
     count, outputs, tape = sum(len(row.tokens) for row in rows), sum(row.outputs for row in rows), recorder.tape
     seconds: Counter[str] = Counter()
     number: Counter[str] = Counter()
@@ -104,15 +106,15 @@ def measured(model: ModelRunner, recorder: Recorder, rows: list[Row], runs: int)
 
     model.evaluate(rows)
     model.evaluate(rows, lambda: add(count, tape.whole if outputs == count else tape.kept))
-    if outputs < count:  # what was planned last is the rest of the step
+    if outputs < count:  # `tape.rest` is planned by the evaluation above
         add(outputs, tape.rest)
     return {name: {"seconds": found, "count": number[name]} for name, found in seconds.most_common()}
 
 
 def _least(machine: Machine, rows: int, sequences: int, records: list[NDArray[np.int64]], runs: int) -> list[float]:
-    """Return the least seconds of each record alone, of a step that is planned."""
+    """Return the minimum seconds of each record of the planned step, run alone."""
     for record in records:
-        BARRIER.set(record, has_barrier=1)  # without one, a step would end before all of its pieces have
+        BARRIER.set(record, has_barrier=1)  # without it, a step would end before all of its pieces are computed
     tapes = [[Part(None, np.stack([record, np.zeros_like(record)]))] for record in records]
     least = [float("inf")] * len(tapes)
     for _ in range(runs):
@@ -121,7 +123,7 @@ def _least(machine: Machine, rows: int, sequences: int, records: list[NDArray[np
             machine.step(rows, tape, runs=sequences)
             least[index] = min(least[index], perf_counter() - begin)
     for tape in tapes:
-        machine.retire(tape)  # a thread that comes late reads them after this
+        machine.retire(tape)  # a late thread may still read it
     return least
 
 

@@ -74,7 +74,8 @@ def main() -> int:
 
 
 def open_page(browser: Browser, url: str, *, context: int | None = None) -> Page:
-    """Return the page in a profile of its own, so that nothing is cached. `context`: what the model's seems to be."""
+    """Return the page in a profile of its own, so that nothing is cached. `context`: the context length that the model
+    seems to have."""
     page = browser.new_context().new_page()
     page.set_default_timeout(PATIENCE_MS)
     if context is not None:

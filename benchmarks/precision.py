@@ -129,7 +129,7 @@ def _peer_logprob(url: str, prompt: Sequence[int], token: int) -> float:
 
 
 def model_scorer(model: ModelRunner, tokenizer: Tokenizer) -> Scorer:
-    """Return what scores continuations by the model alone."""
+    """Return a function that scores continuations by the model alone."""
 
     def score(pairs: Sequence[Pair]) -> list[Scored]:
         return [_scored(model, *encoded(tokenizer.encode, pair)) for pair in pairs]

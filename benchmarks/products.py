@@ -117,11 +117,11 @@ class Bench:
         self._code, self._threads, self._outputs, self._inputs = code, threads, outputs, inputs
         self._pool = ThreadPoolExecutor(threads)
         self._weights = untouched(max(READ_BYTES, outputs * inputs * 4))
-        self._weights[:] = 0x11  # every page is there, and no number is a denormal
+        self._weights[:] = 0x11  # every page is resident, and no number is a denormal
         self._scratch = [untouched(1 << 20) for _ in range(threads)]
 
     def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
-        """Return how long calls take that begin at once, one per thread."""
+        """Return the seconds of calls that start together, one per thread."""
         begin = time.perf_counter()
         for job in [self._pool.submit(call) for call in calls]:
             job.result()

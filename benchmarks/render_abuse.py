@@ -8,7 +8,7 @@ ARMS = ("before", "now")
 
 
 def abuse_section(figures: dict[str, Any]) -> list[str]:
-    """Return the delays beside each request as Markdown lines; with an older version, before → now."""
+    """Return the delays during each request as Markdown lines; with an older version, before → now."""
     lines = [
         f"Large bodies have {figures['bytes'] / 1e6:.1f} MB; after {figures['limit']:.0f} s the client of the abusive "
         "request leaves.",

@@ -1,7 +1,7 @@
 """How routing by prefixes does with 1 to 4,000 replicas: a simulation, without models and without a clock.
 
 `python -m benchmarks.routing`. Requests arrive at random at several faces that share nothing. Each has one of many
-prefixes, some of them far more often than others (Zipf), and text of its own behind it. Each replica computes some
+prefixes, some of them far more often than others (Zipf), followed by text of its own. Each replica computes some
 requests at a time, keeps the blocks of the prompts used last, and computes only blocks that it does not have. Compared
 are Onward's router, a consistent hash of the first block, the less loaded of two replicas drawn at random (which knows
 every replica's load, of all faces), and round robin. Also: what moves when a replica joins or leaves, and what the
@@ -84,7 +84,7 @@ Report = Callable[[], None]
 
 
 def nothing(*arguments: int) -> None:
-    """What a policy does that learns nothing."""
+    """A callback for policies that learn nothing."""
 
 
 def routers_of(num_replicas: int, num_faces: int) -> list[Router]:

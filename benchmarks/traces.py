@@ -1,7 +1,7 @@
 """What traces cost: `onward serve` with and without `--otlp-endpoint`, in alternating rounds, as `benchmarks.ledger`.
 
-Spans go to a process that takes them and does nothing with them. The goal is at most 1 % of the throughput of 32
-clients. `python -m benchmarks.traces`.
+Spans go to a process that accepts and discards them. The goal is at most 1 % of the throughput of 32 clients.
+`python -m benchmarks.traces`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.ledger import WITH, WITHOUT
 
 
 class Taker(BaseHTTPRequestHandler):
-    """Answers every request like a collector that has taken its spans."""
+    """Answers every request as a collector that has accepted the spans."""
 
     protocol_version = "HTTP/1.1"
 
@@ -34,7 +34,7 @@ class Taker(BaseHTTPRequestHandler):
 
 
 def take() -> None:
-    """Take spans until this process is ended; print where."""
+    """Accept spans until this process is terminated; print the URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Taker)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()

@@ -1,10 +1,11 @@
 """What Onward adds to a llama-server or vLLM that is its engine: time to the first token, per token, and throughput.
 
-`python -m benchmarks.upstream MODEL.gguf` starts a llama-server; with `--vllm URL` the server is a vLLM that runs, and
-MODEL is the folder of its tokenizer. Sends streamed requests of the same size to its own door and to Onward in front of
-it, in turns, the one and the other first, one client, a new prompt each time, and prints medians and their differences.
-The smaller the model, the less its own time hides. Then, at a vLLM, `--clients` send requests to the one and the other
-in turns, and the median of the ratios of throughput is printed, with its 95 % interval.
+`python -m benchmarks.upstream MODEL.gguf` starts a llama-server; with `--vllm URL` the server is a running vLLM, and
+MODEL is the folder of its tokenizer. One client streams requests of the same size from the server itself and from
+Onward in front of it, in turns and alternating which goes first, with a new prompt each time; it prints medians and
+their differences. The smaller the model, the less its own time hides. Then, with vLLM, `--clients` clients send
+requests to the one and the other in turns, and the median of the ratios of throughput is printed, with its 95 %
+interval.
 
 The client's own time counts on both sides. llama-server closes its connection behind each stream, so the client
 connects to it each time, as Onward does; other connections are kept.
@@ -43,7 +44,7 @@ TOKENS = (300, 3000)
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A server that runs. `model`: what it calls its model; "" for a llama-server."""
+    """A running server. `model`: the name that it gives its model; "" for a llama-server."""
 
     title: str
     url: str
@@ -51,11 +52,11 @@ class Engine:
 
     @property
     def address(self) -> str:
-        """That of --model."""
+        """As `onward serve --model` takes it."""
         return f"peer={'vllm' if self.model else 'llama'}+{self.url}"
 
     def request(self, prompt: list[int], num_tokens: int) -> tuple[str, dict[str, Any]]:
-        """Return the URL and body of a streamed request at its own door."""
+        """Return the URL and body of a streamed request to the server itself."""
         plain = {"prompt": prompt, "ignore_eos": True, "temperature": 0, "stream": True}
         if self.model:
             return f"{self.url}/v1/completions", {**plain, "model": self.model, "max_tokens": num_tokens}
@@ -64,7 +65,7 @@ class Engine:
 
 @contextmanager
 def engine_of(arguments: argparse.Namespace) -> Iterator[Engine]:
-    """Yield the vLLM that runs, or a llama-server that is started."""
+    """Yield the running vLLM, or start a llama-server."""
     if arguments.vllm:
         url = arguments.vllm.rstrip("/")
         yield Engine("vLLM", url, httpx2.get(f"{url}/v1/models").json()["data"][0]["id"])
@@ -87,7 +88,7 @@ def stream_times(client: httpx2.Client, url: str, body: dict[str, Any]) -> tuple
 
 
 def latency(engine: Engine, onward: str, rounds: int, num_tokens: int) -> None:
-    """Print how much later the first token and each further one come from Onward."""
+    """Print how much Onward adds to the time to the first token and to that of each later one."""
     times: dict[str, list[tuple[float, float]]] = {engine.title: [], "Onward": []}
     with httpx2.Client(timeout=60) as client:
         for number in range(rounds + WARM_UP):

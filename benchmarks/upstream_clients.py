@@ -1,9 +1,9 @@
 """What a streamed request to an upstream costs in processor time: Onward's own HTTP client, aiohttp and httpx2.
 
 `python -m benchmarks.upstream_clients`; aiohttp is compared where it is installed. A process answers with small events
-in chunks and closes the connection, as llama-server does after a stream. The clients take turns, one request each, each
-in another order, so that a busy machine changes all of them alike; what counts is the processor time of this process,
-its median over all requests.
+in chunks and closes the connection, as llama-server does after a stream. The clients take turns, one request each, in a
+different order every time, so that a busy machine affects all of them alike; the figure is this process's processor
+time per request, the median of all requests.
 """
 
 from __future__ import annotations

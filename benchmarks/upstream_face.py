@@ -1,10 +1,9 @@
-"""How many tokens one server passes on from an engine that costs nothing, and what a token costs its processor.
+"""How many tokens per second a server passes on from an engine that costs nothing, and the processor time per token.
 
 `python -m benchmarks.upstream_face [--faces 1 2]`. A stand-in for vLLM answers every request at once with all tokens,
-some per event, from bytes that are made before; clients stream from as many `onward serve` as `--faces` says, each in
-front of it. Prints tokens per second of all together, and per second of processor time of these servers: the second
-does not change with what else the machine does. Clients and stand-in take processor time too: on few cores the first
-is theirs as well.
+several per event, as bytes prepared in advance; clients stream from `--faces` processes of `onward serve` in front of
+it. Prints the tokens per second of all these processes together, and the tokens per second of their processor time. The
+latter does not depend on what else the machine does; the former does on few cores, which clients and stand-in use too.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ TOKENIZER = ToyTokenizer()
 
 
 def answer(num_tokens: int, per_event: int) -> bytes:
-    """Return vLLM's whole response with so many tokens."""
+    """Return vLLM's whole response with this many tokens."""
     events = []
     for start in range(0, num_tokens, per_event):
         ids = [97 + token % 26 for token in range(start, min(num_tokens, start + per_event))]
@@ -122,7 +121,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def measure(num_faces: int, arguments: argparse.Namespace) -> tuple[float, float]:
-    """Return the tokens per second of so many servers, and per second of their processor time."""
+    """Return the tokens per second of this many servers, and per second of their processor time."""
     with ExitStack() as stack:
         upstream = stack.enter_context(stand_in(arguments.tokens, arguments.per_event))
         flags = ("--tokenizer", "toy=toy", "--no-access-log", "--log-level", "warning")

@@ -20,7 +20,7 @@ SLOW_FILE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow", re.MULTILINE
 
 LOGGERS = [logging.getLogger(name) for name in ("onward", "uvicorn")]
 
-# A busy machine is no failure: no property test looks at the clock.
+# No deadlines: a busy machine must not fail a property test.
 settings.register_profile("random", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("random"), derandomize=True)
 # The fast suite draws a tenth of the examples (tests/examples.py), the same ones each time.
@@ -29,13 +29,13 @@ settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Settings of whoever runs the tests are not theirs, nor those of servers that they start. Where tests run in the
-    background (`make test &`, some build machines) interrupts are ignored, and hangups under `nohup`; programs that
-    tests start would inherit that, and their tests need these signals heard."""
+    """The settings of the user who runs the tests do not apply to them or to servers that they start. Where tests run
+    in the background (`make test &`, some build machines) interrupts are ignored, and hangups under `nohup`; programs
+    that tests start would inherit that, and their tests need these signals heard."""
     openai = {name for name in os.environ if name.startswith("OPENAI_")}
     for name in {option.environment for option in options()} | {CONFIG_ENVIRONMENT} | openai:
         os.environ.pop(name, None)
-    # numpy's threads wait for each other on processors that other workers need: a seventh of what models' tests took
+    # numpy's threads spin on processors that other workers need, which took a seventh of the time of models' tests
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
@@ -46,15 +46,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """One more worker than processors: many tests wait for timers and for processes that they start. None: xdist's own
-    answer, which is its environment variable."""
+    """One more worker than processors: many tests wait for timers and for processes that they start. None: what xdist
+    itself chooses, by its environment variable."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     return (cpu_quota() or os.cpu_count() or 1) + 1
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files of slow tests alone where only fast ones are wanted: they import Playwright, Ray and SDKs."""
+    """Do not collect files of slow tests where only fast ones run: they import Playwright, Ray and SDKs."""
     if config.option.markexpr == "not slow" and collection_path.match("test_*.py"):
         return bool(SLOW_FILE.search(collection_path.read_text(encoding="utf-8"))) or None
     return None
@@ -62,8 +62,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, object, object]:
-    """A server that a test runs in this process sets up the process's logging, which is not for the tests after it:
-    they would write to the terminal. (A fixture would cost each test more.)"""
+    """A server that a test runs in this process configures its logging. This undoes it, so that later tests do not
+    write to the terminal. (A fixture would cost each test more.)"""
     before = [(logger.handlers[:], logger.level, logger.propagate) for logger in LOGGERS]
     try:
         return (yield)
@@ -76,14 +76,14 @@ def pytest_runtest_call() -> Generator[None, object, object]:
 
 @pytest.fixture(scope="module", autouse=True)
 def unclosed_files() -> Iterator[None]:
-    """What the tests of a file have left open in cycles, such as clients with their sockets, is an error of that file,
-    not of whichever test runs when it is collected."""
+    """Objects that tests left open in reference cycles, such as clients with sockets, are errors of their own file, not
+    of the test that happens to run when they are collected."""
     yield
     gc.collect()
 
 
 def pytest_collection() -> None:
-    gc.disable()  # until `pytest_collection_finish`: all that is made meanwhile stays
+    gc.disable()  # until `pytest_collection_finish`: everything created meanwhile lives as long as the session
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""How many examples a property test draws, and which cases of a table: a part of them in the fast suite."""
+"""How many examples a property test draws, and which cases of a table run: some of them in the fast suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a completion says, however it came: whole, streamed, or streamed across engines."""
+"""The content of a completion, however it was delivered: whole, streamed, or streamed across engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Folded:
-    """A completion, whether it came whole or as a stream: what must not depend on the engines."""
+    """The parts of a completion, whole or streamed, that must not depend on the engines."""
 
     choices: dict[int, dict[str, Any]] = field(default_factory=dict)
     num_prompt_tokens: int = 0

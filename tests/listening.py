@@ -1,5 +1,5 @@
-"""Servers on real sockets in this process, for tests of what they answer: without the seconds of processor time that
-processes of their own take. How a process starts, ends and is interrupted is not theirs: see `tests.processes`.
+"""Servers on real sockets in this process, for tests of their answers: processes of their own would take seconds of
+processor time. For tests of how a process starts, ends and is interrupted, see `tests.processes`.
 """
 
 from __future__ import annotations

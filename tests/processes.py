@@ -70,7 +70,7 @@ def served(*flags: str, model: str | None = "toy", module: str = "onward") -> It
 
 @contextmanager
 def server_process(*flags: str, model: str | None = "toy", module: str = "onward") -> Iterator[ServerProcess]:
-    """As `served`, with the process. It has no terminal, whatever the tests have."""
+    """As `served`, with the process. It has no controlling terminal, whether or not the tests have one."""
     models = [] if model is None else ["--model", model]  # before those of the flags: the first one is the default
     command = [sys.executable, "-m", module, "serve", "--port", "0", *models, "--drain", "2", *flags]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # for modules of the tests

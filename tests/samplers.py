@@ -1,6 +1,6 @@
-"""The samplers as tests know them: ranges and defaults from behaviour §10, what each keeps as plain loops over sorted
-lists from the papers and other servers. Copied by hand, not imported from `sampling.filters`, so that errors there are
-found. A new sampler is an entry here."""
+"""The samplers as tests know them: ranges and defaults from behaviour §10, and what each keeps, as plain loops over
+sorted lists after the papers and other servers. Copied by hand, not imported from `sampling.filters`, so that errors
+there are found. A new sampler is an entry here."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def plain_xtc(plain: Plain, threshold: float) -> set[int]:
 
 @dataclass(frozen=True)
 class Sampler:
-    """`parameters`: name → (minimum, maximum, default) of a request's. `keeps` returns the tokens that are kept, by the
-    value of `varied`, of which `values` are examples; `with_others` are its other parameters meanwhile. `best_only`: a
-    request's fields with which only a far likelier token is left. `bits`: the digest of the samples of
-    test_bits, which changes only together with SAMPLING_REVISION."""
+    """`parameters`: name → (minimum, maximum, default) in a request. `keeps` returns the tokens that are kept, by the
+    value of `varied`, of which `values` are examples; `with_others` are its other parameters meanwhile. `best_only`:
+    fields of a request with which only a far more likely token remains. `bits`: the digest of the samples of test_bits,
+    which changes only together with SAMPLING_REVISION."""
 
     parameters: dict[str, tuple[float, float, float]]
     keeps: Callable[[Plain, float], set[int]]

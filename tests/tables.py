@@ -1,4 +1,4 @@
-"""Tables of facts: one test for all rows of a table, where a test each would take longer to report than to run."""
+"""One test for all rows of a table, where a test for each would take longer to report than to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wiring: what is served under which names, and what happens to loaded models if it fails."""
+"""Wiring: the models that are served and their names, and closing of loaded models if it fails."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_models_are_closed_if_a_later_one_fails_to_load(tmp_path: Path, closed: 
 def test_engines_are_stopped_if_a_later_model_cannot_be_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: Literal["off", "on"]
 ) -> None:
-    """The first one has begun by then."""
+    """The first one has begun loading by then."""
     stopped: list[str] = []
 
     def refuse(found: ResolvedModel, *_: object) -> None:

@@ -134,7 +134,7 @@ MADE_BY_MAKE = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS"}
 @pytest.mark.skipif(sys.platform == "win32", reason="needs bash and make")
 def test_the_commands_of_the_readme_run_as_they_stand() -> None:
     """In order, in this checkout: a server answers until the next one starts, and Ctrl-C ends it without an error. The
-    coder model, which has 1.1 GB, is left to the next test."""
+    coder model (1.1 GB) is left to the next test."""
     commands = [command for command in blocks(ROOT / "README.md", "bash") if CODER not in command]
     assert len(commands) >= 4 and not any(re.search(r"^\$ |<[a-z ]+>", command, re.MULTILINE) for command in commands)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -232,7 +232,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_no_page_has_two_versions_of_its_text() -> None:
-    """As where a merge has been committed half done."""
+    """As after a merge with unresolved conflicts was committed."""
     marks = re.compile(r"^(<<<<<<<|\|\|\|\|\|\|\||>>>>>>>) ", re.MULTILINE)
     assert [page.name for page in PAGES if marks.search(page.read_text(encoding="utf-8"))] == []
 
@@ -275,8 +275,8 @@ def test_the_code_that_a_page_names_exists(page: Path) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether what begins with a folder of the repository, with a room, or with a module before its class, is there;
-    anything else is not a path."""
+    """Whether a path exists that begins with a folder of the repository, a room, or a module before its class; anything
+    else is not a path."""
     first, *rest = re.split(r"[/.]", name.removesuffix(".py"))
     if first in TOPS:
         place = ROOT / first
@@ -364,7 +364,7 @@ MISTAKES = {"tutorial.md": {"--temprature"}}
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_that_a_page_shows_exists_with_its_flags(page: Path) -> None:
-    """Also those that no test runs, because they need a network, another program, or a day."""
+    """Including those that no test runs because they need a network, another program, or a day."""
     from onward.cli.command import command_context
     from onward.cli.root import root
 

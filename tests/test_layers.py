@@ -1,5 +1,5 @@
-"""The house holds: rooms import downwards only, without cycles (imports for type checkers and those inside functions
-included), in files that are neither large nor shattered, and every public type has a name of its own.
+"""The structure holds: rooms import downwards only, without cycles (imports for type checkers and those inside
+functions included), in files that are neither large nor shattered, and every public type has a name of its own.
 
 import-linter could check the levels and the cycles. It is not used: it does not know which imports are inside
 functions, and sizes, lonely modules and names would need this file all the same, over the same graph.
@@ -74,7 +74,7 @@ SIDEWAYS = {
     ("sampling", "kernels"),  # sampling is written in the vector language
     *((room, "engines") for room in ("engines.child", "engines.cluster", "engines.upstreams")),
     ("engines.programs", "engines.upstreams"),  # a program that is started is an upstream
-    ("engines.programs", "engines.child"),  # when a lost engine is started again
+    ("engines.programs", "engines.child"),  # when a lost engine is restarted
     ("models", "model_files"),
     ("runtimes", "model_files"),
 }
@@ -167,7 +167,7 @@ LATE_LIBRARIES = {
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 SMALL_MODULE = 60
 SMALL_ON_PURPOSE = {
-    "kernels/executable_memory.py",  # what differs by system has a module of its own
+    "kernels/executable_memory.py",  # code that differs by system has a module of its own
 }
 """Small modules with one importer that stay."""
 MAX_METHODS = {("engine/scheduler.py", "Scheduler"): 12, ("engine/admission.py", "Admission"): 12}
@@ -435,6 +435,7 @@ def test_no_result_depends_on_a_library_of_the_machine() -> None:
 
 
 def _may_differ(node: ast.BinOp) -> bool:
-    """Whether a node is a sum of products whose order a library chooses, or a power of what is not a plain number."""
+    """Whether a node is a sum of products in an order that a library chooses, or a power of something other than a
+    plain number."""
     is_power = isinstance(node.op, ast.Pow) and not isinstance(node.left, ast.Constant)
     return is_power or isinstance(node.op, ast.MatMult)

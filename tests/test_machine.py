@@ -1,4 +1,4 @@
-"""What the machine, or a container or service, leaves for a model: memory and processors."""
+"""The memory and processors that the machine, a container or a service leaves for a model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_control_group_without_a_limit_changes_nothing(root: Path) -> None:
 
 
 def test_a_services_own_group_and_those_around_it_count(root: Path) -> None:
-    """systemd puts MemoryMax on the service's group, or on the slice that it is in."""
+    """systemd sets MemoryMax on the service's control group, or on its slice."""
     groups = root / "sys/fs/cgroup"
     write(root / "proc/self/cgroup", "0::/system.slice/onward.service\n")
     limit(groups / "system.slice/onward.service", 3 * GIB, GIB)

@@ -1,4 +1,4 @@
-"""Files of the user's own: what is refused, and what is left of a write that fails."""
+"""Private files: what is refused, and what a failed write leaves behind."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_the_service_unit_is_notified_and_restarted() -> None:
 
 
 def test_the_socket_unit_listens_where_a_server_does() -> None:
-    """Its name is that of the service, which therefore gets the socket."""
+    """It has the service's name, so the service gets the socket."""
     unit = dict(re.findall(r"^(\w+)=(.*)$", read("deploy/systemd/onward.socket"), re.MULTILINE))
     assert unit["ListenStream"] == f"{FLAGS['--host'].default}:{FLAGS['--port'].default}"
 
@@ -188,7 +188,8 @@ def test_the_stack_mounts_files_that_exist_and_publishes_loopback_ports_only() -
     ],
 )
 def test_a_server_has_time_for_its_end(path: str, setting: str) -> None:
-    """Engines with what they save, traces, the ledger, one after the other; pages and files say how long that takes."""
+    """Engines (with the caches that they save), traces and ledger are closed one after the other; pages and files state
+    a sufficient time."""
     text, drain = read(path), float(str(FLAGS["--drain"].default))
     closing = run.CLOSE_SECONDS + PREFIX_CACHE_SAVE_SECONDS + telemetry.CLOSE_SECONDS + team.CLOSE_SECONDS
     (given,) = re.findall(rf"{setting}(\d+)", text)
@@ -236,7 +237,7 @@ def test_links_of_the_package_page_are_absolute_or_gone() -> None:
 
 
 def metadata(environment: dict[str, str]) -> dict[str, Any]:
-    """What the build backend makes of pyproject.toml."""
+    """The metadata that the build backend makes from pyproject.toml."""
     command = [sys.executable, "-m", "hatchling", "metadata", "--compact"]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
     found: dict[str, Any] = json.loads(ran.stdout)

@@ -133,7 +133,7 @@ def test_a_process_of_our_own_drops_pages_before_its_engines_start(monkeypatch: 
 
 
 def test_with_an_operators_code_loaded_no_pages_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have threads that unmap files."""
+    """A program may have threads that unmap files."""
     monkeypatch.setattr(backend, "make_filters", lambda settings: None)
     rule = ContentFilterSetting("names", entry_point="found-by-code")
     toy = Settings(model=("toy",), content_filter=(rule,), engine_process="off")

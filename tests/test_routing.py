@@ -151,7 +151,7 @@ def test_faces_that_know_of_each_other_only_by_reports_keep_the_bound_together()
     faces = [Router(names) for _ in range(num_faces)]
     for face in faces:
         for name in names:
-            face.reported(name, num_faces * num_jobs // len(names))  # what is so far
+            face.reported(name, num_faces * num_jobs // len(names))  # the state so far
     keys = prefix_keys([1])  # all jobs have the same prefix
     loads: Counter[str] = Counter()
     for _ in range(num_jobs):
@@ -197,7 +197,7 @@ def test_no_job_waits_for_a_row_while_another_replica_has_one() -> None:
         router.begin(router.rank(keys)[0], keys)
     assert router.load("a") == router.load("b") == 12
     home = router.rank(keys)[0]
-    for _ in range(3):  # all rows are taken: the prefix counts again
+    for _ in range(3):  # all rows are taken, so the prefix counts again
         assert router.rank(keys)[0] == home
         router.begin(home, keys)
 

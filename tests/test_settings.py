@@ -198,7 +198,7 @@ def test_the_file_is_searched_for_in_the_working_and_the_configuration_folder(tm
 
 
 def test_settings_that_are_read_again_come_from_the_file_that_they_came_from(tmp_path: Path) -> None:
-    """Without it, a server would go on with the defaults: another model, in place of all of its own."""
+    """Otherwise a server would continue with the defaults: another model instead of its own."""
     path = tmp_path / "onward.toml"
     path.write_text("port = 1")
     resolved = resolve_settings()
@@ -370,7 +370,7 @@ def test_an_unknown_variable_is_logged_with_the_closest_setting(caplog: pytest.L
 
 
 def found(text: str, mode: int = 0o644) -> Path:
-    """Write an onward.toml that nobody names."""
+    """Write an onward.toml that no flag names."""
     path = Path("onward.toml")
     path.write_text(text)
     path.chmod(mode)

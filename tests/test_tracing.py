@@ -15,7 +15,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Spans:
-    """Implements Tracer: keeps what it gets."""
+    """Implements Tracer: collects spans."""
 
     def __init__(self, *, ratio: float = 1.0, keeps_prompts: bool = False) -> None:
         self.ratio = ratio

@@ -9,5 +9,5 @@ LOG = "onward-log"
 
 
 def running() -> set[threading.Thread]:
-    """Return the living threads, except the log's, which any line of any test may start."""
+    """Return the living threads, except that of the log, which any line of any test may start."""
     return {thread for thread in threading.enumerate() if thread.name != LOG}

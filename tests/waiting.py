@@ -1,6 +1,6 @@
-"""Waiting for what other tasks, threads and processes do: for a condition, never for a time.
+"""Waiting for other tasks, threads and processes: for a condition, never for a time.
 
-A test passes on a slow, a busy and a very fast machine. The limit here only ends one that would hang.
+A test passes on a slow, a busy and a very fast machine. The limit here only ends a test that would hang.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PATIENCE_SECONDS = 120.0
 
 
 async def until(condition: Callable[[], object], what: str = "") -> None:
-    """Wait in an event loop for a condition. `what` is for the message of a test that waited in vain."""
+    """Wait in an event loop for a condition. `what` is for the message of a test that times out."""
     pauses = _pauses(what, longest=0.005)
     while not condition():
         await asyncio.sleep(next(pauses))
@@ -28,7 +28,7 @@ def wait_for(condition: Callable[[], object], what: str = "") -> None:
 
 
 def _pauses(what: str, longest: float) -> Iterator[float]:
-    """Yield seconds until the next look: short ones first. Raises AssertionError after PATIENCE_SECONDS."""
+    """Yield seconds until the next check: short ones first. Raises AssertionError after PATIENCE_SECONDS."""
     deadline = time.monotonic() + PATIENCE_SECONDS  # an event loop's clock may be moved by its test
     pause = 0.0005
     while True:

@@ -1,7 +1,7 @@
 """Workers of pytest-xdist collect a file of tests when they run it. Otherwise each of them would import all tests and
-make items of them first, which takes seconds of every processor. They report less, too: of a test that passed, its call
-and what took long; and the time limit of pytest's faulthandler is set anew every few seconds, not for every test: it
-ends a thread each time, for which a busy machine takes milliseconds.
+make items of them first, which takes seconds of every processor. They also report less: of a test that passed, its call
+and slow phases. And the time limit of pytest's faulthandler is reset every few seconds, not for every test: each reset
+ends a thread, which takes milliseconds on a busy machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _File(pytest.File):
 
 
 class _WholeFile(pytest.Item):
-    """What workers are sent: all tests of a file."""
+    """The unit of work that workers are sent: all tests of a file."""
 
     def runtest(self) -> None:
         pass
@@ -59,7 +59,7 @@ class WholeFiles:
         tests = _collect(item)
         place, limited = session.items.index(item), time.monotonic()
         for test, following in zip(tests, [*tests[1:], nextitem], strict=False):
-            session.items[place] = test  # the worker compares it with what is reported
+            session.items[place] = test  # the worker compares it with the reports
             if time.monotonic() - limited > LIMIT_EVERY_SECONDS:
                 limited = time.monotonic()
                 _limit(item.config)
@@ -80,7 +80,7 @@ def _run(test: pytest.Item, nextitem: pytest.Item | None) -> bool:
 
 
 def _limit(config: pytest.Config) -> None:
-    """Set the time limit anew, as pytest's faulthandler did for the file."""
+    """Reset the time limit, as pytest's faulthandler did for the file."""
     if seconds := float(config.getini("faulthandler_timeout")):
         exits = config.getini("faulthandler_exit_on_timeout")
         faulthandler.dump_traceback_later(seconds, exit=exits, file=config.stash[fault_handler_stderr_fd_key])

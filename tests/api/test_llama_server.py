@@ -101,8 +101,8 @@ async def test_a_stop_string_is_named_and_not_part_of_the_text() -> None:
     ],
 )
 async def test_behind_a_stop_string_no_token_is_listed(fields: dict[str, Any], content: str, listed: list[str]) -> None:
-    """As many entries as the content has tokens, one across the cut included: server-context.cpp leaves out the tokens
-    of the stop string."""
+    """As many entries as the content has tokens, including one that the cut divides: server-context.cpp leaves out the
+    tokens of the stop string."""
     asked = {"prompt": PROMPT, "temperature": 0, "n_predict": 3, "n_probs": 1, "return_tokens": True, **fields}
     async with toy_app() as app:
         whole = (await post(app, "/completion", **asked)).json

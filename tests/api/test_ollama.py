@@ -155,7 +155,7 @@ async def test_models_are_listed_and_described() -> None:
 
 @in_loop
 async def test_a_head_request_to_the_tags_has_no_body() -> None:
-    """Ollama's command line looks for a server so."""
+    """This is how Ollama's command line checks for a server."""
     call = await Call(make_app(FakeBackend(), settings()), "HEAD", "/api/tags").done()
     assert call.status == 200
 

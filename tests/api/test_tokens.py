@@ -41,7 +41,7 @@ async def test_a_conversation_becomes_the_prompt_of_the_models_template() -> Non
 def test_a_start_token_that_is_added_to_every_text_is_not_written(
     adds_bos: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in llama.cpp: it would be there twice."""
+    """As in llama.cpp. Otherwise the prompt would have it twice."""
     monkeypatch.setattr(ToyTokenizer, "bos_token", "<|fim_pad|>")
     monkeypatch.setattr(ToyTokenizer, "implicit_prefix", lambda self, *, add_special_tokens: int(adds_bos))
 

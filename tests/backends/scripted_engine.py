@@ -127,7 +127,7 @@ class ScriptedEngine:
         return commands
 
     def _cancel_choice(self, job_id: int, choice: int) -> None:
-        """Silence a choice; a job without any other is dropped."""
+        """Send no more events of a choice; drop a job that has no other."""
         self._silenced.add((job_id, choice))
         job, _ = self._running.get(job_id, (None, None))
         if job is not None and all((job_id, index) in self._silenced for index in range(job.num_choices)):

@@ -1,4 +1,5 @@
-"""The backlog: what waits is bounded by client, in number, memory and time; nobody is refused for what others sent."""
+"""The backlog: waiting requests are bounded per client, in number, memory and time; nobody is refused for what others
+sent."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def jobs(number: int, choices: int = 1) -> list[Job]:
 
 
 def test_a_client_is_refused_for_what_it_sent_and_for_nothing_else() -> None:
-    """Nine times n=128 were refused to everybody while rows were free."""
+    """A client with nine requests of n=128 must not make the server refuse others while rows are free."""
     backlog = Backlog(max_waiting=1024)
     for _ in range(8):
         backlog.enter("one", jobs(1, choices=128), 0)
@@ -121,7 +122,7 @@ def test_retry_after_is_how_long_the_backlog_takes() -> None:
 
 
 def test_idle_times_do_not_count_for_retry_after() -> None:
-    """Else a client that obeys it would leave the server idle, and be sent away for longer each time."""
+    """Otherwise a client that obeys it would leave the server idle, and be told to wait longer each time."""
     clock = Clock()
     backlog = Backlog(clock=clock)
     for _ in range(5):

@@ -39,7 +39,7 @@ def test_it_would_wait_longer_if_prompts_of_others_filled_its_step(
 
 @pytest.mark.parametrize("load", [streams(2, prompt=2000, out=8), batch(40)], ids=["long", "batch"])
 def test_a_stream_of_small_requests_does_not_starve_the_other_client(load: Load) -> None:
-    """One arrives in every step; what the busy client has sent ends all the same."""
+    """One arrives in every step, and the busy client's requests still finish."""
     simulation = Simulation()
     load(simulation)
     scheduler = simulation.engine.engine.scheduler

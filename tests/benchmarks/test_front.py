@@ -1,4 +1,4 @@
-"""The benchmark of the way up streams every token. Speed is not tested."""
+"""The benchmark of the path from engine to client streams every token. Speed is not tested."""
 
 from __future__ import annotations
 

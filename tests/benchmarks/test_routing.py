@@ -1,4 +1,4 @@
-"""The simulation of routing: what it is for, it shows."""
+"""The simulation of routing shows the differences that it is meant to show."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`onward serve` whose engines fail when they are ordered to: `python -m tests.chaos.faulty_engine serve …`.
 
 An order is a file in the folder that the environment variable CHAOS_ORDERS names: the engine that finds it before a
-step removes it and fails in that step. Prompts that contain one of the markers are harmful by themselves.
+step removes it and fails in that step. Prompts that contain one of the markers make it fail without an order.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Faulty:
         if moment == "before":
             FAULTS[order]()
         if any(FATAL in row.tokens for row in rows):
-            before_compute()  # as runtimes do: what the step before computed is delivered
+            before_compute()  # as runtimes do, so that the previous step's results are delivered
             FAULTS["segv"]()
         if _is_largest(NO_MEMORY, rows):
             _run_out_of_memory()
@@ -87,13 +87,13 @@ class Faulty:
 
 
 def _is_largest(token: int, rows: Sequence[Row]) -> bool:
-    """Whether a row with the token has more outputs than any other: then the engine ends that one."""
+    """Whether the row with the token has more outputs than any other; the engine then ends that row's job."""
     marked = [row.outputs for row in rows if token in row.tokens]
     return bool(marked) and marked[0] > max((row.outputs for row in rows if token not in row.tokens), default=0)
 
 
 def _run_out_of_memory() -> None:
-    """Have an allocation fail as it does when a limit of memory is reached."""
+    """Fail an allocation as a memory limit does."""
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_AS)
@@ -110,7 +110,7 @@ def _raise(error: type[BaseException]) -> None:
 
 
 def _write_garbage() -> None:
-    """Write what is not a frame to the server."""
+    """Write bytes to the server that are not a frame."""
     for fd in range(3, 64):
         try:
             if stat.S_ISSOCK(os.fstat(fd).st_mode):

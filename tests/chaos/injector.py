@@ -46,7 +46,7 @@ class Injector:
         """Requests that ended as the cause of a loss."""
 
     def inject(self, kind: str) -> None:
-        """Inject one fault at a random moment, and wait until the streams go on."""
+        """Inject one fault at a random moment, and wait until the streams continue."""
         before = self._num_recoveries()
         time.sleep(self._rng.random() * 0.2)
         if kind in HARMFUL:

@@ -51,7 +51,7 @@ def make_request(number: int) -> dict[str, Any]:
 
 
 def make_unseeded(rng: random.Random) -> dict[str, Any]:
-    """A request whose text nobody knows before, but its length."""
+    """A request whose text is random, but not its length."""
     num_choices, max_tokens = rng.choice([1, 1, 2]), rng.randrange(50, 300)
     return {"prompt": PROMPT, "n": num_choices, "max_tokens": max_tokens, "ignore_eos": True}
 
@@ -137,7 +137,7 @@ class Clients:
             thread.start()
 
     def stop(self) -> None:
-        """Wait until every client has the end of its last answer."""
+        """Wait until every client has received the end of its last answer."""
         self._is_stopping.set()
         for thread in self._threads:
             thread.join(PATIENCE_SECONDS)

@@ -86,8 +86,8 @@ _APART = {
 
 
 def as_stored(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors of a folder: those whose whole names differ by theirs, gates of experts and what they are multiplied
-    with in one, and no factors of positions."""
+    """The tensors as a folder has them: some under other names, experts' gate and up projections in one, and no rotary
+    factors."""
     found: dict[str, Any] = {}
     for name, array in tensors.items():
         own = f"model.layers.{name.split('.')[1]}." if name.startswith("blk.") else ""
@@ -250,7 +250,7 @@ class Gemma4:
         return self.linear(result.reshape(count, -1), prefix + "attn_output")
 
     def turned(self, node: Array, is_local: bool) -> Array:
-        """A quarter of the dimensions turns where there is no window, by frequencies of the whole head."""
+        """Without a window only a quarter of the dimensions is rotated, with frequencies of the whole head."""
         size = node.shape[-1]
         base = self.stated["rope.freq_base_swa" if is_local else "rope.freq_base"]
         frequencies = base ** (-np.arange(0, size, 2) / size)
@@ -262,7 +262,7 @@ class Gemma4:
         return np.concatenate([first * cosine - second * sine, first * sine + second * cosine], axis=-1)
 
     def norm(self, hidden: Array, name: str) -> Array:
-        """By the root mean square; without a name there are no weights."""
+        """RMS norm; without a name it has no weights."""
         root = np.sqrt((hidden**2).mean(axis=-1, keepdims=True) + self.stated["attention.layer_norm_rms_epsilon"])
         return hidden / root * self.tensors.get(name, 1.0)
 

@@ -1,4 +1,4 @@
-"""Writes a tiny checkpoint as a folder of Hugging Face's libraries: their names, their order of rows, their habits."""
+"""Writes a tiny checkpoint as a folder of Hugging Face's libraries: with their names and order of rows."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
 
 
 def one_by_one(tensors: Arrays) -> Arrays:
-    """The tensors with those of experts apart, by the names that old GGUF files have."""
+    """The tensors with one for each expert, named as in old GGUF files."""
     found: Arrays = {}
     for name, array in tensors.items():
         if "_exps." in name:
@@ -279,7 +279,7 @@ def one_by_one(tensors: Arrays) -> Arrays:
 
 
 def halves_joined(tensors: Arrays) -> Arrays:
-    """The tensors with gates of experts, and what they are multiplied with, in one."""
+    """The tensors with experts' gate and up projections in one."""
     found: Arrays = {}
     for name, array in tensors.items():
         if "ffn_gate_exps" in name or "ffn_gate_shexp" in name:
@@ -299,8 +299,8 @@ def _as_granite_stores(tensors: Arrays) -> Arrays:
 
 
 def queries_with_keys(tensors: Arrays) -> Arrays:
-    """The tensors with queries, keys and values in one: the queries of each key, then it and its value. Pairs of
-    rotated dimensions are half a head apart."""
+    """The tensors with queries, keys and values in one: for each key head its queries, then the key and the value.
+    Pairs of rotated dimensions are half a head apart."""
     found: Arrays = {}
     for name, array in tensors.items():
         prefix, _, part = name.partition(".attn_")
@@ -319,8 +319,8 @@ def queries_with_keys(tensors: Arrays) -> Arrays:
 
 
 def gates_between(tensors: Arrays) -> Arrays:
-    """The tensors with gates of experts, and what they are multiplied with, in one, row by row; of gpt-oss, whose
-    matrices of experts have their inputs first, and whose sinks have a name without an end."""
+    """gpt-oss's tensors: experts' gate and up projections interleaved row by row, matrices of experts with inputs
+    first, and sinks whose name has no suffix."""
     found: Arrays = {}
     for name, array in tensors.items():
         prefix, _, part = name.partition(".ffn_")
@@ -379,7 +379,7 @@ def _rounded(array: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
 
 
 def hugging_face_name(name: str, kind: str) -> str:
-    """The name of a tensor there."""
+    """The name of a tensor in a folder."""
     if name.startswith("model."):
         return name
     part, _, end = name.rpartition(".")
@@ -409,7 +409,7 @@ def _habits(name: str, array: NDArray[np.float32], kind: str, metadata: dict[str
 def hugging_face_rows(
     name: str, array: NDArray[np.float32], kind: str, metadata: dict[str, Any]
 ) -> NDArray[np.float32]:
-    """The rows of a tensor, or of an adapter's second matrix, in the order there."""
+    """The rows of a tensor, or of an adapter's second matrix, in the folder's order."""
     if kind in ("qwen35", "qwen35moe") and name.startswith("blk.") and metadata.get("is_adapter"):
         return qwen35.of_folder(name, array, metadata[f"{kind}.ssm.time_step_rank"])
     if kind == "gptneox" and "attn_qkv" in name:

@@ -1,5 +1,5 @@
 """Granite 4 H: tiny checkpoints, the formulas of its state spaces in float64 (Dao, Gu, arXiv 2405.21060, and the
-model's own code in transformers), and what folders do otherwise than GGUF files."""
+model's own code in transformers), and how folders differ from GGUF files."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _silu(x: Array) -> Array:
 
 
 def state_space(stated: dict[str, Any], tensors: dict[str, Array], prefix: str, hidden: Array, epsilon: float) -> Array:
-    """What a layer makes of rows [tokens, hidden]: token by token, head by head."""
+    """The output of a layer for rows [tokens, hidden]: token by token, head by head."""
     names = ("time_step_rank", "inner_size", "group_count", "state_size")
     heads, inner, groups, count = (stated[f"ssm.{name}"] for name in names)
     width, size = inner + 2 * groups * count, inner // heads
@@ -158,8 +158,8 @@ def as_falcon_stores(tensors: dict[str, NDArray[np.float32]], config: dict[str, 
 
 
 def as_stored(tensors: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """The tensors as a folder has them, those without an end of the usual kind by their whole names; a feed-forward
-    layer as the expert that all tokens use."""
+    """The tensors as a folder has them, those without a usual suffix by their whole names; the feed-forward layer as
+    the shared expert."""
     found = {}
     for name, array in tensors.items():
         layer, _, part = name.removeprefix("blk.").partition(".")

@@ -1,5 +1,5 @@
 """Qwen 3.5 and Qwen 3 Next: tiny checkpoints, the formulas of their delta rule in float64 (Yang et al., arXiv
-2412.06464, and the models' own code in transformers), and what folders do otherwise than GGUF files."""
+2412.06464, and the models' own code in transformers), and how folders differ from GGUF files."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def _silu(x: Array) -> Array:
 
 
 def _projected(stated: dict[str, Any], tensors: dict[str, Array], prefix: str, hidden: Array) -> list[Array]:
-    """What is convolved, gates, and what says how fast states decay and how much they take in. Qwen 3 Next has those
-    of the heads that share keys together."""
+    """The input of the convolution, the gates, and the projections (alpha, beta) of decay and update rate. Qwen 3 Next
+    groups them by key head."""
     count, keys, size = len(hidden), stated["ssm.group_count"], stated["ssm.state_size"]
 
     def linear(name: str) -> Array:
@@ -124,7 +124,7 @@ def _projected(stated: dict[str, Any], tensors: dict[str, Array], prefix: str, h
 
 
 def delta_net(stated: dict[str, Any], tensors: dict[str, Array], prefix: str, hidden: Array, epsilon: float) -> Array:
-    """What a layer makes of rows [tokens, hidden]: token by token, head by head."""
+    """The output of a layer for rows [tokens, hidden]: token by token, head by head."""
     heads, keys, size = (stated[f"ssm.{name}"] for name in ("time_step_rank", "group_count", "state_size"))
     of_values = stated["ssm.inner_size"] // heads
     sharing, is_tiled = heads // keys, prefix + "ssm_ba.weight" not in tensors
@@ -170,8 +170,7 @@ def _together(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
 
 
 def together(mixed: NDArray[np.float32], gates: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows of queries, keys and values, and those of gates, as Qwen 3 Next has them: those of heads that share keys
-    together."""
+    """Rows of queries, keys and values, and those of gates, as Qwen 3 Next has them: grouped by key head."""
     keys = (len(mixed) - len(gates)) // 2
     parts = (mixed[:keys], mixed[keys : 2 * keys], mixed[2 * keys :], gates)
     by_key = [part.reshape(KEY_HEADS, -1, *part.shape[1:]) for part in parts]
@@ -179,7 +178,7 @@ def together(mixed: NDArray[np.float32], gates: NDArray[np.float32]) -> NDArray[
 
 
 def as_stored(tensors: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """The tensors as a folder has them, those without an end of the usual kind by their whole names."""
+    """The tensors as a folder has them, those without a usual suffix by their whole names."""
     heads = next(len(array) for name, array in tensors.items() if name.endswith("ssm_a"))
     is_tiled = not any(".ssm_ba." in name for name in tensors)
     found = {}

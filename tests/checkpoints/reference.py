@@ -105,7 +105,7 @@ class Reference:
         return self.linear(self.activated(up), prefix + "ffn_down")
 
     def mixture(self, prefix: str, row: Array) -> Array:
-        """What the experts with the largest logits make of one row, by their shares."""
+        """The output of the experts with the largest logits for one row, weighted by their shares."""
         logits = self.linear(row, prefix + "ffn_gate_inp")
         if self.kind == "lfm2moe":
             shares = 1 / (1 + np.exp(-logits))

@@ -162,7 +162,7 @@ def test_a_gguf_file_changes_a_file_and_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", slow_but(["llama"], ["llama", "gpt2"]))
 def test_embeddings_are_changed_too(name: str, tmp_path: Path) -> None:
-    """The output layer with them where both are one: gpt2's."""
+    """Where embeddings are tied, as in gpt2, so is the output layer."""
     metadata, tensors = tiny(name)
     embedding = tensors["token_embd.weight"]
     random = np.random.default_rng(4)

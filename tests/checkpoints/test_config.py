@@ -344,7 +344,7 @@ def test_an_inner_size_that_is_a_multiple_of_nearly_nothing_is_refused() -> None
 
 
 def test_layers_beyond_any_model_are_not_listed() -> None:
-    """Whoever reads their number says that they are too many."""
+    """Their number itself is refused where it is read."""
     more = {"num_experts": 8, "mlp_only_layers": [0], "sliding_window": 9, "use_sliding_window": True}
     for count, is_listed in ((MAX_LAYERS, True), (MAX_LAYERS + 1, False)):
         found = metadata_of(config("qwen3_moe", num_hidden_layers=count, **more), "config.json")
@@ -401,7 +401,7 @@ def _rewritten(folder: Path, more: dict[str, Any]) -> Path:
 
 
 def test_biases_that_the_configuration_does_not_have_are_refused(tmp_path: Path) -> None:
-    """transformers leaves them out."""
+    """transformers ignores them."""
     _rewritten(tmp_path, {"model.layers.0.self_attn.q_proj.bias": np.ones(64, np.float32)})
     assert "has a tensor 'blk.0.attn_q.bias'" in refusal(tmp_path)
     assert shown(changed(tmp_path, attention_bias=True))["notes"] == []

@@ -14,7 +14,8 @@ from .making import NUMBERS, random_blocks
 
 @pytest.mark.parametrize("name", sorted(EXPANDED_TYPES))
 def test_an_expanded_weight_is_the_weight(name: str) -> None:
-    """Compared bit for bit with llama.cpp's own package, and for Q8_K, which that does not read, with the formula."""
+    """Compared bit for bit with llama.cpp's own package, and with the formula for Q8_K, which that package does not
+    read."""
     kind, inputs = TENSOR_TYPES[NUMBERS[name]], 1024
     rows = np.frombuffer(random_blocks(name, 40, inputs, seed=3)[2], np.uint8).reshape(40, -1)
     blocks = expanded(kind, rows, inputs).reshape(-1, EXPANDED_BYTES)

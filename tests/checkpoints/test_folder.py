@@ -1,4 +1,5 @@
-"""Folders of safetensors files: the same log-probabilities as the reference's, and sentences for what is broken."""
+"""Folders of safetensors files: the same log-probabilities as the reference's, and a clear error for each broken
+file."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def test_of_a_model_that_reads_images_the_part_of_texts_is_computed(
     folder = tmp_path / "m"
     metadata, tensors = write_folder(folder, text)
     own = json.loads((folder / "config.json").read_text())
-    if own["model_type"] != "ministral3":  # the others are meant where none is stated
+    if own["model_type"] != "ministral3":  # all others are the default of their text model
         del own["model_type"]
     wrapped = {"model_type": name, "tie_word_embeddings": own.pop("tie_word_embeddings"), "text_config": own}
     (folder / "config.json").write_text(json.dumps({**wrapped, "vision_config": {"hidden_size": 8}}))
@@ -257,7 +258,7 @@ WHOLE = safetensors_bytes({"a": np.ones((4, 8), np.float32), "b": np.ones(3, np.
 
 @pytest.fixture(scope="module")
 def reading(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], None]:
-    """Reads bytes as a file, and all tensors; only CheckpointError may be raised."""
+    """Reads bytes as a file with all its tensors; only CheckpointError may be raised."""
     path = tmp_path_factory.mktemp("fuzz") / "m.safetensors"
 
     def read(content: bytes) -> None:
@@ -281,7 +282,7 @@ def test_a_file_with_other_bytes_anywhere_never_crashes(
 
 
 def test_norms_of_single_heads_are_as_many_as_there_are_heads(tmp_path: Path) -> None:
-    """StableLM 2 12B has them one by one; a folder that states none is another model's where it has some."""
+    """StableLM 2 12B has a norm per head. A folder whose config and tensors disagree about them is refused."""
     write_folder(tmp_path, "stablelm, head norms")
     change(tmp_path, qk_layernorm=False)
     assert "attn_q_norm.weight', which Onward does not compute for 'stablelm'" in refusal(tmp_path)

@@ -1,4 +1,4 @@
-"""GGUF files: whole, in parts, and broken in every way. What is wrong is a sentence, never a crash."""
+"""GGUF files: whole, in parts, and broken in every way. Every fault is a clear error, never a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files whose counts no model has are refused before anything is built from them: in the size of the file, at most."""
+"""Files with impossible counts are refused before anything is built from them; memory is at most the size of the
+file."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ INDEX, KV_HEADS = "model.safetensors.index.json", "llama.attention.head_count_kv
 
 
 def _gguf(path: Path, *entries: bytes, more: int = 0) -> Path:
-    """A file of metadata, followed by this many zeros, which take no place on the disk."""
+    """A file of metadata, followed by this many zeros, which take no space on the disk."""
     head = struct.pack("<4sIQQ", b"GGUF", 3, 0, len(entries) + 1)
     with path.open("wb") as file:
         file.write(head + text("general.architecture") + value("llama") + b"".join(entries))

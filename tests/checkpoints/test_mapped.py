@@ -1,4 +1,4 @@
-"""Mapped model files: what was read can leave the process."""
+"""Mapped model files: pages that were read can be dropped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_was_read_leaves_the_process_and_returns(tmp_path: Path) -> None:
 
     assert resident_bytes() >= 2 * size
     drop_pages(read["a"].data)
-    assert resident_bytes() <= size + 64 * 1024  # what is within no whole page of the tensor may stay
+    assert resident_bytes() <= size + 64 * 1024  # partial pages at a tensor's ends may stay
     drop_pages(read["b"].rows(0, size // 512))
     assert resident_bytes() <= size // 2 + 64 * 1024
     for name, tensor in read.items():
@@ -43,7 +43,7 @@ def test_what_was_read_leaves_the_process_and_returns(tmp_path: Path) -> None:
 def test_a_file_that_can_no_longer_be_looked_at_was_not_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a network file system, where another machine has replaced it."""
+    """As on a network file system, after another machine has replaced the file."""
     path = tmp_path / "m.gguf"
     path.write_bytes(b"a")
     watch = FileWatch([path])

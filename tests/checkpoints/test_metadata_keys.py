@@ -100,7 +100,7 @@ READ: dict[str, tuple[str, ...]] = {
 
 
 def model(folder: Path, name: str = "llama", **changed: Any) -> Path:
-    """A tiny file with changes: keys without the architecture's prefix, and `tensors`, of which None removes one."""
+    """A tiny file with changed metadata (keys without the architecture's prefix) and `tensors`; None removes one."""
     metadata, tensors = tiny(name)
     kind = metadata["general.architecture"]
     for key, array in changed.pop("tensors", {}).items():

@@ -1,4 +1,4 @@
-"""Experts that files have one by one, as old GGUF files of Mixtral and folders do, or as gpt-oss's folders do."""
+"""Experts stored one by one, as in folders and old GGUF files of Mixtral, or as in gpt-oss's folders."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ _CODED = ("gate_up_proj", "down_proj")
 
 
 def coded(tensors: Arrays) -> tuple[Arrays, dict[str, Stored], dict[str, NDArray[np.uint8]]]:
-    """gpt-oss's experts as random numbers of 4 bits: their values, what a GGUF file has, and a folder."""
+    """Random 4-bit weights of gpt-oss's experts: their values, and how a GGUF file and a folder store them."""
     values, file, folder = dict(tensors), dict[str, Stored](), dict[str, NDArray[np.uint8]]()
     random = np.random.default_rng(11)
     both: dict[str, Any] = {}
@@ -155,7 +155,7 @@ def coded(tensors: Arrays) -> tuple[Arrays, dict[str, Stored], dict[str, NDArray
 
 
 def write_coded(folder: Path) -> tuple[dict[str, Any], Arrays, dict[str, Stored], dict[str, NDArray[Any]]]:
-    """A folder as OpenAI published gpt-oss: metadata, values, what a GGUF file has, and what the folder has."""
+    """A folder as OpenAI published gpt-oss: its metadata, the values, and how a GGUF file and the folder store them."""
     metadata, tensors = write_folder(folder, "gpt-oss")
     values, file, codes = coded(tensors)
     usual = {name: array for name, array in gates_between(tensors).items() if not name.endswith(_CODED)}
@@ -226,7 +226,8 @@ def test_experts_of_gpt_oss_that_do_not_fit_together_are_refused(name: str, tmp_
 
 @pytest.fixture(scope="module")
 def checking(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Callable[[bytes], None]]:
-    """A file of gpt-oss's weights, and a check of a folder with other bytes: only ModelFolderError may be raised."""
+    """The bytes of a file of gpt-oss's weights, and a function that reads its folder with other bytes in that file;
+    only ModelFolderError may be raised."""
     folder = tmp_path_factory.mktemp("fuzz")
     write_coded(folder)
     path = folder / "model.safetensors"

@@ -1,4 +1,4 @@
-"""The texts that are found before anything else, in whatever a stranger sends."""
+"""Special tokens are found first, in any text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_longest_one_is_found_at_each_place(texts: set[str], text: str) -> N
 
 
 def test_what_texts_have_in_common_is_compared_once() -> None:
-    """Thousands that would be tried one by one hold the interpreter's lock for seconds."""
+    """Thousands of alternatives tried one by one would hold the interpreter's lock for seconds."""
     assert longest_of(f"<unused{number}>" for number in range(6242)).count("unused") == 1
 
 

@@ -1,4 +1,4 @@
-"""LongRoPE: the context that is asked for decides about the positions, for GGUF files and folders."""
+"""LongRoPE: the requested context length selects the factors, for GGUF files and folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`tokenizer.model` files: the tokens that a GGUF file of the same pieces makes, and sentences for what is broken."""
+"""`tokenizer.model` files: the tokens that a GGUF file of the same pieces makes, and a clear error for each broken
+file."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def message(fields: list[tuple[int, int | float | bytes]]) -> bytes:
 
 
 def model_bytes(trainer: dict[int, Any] = BPE, normalizer: dict[int, Any] = PLAIN) -> bytes:
-    """A `tokenizer.model` with the pieces of SENTENCE_PIECE. Normal ones do not state their kind, as usual."""
+    """A `tokenizer.model` with the pieces of SENTENCE_PIECE. As usual, normal pieces do not state their type."""
     names = ("tokens", "scores", "token_type")
     rows = zip(*(SENTENCE_PIECE[f"tokenizer.ggml.{name}"] for name in names), strict=True)
     pieces = [
@@ -112,7 +113,7 @@ def test_the_configuration_adds_tokens_and_decides_about_the_start_token(tmp_pat
 def test_the_unknown_token_is_recognised_where_a_class_of_transformers_names_it(
     configuration: dict[str, Any], is_recognised: bool, tmp_path: Path
 ) -> None:
-    """SentencePiece itself takes it for text."""
+    """SentencePiece itself treats it as text."""
     found = HuggingFaceTokenizer(folder(tmp_path, tokenizer_config=configuration))
     assert (found.encode("<unk>", add_special_tokens=False) == [0]) == is_recognised
 

@@ -78,7 +78,7 @@ def both(content: bytes) -> tuple[Any, SentencePieceEncoder]:
 
 
 def texts() -> list[str]:
-    """The lines, and what comes of cutting them in the middle and joining the parts of others."""
+    """The lines, halves of two lines joined, and each line three times."""
     cut = [line[len(line) // 2 :] + other[: len(other) // 2] for line, other in itertools.pairwise(LINES)]
     return [*LINES, *cut, *(line * 3 for line in LINES)]
 

@@ -114,7 +114,7 @@ TWICE = (("hello", NORMAL), ("hello", NORMAL), ("", NORMAL), ("", UNUSED), ("<|p
 
 @pytest.mark.parametrize("made", [byte_level([*TWICE, ("the", NORMAL)]), sentence_piece([*TWICE, ("▁he", NORMAL)])])
 def test_a_text_with_two_ids_and_a_token_without_text_are_read(made: dict[str, Any], tmp_path: Path) -> None:
-    """llama.cpp ends at the first (GGML_ASSERT); official files of Gemma 4 have some."""
+    """llama.cpp aborts at the former (GGML_ASSERT); official files of Gemma 4 contain the latter."""
     texts = made["tokenizer.ggml.tokens"]
     with client(model_with(tmp_path, made), tmp_path) as found:
         for token, text in enumerate(texts):
@@ -149,7 +149,7 @@ CHOSEN = sentence_piece([("▁▁▁", USER_DEFINED)])
 def test_of_equal_scores_the_first_is_merged_and_characters_need_not_be_tokens(
     made: dict[str, Any], text: str, expected: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """No list of merges does that."""
+    """The merges of other tokenizers cannot express this."""
     assert token_ids(model_with(tmp_path, made), text) == [id_of(made, token) for token in expected]
 
 
@@ -211,7 +211,7 @@ def test_a_special_id_that_is_no_token_is_ignored_with_a_note(key: str, value: i
 
 
 def test_a_file_without_a_start_token_that_asks_for_one_is_noted(tmp_path: Path) -> None:
-    """llama.cpp takes token 11 then, a comma in most vocabularies."""
+    """llama.cpp would use token 11, a comma in most vocabularies."""
     path = model_with(tmp_path, byte_level(pre="llama-bpe", bos_token_id=None, add_eos_token=True))
     notes = shown(path)["notes"]
     assert ["asks for an end token" in notes[0], "names none" in notes[1], len(notes)] == [True, True, 2]
@@ -246,8 +246,8 @@ NUM_GENERATED = 12
 
 
 def generated(model: Path, cache: Path) -> tuple[list[list[int]], list[dict[str, float]]]:
-    """What a model generates, greedily and with two seeds, by ids; and the likely tokens at each place of a prompt, and
-    at the place behind it."""
+    """The token ids that a model generates, greedily and with two seeds; and the most likely tokens at each position of
+    a prompt and after it."""
     fields: dict[str, Any] = {"prompt": [3, 7, 5, 3], "ignore_eos": True, "return_tokens_as_token_ids": True}
     with client(model, cache) as found:
         greedy = found.completions.create(temperature=0, max_tokens=NUM_GENERATED, logprobs=3, **fields).choices

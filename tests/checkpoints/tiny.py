@@ -260,7 +260,7 @@ class _Tensors:
         return mamba2.mixer(self, self.stated, HIDDEN, has_norm=self.name != "falcon-h1")
 
     def _convolution(self) -> dict[str, Any]:
-        """LFM2's, whose products are as large as what attention adds."""
+        """LFM2's, whose output is about as large as that of attention."""
         return {
             "shortconv.in_proj.weight": 1.5 * self.matrix(3 * HIDDEN, HIDDEN),
             "shortconv.conv.weight": self.bias(HIDDEN * self.stated["shortconv.l_cache"]).reshape(HIDDEN, -1),
@@ -282,7 +282,7 @@ class _Tensors:
         found = {"ffn_gate_inp.weight": 2 * self.matrix(count, HIDDEN)}
         for name, shape in shapes.items():
             found[f"ffn_{name}_exps.weight"] = np.stack([self.matrix(*shape) for _ in range(count)])
-            if self.kind == "gpt-oss":  # gates and what they are multiplied with reach their limits
+            if self.kind == "gpt-oss":  # gate and up projections reach their clamping limits
                 found[f"ffn_{name}_exps.bias"] = 4 * self.bias(count * shape[0]).reshape(count, -1)
         if self.kind == "lfm2moe":
             found["exp_probs_b.bias"] = self.bias(count) / 4

@@ -29,7 +29,7 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries again, and asks a server again, at once."""
+    """Retries and polls of a server come without a pause."""
     monkeypatch.setattr("onward.cli.source.transport.INITIAL_DELAY_SECONDS", 0.01)
     monkeypatch.setattr("onward.cli.batch.remote.POLL_SECONDS", 0.01)
 

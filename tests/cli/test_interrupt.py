@@ -30,7 +30,7 @@ NATIVE_CALL = "__import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 1 << 30)"
 
 
 def wait_for_handler(pid: int) -> None:
-    """Return when the command handles Ctrl-C: before that the interpreter itself starts, and prints a traceback."""
+    """Return once the command handles Ctrl-C: until then the interpreter is starting, and prints a traceback."""
 
     def num_threads() -> int:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -68,7 +68,7 @@ def test_ctrl_c_during_a_start_is_quiet(command: tuple[str, ...], delay: float) 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "tries"), [(SERVE, 24), (CREATE, 60)], ids=["serve", "create"])
 def test_ctrl_c_at_any_time_of_a_start_is_quiet(command: tuple[str, ...], tries: int) -> None:
-    """Each at a random time of an equal part of the period."""
+    """One random time in each of several equal parts of the period."""
     times = random.Random(20)
     for number in range(tries):
         check_interrupted(command, (number + times.random()) * MAX_START_SECONDS / tries)
@@ -104,7 +104,7 @@ def line_of(started: subprocess.Popen[str]) -> str:
 
 
 def rest_of(started: subprocess.Popen[str]) -> str:
-    """What else the program prints until its end."""
+    """The rest of the program's output."""
     started.wait(PATIENCE_SECONDS)
     assert started.stdout is not None
     return started.stdout.read()
@@ -157,4 +157,4 @@ def test_ctrl_c_leaves_the_text_and_clears_the_progress_line() -> None:
         assert terminal.end() == 130
     assert terminal.screen.startswith("{bold:── Choice 1 of 128 ──}\n{dim:Once}")
     assert "Loading" not in terminal.screen
-    assert "^C\n" in terminal.screen  # a token that was on its way may follow
+    assert "^C\n" in terminal.screen  # a token in flight may follow

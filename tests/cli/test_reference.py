@@ -1,4 +1,4 @@
-"""The reference page is what the commands say."""
+"""The reference page shows the commands' own help."""
 
 from __future__ import annotations
 

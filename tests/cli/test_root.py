@@ -124,7 +124,7 @@ def test_a_usage_error_is_code_2(arguments: list[str], words: str, onward_comman
 
 
 def test_every_global_flag_may_stand_before_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that is declared some day: there is no second list of them."""
+    """Flags declared in the future too: there is no second list of them."""
     declared = (*global_flags._CONNECTION_OPTIONS, (["--region", "-z"], "NAME", "Where."))
     monkeypatch.setattr(global_flags, "_CONNECTION_OPTIONS", declared)
     for option in [*global_flags.connection_options(short_organization=True), *global_flags.output_options()]:

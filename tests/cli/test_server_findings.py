@@ -1,4 +1,4 @@
-"""`onward doctor --server`: what is said of a server in each state."""
+"""`onward doctor --server`: the findings for each state of a server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DAY = 86_400
 
 
 def certificate(*, expires_in: float, reason: str = "") -> dict[str, float]:
-    """What the metrics say of a server's certificate that computes m."""
+    """The metrics about the certificate of the server behind model m."""
     place = 'model="m",address="https://gpu:1"'
     said = {f"onward_engine_certificate_expiry_timestamp_seconds{{{place}}}": time.time() + expires_in}
     return said | ({f'onward_engine_certificate_refused{{{place},reason="{reason}"}}': 1} if reason else {})

@@ -1,4 +1,4 @@
-"""Clients that no registry has: a commit of their repository, or a copy that a variable of the environment names."""
+"""Clients that are in no registry: a commit of their repository, or a copy that a variable of the environment names."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ TAIL = """
 
 
 def write_page(reports: Sequence[Report], order: Sequence[str], python: str) -> None:
-    """Write the page: the clients of these reports anew, and others of `order` as they are there. `python` is the
+    """Write the page: the clients of these reports, and all others of `order` as the page has them. `python` is the
     version that the clients ran on."""
     before = PAGE.read_text(encoding="utf-8")
     rows = {name: row for row, name in re.findall(r"^(\| ([^|]+) \| [^|]* \| \d+ \| .*)$", before, re.MULTILINE)}

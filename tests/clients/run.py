@@ -1,8 +1,8 @@
 """`make clients`: runs every real client against real servers, prints a table and writes it to the documentation.
 
 `python -m tests.clients.run [CLIENT …] [--write] [--newest]`. With `--newest`, clients that are built use the newest
-version of their package instead of the pinned one. With names, `--write` changes only what is written of these clients.
-Exit code: 1 when a check failed, 2 when one was skipped.
+version of their package instead of the pinned one. With names, `--write` changes only the rows of these clients. Exit
+code: 1 when a check failed, 2 when one was skipped.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Bench:
 
     @cache  # noqa: B019
     def _lenient(self, model: str) -> Server:
-        """A server of this model; one that is not the toy has the toy beside it, which is never the default."""
+        """A server of this model and, unless it is the toy, of the toy as a second model that is never the default."""
         beside = () if model == "toy" else ("--model", "toy")
         return self._start("--profile", "lenient", *beside, model=model)
 

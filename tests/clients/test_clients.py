@@ -24,7 +24,7 @@ def test_a_program_runs_the_settings_of_each_editor() -> None:
 
 
 def marks(client: Installed | Shaped) -> list[pytest.MarkDecorator]:
-    """All are slow; those that are installed, but OpenAI's own for Python and Node, are companions."""
+    """All are slow. Those that need an installation are companions, except OpenAI's own for Python and Node."""
     if isinstance(client, Shaped):
         return [pytest.mark.slow]
     is_own = client.package == "openai" and client.environment in (*PYTHON.values(), *NODE.values())

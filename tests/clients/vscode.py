@@ -21,7 +21,7 @@ compiled; ripgrep, which would be downloaded, is only for searching."""
 
 @dataclass(frozen=True, slots=True)
 class CodeServer:
-    """code-server from npm, with a Node of the version that it needs."""
+    """code-server from npm, with the version of Node that it needs."""
 
     pinned: str
 
@@ -60,8 +60,8 @@ class CodeServer:
 
     @staticmethod
     def _headers() -> list[str]:
-        """Return where the machine's Node has its headers, which any later version's modules of this kind can be
-        compiled with; nothing where it has none: they are downloaded then."""
+        """Return the folder of the machine's Node headers, with which modules of this kind can be compiled for any
+        later version; nothing if there is none, and they are downloaded."""
         node = shutil.which("node")
         prefix = Path(node).resolve().parent.parent if node else Path()
         return [f"--nodedir={prefix}"] if (prefix / "include/node/node_api.h").is_file() else []

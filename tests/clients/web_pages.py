@@ -19,7 +19,7 @@ NO_CHROMIUM = "Chromium is not installed, or its path is not in CHROMIUM"
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """A page that is one file. Where its scripts' modules come from elsewhere, `bundled` has these, and the program
+    """A page that is one file. Where its scripts import modules from elsewhere, `bundled` names these, and the program
     `bundler` makes one file of them all."""
 
     clone: Clone

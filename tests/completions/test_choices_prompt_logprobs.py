@@ -102,7 +102,8 @@ def test_a_stream_is_refused_by_name() -> None:
 
 
 def test_the_implicit_start_token_comes_first_and_flagged_alternatives_are_left_out(tmp_path: Any) -> None:
-    """They belong to `prompt_token_ids`, which has all that the model was prompted with; `echo` does not show it."""
+    """They belong to `prompt_token_ids`, which has every token of the model's prompt; `echo` does not show all of
+    them."""
     names = {"bos_token": "<s>", "eos_token": "</s>"}
     tokenizer = HuggingFaceTokenizer(save(sentencepiece("metaspace"), tmp_path, tokenizer_config=names))
     model = ServedModel("spm", tokenizer, tokenizer.size, 2048, None)

@@ -81,7 +81,7 @@ def complete(request: CompletionRequest, filters: ContentFilters, cuts: list[int
     whole = FoldedChoices()
     whole.add(parts)
     usage = usage_of(stream.counts).to_dict()
-    usage["completion_tokens_details"].pop("rejected_prediction_tokens")  # depends on what was drafted
+    usage["completion_tokens_details"].pop("rejected_prediction_tokens")  # depends on the drafts
     usage["completion_tokens_details"].pop("accepted_prediction_tokens")
     by_index = sorted(parts, key=lambda part: part.index)
     return [part.to_dict() for part in by_index], [*(choice.to_dict() for choice in whole.choices()), usage]
@@ -96,7 +96,7 @@ def filters_of(shape: str) -> ContentFilters:
 @pytest.mark.parametrize("first", slow_but([1], [1, 2, 3]))
 @pytest.mark.parametrize("shape", [*SHAPES, *EXTRA_SHAPES])
 def test_law_2_a_completion_interrupted_at_any_step_continues_with_the_same_bytes(shape: str, first: int) -> None:
-    """Every third step from the first."""
+    """Every third step, from `first` on."""
     fields = {"seed": 11, **SHAPES.get(shape, {}), **EXTRA_SHAPES.get(shape, {})}
     request = check_request({"model": "toy", **fields})
     filters = filters_of(shape)

@@ -1,4 +1,5 @@
-"""Models that need a start token: it is there once, never shown or counted, and missed where a client leaves it out."""
+"""Models that need a start token: it is there exactly once, is never shown or counted, and its absence from token ids
+is noticed."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_the_longest_possible_match_of_a_pattern_is_known(pattern: str, longest:
 
 @pytest.mark.parametrize("pattern", ["a{,2}", "ab{,}", "x{02}", "a{1,02}"])
 def test_braces_that_re2_takes_literally_are_found_however_the_text_is_split(pattern: str) -> None:
-    """Python parses them as a repetition, which is shorter than the braces themselves."""
+    """Python parses braces as a repetition, whose match is shorter than the braces themselves."""
     filters = make_filters([setting(pattern, action="omit")])
     text = f"say {pattern} twice"
     assert "".join(part.text for part in filtered(filters, text, list(range(len(text))))) == "say  twice"
@@ -322,7 +322,7 @@ def test_a_missing_entry_point_is_an_error_at_startup() -> None:
 
 
 def test_a_filter_that_flags_everything_stays_fast() -> None:
-    """Decided text is not kept: the time for a token does not grow with the text."""
+    """Text that has been decided on is not kept: the time per token does not grow with the text."""
     stream = FilterStream(make_filters([setting("a", action="omit")]), base=0)
     for at in range(3000):
         stream.feed(TextDelta(1, 0, "a", [TokenRecord(at, b"a", -1.0, (), at)], at + 1, None))

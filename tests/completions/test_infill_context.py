@@ -1,4 +1,4 @@
-"""Other files and the known beginning of an infill: what the model's prompt is, and what is left out."""
+"""An infill with other files and a known beginning: the model's prompt, and what is left out of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one request may take: prompt tokens, log probabilities, and texts that are refused before they are tokenized."""
+"""Limits of one request: prompt tokens, log probabilities, and texts that are refused before they are tokenized."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTEXT = 64
 
 
 class CountingTokenizer(ToyTokenizer):
-    """Counts the characters that it has tokenized."""
+    """Counts the characters that it tokenizes."""
 
     def __init__(self, max_token_bytes: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def test_a_text_of_up_to_65536_characters_is_counted_exactly(num_characters: int
 
 
 def test_composed_characters_count_less() -> None:
-    """A tokenizer may compose `e` and an accent, three bytes, to one character of two."""
+    """A tokenizer may compose `e` and an accent (three bytes) into one character of two bytes."""
     with pytest.raises(InvalidRequest, match=r"requested 76 tokens \(60 in your prompt; "):
         planned(CountingTokenizer(max_token_bytes=1), prompt="e\u0301" * 20)
 

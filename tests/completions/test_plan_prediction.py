@@ -134,7 +134,7 @@ def test_candidates_that_are_not_returned_are_counted() -> None:
 
 
 def test_accepted_tokens_are_at_most_those_of_the_completion() -> None:
-    """A predicted end token is sampled, but is not part of the completion."""
+    """A predicted end token is sampled, but does not count as accepted."""
     event = Decoded(0, 0, [*decoded(0, 0, "abc", 0, 0).tokens, Sampled(END, -1.0, ())], "stop", 4, 0)
     assert details(usage_of(stream_of(), event)) == (3, 0)
 
@@ -142,13 +142,15 @@ def test_accepted_tokens_are_at_most_those_of_the_completion() -> None:
 def test_tokens_that_a_content_filter_removes_are_not_accepted() -> None:
     stream = stream_of(make_filters([ContentFilterSetting("no", ("c",))]))
     usage = usage_of(stream, decoded(0, 0, "abcdef", 6, 1, last=False), decoded(0, 0, "ghi", 9, 4))
-    # The filter decides at the fourth token; the two accepted tokens after it count as rejected, besides one that was.
+    # The filter decides at the fourth token; the two accepted tokens after it count as rejected, as does the rejected
+    # one.
     assert (usage.completion_tokens, details(usage)) == (3, (3, 3))
 
 
 @pytest.mark.parametrize("action", ["stop", "omit"])
 def test_accepted_tokens_behind_a_filters_cut_are_not_counted_as_accepted(action: Any) -> None:
-    """Tokens that were not drafted come first, so the completion has room for accepted tokens that it does not have."""
+    """Tokens that were not drafted come first, so bounding the accepted tokens by the completion's length would count
+    some that were cut."""
     stream = stream_of(make_filters([ContentFilterSetting("no", ("x",), None, action)]))
     usage_of(stream, *(decoded(0, 0, letter, 0, 0, last=False) for letter in "abcd"))
     usage = usage_of(stream, decoded(0, 0, "exfghij", 6, 3))

@@ -1,4 +1,5 @@
-"""Draft models from settings to the engine: which drafts for which, what is refused, and that no byte changes."""
+"""Draft models, from settings to the engine: which model drafts for which, what is refused, and that no byte
+changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From settings to an engine: how many sequences one with states computes together, and what is said about it."""
+"""From settings to an engine: how many sequences with states run together, and the message about it."""
 
 from __future__ import annotations
 

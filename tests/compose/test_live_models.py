@@ -1,5 +1,5 @@
-"""Models that are added, replaced and removed while a server runs: requests end where they began, and a change that
-cannot be made changes nothing."""
+"""Models that are added, replaced and removed while a server runs: requests finish on the model that they began on, and
+a change that fails changes nothing."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Live:
         return await fold_whole(await self.backend.complete(request), request)
 
     async def ended(self) -> None:
-        """Return when no model is ending any more."""
+        """Wait until no model is still closing."""
         await until(lambda: not self.backend.ending)
 
 
@@ -186,7 +186,7 @@ def test_no_request_fails_while_a_model_is_replaced_again_and_again(folder: Path
 
 
 def test_a_request_that_is_planned_keeps_its_engine(folder: Path, closed: list[int]) -> None:
-    """Between the choice of the model and the queue lie a thread and the limits of keys."""
+    """Between choosing the model and entering the queue, a request passes a thread and the limits of keys."""
 
     async def test(live: Live) -> None:
         admitting, admitted = asyncio.Event(), asyncio.Event()
@@ -297,7 +297,7 @@ def test_a_change_that_cannot_be_made_leaves_everything_as_it_was(folder: Path, 
 def test_a_load_that_is_cancelled_leaves_no_engine(
     folder: Path, closed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where another server takes over in the middle of it: this one lives on until its last request has ended."""
+    """As when another server takes over meanwhile: this one runs until its last request has ended."""
     loading, may_go_on = threading.Event(), threading.Event()
 
     def waiting(*given: Any, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which engine a model gets, and what is refused before a program is started."""
+"""Which engine computes a model, and what is refused before a program is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The first engine's process begins to load before anything is checked, and is used only for what it loads."""
+"""The first engine's process begins to load before anything is checked, and is used only for the model that it
+loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a server keeps what its database does not have yet, and where it logs requests."""
+"""The folder of a server's spool, and where it logs requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Traces on their way to a collector: over real HTTP, away, slow; nothing waits for it and what is lost is counted."""
+"""Traces on their way to a collector: over real HTTP, unreachable, slow; nothing waits for it, and lost spans are
+counted."""
 
 from __future__ import annotations
 
@@ -102,7 +103,7 @@ def collecting() -> Iterator[Collector]:
 
 @pytest.fixture
 def tracer_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Opens tracers for a collector, which soon send, and give up only what is refused."""
+    """Opens tracers for a collector. They send after a short time, and drop only spans that are refused."""
     monkeypatch.setattr(telemetry, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(telemetry, "EXPORT_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(telemetry, "CLOSE_SECONDS", 0.2)
@@ -170,7 +171,7 @@ IDS = st.integers(1, 2**64 - 1)
     )
 )  # fmt: skip
 def test_spans_are_encoded_as_the_sdk_encodes_them(spans: list[Span]) -> None:
-    """But for flags, of which the SDK sets fewer."""
+    """Except for flags, of which the SDK sets fewer."""
     encode = telemetry.SpanEncoder()
     ours = trace_service.ExportTraceServiceRequest.FromString(encode.request(map(encode.span, spans)))
     resource = Resource.create({"service.version": onward.__version__, "service.name": "onward"})
@@ -282,7 +283,7 @@ def test_a_collector_that_is_away_is_said_once_and_found_again(
     tracer_of: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with collecting() as collector:
-        collector.status = 400  # 5xx is tried again
+        collector.status = 400  # 5xx is retried
         tracer = tracer_of(collector.url)
         for number in range(1, 4):
             tracer.add(span())
@@ -315,7 +316,7 @@ def test_why_a_collector_takes_none_is_said_without_what_may_be_secret(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=sk-secret")
     with collecting() as collector:
         url = collector.url
-    monkeypatch.setattr(telemetry, "EXPORT_SECONDS", 1.0)  # a connection that is refused is tried again until then
+    monkeypatch.setattr(telemetry, "EXPORT_SECONDS", 1.0)  # a refused connection is retried until then
     tracer_of(f"{url}/x?key=sk-secret").add(span())
     wait_for(lambda: "takes no traces" in caplog.text)
     refused = os.strerror(errno.ECONNREFUSED)
@@ -386,7 +387,7 @@ def test_long_texts_are_bounded_in_bytes_where_they_wait_and_in_a_request(
         tracer.add(long("x" * 50_000))
         assert tracer.counts()["dropped"] == 1, "it is larger than all that may wait"
         tracer.add(long("x" * 20_000))
-        wait_for(lambda: not tracer._waiting)  # alone it is sent, as large as it is
+        wait_for(lambda: not tracer._waiting)  # alone it is sent whatever its size
         for text in ("x" * 4_000, "ä" * 1_000) * 5:
             tracer.add(long(text))
         assert tracer.counts()["dropped"] == 1 + 3 and len(tracer._waiting) == 7

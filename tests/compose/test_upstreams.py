@@ -1,4 +1,4 @@
-"""What fingerprints promise: the same bytes, or nothing, as those of most other servers."""
+"""What a fingerprint promises with an upstream: the same bytes, or, with most servers, nothing."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Rules = dict[str, Node]
 
 
 class Writer:
-    """Draws grammars, and writes each in one of the ways that GBNF has."""
+    """Draws grammars, and writes each with one of the spellings that GBNF allows."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -113,7 +113,7 @@ class Writer:
 
 
 class Matcher:
-    """Where a rule's match of a text may end, for each place where it may begin: a least fixed point."""
+    """The positions at which a rule's match may end, for each position at which it may begin: a least fixed point."""
 
     def __init__(self, rules: Rules, text: str) -> None:
         self._rules = rules
@@ -155,7 +155,7 @@ class Matcher:
 
 
 def text_of(rules: Rules, node: Node, rng: random.Random, depth: int = 12) -> str:
-    """Return a text that a node may match; not always, where its depth exceeds `depth`."""
+    """Return a text that a node matches; beyond `depth` it may be one that it does not match."""
     if depth == 0:
         return ""
     if node.kind == "rule":

@@ -1,4 +1,4 @@
-"""What can be a grammar, and what is refused, in words that a client can act on."""
+"""Texts that are accepted as grammars, and those that are refused, with a message that a client can act on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Grammars that are made to take long: each is refused, becomes an error, or is matched within the library's limits.
+"""Grammars that are designed to take long: each is refused, ends in an error, or is matched within the library's
+limits.
 
 The limits are counters, so what is refused does not depend on the machine. A guard only keeps the suite from hanging.
 """

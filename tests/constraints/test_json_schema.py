@@ -55,7 +55,7 @@ CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
 
 
 def is_refused(schema: dict[str, Any]) -> bool:
-    """Whether a schema cannot be compiled; what is said then is one line."""
+    """Whether a schema is refused. Checks that the message is one line."""
     try:
         problem = check(json_schema_grammar(schema))
     except GrammarError as error:
@@ -76,7 +76,7 @@ def accepts(schema: dict[str, Any], text: str) -> bool:
 
 
 def generate(schema: dict[str, Any], rng: random.Random, max_bytes: int = 300) -> str | None:
-    """A text that is drawn from the masks, a byte at a time; None if it is not complete after this many bytes."""
+    """A text that is drawn by the masks, a byte at a time; None if it is not complete after this many bytes."""
     matcher, buffer = BYTES.compile(json_schema_grammar(schema)), MaskBuffer(BYTES)
     text = bytearray()
     while len(text) < max_bytes:

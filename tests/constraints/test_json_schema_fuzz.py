@@ -1,7 +1,8 @@
 """Schemas whose keywords are combined at random: each is refused with the reason, or every text that is
 generated is valid, and so is every value that the grammar accepts.
 
-Such as hypothesis-jsonschema would draw; its last release, 0.23.1, fails on schemas of objects with hypothesis 6.170.
+hypothesis-jsonschema would draw such schemas, but its last release, 0.23.1, fails on schemas of objects with hypothesis
+6.170.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""JSON-Schema-Test-Suite, as far as its schemas can be compiled: no value that is not valid is accepted, and what the
-built-in model generates is valid.
+"""JSON-Schema-Test-Suite, as far as its schemas can be compiled: no invalid value is accepted, and what the built-in
+model generates is valid.
 
 The suite (MIT licence) is not part of this project: the source distribution of jsonschema has it, which pip fetches.
 """

@@ -42,7 +42,7 @@ def allowed(masks: np.ndarray, vocab_size: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("vocab_size", [TOKENIZER.size, 287, 288, 289, 320])
 def test_a_mask_allows_exactly_the_tokens_that_the_matcher_takes(vocab_size: int) -> None:
-    """Also where the virtual token behind the vocabulary has a word of its own; padding is never allowed."""
+    """Also where the virtual token after the vocabulary is in a mask word of its own; padding is never allowed."""
     trie = make_trie(vocab_size)
     ends = pack_mask([END], vocab_size)
     buffer = MaskBuffer(trie)
@@ -81,7 +81,7 @@ def test_masks_behind_a_draft_are_those_behind_its_tokens() -> None:
 
 
 def test_a_mask_depends_on_the_tokens_alone() -> None:
-    """Not on drafts, nor on what was asked in between."""
+    """Neither on drafts nor on masks computed in between."""
     trie, rng = make_trie(), random.Random(0)
     ends = pack_mask([END], trie.vocab_size)
     buffer = MaskBuffer(trie)
@@ -140,7 +140,7 @@ def test_a_long_forced_text_is_tokenized_a_part_at_a_time() -> None:
 
 @pytest.mark.parametrize("space", ["", " "])
 def test_forced_text_is_spelled_exactly_whatever_the_tokenizer_returns(space: str) -> None:
-    """One that puts a space before the first word, as vocabularies of SentencePiece, and one that normalizes."""
+    """One that puts a space before the first word, as those of SentencePiece do, and one that normalizes."""
 
     def prefixing(text: str) -> list[int]:
         return encode(space + text.replace("é", "e"))

@@ -1,4 +1,5 @@
-"""Numbers of schemas, compared with jsonschema, whose integers are exact: what is not refused accepts the same."""
+"""Numbers in schemas, compared with jsonschema, whose integers are exact: schemas that are not refused accept the same
+values."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def wrapped(draw: st.DrawFn) -> tuple[Schema, str]:
 def test_a_decimal_that_is_accepted_is_within_its_bounds(
     low: int, width: int, scale: int, least: str, most: str, divisor: str
 ) -> None:
-    """Also where an integer is excluded and the other bound is near to it, which the library alone gets wrong."""
+    """Also where an integer is excluded and the other bound is close to it, which the library gets wrong."""
     bounds = {least: Decimal(low) / scale, most: (Decimal(low) / scale).to_integral_value() + Decimal(width) / 100}
     bounds = {keyword: value for keyword, value in bounds.items() if keyword}
     schema: Schema = {"type": "number"} | {keyword: json.loads(str(value)) for keyword, value in bounds.items()}
@@ -125,7 +126,7 @@ def test_a_range_of_integers_has_those_between_its_bounds(low: int, high: int, v
 
 
 def test_a_count_that_no_double_has_is_refused() -> None:
-    """The library would say so in words of its own."""
+    """The message is Onward's, not the library's."""
     with pytest.raises(GrammarError, match="maxItems: a number beyond the range of doubles is more than any text has"):
         json_schema_grammar({"type": "array", "maxItems": 10**400})
 
@@ -154,7 +155,7 @@ def objects(draw: st.DrawFn) -> Schema:
 @settings(max_examples=examples(150), deadline=None)
 @given(objects(), st.integers(0, 99))
 def test_objects_with_patterns_have_no_dead_ends(schema: Schema, seed: int) -> None:
-    """`generate` fails where nothing may follow and the text may not end."""
+    """`generate` fails where no token is allowed and the text may not end."""
     if is_refused(schema):
         return
     for number in range(3):

@@ -1,4 +1,4 @@
-"""What tests of files of KV blocks share."""
+"""Shared by the tests of KV block files."""
 
 from __future__ import annotations
 

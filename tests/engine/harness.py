@@ -167,7 +167,8 @@ class SlowModel:
 
 
 def slow_down(engine: Engine, seconds: float = 0.002) -> None:
-    """Let steps take as long as a real model's: the toy may finish a long completion before a test can cancel it."""
+    """Make steps as long as a real model's, so that the toy does not finish a long completion before a test can cancel
+    it."""
     engine.model = SlowModel(engine.model, seconds)
 
 
@@ -353,8 +354,8 @@ def run_alone(job: Job, **engine_options: Unpack[EngineOptions]) -> JobResult:
 
 
 def serve(engine: Engine, jobs: Sequence[Job], *, one_by_one: bool = False, save: bool = True) -> list[JobResult]:
-    """Serve jobs as an engine's thread does, then stop; one by one, each begins when what the others had evicted is
-    written. Returns their results."""
+    """Serve jobs as an engine's thread does, then stop; one by one: each begins once all evicted blocks are written.
+    Returns their results."""
     loop, results, left = EngineLoop(engine), Results({job.id: job for job in jobs}), list(jobs)
 
     def submit() -> None:

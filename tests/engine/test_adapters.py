@@ -1,4 +1,4 @@
-"""Adapters of an engine: jobs wait for one that is being read, and one that leaves waits for its jobs."""
+"""Adapters of an engine: jobs wait for an adapter that is loading, and unloading waits for the adapter's jobs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def started() -> tuple[EngineThread, FakeLoader, Inbox]:
 
 
 def reading() -> tuple[EngineThread, FakeLoader, Inbox, Future[None]]:
-    """An engine that begins to read the adapter a, which ends once the loader may."""
+    """An engine that begins to load the adapter a and finishes once the loader is allowed to."""
     thread, loader, inbox = started()
     loader.may_read.clear()
     return thread, loader, inbox, thread.load_adapter("a", Path("/x/a"))
@@ -186,7 +186,7 @@ def test_an_engine_without_adapters_says_so_and_one_that_stops_too() -> None:
 
 
 def test_prompts_of_other_adapters_share_no_prefix() -> None:
-    """Not in the engine's cache, and not with a salt that looks like an adapter's."""
+    """Neither in the engine's cache nor with a salt that looks like an adapter's."""
     prompt = list(range(97, 97 + 25)) * 4
     jobs = [
         replace(make_job(prompt=prompt, max_tokens=2), adapter=adapter, salt=salt)

@@ -1,4 +1,4 @@
-"""Clients share the batch: a small request of one has its first token at once, however much others have sent."""
+"""Clients share the batch: a small request gets its first token at once, however much other clients have sent."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def steps_until_first_token(engine: ToyEngine, job: Job) -> int:
 def test_a_small_request_beside_large_ones_of_another_client_waits_one_step_more_than_alone(
     kind: str, rows: int, after: int
 ) -> None:
-    """In steps: at most twice those that it takes alone, plus one. A batch of few rows may consist of prompts."""
+    """At most twice as many steps as alone, plus one. A batch of few rows may consist of prompts."""
     engine = make_engine(rows=rows, blocks=4096)
     for job in large_jobs(kind):
         engine.add(job)
@@ -112,7 +112,7 @@ def test_suspended_sequences_return_as_soon_as_rows_are_free_and_compute_nothing
 
 
 def test_memory_is_taken_back_too() -> None:
-    """A client that fills the memory loses some of it to one that has none, and computes that again."""
+    """A client that fills the memory loses some of it to a client without any, and recomputes what it lost."""
     engine = make_engine(rows=8, blocks=24, share=False, context=320)
     large = [make_job(f"{n} " + "y" * 60, client=BUSY, max_tokens=100, ignore_end=True, seed=n) for n in range(8)]
     results = Results(engine.jobs)
@@ -155,7 +155,7 @@ def test_a_suspended_choice_is_cancelled_with_its_blocks() -> None:
 
 @given(data=st.data())
 def test_law_2_and_4_whatever_clients_send_everything_ends_with_its_own_bits(data: st.DataObject) -> None:
-    """Scarce rows, scarce memory, clients that come and go, cancels."""
+    """With few rows, little memory, clients that come and go, and cancellations."""
     engine = make_engine(
         blocks=data.draw(st.integers(12, 30)),
         rows=data.draw(st.integers(1, 5)),
@@ -202,7 +202,7 @@ LONG = [97 + number % 25 for number in range(1500)]
 
 
 def order_of(jobs: list[Job]) -> list[int]:
-    """The indices of the jobs in the order in which they end, one at a time. Their results are those that they have
+    """The indices of the jobs in the order in which they end, run one at a time. Checks that results are the same as
     alone."""
     engine = make_engine(rows=1, blocks=512)
     events = []
@@ -232,7 +232,7 @@ def test_priorities_hold_between_short_and_long_prompts(urgent: str) -> None:
 
 @pytest.mark.parametrize("priority", [-1000, 1000])
 def test_a_priority_places_no_request_before_those_of_other_clients(priority: int) -> None:
-    """The other client's request begins when it would without priorities."""
+    """The other client's request begins as early as without priorities."""
     steps = []
     for each in (0, priority):
         engine = make_engine(rows=2)

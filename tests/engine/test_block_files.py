@@ -1,4 +1,4 @@
-"""Files of KV blocks: what is read is what was written, whatever became of the files in between."""
+"""Files of KV blocks: what is read is what was written, whatever happens to the files in between."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_what_was_forgotten_is_not_written_afterwards(folder: Path) -> None:
         files.refresh(files.word)
     files.word = caught.value.word
     put(files, 3)
-    with pytest.raises(Forgotten):  # it has waited in a queue meanwhile
+    with pytest.raises(Forgotten):  # it waited in a queue meanwhile
         files.write(key_of(4), content(4), None, 0, word)
     assert [has(opened(folder), number) for number in (1, 2, 3, 4)] == [False, False, True, False]
 
@@ -279,7 +279,7 @@ def test_forgetting_waits_for_a_while_for_one_who_writes_and_hangs(
 def test_a_server_that_could_not_see_the_word_drops_what_it_has_before_it_writes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was started while others forgot."""
+    """It started while another server discarded blocks."""
     opened(folder)
     with private_folder(folder) as where, block_files._locked(where, exclusive=True):
         files = opened(folder)

@@ -1,4 +1,4 @@
-"""The thread that writes blocks: what waits for it is bounded, and what it cannot write costs nothing afterwards."""
+"""The thread that writes blocks: its queue is bounded, and a block that it cannot write leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def put(writer: BlockWriter, number: int) -> bool:
 
 @contextmanager
 def held(writer: BlockWriter) -> Iterator[None]:
-    """The thread waits at what was queued last, as for a disk that hangs."""
+    """The thread hangs at the last queued item, as on a disk that does not respond."""
     go_on = threading.Event()
     assert writer.put(partial(wait_for, go_on.is_set))
     try:
@@ -78,7 +78,7 @@ def test_blocks_that_wait_are_bounded_in_bytes(writer: BlockWriter, monkeypatch:
 def test_blocks_that_are_not_written_take_no_room(
     files: BlockFiles, writer: BlockWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the system has no thread, and where a write ends in an error that nobody expects."""
+    """When no thread can be started, and when a write raises an unexpected error."""
 
     def fail(*_: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -94,7 +94,7 @@ def test_blocks_that_are_not_written_take_no_room(
 
 
 def test_blocks_from_before_others_forgot_are_no_news_afterwards(files: BlockFiles, writer: BlockWriter) -> None:
-    """They have waited since then; what was computed meanwhile is not dropped once more because of them."""
+    """They were queued before; blocks computed since then are not dropped again because of them."""
     with held(writer):
         for number in (1, 2, 3):
             assert put(writer, number)

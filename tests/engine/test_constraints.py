@@ -52,7 +52,7 @@ GRAMMARS = {
 
 
 def check_text(kind: str, text: str) -> None:
-    """Check that a complete text matches its grammar, by other means than the library's."""
+    """Check that a complete text matches its grammar, without the library."""
     match kind:
         case "json":
             value = json.loads(text)
@@ -79,7 +79,7 @@ def test_a_choice_that_ends_by_itself_matches_its_grammar(kind: str, temperature
 
 
 def test_a_job_keeps_its_grammar_however_many_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiling takes up to a second: it must not happen again between two steps, for all to wait."""
+    """Compiling takes up to a second: it must not be repeated between two steps, where every job would wait for it."""
     compiled: list[str] = []
     compile_grammar = TokenTrie.compile
 
@@ -101,7 +101,7 @@ def test_a_complete_text_ends_the_choice_without_an_end_token() -> None:
 
 
 def test_a_model_without_end_tokens_ends_where_nothing_can_follow() -> None:
-    """Also where the library knows only from its mask that a number has no further digit."""
+    """Also where only the library's mask shows that a number cannot have another digit."""
     grammar = json_schema_grammar({"type": "number", "multipleOf": 1, "minimum": 0, "maximum": 5})
     ran = run_alone(make_job(grammar=grammar, choices=6, ignore_end=True))
     assert {choice.finish_reason for choice in ran.choices.values()} == {"stop"}
@@ -196,7 +196,7 @@ def test_a_grammar_that_becomes_too_complex_fails_its_request_alone() -> None:
 
 
 class Loop:
-    """An engine's loop on a thread, whose grammars are compiled when the test says so."""
+    """An engine's loop on a thread, whose grammars are compiled when the test lets them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_compile = threading.Event()

@@ -44,7 +44,7 @@ def summary(result: JobResult) -> list[tuple[str, list[int], str | None]]:
 
 @cache
 def alone() -> list[list[tuple[str, list[int], str | None]]]:
-    """What each of the jobs is on its own, with nothing in its way."""
+    """The result of each job alone, with nothing that delays it."""
     return [summary(run_alone(job)) for job in jobs()]
 
 
@@ -122,7 +122,8 @@ FORCED_JUMPS = {
 def test_a_text_that_is_forced_at_once_takes_the_steps_thread_no_longer_than_its_limits(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Counted by the library's own limits: what exceeds those of a step is never used on the thread of the steps."""
+    """Measured by the library's own limits: a grammar that exceeds those of a step is never used on the engine's
+    thread."""
     compile_grammar = TokenTrie.compile
     with_all_limits: list[Matcher] = []
     used_here: list[str] = []
@@ -161,7 +162,7 @@ def test_a_text_that_is_forced_at_once_takes_the_steps_thread_no_longer_than_its
 
 
 def test_tokens_of_an_earlier_engine_are_taken_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There may be thousands."""
+    """There may be thousands of tokens."""
     submitted: list[list[int]] = []
     submit = local.SlowMasks.submit
 
@@ -170,7 +171,7 @@ def test_tokens_of_an_earlier_engine_are_taken_on_another_thread(monkeypatch: py
         return submit(thread, choice, tokens)
 
     monkeypatch.setattr(local.SlowMasks, "submit", noted)
-    monkeypatch.setattr(local, "SLOW_SECONDS", 1000.0)  # what a busy machine takes longer for goes there too
+    monkeypatch.setattr(local, "SLOW_SECONDS", 1000.0)  # on a busy machine more would go there
     whole = make_job(max_tokens=30, grammar=GRAMMARS["open"], ignore_end=True)
     tokens = [sampled.token for sampled in run_alone(whole).choices[0].sampled]
     resumed = replace(whole, resume=(ResumedChoice(tuple(tokens[:20])),))
@@ -181,7 +182,7 @@ def test_tokens_of_an_earlier_engine_are_taken_on_another_thread(monkeypatch: py
 
 
 def test_a_text_that_was_complete_when_its_engine_was_lost_ends() -> None:
-    """The last token was delivered, and that it was the last was not."""
+    """The last token was delivered, but not the finish reason."""
     whole = make_job(max_tokens=30, grammar=choice_grammar(["the end"]))
     tokens = [sampled.token for sampled in run_alone(whole).choices[0].sampled]
     resumed = replace(whole, resume=(ResumedChoice(tuple(tokens)),))

@@ -42,7 +42,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def open_engine(tmp_path: Path) -> Iterator[OpenEngine]:
-    """Makes engines over one folder, with so many blocks."""
+    """Makes engines over one folder, with this many blocks."""
     engines: list[ToyEngine] = []
 
     def open_one(blocks: int = 256, identity: str = "fp_toy", max_bytes: int = 1 << 24) -> ToyEngine:
@@ -58,7 +58,7 @@ def open_engine(tmp_path: Path) -> Iterator[OpenEngine]:
 
 
 def prompt(length: int, seed: int = 0, common: int = 0) -> list[int]:
-    """Letters: the first `common` of them are those of every other prompt."""
+    """Random letters, the first `common` of which all prompts share."""
     letters = np.random.default_rng(seed).integers(97, 123, length)
     letters[:common] = np.random.default_rng(1000).integers(97, 123, 200)[: min(common, length)]
     return [int(letter) for letter in letters]
@@ -153,7 +153,7 @@ def test_laws_2_3_and_4_hold_with_a_disk(data: st.DataObject, tmp_path_factory: 
             engine.close()
         for job, result in zip(jobs, results, strict=True):
             assert result.bits == run_alone(job).bits
-        # Drawn as one number: how many files there are depends on the writer's thread, and what is drawn must not.
+        # Drawn as one number: the number of files depends on the writer's thread, but the draw must not.
         damage = np.random.default_rng(draw(st.integers(0, 99)))
         for path in sorted((folder / "cache").glob("*.kv")):
             if damage.integers(10) == 0:
@@ -207,7 +207,7 @@ def test_jobs_that_need_the_same_blocks_read_them_once(open_engine: OpenEngine) 
 
 
 def test_a_step_that_fails_leaves_nothing_of_its_prompts_on_the_disk(open_engine: OpenEngine, tmp_path: Path) -> None:
-    """What the tree discards as perhaps damaged must not come back from the disk."""
+    """Blocks that the tree discards because they may be damaged must not come back from the disk."""
     serve(open_engine(), [JOBS["plain"](), make_job(prompt(100, seed=5))])
     engine = open_engine()
     serve(engine, [JOBS["plain"]()], save=False)
@@ -276,7 +276,7 @@ def test_a_full_disk_is_one_line_in_the_log_and_loses_nothing(
 
 
 class SlowFiles:
-    """Lets `read` wait."""
+    """Makes `read` wait."""
 
     def __init__(self, files: BlockFiles, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go_on, self.begun = threading.Event(), threading.Event()
@@ -294,7 +294,7 @@ SlowDown = Callable[[ToyEngine], SlowFiles]
 
 @pytest.fixture
 def slow_files(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDown]:
-    """Lets an engine's reads wait, at most until the test ends: before engines are closed."""
+    """Makes an engine's reads wait, at most until the test ends, before engines are closed."""
     made: list[SlowFiles] = []
 
     def make(engine: ToyEngine) -> SlowFiles:
@@ -423,7 +423,7 @@ def test_a_disk_that_hangs_at_the_end_is_waited_for_no_longer_than_one_that_does
 
 
 def test_what_is_discarded_is_gone_before_its_files_are_removed(open_engine: OpenEngine, tmp_path: Path) -> None:
-    """Also blocks that continue it on the disk alone, and those that wait to be written. What is computed afterwards is
+    """So are blocks that follow it only on the disk, and those that wait to be written. Blocks computed afterwards are
     written again."""
     longer = make_job([*prompt(200), *prompt(200, seed=6)], max_tokens=1)
     serve(open_engine(), [longer, make_job(prompt(100, seed=5), max_tokens=1)])
@@ -476,7 +476,7 @@ def test_a_request_that_bans_all_tokens_discards_no_blocks(open_engine: OpenEngi
 def test_a_block_that_cannot_be_read_now_is_not_removed(
     open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Nor is it tried again and again: that may take its time. It is written anew."""
+    """Nor is it read again and again, which may take long. It is rewritten."""
     serve(open_engine(), [JOBS["plain"]()])
     engine, tried = open_engine(), list[str]()
 
@@ -499,7 +499,7 @@ def test_a_block_that_cannot_be_read_now_is_not_removed(
 def test_what_waits_behind_others_is_no_sign_of_a_disk_that_hangs(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk reads, but slowly: a client's second job has waited for longer than a block may take."""
+    """The disk reads, but slowly: a client's second job has waited for longer than reading one block may take."""
     mine, other = [prompt(100, seed) for seed in (0, 1)], prompt(100, seed=2)
     serve(open_engine(), [make_job(each, max_tokens=1) for each in (*mine, other)])
     engine = open_engine()
@@ -596,7 +596,7 @@ def test_without_locks_the_cache_works_and_what_is_forgotten_meanwhile_is_not_wr
     def forgotten_meanwhile(folder: PrivateFolder, name: str, temporary: str) -> Iterator[BinaryIO]:
         with replacing(folder, name, temporary) as file:
             yield file
-            (tmp_path / "cache" / "lock").write_text("another")  # as `forget` before it removes what it finds
+            (tmp_path / "cache" / "lock").write_text("another")  # as `forget` does before it removes files
 
     monkeypatch.setattr(PrivateFolder, "replacing", forgotten_meanwhile)
     files = BlockFiles(tmp_path / "cache", 1 << 20, BLOCK_BYTES)

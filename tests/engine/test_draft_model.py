@@ -1,6 +1,6 @@
 """A draft model makes a single job faster and changes nothing else; where it does not help, it costs little.
 
-Time is a clock that the models advance: nothing here depends on the machine.
+The models advance a virtual clock: nothing here depends on the machine.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Timed(ToyModel):
 
 
 class Draft(Timed):
-    """A toy that agrees with the other one but where a hash is a multiple of `period`; 1: never, 0: always."""
+    """A toy that agrees with the other one except where a hash is a multiple of `period`; 1: never agrees, 0:
+    always."""
 
     def __init__(
         self, clock: Clock, period: int = 0, step: float = STEP / 10, *, width: int = 0, context_length: int = 2048
@@ -94,7 +95,7 @@ def engine_with(draft: Draft | None, clock: Clock, *, rows: int = 64, blocks: in
 
 
 def seconds_of(draft: Draft | None, jobs: list[Job], clock: Clock) -> float:
-    """How long jobs take, one after the other."""
+    """The virtual seconds of jobs, one after the other."""
     engine, began = engine_with(draft, clock), clock.now
     for job in jobs:
         assert run(engine, [job]).jobs[job.id].bits == run_alone(job).bits
@@ -108,7 +109,8 @@ def seconds_of(draft: Draft | None, jobs: list[Job], clock: Clock) -> float:
 @settings(max_examples=examples(80))
 @given(st.data())
 def test_law_2_a_draft_model_does_not_change_a_byte(data: st.DataObject) -> None:
-    """Right, half right and wrong ones, with what samplers do; alone, beside others, with choices and preemption."""
+    """Right, half right and wrong drafts, with all samplers; alone, among other jobs, with several choices and
+    preemption."""
     rng = random.Random(data.draw(st.integers(0, 1 << 32)))
     clock = Clock()
     draft = Draft(clock, rng.choice([0, 2, 3, 5, 1]), step=rng.choice([0.02, 0.1, 1.0]), width=rng.choice([0, 400]))
@@ -166,7 +168,7 @@ def replace_job(job: Job, choice: ResumedChoice) -> Job:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_model_that_is_right_saves_steps(temperature: float) -> None:
-    """With the sampler's own random numbers it is right where its logits are, whatever the temperature."""
+    """It uses the job's random numbers, so a draft is right where its logits are, whatever the temperature."""
     clock = Clock()
     job = make_job(PROMPT, max_tokens=400, ignore_end=True, temperature=temperature)
     plain = seconds_of(None, [job], clock)

@@ -219,7 +219,8 @@ def test_one_in_many_steps_decodes_only_to_measure_the_cost_of_decode() -> None:
 
 @pytest.mark.parametrize(("num_before", "tiles"), [(0, 4), (1, 1), (3, 1)])
 def test_a_slow_outlier_among_decode_only_steps_hardly_raises_later_budgets(num_before: int, tiles: int) -> None:
-    """One decode-only step takes ten seconds, after `num_before` usual ones. The first has less to be compared with."""
+    """One decode-only step takes ten seconds, after `num_before` usual ones. The first step has little to be compared
+    with."""
     cost = StepCost()
     pacer = PrefillPacer(cost, SHAPE)
     cost.observe(num_prompt_tokens=128, num_rows=0, seconds=0.105)
@@ -241,7 +242,7 @@ def test_a_slow_first_step_does_not_distort_the_cost_of_decode(step: float) -> N
 
 
 def test_a_budget_of_one_token_completes_a_prompt() -> None:
-    """Of a runtime whose smallest chunk is one token."""
+    """With a runtime whose smallest chunk is one token."""
     engine = make_engine()
     engine.cache.shape = replace(SHAPE, min_prefill_tokens=1)
     engine.add(make_job(max_tokens=50, ignore_end=True))

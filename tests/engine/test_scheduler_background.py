@@ -1,4 +1,4 @@
-"""Background jobs give way: first tokens of others come as on an idle engine, and no capacity is left unused."""
+"""Background jobs yield: other jobs get their first tokens as on an idle engine, and no capacity is left unused."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_background_jobs_of_two_clients_share_the_rows() -> None:
 @pytest.mark.parametrize("is_background", [False, True])
 @pytest.mark.parametrize("order", [(1, 2, 5), (5, 2, 1), (2, 5, 1)])
 def test_clients_share_the_rows_by_their_weights(order: tuple[int, ...], is_background: bool) -> None:
-    """Whoever came first: rows that a client has beyond its share are taken back."""
+    """Whichever came first: rows beyond a client's share are taken back."""
     engine = make_engine(rows=8)
     for weight in order:
         for index in range(20):

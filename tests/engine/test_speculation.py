@@ -55,7 +55,7 @@ def steps_of(engine: Engine) -> int:
 @settings(max_examples=examples(80))
 @given(st.data())
 def test_law_2_a_prediction_does_not_change_a_byte(data: st.DataObject) -> None:
-    """Correct, partly correct and wrong ones; with stop sequences, penalties, bans, choices and preemption."""
+    """Correct, partly correct and wrong predictions; with stop sequences, penalties, bans, choices and preemption."""
     rng = random.Random(data.draw(st.integers(0, 1 << 32)))
     engine = make_engine(blocks=data.draw(st.sampled_from([24, 200])), context=320, rows=data.draw(st.integers(1, 6)))
     jobs = []
@@ -303,7 +303,7 @@ def test_the_number_of_rows_is_kept_where_a_change_is_expensive() -> None:
 
 
 def test_steps_with_drafts_have_few_different_numbers_of_rows() -> None:
-    """A runtime prepares its kernels for each number of rows."""
+    """Some runtimes prepare kernels for each number of rows."""
     for num_decoding in (1, 3, 4):
         for row in (0.0002, 0.0005, 0.001, 0.002):
             drafts = choose_drafts(predicted_sequences(num_decoding), observed_cost(0.020, row, last=num_decoding))
@@ -344,7 +344,7 @@ def test_the_probabilities_of_a_track_rise_with_every_accepted_token() -> None:
 
 
 def test_a_track_expects_rejections_as_often_as_there_were_some() -> None:
-    """However many tokens were accepted since the last one."""
+    """However many tokens have been accepted since the last rejection."""
     smooth, broken = Track(0.5), Track(0.5)
     for _ in range(10):
         for track in (smooth, broken):
@@ -360,7 +360,8 @@ def test_a_track_expects_rejections_as_often_as_there_were_some() -> None:
 
 @pytest.mark.parametrize("accepted_fraction", [0.2, 0.5, 0.9])
 def test_the_probabilities_of_a_track_are_calibrated(accepted_fraction: float) -> None:
-    """Places are found repeatedly, and each token is accepted with the same probability: so is the estimate."""
+    """Drafts start at several positions, and each token is accepted with the same probability, which the estimate must
+    match."""
     rng, track, expected, num_accepted = random.Random(1), Track(0.5), 0.0, 0
     for step in range(3000):
         track.position = max(track.position, 0)

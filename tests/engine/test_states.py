@@ -1,5 +1,5 @@
-"""States of sequences and snapshots of prefixes: which gives way, where snapshots are wanted, and what is copied. What
-they are for is tested by law (tests/laws/test_states.py)."""
+"""States of sequences and snapshots of prefixes: which is evicted, where snapshots are taken, and what is copied. Their
+results are tested by law (tests/laws/test_states.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = 32
 
 
 def sequence(blocks: int, **options: object) -> Sequence:
-    """Of a prompt of so many blocks, and two tokens more: all of its blocks can be shared."""
+    """A sequence of a prompt of this many blocks and two more tokens, so that all of its blocks can be shared."""
     made = Sequence(make_job([7] * (BLOCK * blocks + 2), **options), 0, 0)  # type: ignore[arg-type]
     made.blocks = [0]
     return made
@@ -34,7 +34,7 @@ class Copies(list[tuple[int, int]]):
 
 
 def computed(states: States, one: Sequence, nodes: list[Node], blocks: int) -> None:
-    """Have a sequence come to the end of its first blocks."""
+    """Advance a sequence to the end of its first blocks."""
     one.computed = blocks * BLOCK
     states.keep(one, nodes[:blocks])
 
@@ -83,7 +83,7 @@ def test_one_state_in_eight_is_never_a_sequences() -> None:
 
 
 def test_nothing_is_drafted_with_states() -> None:
-    """Whoever makes the engine, and whatever it asks for."""
+    """However the engine is configured."""
     model = ToyModel()
     model.shape = replace(model.shape, states=4)
     model.copy_state = Copies()  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def test_nothing_is_drafted_with_states() -> None:
 
 
 def left_by(states: States, one: Sequence) -> list[Node]:
-    """The nodes of a prompt of one block that has been computed, and ended."""
+    """The nodes of a finished prompt of one block."""
     nodes = path(1)
     states.begin(one, [], 0, BLOCK)
     computed(states, one, nodes, 1)

@@ -1,4 +1,4 @@
-"""What goes wrong with one request ends that request: the engine and all others go on, with the same bits."""
+"""A fault of one request ends that request: the engine and all others continue, with the same bits."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def _is_of(engine: ToyEngine, row: Row, job: Job) -> bool:
 
 
 def test_what_it_computed_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its keys and values may be what was not finite: without this, every later request with the prefix would fail."""
+    """Its keys and values may be what is not finite; if they were kept, every later request with the prefix would
+    fail."""
     engine = make_engine()
     before = make_job(LONG + " before", max_tokens=2)
     other = make_job("another prompt that is long enough for a block of its own", max_tokens=2)
@@ -102,7 +103,7 @@ def test_what_it_computed_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_neighbours_compute_from_its_blocks_is_not_reused_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are prefilling when it fails, and keep the blocks that they share with it."""
+    """They are prefilling when the other one fails, and keep the blocks that they share with it."""
     engine = make_engine()
     step_until_idle(engine, [make_job(LONG, max_tokens=2)])
     neighbour, bad = make_job(LONG * 14, request=1, max_tokens=2), make_job(LONG, request=2, max_tokens=20)

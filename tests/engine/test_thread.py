@@ -23,7 +23,7 @@ from .harness import make_engine, make_job, run_alone, slow_down
 
 
 class Inbox:
-    """Collects events on the engine thread, and lets a test wait for one that matches."""
+    """Collects events on the engine's thread, and lets a test wait for one that matches."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

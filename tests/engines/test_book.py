@@ -1,4 +1,4 @@
-"""The book of live jobs: what is delivered, what is left, and what has ended."""
+"""The book of live jobs: what was delivered, what is left to compute, and which jobs have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What losses in a row mean, for every kind of engine that may be lost."""
+"""The policy for losses in a row, of every kind of engine that may be lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onward.engines.upstreams.engine import POLICY as CHOICE
 
 
 def first(policy: LossPolicy, what: str, *, is_strike: bool = True) -> int | None:
-    """After how many losses in a row something is first true; None: not after a hundred."""
+    """The number of losses in a row after which something is first true; None: not after a hundred."""
     losses = Losses(policy)
     for number in range(1, 101):
         losses.lost(is_strike=is_strike)

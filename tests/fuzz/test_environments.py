@@ -1,5 +1,5 @@
-"""Random environments (variables, encodings, limits): what a command does not use changes no byte, and what makes it
-fail is named in one line, and has the same effect alone.
+"""Random environments (variables, encodings, limits): variables that a command does not use change no byte; one that
+makes it fail is named in one line, and has the same effect alone.
 
 Sources: docs/reference/settings.md and cli.md for which command uses which variables, and for exit codes.
 """
@@ -101,14 +101,14 @@ class Said(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """The one line that says why a command failed."""
+        """The line that says why a command failed."""
         lines = [line for line in self.errors.splitlines() if line.startswith(("onward: ", "Error: "))]
         assert len(lines) == 1, self.errors
         return lines[0]
 
 
 def readable(text: str) -> str:
-    """Without colours and the zero bytes of UTF-16, which the environment asked for."""
+    """The output without colours and zero bytes of UTF-16, which the environment requested."""
     return re.sub(r"\x1b\[[0-9;]*[mK]|\0|\ufeff|\ufffd", "", text)
 
 
@@ -170,7 +170,7 @@ def test_what_a_command_has_no_use_for_changes_no_byte(data: st.DataObject, comm
 @given(command=st.sampled_from([*sorted(UNUSED), DOCTOR]), environment=environments(set(VARIABLES), most=4))
 @settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 def test_a_failure_is_one_line_that_names_its_causes(command: Command, environment: Environment, home: Path) -> None:
-    """With nothing but what it names, the command fails with the same line."""
+    """With only the variables that it names, the command fails with the same line."""
     found = said(command, environment)
     check(command, found)
     if found.code and command != DOCTOR:

@@ -38,7 +38,7 @@ NAMES = sorted({"llama", "qwen2", "qwen3", "gemma3", "granite", "smollm3", "olmo
 
 
 def a_value(draw: random.Random, key: str, num_layers: int) -> Any:
-    """A value of a key: one that models have, one of another type, a list by layer, or nothing that could be."""
+    """A value of a key: a usual one, one of another type, a list by layer, or an impossible one."""
     usual: list[Any] = [OTHERS.get(key, 2)]
     if key == "rope.scaling.type":
         usual = ["none", "linear", "yarn", "longrope", "dynamic"]
@@ -85,7 +85,7 @@ def of_onward(path: Path, cache: Path) -> dict[str, float] | str:
 
 
 def of_llama(path: Path) -> dict[str, float] | None:
-    """The same of llama-server; None where it refuses the file."""
+    """The same from llama-server; None where it refuses the file."""
     flags = ("-c", str(CONTEXT), "-np", "1", "--no-warmup", "-fa", "off", "-ctk", "f32", "-ctv", "f32")
     try:
         with llama_server(path, *flags) as url:

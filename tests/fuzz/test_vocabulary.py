@@ -1,4 +1,4 @@
-"""Random tokenizers of GGUF files: a text has the tokens of llama-server here, or the file is refused by name."""
+"""Random tokenizers of GGUF files: a text has the same tokens as in llama-server, or the file is refused by name."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_text_has_the_tokens_of_llama_server(tmp_path: Path, monkeypatch: pyte
         asked = [(text, special) for text in texts(draw) for special in (False, True)]
         for (text, special), right in zip(asked, of_llama(path, asked), strict=False):
             if special and made.get("tokenizer.ggml.add_eos_token"):
-                right = right[:-1]  # noted, and not done: a completion continues its prompt
+                right = right[:-1]  # noted, but not applied: a completion continues its prompt
             if (here := token_ids(path, text, special=special)) != right:
                 wrong.append(f"{number} {special=} {text!r}: {here} instead of {right}")
             num_compared += 1

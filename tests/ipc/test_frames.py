@@ -1,4 +1,4 @@
-"""Frames: whatever is written arrives whole and in order, however it is cut; what is not a frame is an error."""
+"""Frames: everything arrives whole and in order, however it is split; anything else than a frame is an error."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_frame_that_nobody_would_accept_is_not_made(monkeypatch: pytest.Monkey
 
 
 def test_a_writer_never_waits_for_a_reader_and_keeps_the_order(pair: Pair) -> None:
-    """More is written than the socket holds, large and small, while nobody reads."""
+    """Large and small frames, more than the socket holds, are written while nobody reads."""
     writer = FrameWriter(pair[0].fileno())
     sent = [bytes([turn]) * (1 if turn % 3 else 100_000) for turn in range(60)]
     for payload in sent:

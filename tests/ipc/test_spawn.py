@@ -29,7 +29,7 @@ def test_the_variables_of_all_secret_settings_are_known() -> None:
 
 
 def test_no_secret_is_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that computes strangers' grammars may be taken over: it has nothing to give away."""
+    """A process that compiles untrusted grammars may be compromised; it must not have secrets."""
     for name in SECRET_VARIABLES:
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("ONWARD_THREADS", "1")
@@ -39,7 +39,7 @@ def test_no_secret_is_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("stated", "right"), [(None, "1"), ("3", "3")])
 def test_numpys_threads_are_not_started(stated: str | None, right: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In processes of programs that import the library, too, whose own variables are left alone."""
+    """Also from programs that import the library; their own variables are left alone."""
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     if stated is not None:
         monkeypatch.setenv("OPENBLAS_NUM_THREADS", stated)

@@ -41,7 +41,7 @@ class Files(NamedTuple):
 
     @property
     def flags(self) -> list[str]:
-        """Those of a server with all of them, with an engine's process, and little memory."""
+        """The settings of a server with all adapters, an engine process and little memory."""
         loras = [word for name, path in self.adapters.items() for word in ("--lora", f"{name}={path}")]
         return ["--model", str(self.base), *loras, "--kv-memory", "16MB", "--engine-process", "on"]
 
@@ -55,7 +55,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 @pytest.fixture(scope="module")
 def alone(files: Files) -> dict[str, list[Answer]]:
-    """What each model answers where nothing else is loaded, and nothing else is computed."""
+    """The answers of each model when nothing else is loaded or computed."""
     found = {}
     for name in NAMES:
         path = str(files.base) + (f"+{files.adapters[name]}" if name != "base" else "")
@@ -65,7 +65,7 @@ def alone(files: Files) -> dict[str, list[Answer]]:
 
 
 def comparable(answer: Answer) -> Answer:
-    """What does not differ between servers of one model, or from one call to the next."""
+    """The part of an answer that is the same on every server of a model and in every call."""
     return {key: answer[key] for key in ("choices", "system_fingerprint")}
 
 

@@ -72,7 +72,7 @@ class Place:
             yield server
 
     def rows(self, query: str, **values: Any) -> list[Any]:
-        """Return what a query finds, which may wait for a database that is started."""
+        """Return the rows of a query. Waits for a database that is starting."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
@@ -91,12 +91,11 @@ class Place:
 
     @property
     def num_interrupted(self) -> int:
-        """How many lines of batches run, or ran when a server was killed."""
+        """The number of lines that are running, or were when a server was killed."""
         return int(self.rows("SELECT count(*) FROM lines WHERE state = 1 OR losses > 0")[0][0])
 
     def wait_for_lines(self, number: int) -> None:
-        """Return when so many more lines of the batch are finished, or all are: however fast the machine is, something
-        is left to disturb."""
+        """Wait until this many more lines of the batch are finished, or all of them."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         first = self.num_finished
         while self.num_finished < min(first + number, NUM_LINES):
@@ -105,7 +104,7 @@ class Place:
 
 
 Disturb = Callable[[ServerProcess, Place, random.Random], bool]
-"""Disturbs a server that works; returns whether lines were interrupted."""
+"""Disturbs a running server; returns whether lines were interrupted."""
 
 
 def run_until_ended(place: Place, batch_id: str, disturb: Disturb | None, seed: int) -> tuple[bytes, bytes, list[str]]:
@@ -147,7 +146,7 @@ def kill_engine(server: ServerProcess, place: Place, rng: random.Random) -> bool
 
 
 def accept_and_stop(place: Place) -> str:
-    """Submit a batch to a server, and kill it. Some of it may be computed there: lines that are, have their bytes."""
+    """Submit a batch to a server, and kill it. It may have computed some lines, whose bytes then stay."""
     with place.served() as server, client_of(server) as client:
         batch_id = submit(client)
         os.kill(server.popen.pid, signal.SIGKILL)
@@ -197,7 +196,7 @@ def test_a_killed_database_loses_and_doubles_nothing(tmp_path: Path, seed: int) 
 
         accepted = Place(tmp_path / "accepted", database.new_database())
         batch_id = accept_and_stop(accepted)
-        database.kill()  # and with it the connections of the server, which keep a database from being copied
+        database.kill()  # and with it the server's connections, which would keep the database from being copied
         database.start()
         quiet = run_until_ended(Place(tmp_path / "quiet", database.copy_of(accepted.url)), batch_id, None, seed)
         check_alike(quiet, run_until_ended(accepted, batch_id, kill_database, seed))

@@ -1,4 +1,4 @@
-"""Standard streams that whoever started the program has closed (`>&-`): a sentence and a code, never a traceback."""
+"""Standard streams that are closed from the start (`>&-`): an error message and an exit code, never a traceback."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Machine:
 
 
 def ray_runs() -> bool:
-    """Whether a Ray answers that `auto` would find."""
+    """Whether a Ray is running that `auto` would find."""
     try:
         host, _, port = RAY_OF_MACHINE.read_text().strip().rpartition(":")
         socket.create_connection((host, int(port)), 5).close()

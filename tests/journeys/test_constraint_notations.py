@@ -1,4 +1,4 @@
-"""What each notation means, over HTTP: with these characters preferred, the constraint leads to this text.
+"""What each notation means, over HTTP: with these characters preferred, the completion is this text.
 
 GBNF: grammars/README.md and src/llama-grammar.cpp of llama.cpp (0c1e57098, 2026-08). Lark: docs/syntax.md of llguidance
 1.9.1. Expressions: docs.rs, regex 1, "Syntax".

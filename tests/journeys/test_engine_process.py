@@ -1,4 +1,4 @@
-"""What is in which process of `onward serve`."""
+"""Which process of `onward serve` holds what."""
 
 from __future__ import annotations
 

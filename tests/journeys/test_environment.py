@@ -1,4 +1,4 @@
-"""Whatever the variables, folders and encodings of a machine: a command succeeds, or says in one sentence why not."""
+"""In every environment (variables, folders, encodings) a command succeeds, or says in one sentence why not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POSIX = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 @pytest.fixture
 def locked_out() -> list[str]:
-    """What begins a command that may not enter folders without permissions: root may enter all."""
+    """The prefix of a command that must not enter folders without permissions, which root may."""
     if os.geteuid() != 0:
         return []
     begin = ["setpriv", "--reuid", "65534", "--clear-groups"]

@@ -16,7 +16,7 @@ NOTHING_CACHED = "is not in the local cache: download it with `onward pull"
 
 @pytest.fixture(autouse=True)
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each look into the hub's cache was allowed to download. Downloading fails the test."""
+    """For each lookup in the hub's cache, whether it was allowed to download. A download fails the test."""
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
 

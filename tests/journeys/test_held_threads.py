@@ -1,4 +1,5 @@
-"""Threads that one kind of work holds hold no other: keys, texts, constraints, files and the ledger have their own."""
+"""Work of one kind that blocks its threads does not block other kinds: keys, texts, constraints, files and the ledger
+have threads of their own."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class Held:
         self.count = 0
 
     def hold(self, target: Any, name: str) -> None:
-        """Let a function wait before it does what it does."""
+        """Make a function wait until `released` before it runs."""
         original: Callable[..., Any] = getattr(target, name)
 
         def held(*arguments: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Constraints that no server may be ended or held by, posted to one; a request that is fine is answered behind each.
+"""Constraints that must neither end nor block a server are sent to one; after each, a normal request is answered.
 
 Right values: the JSON Schema specification (draft 2020-12, mathematical numbers) for what a text must be; 400 with
 `param` where a schema is refused.
@@ -182,7 +182,7 @@ FEWER_DIGITS = (
 
 @in_loop
 async def test_behind_nine_divisors_of_which_one_never_returned_constraints_are_answered() -> None:
-    """One after the other, then at once; none is known from before."""
+    """One after another, then all at once; none is cached."""
     async with running(make_backend()) as backend:
         app = make_app(backend, settings())
         for at_once in (False, True):
@@ -290,7 +290,7 @@ async def test_rules_that_lead_too_deep_are_refused() -> None:
 def test_grammars_that_come_later_change_none_that_are_in_use(
     in_disposable_process: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where not even two compiled ones are kept: what is evicted is made again, or stays while it is used."""
+    """Also if the cache holds fewer than two: an evicted grammar is compiled again, or stays while it is in use."""
     expressions = [f"[{letter}-z ]{{20,40}}" for letter in "abcdefgh"]
 
     async def texts(*, at_once: bool) -> list[str]:

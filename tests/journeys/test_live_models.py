@@ -1,5 +1,5 @@
 """Models of a real server are added, replaced and removed under load, by its admin route and by SIGHUP: not one request
-fails, and engines that are not needed any more end."""
+fails, and engines that are no longer needed end."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> tuple[str, str]:
-    """Those of an admin and of a user of a database."""
+    """The API keys of an admin and of a user, in a database."""
     made = [
         onward("key", "new", name, *flags, "--data-dir", str(tmp_path / "data")).stdout.strip()
         for name, flags in (("chief", ["--admin"]), ("alice", []))

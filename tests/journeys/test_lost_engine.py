@@ -1,4 +1,4 @@
-"""A server whose engine's process is killed, crashes or hangs: its clients get what they would have got anyway."""
+"""A server whose engine's process is killed, crashes or hangs: its clients get the same answers as without the loss."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ class Client:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    """A server that takes an engine which is silent for some seconds for one that hangs."""
+    """A server that treats an engine as hanging when it is silent for some seconds."""
     with server_process("--engine-process", "on", "--engine-timeout", "1", "--log-level", "warning") as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def undisturbed(server: ServerProcess) -> dict[str, Folded]:
-    """What each request gets from an engine that is left alone."""
+    """The answer to each request from an undisturbed engine."""
     client = Client(server.url)
     answers = {name: client.send(fields) for name, fields in REQUESTS.items()}
     return {name: answer.result(PATIENCE_SECONDS) for name, answer in answers.items()}
@@ -104,7 +104,7 @@ def metric(server: ServerProcess, name: str) -> float:
 
 
 def check_survives(server: ServerProcess, undisturbed: dict[str, Folded], harm: Callable[[int], None]) -> None:
-    """Send all requests, harm the engine when every stream has begun, and compare."""
+    """Send all requests, damage the engine once every stream has begun, and compare."""
     before = metric(server, 'onward_engine_recovery_seconds_count{model="toy"}')
     (engine,) = server.engines()
     client = Client(server.url)

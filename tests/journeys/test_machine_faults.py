@@ -44,7 +44,7 @@ def text_of(answer: httpx2.Response) -> str:
 
 @pytest.mark.slow
 def test_clocks_that_jump_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every process of the server: time limits, drains and keys that are read again count by another clock."""
+    """In every process of the server: time limits, drains and the reloading of keys use another clock."""
     (tmp_path / "sitecustomize.py").write_text(JUMPING_CLOCK)
     keys = tmp_path / "keys"
     first, second = (f"sk-{letter * 32}" for letter in "ab")
@@ -105,7 +105,7 @@ def test_servers_that_start_together_share_an_empty_cache(tmp_path: Path, monkey
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="SIGBUS")
 def test_a_file_that_is_cut_short_while_it_is_mapped_is_a_sentence(tmp_path: Path) -> None:
-    """The engine dies of it, and the next one finds out why."""
+    """The engine dies, and the next one finds the reason."""
     model = tmp_path / "story.gguf"
     shutil.copy(built_in_folder("storyteller") / "storyteller.gguf", model)
     with server_process("--model", str(model), model=None) as server:

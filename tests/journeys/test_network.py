@@ -27,7 +27,7 @@ def clean_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def sentence(*arguments: str) -> tuple[int, str]:
-    """Run a command that fails; return its exit code and its last line, which is all that it says of the error."""
+    """Run a command that fails; return its exit code and its last line, the whole message."""
     result = onward(*arguments)
     assert isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output

@@ -1,7 +1,7 @@
 """SillyTavern's requests, with the values of its default preset, as its connection types send them.
 
 From its public/scripts/textgen-settings.js (`createTextGenGenerationData`) and
-src/endpoints/backends/text-completions.js of 2026: what a type filters, and what it sends although it is off.
+src/endpoints/backends/text-completions.js of 2026: what a type filters, and what it sends even if it is off.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A real server whose traces go to a collector that takes them, is slow, and is away: no request notices."""
+"""A real server whose traces go to a collector that accepts them, is slow, or is unreachable: no request is
+affected."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def test_a_request_is_traced_from_its_client_to_its_last_token(collector: Collec
         for headers in ({"traceparent": PARENT}, {}):
             answer = httpx2.post(f"{url}/v1/completions", json=body, headers=headers, timeout=PATIENCE_SECONDS)
             assert answer.status_code == 200
-        wait_for(lambda: len(collector.spans) == 6)  # the end of a server waits for some seconds only
+        wait_for(lambda: len(collector.spans) == 6)  # a server that ends waits only some seconds
     spans = {span.name: span for span in collector.spans}
     assert sorted(spans) == [
         "POST /v1/completions", "decode", "engine", "prefill", "queue", "text_completion toy"

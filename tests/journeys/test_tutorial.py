@@ -59,7 +59,7 @@ def test_every_command_of_a_page_shows_what_the_page_shows(
 
 
 def first_difference(server: str, section: list[tuple[str, str]], folder: Path) -> str | None:
-    """What the first command that fails or shows something else said, None when all is as shown. What a section
+    """The output of the first command that fails or differs from the page; None if all are as shown. What a section
     starts is the server of its other commands. The folder is a clone's: it has the environment that the tests run in.
     """
     (folder / ".venv").symlink_to(sys.prefix)

@@ -1,7 +1,7 @@
 """A debug form of the kernels: every load and store is compared with the memory that they were given.
 
-Functions that are written within `Checker.writing` ask a function of their module for each address. What is outside is
-counted, and happens in a spare page instead, so that nothing is destroyed.
+Functions that are written within `Checker.writing` ask a function of their module for each address. An access outside
+is counted, and redirected to a spare page, so that nothing is destroyed.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ class Checker:
         return function
 
     def watch(self, objects: Iterable[object]) -> None:
-        """Compare with the arrays that are reachable from these objects, from now on."""
+        """From now on, compare with the arrays that are reachable from these objects."""
         found = {(address(array), address(array) + array.nbytes) for array in arrays_of(objects)}
         self._regions = np.array(sorted(found), np.int64).reshape(-1, 2)
         self._control[:] = address(self._regions), len(self._regions), 0, 0
 
     def result(self) -> tuple[int, int]:
-        """Return how many accesses there were, and how many of them outside; and stop."""
+        """Stop; return the number of accesses, and how many of them were outside."""
         self._control[_COUNT] = _OFF
         return int(self._control[_ACCESSES]), int(self._control[_OUTSIDE])
 

@@ -261,7 +261,7 @@ def exp2(x: Floats) -> Floats:
 
 
 def attention_line(query: Floats, keys: Floats, values: Floats) -> Floats:
-    """One row of one head: query [size], scaled; keys and values [positions, size], all of which it sees."""
+    """One row of one head: query [size], scaled; keys and values [positions, size], all of them visible."""
     size = len(query)
     maximum, weight, sums = single(-1e30), single(0), np.zeros(size, np.float32)
     for segment in range(0, len(keys), 1024):
@@ -299,8 +299,8 @@ def _step(state: tuple[Any, Any, Floats], query: Floats, keys: Floats, values: F
 
 
 def convolved(rows: Floats, weights: Floats, dtype: Any) -> Floats:
-    """All positions of a sequence: rows [positions, 3 * width], weights [length, width]; what is kept of a position has
-    a type."""
+    """All positions of a sequence: rows [positions, 3 * width], weights [length, width]; `dtype` is that of the kept
+    rows."""
     before, after, x = np.split(rows, 3, axis=1)
     limit = np.finfo(np.float16).max if dtype == np.float16 else np.inf
     kept = np.clip(before * x, -limit, limit).astype(dtype).astype(np.float32)
@@ -364,7 +364,7 @@ def delta_rule(
 
 def state_space(rows: Floats, times: Floats, parameters: Floats, heads: int, size: int, groups: int) -> Floats:
     """All positions of a sequence: rows [positions, x of all heads, B of all groups, C of all groups], times
-    [positions, heads], parameters [bias, A, D][heads]; what takes the place of x."""
+    [positions, heads], parameters [bias, A, D][heads]; returns what replaces x."""
     count = (rows.shape[1] - heads * size) // (2 * groups)
     found = np.empty((len(rows), heads, size), np.float32)
     for head in range(heads):

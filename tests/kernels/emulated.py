@@ -92,7 +92,7 @@ class Image:
 
 
 class EmulatedCode:
-    """What `kernels.code.Code` is, for ARM."""
+    """`kernels.code.Code` for ARM."""
 
     was_compiled, remark = True, ""
 

@@ -189,7 +189,7 @@ def test_a_long_sequence_among_short_ones_is_shared() -> None:
 
 
 def test_a_plan_serves_layers_of_several_shapes() -> None:
-    """Its tiles are as small as one of them needs, and its memory as large."""
+    """Its tiles are as small as one of the shapes needs, and its memory is that of the shape that needs the most."""
     shapes = [AttentionShape(8, 4, 16, 16), AttentionShape(8, 1, 64, 64)]
     positions = np.arange(100, 300)
     plan = AttentionPlan(shapes, len(positions), 1 << 17, 1)

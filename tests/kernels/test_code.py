@@ -73,7 +73,7 @@ def test_what_was_compiled_with_other_modules_is_not_compiled_again(cache: Objec
 
 
 def test_what_wrote_a_module_is_gone_once_that_is_compiled(cache: ObjectCache) -> None:
-    """Though the collector is paused: at the start of a process, until it ignores all that there is."""
+    """Although the garbage collector is paused, as at the start of a process until existing objects are frozen."""
     written: list[weakref.ref[Module]] = []
 
     def text() -> str:

@@ -54,7 +54,7 @@ def code(form: str, *, is_wide: bool) -> Functions:
 
 
 def numbers(width: int, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Rows of a sequence and weights; some products are more than float16 has."""
+    """Rows of a sequence and weights; some products exceed float16."""
     random = np.random.default_rng(width)
     rows = random.normal(size=(POSITIONS, 3 * width)).astype(np.float32)
     rows[::7] *= np.float32(1000)

@@ -39,7 +39,7 @@ def experts_of(layer: int, count: int, fetch: int) -> LayerExperts:
 
 
 class Routed:
-    """What a tape of one router makes of logits."""
+    """The outputs of a tape with one router, from logits."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ def test_sigmoids_are_weights_and_a_bias_counts_for_the_choice_alone(data: st.Da
     keys = sigmoids + (0 if bias is None else bias)
     least = np.take_along_axis(keys, found.chosen, 1)
     best = -np.sort(-keys, axis=1)[:, :used]
-    np.testing.assert_allclose(least, best, atol=2e-6)  # nearly equal ones may change places
+    np.testing.assert_allclose(least, best, atol=2e-6)  # nearly equal ones may swap places
     assert all(len(set(chosen.tolist())) == used for chosen in found.chosen)
     of_chosen = np.take_along_axis(sigmoids, found.chosen, 1)
     total = np.maximum(of_chosen.sum(axis=1, keepdims=True), LEAST_SUM)

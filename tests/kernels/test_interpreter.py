@@ -1,4 +1,4 @@
-"""The modules of a model compile for every processor, and need nothing of a C library."""
+"""The modules of a model compile for every processor, and import nothing from a C library."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_models_share_the_modules_of_what_they_both_need() -> None:
 
 
 def test_a_record_that_is_none_is_passed_over() -> None:
-    """A thread that comes late may read what was a record once."""
+    """A late thread may read what used to be a record."""
     kernels = Kernels((ProductKind("F32", "float32"),), ("F32",), (AttentionShape(4, 2, 16, 16),))
     records = np.zeros((5, RECORD_WORDS), np.int64)
     records[:4, 0] = NUM_OPERATIONS - 1, NUM_OPERATIONS, 1 << 50, -1
@@ -60,7 +60,7 @@ def test_a_record_that_is_none_is_passed_over() -> None:
 
 
 def _only_in(one: Kernels, other: Kernels) -> tuple[list[Recipe], list[Recipe]]:
-    """Return the modules that only one of two models needs."""
+    """Return the modules that only one of the two models needs."""
     first, second = one.recipes(host().isa), other.recipes(host().isa)
     both = {recipe.facts for recipe in first} & {recipe.facts for recipe in second}
     return [each for each in first if each.facts not in both], [each for each in second if each.facts not in both]

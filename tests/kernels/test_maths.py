@@ -1,4 +1,4 @@
-"""The polynomials: how far from float64, exact where they say so, and the same bits in every form."""
+"""The polynomials: their error against float64, exact where they promise it, and the same bits in every form."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def host_code() -> Functions:
 
 
 def arguments(name: str) -> NDArray[Any]:
-    """Return arguments of a function, over all of what it takes, and around 0."""
+    """Return arguments of a function, from its whole domain and around 0."""
     rng = np.random.default_rng(5)
     spread = rng.uniform(*SPREADS[name], 1 << 16)
     if name in ("log", "rsqrt", "log64"):

@@ -1,4 +1,5 @@
-"""Layers with a recurrent state have the bits of their definition, wherever a step ends and whoever computes what."""
+"""Layers with a recurrent state have the bits of their definition, wherever a step ends and whichever thread computes
+it."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class Step:
 
 
 def garbage(slots: int, size: int) -> NDArray[np.float32]:
-    """States that were used before: not a number in any place."""
+    """States that were used before, filled with NaN."""
     return np.full((slots, size // 4), np.nan, np.float32)
 
 
@@ -84,7 +85,7 @@ def scan_record(values: NDArray[np.float32], weights: Any, bias: Any, states: ND
 
 
 def scan(form: str, cuts: list[int], length: int, *, has_bias: bool) -> tuple[Any, Any]:
-    """What is found, and what the definition says. Another sequence lies before and behind it in each step."""
+    """The kernel's results and the definition's. In each step the sequence lies between two others."""
     random = np.random.default_rng(length)
     rows = random.normal(size=(POSITIONS, WIDTH)).astype(np.float32)
     weights = random.normal(size=(length, WIDTH)).astype(np.float32)

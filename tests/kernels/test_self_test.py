@@ -1,4 +1,4 @@
-"""The self-test at load: every form passes it, and a machine that does not is described in a sentence."""
+"""The self-test at load: every form passes it, and on a machine that fails it, the error says what is wrong."""
 
 from __future__ import annotations
 

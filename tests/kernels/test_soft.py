@@ -1,4 +1,5 @@
-"""What old processors lack is spelt out with the same bits as the instruction, and as arithmetic with fractions."""
+"""Instructions that old processors lack are emulated with the same bits, checked against arithmetic with fractions
+too."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def write_all(module: Module, isa: Isa) -> None:
 
 @cache
 def soft() -> Functions:
-    """This processor, as if it had no instruction for any of them."""
+    """This processor, as if it had none of these instructions."""
     real = host()
     return compiled(write_all, Target(real.triple, real.cpu, real.features, Isa(("f16", "fma", "rint"))))
 
@@ -103,6 +104,6 @@ def test_a_multiplication_and_addition_are_rounded_once() -> None:
 
 
 def test_fma_of_any_bits_is_what_the_instruction_computes() -> None:
-    """On a processor without one, both are spelt out, and the test before this one shows that it is right."""
+    """On a processor without the instruction both are emulated; the test above shows that they are right."""
     a, b, c = bits_of_singles(3 << 15).reshape(3, -1)
     same(apply(soft(), "fma", np.empty_like(a), a, b, c), apply(compiled(write_all), "fma", np.empty_like(a), a, b, c))

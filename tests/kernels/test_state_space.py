@@ -70,7 +70,7 @@ class Slots:
     def step(
         self, form: str, runs: list[tuple[int, int, int]], rows: Floats, times: Floats, parameters: Floats
     ) -> Floats:
-        """What a step returns, of runs (slot, first position, known) of as many rows each."""
+        """The output of a step over runs (slot, first position, known), which have equally many rows."""
         count, heads = len(rows) // len(runs), self._sizes.heads
         width = rows.shape[1]
         both = np.zeros((len(rows), width + heads + 3), np.float32)

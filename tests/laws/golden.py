@@ -56,7 +56,7 @@ def logits_hash(name: str, precision: Precision, folder: Path) -> str:
 
 
 def storyteller_hash(precision: Precision) -> str:
-    """The same of the built-in model."""
+    """The same for the built-in model."""
     return _hash_of(_load(built_in_folder("storyteller"), precision))
 
 

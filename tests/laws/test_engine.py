@@ -32,7 +32,7 @@ def neighbours(count: int, rng: random.Random) -> list[Job]:
 
 
 def again(job: Job) -> Job:
-    """The same job under another id, of another request."""
+    """The same job with another id, as another request."""
     return replace(job, id=make_job().id, request=make_job().id)
 
 
@@ -150,7 +150,7 @@ def test_law_3_a_prompt_that_grows_token_by_token_has_one_cached_block_for_its_e
 
 
 def test_law_3_a_block_that_is_evicted_for_the_prompt_that_copies_it_is_copied_first() -> None:
-    """Three blocks in all: the second prompt needs each of them, also the one that it copies from."""
+    """Three blocks in all: the second prompt needs all of them, including the one that it copies from."""
     stem = TOKENIZER.encode(STORY, add_special_tokens=True)[:60]
     first = make_job(stem, max_tokens=1)
     second = make_job([*stem[:50], *b"otherwise it goes"], max_tokens=20, ignore_end=True)
@@ -192,7 +192,7 @@ def test_law_3_cached_scores_without_ranks_are_not_reused_for_ranks_and_both_are
 
 
 def test_law_3_prompts_share_prefixes_only_with_those_of_the_same_salt() -> None:
-    """Full blocks, parts of them and tails, also with scores; no salt is a salt like others."""
+    """Full blocks, partial blocks and tails, also with scores; no salt behaves as one more salt."""
     prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:130]
     half = [*prompt[:50], *b"another way to go on"]
     engine = make_engine()
@@ -208,7 +208,7 @@ def test_law_3_prompts_share_prefixes_only_with_those_of_the_same_salt() -> None
 
 
 def test_law_3_prompts_of_other_salts_do_not_wait_for_a_prefix_that_is_being_computed() -> None:
-    """Waiting would show, by the time to the first token, that another one is computing the same prompt."""
+    """Waiting would reveal, by the time to the first token, that another client is prefilling the same prompt."""
     prompt = TOKENIZER.encode(STORY * 6, add_special_tokens=True)[:300]
     engine = make_engine()
     jobs = [make_job(prompt, max_tokens=2, salt=salt) for salt in ("one", "one", "two", "")]

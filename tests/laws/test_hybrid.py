@@ -1,6 +1,6 @@
-"""Laws 2 and 3 on models whose layers differ: with short convolutions (LFM2), which read what is kept of the positions
-before, and with keys of other layers (Gemma 4). Alone, among others, from the prefix cache, from a disk, with drafts,
-with too little memory, and resumed."""
+"""Laws 2 and 3 on models whose layers differ: with short convolutions (LFM2), which read kept rows of earlier
+positions, and with keys shared between layers (Gemma 4). Alone, among others, from the prefix cache, from a disk, with
+drafts, with too little memory, and resumed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Law 8: the ledger's billed tokens are the usage that clients saw, whichever client, engine, database or server dies;
-of a server that was killed, only those tokens of a request are missing that came after it was written down last."""
+"""Law 8: the ledger's billed tokens are the usage that clients saw, whichever client, engine, database or server dies.
+Of a killed server's request, only tokens after its last write to the spool may be missing."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def fields_of(rng: random.Random) -> dict[str, Any]:
 
 
 class Clients:
-    """Threads that send requests until they are stopped, and write down what they see."""
+    """Threads that send requests until they are stopped, and record what they see."""
 
     def __init__(self, port: int, seed: int) -> None:
         self.port = port
@@ -249,7 +249,7 @@ def test_law_8_billed_tokens_are_the_usage_that_clients_saw(kind: str, seed: int
 
 
 def wait_until_settled(store: Store) -> None:
-    """Wait until nothing is reserved: that of a dead server is free after 20 seconds."""
+    """Wait until nothing is reserved: reservations of a dead server are released after 20 seconds."""
 
     def num_reservations() -> int:
         with store.read() as connection:
@@ -284,7 +284,7 @@ def check(clients: Clients, rows: list[dict[str, Any]], kills: list[float]) -> N
         known = [moment for moment in seen.times if moment * 1000 < row["ended_ms"]]
         assert billed >= len(known), (seen, row)
         if billed < len(seen.times):
-            # Only what a server that was killed right after could not write down may be missing.
+            # Only what a killed server could not write in time may be missing.
             assert any(abs(kill - seen.last) < KILLED_SECONDS for kill in kills), (
                 seen.id,
                 seen.times[-3:],

@@ -57,7 +57,7 @@ class Interrupted:
         for event in first:
             journals[event.job].record(event)
         rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
-        rest = msgspec.msgpack.decode(msgspec.msgpack.encode(rest), type=list[Job])  # as another process gets them
+        rest = msgspec.msgpack.decode(msgspec.msgpack.encode(rest), type=list[Job])  # as another process receives them
         second = events_of(make_engine(**self._options), rest)
         assert by_choice(first + second) == by_choice(self._whole)
         scores = [
@@ -98,7 +98,7 @@ VARIANTS: dict[str, JobOptions] = {
 @pytest.mark.parametrize("first", slow_but([1], [0, 1, 2]))
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_law_2_a_job_interrupted_at_any_step_and_resumed_emits_the_remaining_events(variant: str, first: int) -> None:
-    """Every third step from the first."""
+    """Every third step, from `first` on."""
     common: JobOptions = {"max_tokens": 24, "ignore_end": variant not in ("bias", "min tokens")}
     options: JobOptions = {**common, **VARIANTS[variant]}
     job = make_job(STORY, **options)

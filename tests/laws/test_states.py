@@ -67,7 +67,7 @@ def test_law_2_and_3_the_same_bytes_among_neighbours_and_cached(alone: Alone, pa
 
 
 def test_law_3_nothing_is_written_to_a_disk(alone: Alone, path: Path, tmp_path: Path) -> None:
-    """Where a block's state would have to lie with it."""
+    """A block on disk would also need its state."""
 
     async def twice() -> list[list[dict[str, Any]]]:
         async with running(make_backend(path, prefix_cache_dir=tmp_path / "cache")) as backend:
@@ -78,7 +78,7 @@ def test_law_3_nothing_is_written_to_a_disk(alone: Alone, path: Path, tmp_path: 
 
 
 class Checked(Engine):
-    """Checks its bookkeeping after each step. Fails a step when it is told to."""
+    """Checks its bookkeeping after each step. Fails the steps in `fails_at`."""
 
     fails_at: tuple[int, ...] = ()
     num_evaluated = 0
@@ -136,7 +136,7 @@ def run(engine: Engine, jobs: list[Job], max_steps: int | None = None) -> list[E
 
 
 def answers(bench: Bench, engine: Engine, **request: Any) -> tuple[int, Any]:
-    """How many tokens of a prompt came from the cache, and what was answered."""
+    """The number of tokens of a prompt that came from the cache, and the answer."""
     events = run(engine, bench.jobs(request))
     [prefilled] = [event for event in events if isinstance(event, Prefilled)]
     return prefilled.num_cached_tokens, (prefilled.scores, list(by_choice(events).values()))
@@ -198,7 +198,7 @@ def test_law_2_the_same_bits_when_memory_is_tight(bench: Bench, name: str, path:
 
 
 class ToyWithStates(ToyModel):
-    """Its states say how many positions they have taken in. Implements engine.model.RecurrentModel."""
+    """Its states are the numbers of positions that they have processed. Implements engine.model.RecurrentModel."""
 
     def __init__(self, num_states: int) -> None:
         super().__init__(blocks=4096)
@@ -220,8 +220,8 @@ class ToyWithStates(ToyModel):
 def test_law_3_what_prompts_have_in_common_is_computed_twice_though_more_wait_than_there_are_states(
     num_states: int, others: int
 ) -> None:
-    """By the first one, and by the second one, which leaves a snapshot for all that follow. `others`: prompts that
-    begin with nothing that is cached, in turns with them."""
+    """By the first and by the second one, which leaves a snapshot for all later ones. `others`: prompts without a
+    cached prefix that alternate with them."""
     model = ToyWithStates(num_states)
     sampler = Sampler(model.vocab_size, 1)
     engine = ToyEngine(model, sampler, max_rows=64, share=True, speculate=True)
@@ -281,7 +281,7 @@ def test_law_2_a_job_cut_at_any_step_and_resumed_goes_on_with_the_same_bits(benc
 
 
 def test_law_2_masks_that_come_late_change_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The row is computed again, though its state has taken it in."""
+    """The row is computed again, although its state has already processed it."""
     request = {"prompt": LONG[:70], "max_tokens": 12, "ignore_eos": False, "logprobs": 1}
     jobs = [replace(job, grammar=regex_grammar("[a-z ]{30}")) for job in bench.jobs(request)]
     expected = by_choice(run(bench.engine(), jobs))

@@ -91,8 +91,8 @@ CompleteAs = Callable[[EmbeddedBackend, dict[str, Any]], Awaitable[list[dict[str
 async def all_at_random_times(
     backend: EmbeddedBackend, seed: int, alone: dict[int, list[dict[str, Any]]]
 ) -> dict[int, list[dict[str, Any]]]:
-    """The answers of all requests, sent at random times, streamed or not, a third with a prediction of their answer in
-    `alone`, among unseeded ones of which some are cancelled."""
+    """The answers to all requests, sent at random times, streamed or not, a third with their answer in `alone` as the
+    prediction, among unseeded ones, some of which are cancelled."""
     rng = random.Random(seed)
     answers: dict[int, list[dict[str, Any]]] = {}
 
@@ -124,8 +124,8 @@ async def all_at_random_times(
 async def a_few_at_a_time(
     backend: EmbeddedBackend, alone: dict[int, list[dict[str, Any]]]
 ) -> dict[int, list[dict[str, Any]]]:
-    """The answers of all requests, two thirds with a prediction of their answer in `alone`, sent by four clients that
-    each wait for one answer at a time."""
+    """The answers to all requests, two thirds with their answer in `alone` as the prediction, sent by four clients,
+    each of which waits for one answer at a time."""
     rng = random.Random(4)
     answers: dict[int, list[dict[str, Any]]] = {}
     numbers = iter(range(NUM_REQUESTS))
@@ -148,7 +148,7 @@ def precision(request: pytest.FixtureRequest) -> Precision:
 
 @pytest.fixture(scope="module")
 def alone(precision: Precision) -> dict[int, list[dict[str, Any]]]:
-    """The answer of each request by itself, one after the other, without a prefix cache and without speculation."""
+    """The answer to each request by itself, one after the other, without a prefix cache and without speculation."""
 
     async def each() -> dict[int, list[dict[str, Any]]]:
         settings = Settings(model=("storyteller",), prefix_cache=False, speculation="off", precision=precision)

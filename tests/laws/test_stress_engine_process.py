@@ -56,7 +56,8 @@ def answers_of(server: ServerProcess, answered: Callable[[int], None] = lambda c
 
 
 def test_neither_threads_nor_restarts_nor_crashes_change_100_answers() -> None:
-    """On one to four threads, each in a server of its own; in the last one the engine is killed, and asked again."""
+    """On one to four threads, each in a server of its own; in the last one the engine is killed, and the requests are
+    sent again."""
     found, killed = [], list[int]()
     for threads in ("1", "2", "3", "4"):
         with server_process("--threads", threads, "--engine-process", "on", model="storyteller") as server:

@@ -1,4 +1,4 @@
-"""The files of a checkpoint are read once for all that a start asks of them."""
+"""The files of a checkpoint are read once per start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onward.settings import Settings
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Every path that is read, in order."""
+    """The paths that are read, in order."""
     found: list[Path] = []
 
     def reading(path: Path) -> Checkpoint:

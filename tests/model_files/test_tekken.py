@@ -1,4 +1,4 @@
-"""tekken.json: the tokens of a text are those that its ranks mean, by tiktoken's rule."""
+"""tekken.json: the tokens of a text follow from its ranks by tiktoken's rule."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_what_is_broken_is_a_sentence(name: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def reading(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Callable[[bytes], None]]:
-    """A file, and what reads one with other bytes: only ModelFolderError may be raised."""
+    """The bytes of a file, and a function that reads a file of other bytes; only ModelFolderError may be raised."""
     path = written(tmp_path_factory.mktemp("fuzz")) / "tekken.json"
 
     def read(content: bytes) -> None:

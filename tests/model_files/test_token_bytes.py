@@ -1,4 +1,4 @@
-"""The bytes of byte-level entries, which are decoded all at once, against a loop over their characters."""
+"""The bytes of byte-level entries, which are decoded together, against a loop over their characters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ entries = st.lists(texts, max_size=8)
 
 
 def one(entry: str) -> bytes:
-    """As the library decodes an entry: literally if a character stands for no byte."""
+    """As the library decodes an entry: literally, if any of its characters stands for no byte."""
     found = [STAND_INS.get(character) for character in entry]
     return entry.encode() if None in found else bytes(byte for byte in found if byte is not None)
 

@@ -207,7 +207,7 @@ def test_threads_may_encode_concurrently(bpe: HuggingFaceTokenizer) -> None:
 
 
 def test_a_long_text_has_the_ids_of_its_parts(bpe: HuggingFaceTokenizer, spm: HuggingFaceTokenizer) -> None:
-    """Long texts are encoded by another call of the library."""
+    """Long texts are encoded by another function of the library."""
     line = "the cat é\n"
     for tokenizer in (bpe, spm):
         ids = tokenizer.encode(line * 2000, add_special_tokens=False)

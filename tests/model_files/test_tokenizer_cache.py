@@ -1,4 +1,4 @@
-"""Tokenizers of model files are built once, and whatever happens to the cache, they are right."""
+"""Tokenizers of model files are built once, and are right whatever happens to the cache."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cached(stated: Parameters, cache_dir: Path | None) -> HuggingFaceTokenizer:
 
 
 def facts(tokenizer: HuggingFaceTokenizer) -> tuple[object, ...]:
-    """All that differs between two tokenizers of these tests."""
+    """Everything that differs between the tokenizers of these tests."""
     own = {name: value for name, value in vars(tokenizer).items() if name not in ("_library", "packed", "_own_encode")}
     return own, tokenizer.packed.encode(), tokenizer.encode("abcab <|end|>ä", add_special_tokens=True)
 
@@ -106,7 +106,7 @@ def test_a_damaged_file_is_built_again(tmp_path: Path, built: list[TokenizerFile
 def test_what_is_built_while_its_file_is_written_to_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Metadata are views of the file: later, the file that was overwritten may be there again."""
+    """Metadata are views of the file, which may be restored after it was overwritten."""
 
     def overwritten(stated: Parameters) -> TokenizerFiles:
         changed = Parameters({**stated.metadata, "tokenizer.ggml.bos_token_id": 0}, stated.where)

@@ -110,7 +110,7 @@ FOLDERS: dict[str, Make] = {
     ),
     **{
         f"vocab.json and merges.txt of {kind}": lambda path, kind=kind: test_tokenizer_folder.folder(path, kind)  # type: ignore[misc]
-        for kind in ("gpt2", "qwen2")  # of others, transformers cuts text by GPT-2's rule, as their own files do not
+        for kind in ("gpt2", "qwen2")  # for others, transformers splits text by GPT-2's rule, unlike their own files
     },
     "tokenizer.model": lambda path: test_sentencepiece.folder(
         path, tokenizer_config={"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}

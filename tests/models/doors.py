@@ -1,5 +1,5 @@
-"""The public doors to a model on disk: what `onward models show` and `onward tokenize` print, and what the Python API
-computes."""
+"""The public interfaces to a model on disk: what `onward models show` and `onward tokenize` print, and what the Python
+API computes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def client(model: Path | str, cache: Path, **settings: Any) -> Iterator[onward.O
 
 
 def scores(model: Path | str, prompt: list[int] | str, cache: Path, **settings: Any) -> list[float]:
-    """Log probabilities of a prompt's tokens, the first one left out."""
+    """Log probabilities of a prompt's tokens, except the first."""
     with client(model, cache, **settings) as found:
         answer = found.completions.create(prompt=prompt, max_tokens=0, echo=True, logprobs=0)
     logprobs = answer.choices[0].logprobs

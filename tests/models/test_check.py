@@ -1,4 +1,4 @@
-"""Each problem of a model on disk is one clear sentence."""
+"""Each problem of a model on disk is reported in one clear sentence."""
 
 from __future__ import annotations
 

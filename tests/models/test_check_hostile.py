@@ -1,4 +1,4 @@
-"""Files of a model may come from anywhere: what is wrong with them is a sentence, without much memory or waiting."""
+"""Files of a model are untrusted: every fault is reported in a sentence, without much memory or time."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_pipe_is_refused_and_not_waited_for(folder: Path, name: str) -> None:
 def test_a_link_to_itself_leads_nowhere(folder: Path, name: str) -> None:
     (folder / name).unlink()
     (folder / name).symlink_to(folder / name)
-    if name == "config.json":  # optional: as if it were not there
+    if name == "config.json":  # optional: treated as absent
         read_all(folder)
     else:
         assert "leads nowhere" in sentence(folder)

@@ -124,7 +124,7 @@ DIGEST = "sha256:" + "ab" * 32
 
 @pytest.fixture
 def ollama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of Ollama with one model; the path of its manifest."""
+    """A folder of Ollama with one model. Returns the path of its manifest."""
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
     gguf(tmp_path / "blobs" / DIGEST.replace(":", "-"))
     manifest = tmp_path / "manifests/registry.ollama.ai/library/tiny/1b"

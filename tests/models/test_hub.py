@@ -1,4 +1,4 @@
-"""A hub that answers nonsense: one sentence, and no file that the command says is a model."""
+"""A hub that answers nonsense: one sentence, and no file that is presented as a model."""
 
 from __future__ import annotations
 
@@ -166,9 +166,9 @@ def test_a_file_that_is_no_model_is_refused(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_downloads_at_once_leave_the_library_as_it_was(tmp_path: Path) -> None:
-    """The one that ends first makes it loud for no other, and the last one for everybody."""
+    """The first one to end does not reset the log level for the other; the last one resets it."""
     write_folder(tmp_path, "llama")
-    pytest.importorskip("huggingface_hub.utils")  # versions before 2 set a level of their own when they are imported
+    pytest.importorskip("huggingface_hub.utils")  # versions before 2 set their own log level when they are imported
     logger, before = logging.getLogger("huggingface_hub"), logging.getLogger("huggingface_hub").level
     began = {name: threading.Event() for name in "ab"}
     may_end = {name: threading.Event() for name in "ab"}
@@ -198,7 +198,7 @@ def test_downloads_at_once_leave_the_library_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("was_used", [False, True], ids=["first", "used before"])
 def test_a_client_that_a_program_makes_is_checked_and_remains_its_own(was_used: bool) -> None:
-    """Also where the program says how to make it after the first download, and calls what made clients until then."""
+    """Also if the program sets its factory after the first download, and that factory calls the previous one."""
     http = pytest.importorskip("huggingface_hub.utils._http")
     if not hasattr(http, "set_client_factory"):
         pytest.skip("huggingface_hub 0.x has another name for it")

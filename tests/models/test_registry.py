@@ -29,7 +29,7 @@ def test_only_a_similar_name_is_suggested() -> None:
 def test_the_hint_names_the_program_as_it_was_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: str
 ) -> None:
-    """`make serve` starts it by its path, and it may not be on the PATH, or another one is."""
+    """`make serve` starts it by its path; it may not be on the PATH, or another one may be."""
     for folder in ("venv", "other"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "onward").touch(mode=0o755)

@@ -45,7 +45,7 @@ class Hub:
 
 def http_error(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
     response: Any = httpx2.Response(404, request=httpx2.Request("GET", "http://hub.invalid/"))
-    return kind("refused", response=response)  # of whichever HTTP client the hub's library uses
+    return kind("refused", response=response)  # by whichever HTTP client the hub's library uses
 
 
 def caused(error: Exception, cause: Exception) -> Exception:

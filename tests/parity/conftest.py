@@ -18,7 +18,8 @@ SECRET = "the secret reason"
 
 
 class Tracebacks(logging.Handler):
-    """Collects those of errors that the servers log on the thread of their loop. Other tests of a worker log others."""
+    """Collects log records of errors from the servers' event loop thread. Other tests of a worker log errors of their
+    own."""
 
     def __init__(self, thread: str) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ def servers() -> Iterator[Servers]:
     """Without sockets."""
     loop, tracebacks = LoopThread("parity"), Tracebacks("parity")
     loop.start()
-    logging.getLogger("onward").addHandler(tracebacks)  # a test of logs may have cut it off from the root
+    logging.getLogger("onward").addHandler(tracebacks)  # a test of logs may have detached it from the root logger
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PLUGIN))
         running = Servers(partial(InProcess, loop))

@@ -1,4 +1,4 @@
-"""The ledger of the server "ledger": what its requests were, before it starts."""
+"""The ledger of the server "ledger": the requests that it has before it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and batches: uploads, validation, results, and the words of what is refused."""
+"""Files and batches: uploads, validation, results, and the messages of refusals."""
 
 from __future__ import annotations
 

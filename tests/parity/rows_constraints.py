@@ -1,4 +1,4 @@
-"""Constrained output: what the text must match, and what is refused."""
+"""Constrained output: texts that match their constraint, and constraints that are refused."""
 
 from __future__ import annotations
 

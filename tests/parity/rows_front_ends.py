@@ -1,4 +1,5 @@
-"""What front ends such as SillyTavern send by the names of other servers: other names act, what is off is accepted."""
+"""Fields that front ends such as SillyTavern send under the names of other servers: these names act, and values that
+mean "off" are accepted."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ def resumable_stream(server: Server) -> None:
     plain = server.stream(**fields)
     chosen = [json.loads(block.partition("data: ")[2])["choices"][0] for block in blocks[:-1]]
     plainly = [chunk["choices"][0] for chunk in plain.chunks]
-    for index in range(2):  # how two choices alternate is not laid down
+    for index in range(2):  # how two choices alternate is not specified
         assert [one for one in chosen if one["index"] == index] == [one for one in plainly if one["index"] == index]
     path = f"{COMPLETIONS}/{json.loads(blocks[0].partition('data: ')[2])['id']}"
     assert server.send("GET", path).raw == answer.raw

@@ -1,4 +1,4 @@
-"""Keys with limits: headers, both families of 429, and where neither is."""
+"""Keys with limits: headers, both families of 429, and responses without either."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def sdk_waits(server: Server) -> None:
     with counting(server, "refills", counts) as client:
         client.completions.create(**fields, max_tokens=1150, extra_body={"ignore_eos": True})
         client.completions.create(**fields, max_tokens=90)
-    assert counts in (["0", "0", "1"], ["0", "0"])  # a slow machine has refilled the bucket meanwhile
+    assert counts in (["0", "0", "1"], ["0", "0"])  # on a slow machine the bucket has been refilled meanwhile
 
 
 @AREA.law(

@@ -347,7 +347,8 @@ AREA.served(
     source="behaviour §2.3",
 )
 
-# --- known fields of other servers: an alias, or only the value that describes what happens here ----------------
+# --- known fields of other servers: an alias, or accepted only with the value that describes Onward's behaviour
+# ----------------
 
 for name, value, words in (
     ("return_hidden_states", True, "does not support true. Only false is supported."),

@@ -204,7 +204,7 @@ class Server:
                 yield
 
     def expire(self, batch_id: str) -> None:
-        """Let the completion window of a batch be over, in the server's database."""
+        """End the completion window of a batch, in the server's database."""
         path = self.data_dir / "onward.db"
         with contextlib.closing(sqlite3.connect(path, timeout=PATIENCE_SECONDS)) as database, database:
             database.execute("UPDATE batches SET expires_ms = created_ms WHERE id = ?", [batch_id])

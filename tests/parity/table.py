@@ -15,9 +15,9 @@ from .servers import ABSENT, BASE, COMPLETIONS, Answer, Server
 class Row:
     """One behaviour. `check` sends requests to the server `on` and asserts; the strings are shown on the page.
 
-    `golden` are the numbers of the golden cases (behaviour §13) that the row covers. `weak` explains where the
-    evidence is weak (§12) and what was chosen. `needs_socket`: it is about what reaches no application, or about a
-    client that needs one.
+    `golden` are the numbers of the golden cases (behaviour §13) that the row covers. `weak` explains where the evidence
+    is weak (§12) and what was chosen. `needs_socket`: it is about bytes that never reach an ASGI application, or about
+    a client that needs a socket.
     """
 
     id: str
@@ -33,7 +33,7 @@ class Row:
     needs_socket: bool = False
 
     def problem(self, server: Server) -> str | None:
-        """What is wrong with this row, in short."""
+        """The problem of this row, in short."""
         try:
             self.check(server)
         except Exception as error:

@@ -67,12 +67,12 @@ def write_letters_model(path: Path, name: str) -> Path:
     metadata |= byte_vocabulary() | {f"{kind}.context_length": CONTEXT}
     if f"{kind}.final_logit_softcapping" in metadata or kind == "gemma4":
         metadata[f"{kind}.final_logit_softcapping"] = 60.0
-    is_tied = "output.weight" not in tensors  # then a token is followed by itself unless layers add much to it
+    is_tied = "output.weight" not in tensors  # a token is then followed by itself unless the layers add much to it
     share = SHARES.get(kind, 1.0)
     for tensor, weights in tensors.items():
         part = ".".join(tensor.split(".")[2:-1]) if tensor.startswith("blk.") else ""
         if tensor.endswith("attn_v.bias"):
-            weights *= 0.05  # what is the same after every token
+            weights *= 0.05  # the part that is the same after every token
         if weights.ndim > 1 and part in OF_INPUTS:
             weights *= 4.0 if is_tied else 1.0
             weights[..., 0] = 0.0

@@ -1,4 +1,4 @@
-"""What is proven of one process, on a face over a cluster: the parity table, and real clients."""
+"""The parity table and real clients on a face over a cluster, as on a single process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_parity_table(faces: Servers) -> None:
 
 
 class ClusterBench(Bench):
-    """Its servers of the toy are faces."""
+    """Its servers of the toy model are faces over a cluster."""
 
     def __init__(self, address: str) -> None:
         self._address = address

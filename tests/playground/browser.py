@@ -1,4 +1,4 @@
-"""Where the browser and Node are, and what a test does with an open page."""
+"""Finds the browser and Node, and runs Node programs."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ expect.set_options(timeout=PATIENCE_MS)
 
 
 class Playground:
-    """A page of a server at `url`. `problems` collects errors of scripts and what its policy refused."""
+    """A page of a server at `url`. `problems` collects errors of scripts and violations of the content security
+    policy."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
@@ -46,7 +47,7 @@ class Playground:
         page.on("request", lambda request: self.requests.append(request.url))
 
     def _note(self, message: ConsoleMessage) -> None:
-        """Record an error; answers such as 400 are not one of the page."""
+        """Record an error; responses such as 400 are not errors of the page."""
         if message.type == "error" and not message.text.startswith("Failed to load resource"):
             self.problems.append(message.text)
 
@@ -73,7 +74,7 @@ class Playground:
         return self.page.get_by_role("button", name=name, exact=False).first
 
     def show(self, view: str) -> Playground:
-        """Show a view; on a small screen they are in the menu of the page."""
+        """Show a view; on a small screen, views are in the page's menu."""
         if not self.page.get_by_role("navigation").is_visible():
             self.page.get_by_role("button", name="Page").click()
         self.page.get_by_role("button", name=view, exact=True).first.click()
@@ -88,7 +89,7 @@ class Playground:
         return self
 
     def close_panels(self) -> Playground:
-        """Put the sheet of panels away, where it is over the document."""
+        """Close the sheet of panels where it covers the document."""
         close = self.page.get_by_role("button", name="Close the panels")
         if close.is_visible():
             close.click()
@@ -96,7 +97,7 @@ class Playground:
         return self
 
     def colour(self, by: str) -> Playground:
-        """Colour tokens by `Probability` or `Surprise`, or not: `Plain`."""
+        """Colour tokens by `Probability` or `Surprise`; `Plain`: not at all."""
         self.page.get_by_role("button", name="Probabilities").click()
         self.page.get_by_text(by, exact=True).click()
         self.page.keyboard.press("Escape")
@@ -154,7 +155,7 @@ class Playground:
         return self.during(lambda: self.button(name).click())
 
     def during(self, act: Callable[[], object]) -> Playground:
-        """Do what generates, and wait until that has ended."""
+        """Do `act`, which generates, and wait until generation has ended."""
         completions = int(self.page.evaluate("document.documentElement.dataset.completions ?? 0"))
         act()
         ended = self.page.locator(f"html[data-completions='{completions + 1}']")
@@ -162,7 +163,7 @@ class Playground:
         return self.wait()
 
     def tab_to(self, name: str) -> Playground:
-        """Press Tab until something whose name begins like this has the focus."""
+        """Press Tab until an element whose name begins with this has the focus."""
         named = "(({ariaLabel, labels, textContent}) => ariaLabel ?? labels?.[0]?.textContent ?? textContent)"
         reached: list[str] = []
         while len(reached) < MAX_TABS:
@@ -196,7 +197,7 @@ class Playground:
 
 
 def violations(page: Page) -> list[tuple[str, list[str]]]:
-    """Return what axe finds wrong with a page as it is shown. Skips where `npm ci` did not run."""
+    """Return the violations that axe finds in a page as it is shown. Skips where `npm ci` did not run."""
     if not AXE.is_file():
         pytest.skip("needs axe-core: run `npm ci` in playground/")
     page.evaluate(AXE.read_text(encoding="utf-8"))
@@ -205,7 +206,7 @@ def violations(page: Page) -> list[tuple[str, list[str]]]:
 
 
 def open_context(browser: Browser, **options: Any) -> BrowserContext:
-    """Return a new profile: nothing is stored in it, and it draws the seeds that every other one draws."""
+    """Return a new profile: nothing is stored in it, and it draws the same seeds as every other profile."""
     context = browser.new_context(**({"viewport": {"width": 1280, "height": 800}} | options))
     context.add_init_script(SAME_SEEDS)
     context.grant_permissions(["clipboard-read", "clipboard-write"])

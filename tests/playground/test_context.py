@@ -1,4 +1,4 @@
-"""A text that is longer than the context continues: what is sent of it, and what is sent with it."""
+"""Continuing a text that is longer than the context: which part of it is sent, and what is sent with it."""
 
 from __future__ import annotations
 

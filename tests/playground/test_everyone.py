@@ -206,7 +206,7 @@ def test_axe_finds_no_violation(
     scheme: str,
     device: dict[str, Any],
 ) -> None:
-    """Nor is anything wider than the screen."""
+    """Also checks that nothing is wider than the screen."""
     context = open_context(browser, color_scheme=scheme, reduced_motion="reduce", **device)
     playground = Playground(context.new_page(), request.getfixturevalue(server)).open()
     show(playground)
@@ -293,7 +293,7 @@ def test_the_help_sheet_opens_and_closes_by_keyboard(playground: Playground) -> 
     before = playground.text
     page.keyboard.press("Control+End")
     page.keyboard.type("?")
-    playground.shows(before + "?")  # in the document it is a character
+    playground.shows(before + "?")  # in the document, the key types a character
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
@@ -315,7 +315,7 @@ def test_every_control_is_reached_by_tab(playground: Playground) -> None:
 
 
 def reached_by_tab(playground: Playground, presses: int) -> set[str]:
-    """Return the names of what gets the focus."""
+    """Return the names of the elements that get the focus."""
     name = "(document.activeElement.ariaLabel || document.activeElement.textContent).trim()"
     reached = set()
     for _ in range(presses):
@@ -351,7 +351,7 @@ def test_the_toolbar_never_moves(browser: Browser, site: str, device: dict[str, 
 
 
 def test_screen_readers_hear_what_happens(playground: Playground) -> None:
-    playground.set("seed", "1").generate()  # a text that does not end at once
+    playground.set("seed", "1").generate()  # a text that does not end immediately
     playground.announced("Done: ")
     playground.announced("tokens.")
 

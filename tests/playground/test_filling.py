@@ -1,4 +1,4 @@
-"""Text for the cursor's place, and rewriting with a prediction."""
+"""Filling in text at the cursor, and rewriting with a prediction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEFORE, AFTER = "Once upon a time", " They lived happily ever after."
 
 
 def fill(playground: Playground) -> str:
-    """Fill in between two sentences; return the document with the proposal."""
+    """Fill in text between two sentences; return the document with the proposal."""
     playground.write(BEFORE + AFTER).set("seed", "3").set("max_tokens", "24")
     playground.editor.focus()
     playground.page.keyboard.press("Control+End")

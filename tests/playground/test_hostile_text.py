@@ -1,4 +1,4 @@
-"""Whatever a model writes is shown as text."""
+"""Whatever a model generates is shown as text."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_hostile_text_is_shown_as_text(playground: Playground, name: str) -> Non
     playground.page.route("**/v1/completions", answer)
     playground.write("Say: ")
     playground.generate()
-    if name == "surrogates":  # which no test can pass to a page and back
+    if name == "surrogates":  # which cannot be passed to a page and back
         assert playground.text.endswith(" lone")
     else:
         assert playground.text == "Say: " + text
@@ -121,7 +121,7 @@ HOSTILE_NODES: dict[str, dict[str, object]] = {
 def test_a_tree_of_strange_nodes_is_shown_and_kept_without_an_error(
     playground: Playground, tmp_path: Path, name: str
 ) -> None:
-    """It stays in the browser's database: a page that failed at it would fail for good."""
+    """It stays in the browser's database, so a page that failed on it would fail forever."""
     errors: list[str] = []
     playground.page.on("pageerror", lambda error: errors.append(str(error)))
     node: dict[str, object] = {"id": 1, "parent": None, "origin": "generated", "text": "abcdef", **HOSTILE_NODES[name]}
@@ -181,7 +181,7 @@ def test_a_damaged_database_costs_no_story_that_can_be_read(playground: Playgrou
     page.evaluate(PUT, DATABASES[name])
     playground.open()
     if name == "a draft of wrong types":
-        page.locator("main").wait_for()  # its tree is whole, the place in it is not
+        page.locator("main").wait_for()  # its tree is valid, the position in it is not
     else:
         expect(playground.stories().filter(has_text="My")).to_have_count(1)
         page.locator(".stories button.story", has_text="My").click()

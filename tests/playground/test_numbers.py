@@ -1,4 +1,4 @@
-"""Numbers people keep: exports of the heat map, the surprise of two texts, the speed of a run; and templates."""
+"""Numbers that people keep: exports of the heat map, the surprise of two texts, the speed of a run. Also templates."""
 
 from __future__ import annotations
 

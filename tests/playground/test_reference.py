@@ -46,7 +46,7 @@ def test_the_examples_follow_the_models_of_the_server(playground: Playground) ->
     expect(models.get_by_role("textbox")).to_have_value("/v1/models/storyteller")
     new = {"object": "list", "data": [{"id": "new", "object": "model", "created": 1, "owned_by": "onward"}]}
     playground.page.route("**/v1/models", lambda route: route.fulfill(json=new))
-    playground.page.evaluate("dispatchEvent(new Event('focus'))")  # as the browser does when one comes back to the page
+    playground.page.evaluate("dispatchEvent(new Event('focus'))")  # as the browser does when one returns to the page
     completions = playground.page.locator("#post-v1-completions ~ form.try").first
     expect(completions.locator("textarea")).to_have_value(re.compile('"model": "new"'))
     expect(models.get_by_role("textbox")).to_have_value("/v1/models/new")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("device", [{}, PHONE], ids=["1280", "400"])
 def test_a_session_of_a_writer(browser: Browser, site: str, device: dict[str, Any], tmp_path: Path) -> None:
-    """No step needs the documentation: nothing fails, and no notice but the page's own ends of texts."""
+    """No step needs the documentation: nothing fails, and the only notices say that a text has ended."""
     context = open_context(browser, **device)
     desk = Playground(context.new_page(), site).open()
     page = desk.page

@@ -1,4 +1,4 @@
-"""Links that reproduce a completion, and programs that do."""
+"""Links and programs that reproduce a completion."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ def test_the_document_that_was_open_is_kept_when_a_link_is_opened(playground: Pl
     expect(playground.page.locator(".stories li")).to_have_count(2)
     playground.page.locator(".stories button.story", has_text="Something of my own").click()
     playground.shows("Something of my own")
-    expect(playground.button("Reproduce")).to_have_count(0)  # it would be written over this one
+    expect(playground.button("Reproduce")).to_have_count(0)  # it would overwrite this one
 
 
 def run_program(language: str, source: str, folder: Path) -> str:
-    """Run what was copied; return what it printed."""
+    """Run the copied program; return its output."""
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     command = ["bash", "-c", source]
     if language == "Python":

@@ -1,4 +1,4 @@
-"""The playground's sources: their own tests, and that the built files are made of them. Needs Node."""
+"""The playground's sources: their own tests, and that the committed build is up to date. Needs Node."""
 
 from __future__ import annotations
 

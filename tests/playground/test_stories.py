@@ -1,4 +1,4 @@
-"""The library: many stories, found, named, exported and read from files of other programs."""
+"""The library: many stories, searched, renamed, exported, and imported from files of other programs."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_story_is_exported_as_text_markdown_and_json_and_read_again(playground
     playground.import_file(tmp_path / "fox.json")
     expect(playground.notice).to_contain_text("was imported")
     assert playground.text == text
-    expect(playground.page.locator(".editor .generated")).not_to_have_count(0)  # with its tokens
+    expect(playground.page.locator(".editor .generated")).not_to_have_count(0)  # tokens included
     playground.tab("Tree")
     expect(playground.page.locator(".node")).to_have_count(2)
 

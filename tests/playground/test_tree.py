@@ -1,4 +1,4 @@
-"""Every version is a node: candidates, names, bookmarks, pruning, files, and the browser's own database."""
+"""Every version is a node: candidates, names, bookmarks, pruning, files, and the browser's database."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_several_candidates_are_shown_side_by_side_and_chosen_from(playground: P
 def test_what_versions_share_is_quiet_and_the_rest_is_not(playground: Playground) -> None:
     playground.set("temperature", "0").set("max_tokens", "12").set("n", "2").generate()
     cards = playground.page.locator(".candidates li")
-    expect(cards.first.locator(".shared")).to_have_text("")  # equal texts part nowhere
+    expect(cards.first.locator(".shared")).to_have_text("")  # equal texts do not diverge
     playground.set("temperature", "1.3").click("Another")
     playground.tab("Candidates")
     expect(cards).to_have_count(4)

@@ -1,4 +1,4 @@
-"""The page of usage, over a ledger that is filled before its server starts."""
+"""The usage page, over a ledger that is filled before its server starts."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def rows_of(page: Playground) -> list[list[str]]:
 
 
 def by_command(folder: Path, by: str) -> list[dict[str, Any]]:
-    """What `onward usage` says of the same days."""
+    """The output of `onward usage` for the same days."""
     command = [sys.executable, "-m", "onward", "usage", "--data-dir", str(folder), "--by", by, "--format", "json"]
     command += ["--since", FIRST, "--until", "2024-11-18"]
     rows: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
@@ -114,7 +114,7 @@ def by_command(folder: Path, by: str) -> list[dict[str, Any]]:
 
 
 def sorted_rows(rows: list[dict[str, Any]]) -> list[str]:
-    """One language writes 1.0 as 1."""
+    """JavaScript writes 1.0 as 1."""
     equal = [{name: value if isinstance(value, str) else float(value) for name, value in row.items()} for row in rows]
     return sorted(json.dumps(row, sort_keys=True) for row in equal)
 
@@ -194,7 +194,7 @@ def test_one_key_or_model_can_be_looked_at_alone(page: Playground) -> None:
 
 def test_the_plot_has_a_bar_for_each_day_or_week(page: Playground) -> None:
     filled(page)
-    bars = page.page.locator(".plot title")  # drawn as soon as their width is known
+    bars = page.page.locator(".plot title")  # charts are drawn once their width is known
     expect(bars).to_have_count(NUM_DAYS)
     expect(bars.first).to_have_text(f"{FIRST}: 2 requests, 2,600 billed tokens, 800 of them cached, cost 0.400002")
     expect(page.page.locator("figcaption")).to_contain_text("Each bar is a day.")
@@ -290,7 +290,7 @@ def by_all(page: Playground) -> None:
 def test_axe_finds_no_violation(
     browser: Browser, ledger: str, view: Callable[[Playground], None], scheme: str, device: dict[str, Any]
 ) -> None:
-    """Nor is anything wider than the screen; and what is chosen as a theme elsewhere holds here."""
+    """Also checks that nothing is wider than the screen, and that the theme chosen on another page applies."""
     context = open_context(browser, color_scheme="light", reduced_motion="reduce", **device)
     context.add_init_script(f"localStorage.setItem('onward-theme', '{scheme}')")
     page = Playground(context.new_page(), ledger).open("/usage")

@@ -1,4 +1,4 @@
-"""Comparison, tokens, the key that a server asks for, and models that come and go."""
+"""Comparison, tokens, the API key that a server requires, and models that come and go."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_the_list_of_models_is_that_of_the_moment(browser: Browser, tmp_path: Pa
         assert len(playground.text) > len(prompt)
 
         change_models(url, admin, "POST", body={"model": "guest"})
-        page.evaluate("dispatchEvent(new Event('focus'))")  # as the browser does when one comes back to the page
+        page.evaluate("dispatchEvent(new Event('focus'))")  # as the browser does when one returns to the page
         expect(page.locator(".bar").get_by_role("option", name="guest")).to_be_attached()
         playground.show("Compare")
         right = page.get_by_label("Right").get_by_role("combobox").first

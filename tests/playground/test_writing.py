@@ -1,4 +1,4 @@
-"""The document: it streams, stops, is undone, and explains what went wrong."""
+"""The document: streaming, stopping, undo, and explanations of what went wrong."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_seed_of_ones_own_is_used(playground: Playground) -> None:
 
 
 def test_an_engine_without_seeds_gets_no_seed_that_the_page_drew(browser: Browser) -> None:
-    """Nor does it report log-probabilities of the raw distribution where a temperature acts."""
+    """The engine also reports no log-probabilities of the raw distribution where a temperature acts."""
     with (
         stand_in("sglang") as engine,
         served("--model", f"there=sglang+{engine.url}", "--tokenizer", "there=toy", model=None) as url,
@@ -192,7 +192,7 @@ def test_the_page_says_what_it_is_before_its_script_has_arrived(browser: Browser
 
 
 def end_at_once(playground: Playground) -> None:
-    """Answer the next completions with a text that the model has ended."""
+    """Answer the next completions with a text that the model ended itself."""
     end = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "storyteller"}
     choice = {"text": " The end.", "index": 0, "logprobs": None, "finish_reason": "stop"}
     events = f"id: 1\ndata: {json.dumps(end | {'choices': [choice]})}\n\nid: 2\ndata: [DONE]\n\n"

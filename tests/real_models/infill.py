@@ -1,4 +1,4 @@
-"""Lines of the standard library's functions to fill in, and a program that runs what a model wrote.
+"""Lines of functions of the standard library to fill in, and a program that runs what a model wrote.
 
 As a program (`python -m tests.real_models.infill`) it reads a hole and a line from standard input as JSON, runs
 the function with that line next to the original, and exits with 0 if all results are equal.
@@ -44,7 +44,7 @@ class Hole:
         return f"{before} ", f"\n{after}"
 
     def run(self, line: str) -> list[Any]:
-        """Return what the function with another line returns, and what it makes of its arguments."""
+        """Return the result of the function with another line, and its arguments after the call."""
         before, after = self.source()
         module = importlib.import_module(self.module)
         names: dict[str, Any] = dict(vars(module))

@@ -1,4 +1,4 @@
-"""What models answer through the API: passages completed, endings chosen, as often as a float64 reference does."""
+"""Models complete passages and choose endings through the API as often as a float64 reference does."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def cloze() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def expected(path: Path, cloze: list[Any]) -> list[bool]:
-    """Which passages a float64 forward pass over the file's own weights completes."""
+    """The passages that a float64 forward pass over the file's own weights completes."""
     content = read_gguf(path)
     tensors = {name: tensor.floats().reshape(tensor.shape) for name, tensor in content.tensors.items()}
     reference = Reference(content.metadata, tensors)

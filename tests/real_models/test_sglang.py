@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(python: Path, folder: Path) -> Iterator[str]:
-    """A server that runs already."""
+    """A server that is already running."""
     port, kind = free_port(), KINDS["sglang"]
     command = [*kind.find(python), "--model-path", str(folder), "--served-model-name", "toy", *FLAGS]
     command += ["--host", "127.0.0.1", "--port", str(port)]
@@ -86,7 +86,7 @@ def loop() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="module")
 def backends(python: Path, folder: Path, loop: asyncio.Runner) -> Iterator[tuple[EmbeddedBackend, EmbeddedBackend]]:
-    """A model that SGLang computes, started by Onward, and that of Onward's own engine."""
+    """A model that SGLang computes, started by Onward, and the same in Onward's own engine."""
     fields: dict[str, Any] = {"model": (str(folder),), "context_length": 512}
     own = compose(Settings(**fields, precision="exact"))
     arguments = tuple(("sglang", flag) for flag in FLAGS)

@@ -1,4 +1,4 @@
-"""Token ids are llama.cpp's, on every line of a corpus (`token_ids.py` wrote what llama.cpp says)."""
+"""Token ids are llama.cpp's, on every line of a corpus (`token_ids.py` recorded llama.cpp's)."""
 
 from __future__ import annotations
 

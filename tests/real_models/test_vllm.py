@@ -63,7 +63,7 @@ def program() -> Path:
 
 @pytest.fixture(scope="module")
 def url(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of the tiny model that runs already."""
+    """A server of the tiny model that is already running."""
     with vllm_server(program, write_byte_folder(tmp_path_factory.mktemp("vllm") / "toy")) as running:
         yield running
 
@@ -89,7 +89,7 @@ def test_five_clients_work_over_it(url: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A model that vLLM computes, started by Onward, and on the same event loop that of Onward's own engine."""
+    """A model that vLLM computes, started by Onward, and on the same event loop the same in Onward's own engine."""
 
     loop: asyncio.Runner
     backend: EmbeddedBackend
@@ -207,7 +207,7 @@ NUM_WALKS, NUM_STEPS = 8, 40
 
 
 def walks(trie: TokenTrie, ends: frozenset[int]) -> Iterator[tuple[str, str, list[int], list[Any]]]:
-    """Yield the name of a grammar, the grammar, tokens that it allows, and what it allows at each place."""
+    """Yield a grammar's name, the grammar, tokens that it allows, and the tokens allowed at each position."""
     random, ending = np.random.default_rng(0), pack_mask(ends, trie.vocab_size)
     for name, make in GRAMMARS.items():
         grammar = make()
@@ -223,7 +223,7 @@ def walks(trie: TokenTrie, ends: frozenset[int]) -> Iterator[tuple[str, str, lis
                 others = np.flatnonzero(allowed)
                 if not others.size:
                     break
-                first = others[: 1 + len(others) // 50]  # else a text is mostly long words
+                first = others[: 1 + len(others) // 50]  # otherwise texts are mostly long words
                 tokens.append(int(random.choice(others if random.random() < 0.5 else first)))
                 matcher.consume(tokens[-1])
             if matcher.is_complete:
@@ -232,8 +232,8 @@ def walks(trie: TokenTrie, ends: frozenset[int]) -> Iterator[tuple[str, str, lis
 
 
 def test_masks_of_its_library_are_those_of_the_own_engine(program: Path, folder: Path) -> None:
-    """For random texts of each grammar, before every token: so that it may keep to grammars itself. Without white space
-    in JSON: its release knows no pattern for that, and allows any."""
+    """For random texts of each grammar, before every token; this is what allows vLLM to enforce grammars itself.
+    Without white space in JSON: this release has no pattern for it, and allows any."""
     tokenizer = resolve(str(folder)).files.load_tokenizer(None)
     trie = TokenTrie(library_tokens(tokenizer.size, tokenizer, tokenizer))
     ends = tokenizer.end_tokens

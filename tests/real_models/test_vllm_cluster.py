@@ -46,7 +46,7 @@ class Face(Server):
 
 
 def servers_of(folder: str) -> list[int]:
-    """The processes that serve a model, those of Onward aside."""
+    """The processes that serve a model, except Onward's."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -96,7 +96,7 @@ def test_a_text_goes_on_when_replicas_are_killed_until_none_is_left(cluster: Sim
     assert answer.json["system_fingerprint"].startswith("fp_vllm_") and answer.usage["completion_tokens"] == 300
     replicas: list[int] = cluster.order("replicas")
     assert len(replicas) == 2
-    for pid in replicas:  # when the second is killed, the first is not back: the text waits for it
+    for pid in replicas:  # when the second is killed, the first is not running again yet: the text waits for it
         assert face.text(partial(os.kill, pid, signal.SIGKILL)) == answer.text
 
 

@@ -1,4 +1,4 @@
-"""Writes what llama.cpp's tokenizers make of the corpus: `python -m tests.real_models.token_ids`.
+"""Records the token ids of llama.cpp's tokenizers for the corpus: `python -m tests.real_models.token_ids`.
 
 Needs a llama-server (`python -m benchmarks.peer_build`). A line's entry is the CRC-32 of its token ids, eight digits.
 """

@@ -30,7 +30,7 @@ def test_a_known_file_is_not_read_again(tmp_path: Path) -> None:
     os.utime(file, ns=(10**18, 10**18))
     first = fingerprint([file], [], cache)
     file.write_bytes(b"two")
-    os.utime(file, ns=(10**18, 10**18))  # looks untouched: size and time are the same
+    os.utime(file, ns=(10**18, 10**18))  # as if untouched: same size and time
     assert fingerprint([file], [], cache) == first
     os.utime(file, ns=(10**18, 10**18 + 1))
     assert fingerprint([file], [], cache) != first

@@ -1,4 +1,4 @@
-"""OpenVINO is an extra, for IR folders only; the messages for those who lack it, or ask for it elsewhere."""
+"""OpenVINO is an extra, for IR folders only; the messages where it is missing, or requested for other models."""
 
 from __future__ import annotations
 

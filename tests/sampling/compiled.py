@@ -21,7 +21,7 @@ C_TYPES = {str(F32): ctypes.c_float, str(F64): ctypes.c_double, str(I64): ctypes
 
 
 class Row(ctypes.Structure):
-    """A row of logits as layout rows.ROW has it."""
+    """A row of logits in the layout rows.ROW."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("logits", "tail", "maxima")),
@@ -62,5 +62,5 @@ class PreparedRow:
 
 
 def padded(numbers: Sequence[float] | NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return float32 with numbers behind them that must not count."""
+    """Return float32 numbers, followed by others that must have no effect."""
     return np.concatenate((np.asarray(numbers, np.float32), np.full(16, 7, np.float32)))

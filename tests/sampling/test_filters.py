@@ -155,7 +155,7 @@ def test_the_order_decides_what_is_left() -> None:
     row = np.log(np.array([0.4, 0.3, 0.2, 0.1] + [1e-9] * (SIZE - 4), np.float32))
     hot: dict[str, Any] = {"temperature": 100.0, "top_p": 0.6, "seed": 3}
     first, last = ("temperature", "top_p"), ("top_p", "temperature")
-    assert max(sample_many(KERNELS, row, 300, order=first, **hot)) > 3  # nearly uniform over all tokens
+    assert max(sample_many(KERNELS, row, 300, order=first, **hot)) > 3  # nearly uniform over the vocabulary
     assert set(sample_many(KERNELS, row, 300, order=last, **hot).tolist()) == {0, 1}
     assert max(sample_many(KERNELS, row, 300, order=("temperature",), **hot)) > 3  # no top_p at all
     assert max(sample_many(KERNELS, row, 300, order=(), temperature=0.01)) > 0  # nothing acts

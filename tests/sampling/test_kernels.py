@@ -30,7 +30,7 @@ def test_compilation_is_reported_only_where_nothing_was_compiled_before(
 @pytest.mark.slow
 def test_the_first_start_says_that_kernels_are_compiled(tmp_path: Path) -> None:
     code = "import sys; from onward.compose import compose; from onward.settings import Settings\n"
-    # one write per line: two threads say something, and `print` writes a line and its end one after the other
+    # one write per line: two threads write, and `print` would write a line and its end separately
     code += "compose(Settings(model=('toy',)), lambda line: sys.stdout.write(line + chr(10)))"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
 

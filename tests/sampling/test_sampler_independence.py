@@ -67,7 +67,7 @@ def test_a_closed_sampler_has_no_threads_and_samples_the_same(monkeypatch: pytes
 
 @pytest.mark.parametrize("num_top", [0, 3, 70])
 def test_a_row_that_is_not_finite_does_not_change_the_others(monkeypatch: pytest.MonkeyPatch, num_top: int) -> None:
-    """Whichever thread has it, and with several choices that share the row."""
+    """On any thread, and with several choices that share the row."""
     monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", SIZE)
     logits, rows = normal(SIZE, rows=8), [0, 1, 2, 3, 4, 5, 6, 6, 7]
     arguments = rows, [choice(logprobs=num_top) for _ in rows], [None] * len(rows)

@@ -108,7 +108,7 @@ def test_scored_and_sampled_logprobs_are_the_same_bits() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 512, 513, 3000])
 def test_the_rank_of_a_scored_token_is_its_place_in_the_ranking(size: int) -> None:
-    """Also of equally likely tokens, of impossible ones, and at the bounds of blocks."""
+    """Also for equally likely tokens, impossible ones, and at the bounds of blocks."""
     row = np.round(normal(size, seed=size))
     row[:: max(2, size // 3)] = -np.inf
     row[0] = row[size // 2] = 3.0

@@ -1,4 +1,5 @@
-"""Mirostat: in numpy against llama.cpp's formulas in plain loops, the fast one against numpy, and what it is for."""
+"""Mirostat: in numpy against llama.cpp's formulas in plain loops, the kernels against numpy, and the effect that it is
+for."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def test_the_second_version_keeps_tokens_whose_surprise_is_at_most_mu(sampler: A
 
 @pytest.mark.parametrize("sampler", [KERNELS, ReferenceSampler(SIZE)])
 def test_the_first_version_keeps_as_many_tokens_as_zipfs_law_has(sampler: AnySampler) -> None:
-    """Of probabilities that follow Zipf's law with exponent 1.5, k tokens have the surprise mu on average."""
+    """For probabilities that follow Zipf's law with exponent 1.5, the top k tokens have the surprise mu on average."""
     row = (-1.5 * np.log(np.arange(1, SIZE + 1))).astype(np.float32)
     tau = 3.0
     expected = int((0.5 * 2 ** (2 * tau) / (1 - SIZE**-0.5)) ** (1 / 1.5))

@@ -38,7 +38,7 @@ class Process:
 
 
 def start_process(*arguments: str, terminal: str = "") -> subprocess.Popen[str]:
-    """Start a server, which has this terminal or none, whatever the tests have."""
+    """Start a server with this controlling terminal, or with none."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.server.served", *arguments],
         stdout=subprocess.PIPE,

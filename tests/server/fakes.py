@@ -164,7 +164,7 @@ def settings(**given: Any) -> Settings:
 
 
 class MovableClock(asyncio.SelectorEventLoop):
-    """An event loop whose clock a test can move on, so that it need not wait for timers."""
+    """An event loop whose clock a test can advance, so that it need not wait for timers."""
 
     skipped_seconds = 0.0
     patience: asyncio.Timeout
@@ -191,14 +191,14 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 async def skip(seconds: float) -> None:
-    """Move the clock of the running test on, and return when the timers that are due by then have fired."""
+    """Advance the clock of the running test, and return when the timers that are due by then have fired."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, MovableClock)
     limit = loop.patience.when()
     assert limit is not None
     loop.patience.reschedule(limit + seconds)
     loop.skipped_seconds += seconds
-    for _ in range(3):  # a timer, what it wakes, and what that wakes
+    for _ in range(3):  # a timer, the task that it wakes, and the task that this one wakes
         await asyncio.sleep(0)
 
 

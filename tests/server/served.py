@@ -31,7 +31,7 @@ def script_of(request: CompletionRequest) -> list[Step]:
 
 
 def compose(settings: Settings, progress: Callable[[str], None]) -> FakeBackend:
-    """$SERVED_LOADS: a pipe that is read to its end before the models are there; what it says is an error."""
+    """$SERVED_LOADS: a pipe that is read to its end before the models are loaded; its text is an error."""
     if path := os.environ.get("SERVED_LOADS"):
         progress("Loading")
         if problem := Path(path).read_text():

@@ -36,7 +36,7 @@ AUTHORIZATION = {"authorization": "Bearer sk-alice"}
 
 
 class Counts(NamedTuple):
-    """What a row has, without the prompt's tokens."""
+    """The expected values of a row, except the prompt's tokens."""
 
     status: int
     computed: int
@@ -167,7 +167,7 @@ def test_accepted_drafts_are_tokens_and_rejected_ones_are_not(tmp_path: Path) ->
 
 
 def failing(*texts: str) -> Script:
-    """A script that decodes these texts, a step each, after which its job is taken for one that ends engines."""
+    """A script that decodes these texts, a step each, after which its job fails as one that ends engines."""
 
     def script(job: Job) -> Iterator[list[Event]]:
         yield [Prefilled(job.id, 0)]
@@ -187,7 +187,7 @@ def test_a_stream_that_ends_with_an_error_bills_what_was_sent(tmp_path: Path) ->
 
 
 class Gate:
-    """A script that decodes some tokens, a step each, and the others when it is opened."""
+    """A script that decodes some tokens, a step each, and the others once it is opened."""
 
     def __init__(self, before: str, after: str) -> None:
         self._before = before

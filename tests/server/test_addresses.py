@@ -34,7 +34,7 @@ PROXIES = TrustedProxies(["10.0.0.0/8", "fd00::/8", "192.0.2.1/32"])
         ("10.0.0.1", ["2001:DB8:0::1"], "2001:db8::1"),
         ("fd00::1", ["2001:db8::1"], "2001:db8::1"),
         ("::ffff:10.0.0.1", ["::ffff:203.0.113.9"], "203.0.113.9"),  # an IPv6 socket that accepts IPv4
-        ("10.0.0.1", ["203.0.113.9, unknown"], "10.0.0.1"),  # what follows the malformed one is all that is certain
+        ("10.0.0.1", ["203.0.113.9, unknown"], "10.0.0.1"),  # only what follows the malformed one can be trusted
         ("10.0.0.1", ["unknown, 203.0.113.9"], "203.0.113.9"),
         ("10.0.0.1", ["203.0.113.9, _hidden, 10.0.0.2"], "10.0.0.2"),
         ("10.0.0.1", ["evil status=500"], "10.0.0.1"),

@@ -1,4 +1,4 @@
-"""Models of a server that runs: who may change them, what is audited, and settings that are read again."""
+"""Models of a running server: who may change them, what is audited, and the reloading of settings."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_the_metrics_count_models_that_are_ending(tmp_path: Path) -> None:
 def reloading(
     folder: Path, test: Callable[[ModelReload, FakeModels, list[Settings], Team], Any], *, started: Settings
 ) -> None:
-    """Run a test with what applies the last of a list of settings."""
+    """Run a test with a reload that applies the last of a list of settings."""
     with store_with(folder) as store:
 
         @in_loop
@@ -314,7 +314,7 @@ async def test_without_a_database_prices_are_not_applied_and_the_log_says_so(cap
 
 
 def test_prices_follow_the_names_of_models(tmp_path: Path) -> None:
-    """An alias may be another model's, by settings with the same prices or after a change by an admin key."""
+    """An alias may move to another model, by settings with the same prices or by a change with an admin key."""
     prices = (("best", 2, 3, 1),)
 
     async def test(served: Served, models: FakeModels) -> None:

@@ -322,7 +322,7 @@ async def test_an_error_quotes_only_the_beginning_of_long_client_input() -> None
 async def test_a_tokenizer_that_fails_ends_one_request_only(
     monkeypatch: pytest.MonkeyPatch, length: int, error: type[BaseException]
 ) -> None:
-    """On the event loop, on a thread of many, and on the one for large texts, which all go on."""
+    """On the event loop, on a thread of the pool, and on the one for large texts, all of which continue."""
     encode = ToyTokenizer.encode
 
     def failing(tokenizer: ToyTokenizer, text: str, *, add_special_tokens: bool = True) -> list[int]:

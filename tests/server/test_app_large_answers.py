@@ -26,7 +26,7 @@ def large_delta(index: int = 0) -> Delta:
 
 
 def large_choice(index: int = 0) -> Choice:
-    """What is written of it."""
+    """The text that is sent for it."""
     names = [f"token {number}" for number in range(NUM_TOKENS)]
     top = [{name: -0.5} | {f"alternative {rank}": -0.5 * rank for rank in range(1, 5)} for name in names]
     values = Logprobs(

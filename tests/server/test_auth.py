@@ -106,8 +106,8 @@ async def test_a_flood_of_wrong_keys_is_refused_while_valid_keys_pass(monkeypatc
     refused = next(call for call in answered if call.status == 429)
     assert int(refused.headers["retry-after"]) >= 1
     assert refused.error["code"] == "rate_limit_exceeded"
-    # Keys that a person chose pass if they were valid at this address before, others are not even compared; those that
-    # `onward key new` made pass always.
+    # Keys that a person chose pass if they were valid at this address before; others are not even compared. Keys made
+    # by `onward key new` always pass.
     assert (await completion(app, headers={"api-key": "sk-known"}).done()).status == 200
     assert (await completion(app, headers={"api-key": "sk-new"}).done()).status == 429
     assert (await completion(app, headers={"api-key": GENERATED}).done()).status == 200
@@ -118,7 +118,7 @@ async def test_a_flood_of_wrong_keys_is_refused_while_valid_keys_pass(monkeypatc
 
 
 async def _settled(call: Call) -> Call:
-    """Return the call after the event loop has had the time to answer it, if it is answered at once."""
+    """Return the call once the event loop has had the time to answer it, if it is answered at once."""
     for _ in range(20):
         await asyncio.get_running_loop().run_in_executor(None, lambda: None)
         if call.ended:

@@ -82,7 +82,7 @@ def test_a_key_of_the_ledger_is_known_by_its_id(accepted: Accepted) -> None:
 def test_a_queue_that_is_full_is_said_by_the_code_that_clients_wait_for(
     accepted: Accepted, models: set[str] | None, named: str
 ) -> None:
-    """And names a model that the key may know."""
+    """The message names a model that the key may use."""
     (stored,) = accepted.team.keys
     grant = replace(stored.grant, models=None if models is None else frozenset(models))
     accepted.team._keys.keys = [replace(stored, grant=grant)]

@@ -162,7 +162,7 @@ def post_with_upgrade(headers: bytes = b"", **fields: object) -> bytes:
 
 
 def test_text_like_an_upgrade_header_in_a_body_is_unchanged_wherever_it_is_split(server: Process) -> None:
-    request = post(**{"Upgrade: now": 1})  # the answer names what it does not know
+    request = post(**{"Upgrade: now": 1})  # the response lists unknown fields
     at = request.index(b"Upgrade")
     for cuts in ([], [at], [at, at + 3], [request.index(b"{"), at]):
         answer = talk_in_parts(server, request, cuts)

@@ -239,7 +239,7 @@ class FakeTransport:
         self.due = None
 
     def fire(self) -> None:
-        """Let the time of the timer pass."""
+        """Fire the timer."""
         assert self.due is not None
         self.due()
 
@@ -276,7 +276,7 @@ def test_no_timer_starts_where_no_output_is_pending() -> None:
 
 
 def test_the_stall_timer_starts_when_the_response_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest may be too little to pause writing."""
+    """The remaining output may be too little to pause writing."""
     for inherited in ("on_response_complete", "resume_writing"):
         monkeypatch.setattr(HttpToolsProtocol, inherited, lambda _: None, raising=False)
     for method in (connection.Protocol.on_response_complete, connection.Protocol.resume_writing):

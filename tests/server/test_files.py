@@ -1,4 +1,4 @@
-"""Uploads that are too large, that fill the disk or a key's share, and whose client leaves: nothing of them stays."""
+"""Uploads that are too large, fill the disk or a key's quota, or whose client leaves: nothing of them stays."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Served:
         return Call(self.app, "POST", "/v1/files", body, **kind)
 
     async def emptied(self) -> None:
-        """Return when nothing is stored."""
+        """Wait until nothing is stored."""
         await until(lambda: not any(map(self.count, (FILES, CONTENTS))))
 
     def count(self, table: Table) -> int:
@@ -167,7 +167,7 @@ def test_a_client_that_leaves_and_a_form_that_ends_early_leave_nothing(tmp_path:
 
 
 def test_a_key_that_is_revoked_during_an_upload_finishes_it(tmp_path: Path) -> None:
-    """A request that was accepted goes on, as a stream does."""
+    """A request that was accepted continues, as a stream does."""
 
     async def test(served: Served) -> None:
         call = served.post(None, "free")

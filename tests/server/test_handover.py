@@ -263,7 +263,7 @@ def activated(*flags: str, host: str = "127.0.0.1", count: str = "1", family: in
 
 @pytest.mark.slow
 def test_the_service_managers_socket_is_listened_on() -> None:
-    """Whatever --port says; a connection that came before the server did waits for it."""
+    """Whatever --port says; a connection from before the server's start waits for it."""
     process, address = activated()
     try:
         answer = httpx2.post(f"http://127.0.0.1:{address[1]}/v1/completions", json=STORY, timeout=PATIENCE_SECONDS)
@@ -275,7 +275,7 @@ def test_the_service_managers_socket_is_listened_on() -> None:
 
 @pytest.mark.slow
 def test_systemds_own_program_passes_its_socket_on(folder: Path) -> None:
-    """It starts the server for the first connection, which waits."""
+    """It starts the server on the first connection, which waits."""
     if (activate := shutil.which("systemd-socket-activate")) is None:
         pytest.skip("systemd is not installed")
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,4 +1,4 @@
-"""Forms as they arrive: in any pieces, by any client, and what is none."""
+"""Multipart forms: in any pieces, from any client, and bodies that are not forms."""
 
 from __future__ import annotations
 

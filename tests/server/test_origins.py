@@ -1,4 +1,4 @@
-"""Which hosts and web pages a server answers. The headers are those that browsers send."""
+"""The hosts and web pages that a server answers. The headers are those that browsers send."""
 
 from __future__ import annotations
 

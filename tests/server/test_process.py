@@ -1,4 +1,4 @@
-"""The process: garbage collection between requests, and what the service manager is sent."""
+"""The process: garbage collection between requests, and messages to the service manager."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_it_collects_when_that_is_due_and_no_request_runs(
 
 
 def test_a_completion_leaves_no_cycles() -> None:
-    """Else they would pile up on a server that is never idle."""
+    """Otherwise they would pile up on a server that is never idle."""
 
     async def run() -> int:
         backend = make_backend()

@@ -1,4 +1,4 @@
-"""The spans of requests: what they say, whose they are, and that they have no text unless that is asked for."""
+"""The spans of requests: their attributes and parents, and that they have no text unless it is requested."""
 
 from __future__ import annotations
 

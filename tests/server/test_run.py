@@ -97,7 +97,7 @@ def test_the_end_of_a_drain_ends_running_requests_with_an_error_event(start: Sta
 
 @pytest.mark.slow
 def test_a_server_whose_engine_is_dead_drains_and_ends_with_a_code_of_its_own(start: Start) -> None:
-    """Not zero: systemd's `Restart=on-failure` and the like start it again."""
+    """Not 0, so that systemd's `Restart=on-failure` and the like restart it."""
     server = start("drain=0.5")
     streaming = Streaming(server)
     assert (
@@ -231,11 +231,11 @@ def test_the_ready_line_has_a_url_that_works_on_this_machine(host: str, place: s
 def test_without_a_terminal_sighup_ends_no_server_that_starts_or_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`systemctl reload` sends it, also where there is no file to read again."""
+    """`systemctl reload` sends it, even if there is no file to reload."""
     os.mkfifo(loads := tmp_path / "loads")
     monkeypatch.setenv("SERVED_LOADS", str(loads))
     process = start_process("0")
-    with loads.open("w"):  # it is open when the server waits for its models
+    with loads.open("w"):  # opens once the server waits for its models
         process.send_signal(signal.SIGHUP)
     assert process.stdout is not None
     found = re.search(r"Onward is ready at (http://127\.0\.0\.1:\d+/v1)", process.stdout.readline())
@@ -271,7 +271,7 @@ def test_the_address_of_a_socket_that_was_passed_is_not_a_changed_setting(
     stated, models = settings(port=1), FakeModels()
 
     class ReadingAgain:
-        """In place of the service: the settings are read again, and nothing is served."""
+        """Replaces the service: settings are reloaded, and nothing is served."""
 
         def __init__(self, *given: Any) -> None:
             self.reload: ModelReload = given[-1]
@@ -280,7 +280,7 @@ def test_the_address_of_a_socket_that_was_passed_is_not_a_changed_setting(
             self.reload.request()
             running = asyncio.create_task(self.reload.run())
             await until(lambda: models.asked)
-            await asyncio.sleep(0)  # what follows waits for nothing
+            await asyncio.sleep(0)  # everything after it runs without waiting
             running.cancel()
             return 0
 

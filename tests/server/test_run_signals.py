@@ -1,4 +1,4 @@
-"""Signals: however they come, the server ends as if nothing had been in the way, and leaves nothing running."""
+"""Signals at any moment: the server ends cleanly, and leaves no process running."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 def request(url: str, *, max_tokens: int) -> subprocess.Popen[bytes]:
-    """A client that streams a completion; whether it gets one is not its concern."""
+    """A client that streams a completion, and ignores failures."""
     code = (
         "import sys, json, urllib.request as u\n"
         "body = json.dumps({'model': 'toy', 'prompt': 'a', 'max_tokens': int(sys.argv[2]), 'stream': True}).encode()\n"

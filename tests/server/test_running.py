@@ -1,4 +1,4 @@
-"""Work ends with its client's connection."""
+"""Computation ends with its client's connection."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def test_a_name_belongs_to_one_key(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 def test_a_server_that_drains_says_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others would otherwise take it for dead, and free what its requests have reserved."""
+    """Otherwise other servers would consider it dead, and release what its requests have reserved."""
     monkeypatch.setattr("onward.service.team.POLL_SECONDS", 0.01)
     asked: list[str] = []
 

@@ -1,4 +1,4 @@
-"""What a log of requests has: what was asked and answered, by key, and nothing that was withheld or is not wanted."""
+"""The log of requests: requests and answers by key, without anything withheld or excluded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def serving(
 
 
 def logged(folder: Path, script: Script, **fields: Any) -> list[LoggedRequest]:
-    """Return what a folder has of one request."""
+    """Return the entry of one request in a folder."""
     log = RequestFolder(folder, "here", DAY)
 
     async def test(app: App) -> None:
@@ -132,7 +132,7 @@ def test_lines_that_are_not_whole_are_left_out_and_old_files_deleted(tmp_path: P
 def test_too_many_waiting_requests_are_lost_not_waited_for(tmp_path: Path, caplog: Any) -> None:
     (found,) = logged(tmp_path / "a", decoding("ab"), max_tokens=2)
     log = RequestFolder(tmp_path / "b", "here", DAY)
-    log.close()  # nothing is written any more
+    log.close()  # nothing more is written
     for _ in range(10_003):
         log.add(found)
     assert "requests are not in the log of requests" in caplog.text

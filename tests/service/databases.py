@@ -21,7 +21,8 @@ from tests.waiting import wait_for
 
 
 class BreakingStore(Store):
-    """A store whose database can be away, or go away when it has just committed: then nobody hears of it."""
+    """A store whose database can be unreachable, or become so right after a commit, whose success is then not
+    reported."""
 
     is_away = False
     forgets = False
@@ -88,7 +89,7 @@ class PostgreSQL:
         return self.url(name)
 
     def copy_of(self, url: URL) -> URL:
-        """Copy a database to which nothing is connected."""
+        """Copy a database that has no connections."""
         return self.new_database(url.database or "")
 
     def url(self, name: str) -> URL:

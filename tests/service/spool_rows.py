@@ -70,7 +70,7 @@ async def serve_many(folder: Path, seen: Path) -> None:
 
 
 async def main(folder: Path) -> None:
-    """Leave one request that runs, one that has ended, and one that is in the ledger."""
+    """Leave one running request, one that has ended, and one that is in the ledger."""
     spool = Spool(folder, "victim")
     counts = [1]
     spool.begin(runs := running("runs", counts))

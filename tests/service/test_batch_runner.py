@@ -1,4 +1,4 @@
-"""What a server does for batches, over a dialect of the test: byte-equal results through deaths, cancels, budgets."""
+"""The runner of batches over a dialect of the test: the same bytes despite deaths, cancels and budgets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Check:
 
 @dataclass
 class Dialect:
-    """Computes lines as the test says, by default after a turn of the loop."""
+    """Computes lines with the test's function, by default after one turn of the loop."""
 
     on_line: Callable[[BatchLine], Awaitable[None]] | None = None
     valid: bool = True
@@ -133,22 +133,22 @@ class Face:
         self.task = asyncio.create_task(self.runner.run())
 
     async def stop(self) -> None:
-        """End as a server does that was asked to."""
+        """End as a server does that is stopped."""
         assert self.task is not None
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
         self.writer.close()
-        with self.store.begin() as connection:  # lines that it was about to take are given back by others
+        with self.store.begin() as connection:  # lines that it was about to claim are returned by others
             leave(connection, self.desk.face, {}, self.store.clock())
 
     async def kill(self) -> None:
-        """End as a process that was killed: nothing is given back, until others notice."""
+        """End as a killed process does: its lines are not returned until others notice."""
         self.desk.ensure = lambda *_: None  # type: ignore[method-assign]
         await self.stop()
 
 
 class LossyStore(BreakingStore):
-    """One whose database often goes away, just before or after it has committed."""
+    """A store whose database often fails, just before or after a commit."""
 
     def __init__(self, store: Store, rng: random.Random) -> None:
         super().__init__(store._engine, store.clock)
@@ -164,7 +164,7 @@ class LossyStore(BreakingStore):
 
 
 class ForgetfulStore(BreakingStore):
-    """One whose database goes away when it has committed a transaction that has set `forgets`."""
+    """A store whose database fails after committing a transaction that has set `forgets`."""
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
@@ -285,7 +285,7 @@ def test_a_file_that_is_not_valid_or_not_there_fails_the_batch(store: Store, clo
 
 @pytest.mark.parametrize("seed", slow_but([1], range(4)))
 def test_no_death_loses_or_doubles_a_line(store: Store, clock: Clock, seed: int) -> None:
-    """The files are those of an undisturbed run, whichever of two servers dies when."""
+    """The files are those of an undisturbed run, whichever of two servers dies at any time."""
     rng = random.Random(seed)
     data = numbers(60)
     undisturbed = submit(store, clock, data)
@@ -320,7 +320,7 @@ def test_no_death_loses_or_doubles_a_line(store: Store, clock: Clock, seed: int)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_no_lost_answer_of_the_database_loses_or_doubles_a_line(store: Store, clock: Clock, seed: int) -> None:
-    """A transaction whose answer is lost was committed, or was not: no line waits for ever that was taken by one."""
+    """A transaction whose answer is lost may have been committed; lines that it claimed must not wait forever."""
     data = numbers(60)
     undisturbed = submit(store, clock, data)
     quiet = with_face(store, Dialect(), lambda _: ended(store, undisturbed))
@@ -429,7 +429,7 @@ def test_keys_share_the_lines_that_run(store: Store, clock: Clock) -> None:
 
 
 def test_keys_share_the_lines_that_run_by_their_weight(store: Store, clock: Clock) -> None:
-    """Of eight lines, six are of the key with weight 3, though all were of it before the other one came."""
+    """Of eight lines, six belong to the key with weight 3, which had all of them before the other key's batch came."""
     running: Counter[str] = Counter()
     first_ones, later_ones = asyncio.Event(), asyncio.Event()
 
@@ -454,7 +454,7 @@ def test_keys_share_the_lines_that_run_by_their_weight(store: Store, clock: Cloc
 def test_a_line_that_was_given_back_is_not_given_back_again_while_it_is_computed(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database goes away when it has just committed that a line waits again, and nobody hears of that."""
+    """The database fails right after committing that a line waits again, and its success is not reported."""
     forgetful = ForgetfulStore(store._engine, store.clock)
     num_given_back, attempts, losses = 0, 0, []
 
@@ -519,7 +519,7 @@ def test_a_line_that_could_not_be_given_back_yet_is_when_its_batch_is_cancelled(
 def test_a_result_that_cannot_be_written_leaves_nothing_reserved(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault that is not the database's absence: the line is tried again, and reserves again."""
+    """A fault other than an unreachable database: the line is retried, and reserves again."""
     grant = new_grant(store, Limits(tokens_per_day=100))
 
     class Reserving(Dialect):
@@ -550,7 +550,7 @@ def test_a_result_that_cannot_be_written_leaves_nothing_reserved(
 def test_lines_that_a_server_has_unknowingly_are_given_back_though_it_has_taken_others_since(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database goes away when it has committed the first claim; the second comes before anything else is asked."""
+    """The database fails after committing the first claim; the second one comes before any other query."""
     forgetful, num_claims = ForgetfulStore(store._engine, store.clock), 0
 
     def forgotten(connection: Connection, *given: Any, **named: Any) -> list[BatchLine] | None:
@@ -592,7 +592,7 @@ def test_an_engine_that_is_lost_gives_its_lines_back_and_finds_the_one_that_ends
 def test_a_line_that_cannot_be_computed_ends_its_tries_and_holds_no_other(
     store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A fault of the server: it is tried a few times, at last alone."""
+    """An internal error: the line is tried a few times, in the end alone."""
 
     async def faulty(line: BatchLine) -> None:
         if line.number == 3:
@@ -680,7 +680,7 @@ def test_a_full_disk_lets_lines_wait(store: Store, clock: Clock, monkeypatch: py
     is_full = True
 
     async def has_room(_: desk.Desk, num_bytes: int = 0) -> bool:
-        return not is_full or num_bytes > 0  # the lines themselves still fit
+        return not is_full or num_bytes > 0  # the lines alone still fit
 
     monkeypatch.setattr(desk.Desk, "has_room", has_room)
     batch_id, dialect = submit(store, clock, numbers(5)), Dialect()

@@ -1,4 +1,4 @@
-"""What a key sends while it is being forgotten: servers hear of that late, and nothing of it may stay."""
+"""Data of a key that is sent while the key is being forgotten, of which servers learn late: none of it may stay."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_a_file_that_is_received_exists_for_nobody_and_goes_with_its_server(stor
 
 
 def test_a_file_that_was_finished_unnoticed_goes_with_its_upload(store: Store, clock: Clock) -> None:
-    """Its client was told that the database does not answer."""
+    """The client was told that the database does not respond."""
     with store.begin() as connection:
         add(connection, "file-1", b"abc", clock.now)
         forget_upload(connection, "file-1")

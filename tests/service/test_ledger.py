@@ -70,7 +70,7 @@ def test_a_row_that_is_written_twice_counts_and_settles_once(store: Store) -> No
 
 
 def test_a_row_that_is_about_to_be_committed_is_settled_by_that_transaction_alone(store: Store) -> None:
-    """The database was committing a row when its server was killed or cut off, and the row is written again."""
+    """The database is committing a row when its server is killed or cut off, and the row is written again."""
     grant = new_grant(store, Limits(tokens_per_day=100))
     assert isinstance(begin(store, "r", grant, 60), Reservation)
     row = replace(EMPTY, id="a", key_id=grant.id, prompt_tokens=20, completion_tokens=5, ended_ms=store.clock())

@@ -168,7 +168,7 @@ def test_lines_that_are_given_back_wait_again(store: Store, clock: Clock) -> Non
 
 
 def test_a_batch_ends_once_and_only_when_nothing_is_left(store: Store, clock: Clock) -> None:
-    """Two servers may see at the same time that nothing is left of it."""
+    """Two servers may find at the same time that no line of the batch is left."""
     with store.begin() as connection:
         batch = make_batch(connection, clock, lines=2)
         take(connection, "a", "batch_1", "batch_1")
@@ -183,7 +183,7 @@ def test_a_batch_ends_once_and_only_when_nothing_is_left(store: Store, clock: Cl
 
 
 def test_lines_of_the_dead_are_found_by_an_index(store: Store) -> None:
-    """Finished lines are many, and this is asked twice a second."""
+    """There are many finished lines, and this query runs twice a second."""
     if not store.is_sqlite:
         return
     asked: list[str] = []

@@ -1,4 +1,4 @@
-"""Rows on their way from the spool to the ledger: together where nothing waits for them, each once, none lost."""
+"""Rows from the spool to the ledger: batched where nothing waits for them, each exactly once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CountingWriter(Writer):
 
 
 class Bench:
-    """A recorder over a store, and what it stands on."""
+    """A recorder over a store, with its writer and spool."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         self.store = store
@@ -157,7 +157,7 @@ def test_a_row_that_cannot_be_written_holds_up_no_other(store: Store, tmp_path: 
         with bench_of(store, tmp_path) as bench:
             for i in range(3):
                 bench.end(f"r{i}")
-            bench.end("wrong", status=None)  # the column takes no null
+            bench.end("wrong", status=None)  # the column is NOT NULL
             await until(lambda: bench.spool.num_waiting <= 1)
             assert bench.rows().keys() == {"r0", "r1", "r2"}
             assert [entry.row.id for entry in bench.spool.ended()] == ["wrong"]
@@ -172,7 +172,7 @@ def test_a_row_that_cannot_be_written_leaves_nothing_reserved(store: Store, tmp_
     @in_loop
     async def test() -> None:
         with bench_of(store, tmp_path) as bench:
-            bench.end("wrong", grant, "reserved", status=None)  # the column takes no null
+            bench.end("wrong", grant, "reserved", status=None)  # the column is NOT NULL
             await until(lambda: not reserved(store))
             assert bench.spool.num_waiting == 1
 

@@ -62,7 +62,7 @@ def test_no_transaction_is_open_while_a_request_is_used(store: Store) -> None:
     store.read = counted  # type: ignore[method-assign]
     for place, _ in enumerate(read_requests(store)):
         assert num_open == 0
-        if place == PAGE:  # what ends later and is later is found, though it was not there at the beginning
+        if place == PAGE:  # a later row is found, although it did not exist at the beginning
             with store.begin() as writing:
                 insert_request(writing, request(9999, at_ms=9999))
     assert place == 2 * PAGE + 1

@@ -46,7 +46,7 @@ def test_a_reservation_becomes_what_was_billed(store: Store) -> None:
     assert isinstance(begin(store, "r", grant, 60), Reservation)
     refused = begin(store, "s", grant, 60)
     assert isinstance(refused, Refusal) and refused.used == 60
-    for _ in range(2):  # the second time nothing is reserved any more, and nothing is billed
+    for _ in range(2):  # the second time nothing is reserved, and nothing is billed
         with store.begin() as connection:
             settle_request(connection, "r", grant, 0 if reserved(store) == 0 else 25, 50, store.clock())
     usage = usage_of(store, grant)
@@ -114,7 +114,7 @@ def test_what_a_dead_server_reserved_is_free_again_and_a_living_one_keeps_it(sto
     with store.begin() as connection:
         assert beat(connection, "alive", {grant.id: grant}, clock.now) == 1
     assert usage_of(store, grant).num_running == 1
-    with store.begin() as connection:  # it was not dead after all: what it served is billed
+    with store.begin() as connection:  # it was alive after all: what it served is billed
         settle_request(connection, "dead", grant, 30, 0, clock.now)
         assert leave(connection, "alive", {grant.id: grant}, clock.now) == 1
     usage = usage_of(store, grant)

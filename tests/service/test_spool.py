@@ -1,4 +1,4 @@
-"""What a server that is killed leaves behind, and what becomes of it; full disks; the size of the file."""
+"""The spool that a killed server leaves behind, and its recovery; full disks; the size of the file."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ HAPPENINGS = st.tuples(
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(HAPPENINGS, min_size=1, max_size=40))
 def test_a_token_is_in_the_file_100_ms_after_it_was_delivered(happens: list[tuple[float, str, int]]) -> None:
-    """Whatever begins and ends meanwhile, and where the event loop turns 40 ms late."""
+    """Whatever begins and ends meanwhile, and if the event loop is 40 ms late."""
 
     @in_loop
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""The lines of a spool: whatever a killed server has written of them, what is whole is read back."""
+"""The lines of a spool: complete ones are read back, whatever a killed server has written."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def encode(operation: tuple[str, str, int]) -> bytes:
 def test_what_is_whole_is_read_back(operations: list[tuple[str, str, int]], cut: float, damaged: int) -> None:
     encoded = [encode(each) for each in operations]
     kept = b"".join(encoded)[: round(cut * sum(map(len, encoded)))]
-    ends = [len(b"".join(encoded[: number + 1])) - 1 for number in range(len(encoded))]  # a line may lack its end
+    ends = [len(b"".join(encoded[: number + 1])) - 1 for number in range(len(encoded))]  # a line may be incomplete
     num_whole = sum(end <= len(kept) for end in ends)
     whole = operations[:num_whole]
     if damaged < num_whole:

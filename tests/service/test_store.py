@@ -159,7 +159,7 @@ def test_operations_that_together_wait_for_another_server_that_waits_for_them_ru
 
     def add_both() -> None:
         with store.begin() as connection:
-            for name in ("deadlock_timeout = 60000", "lock_timeout = 0"):  # the other one is ended
+            for name in ("deadlock_timeout = 60000", "lock_timeout = 0"):  # the other connection is closed
                 connection.execute(text(f"SET LOCAL {name}"))
             has_first.wait(PATIENCE_SECONDS)
             add(connection, "second")
@@ -184,7 +184,7 @@ def test_operations_that_together_wait_for_another_server_that_waits_for_them_ru
 def test_what_must_be_done_is_done_when_the_database_answers_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds nothing else up meanwhile, and no more of it waits than may."""
+    """Meanwhile it blocks nothing else, and the number of waiting calls is bounded."""
     monkeypatch.setattr("onward.service.store.LOCK_SECONDS", 0.05)
     monkeypatch.setattr("onward.service.writer.MAX_KEPT", 2)
     monkeypatch.setattr("onward.service.writer.KEPT_SECONDS", 0.0)

@@ -152,7 +152,7 @@ def test_while_the_database_is_away_known_keys_are_served_for_a_grace_by_what_wa
         second = await team.admit(grant, "m", 10, 30)
         assert second is not None and not second.is_stored
         assert "served by what was known" in team.detail
-        with pytest.raises(RateLimited):  # 80 of 100 tokens are reserved, by this server's knowledge
+        with pytest.raises(RateLimited):  # 80 of 100 tokens are reserved, as far as this server knows
             await team.admit(grant, "m", 10, 30)
         team.record(row_of(team, 10, 0, 5), grant, first)
         team.record(row_of(team, 10, 0, 7), grant, second)
@@ -272,7 +272,7 @@ def test_what_a_request_had_reserved_is_freed_when_the_database_answers_again(
         with pytest.raises(Overloaded):
             await team.desk.transact(lambda connection: None)
         breaking.is_away = False
-        for _ in range(2):  # the first shows that the database answers
+        for _ in range(2):  # the first one shows that the database responds
             await team.desk.transact(lambda connection: None)
         with breaking.read() as connection:
             assert connection.execute(select(func.count()).select_from(RESERVATIONS)).scalar_one() == 0

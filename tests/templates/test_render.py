@@ -1,4 +1,5 @@
-"""Chat templates are programs of strangers: each makes a prompt, or is one sentence, and none reaches anything else."""
+"""Chat templates are untrusted programs: each renders a prompt or fails with one sentence, and none has access to
+anything else."""
 
 from __future__ import annotations
 
@@ -126,7 +127,7 @@ def test_a_hostile_template_is_one_sentence(template: str) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
 def test_a_template_that_leaves_the_sandbox_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limits of its process, as they are for what runs where a template does."""
+    """The limits of the process, seen by code that runs where a template does."""
     monkeypatch.setenv("ONWARD_API_KEY", "secret")
     program = """
 import os, socket
@@ -169,7 +170,7 @@ def test_a_client_has_one_process_and_others_do_not_wait_for_it() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", USUAL)
 def test_a_prompt_is_that_of_llama_server(name: str, tmp_path: Path) -> None:
-    """On the same file, by its own implementation of the language."""
+    """From the same file, with its own implementation of Jinja."""
     metadata, tensors = tiny("llama")
     metadata["tokenizer.chat_template"] = USUAL[name]
     path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})

@@ -107,7 +107,7 @@ def test_every_error_has_four_keys_and_the_content_type_of_its_layer(error: ApiE
 
 def test_every_error_class_has_an_example_above() -> None:
     classes = {cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, ApiError)}
-    assert len(classes - {ApiError}) == 17  # NotFound itself is not raised; a new class needs a layer
+    assert len(classes - {ApiError}) == 17  # NotFound itself is not raised
 
 
 def test_non_ascii_text_is_not_escaped() -> None:

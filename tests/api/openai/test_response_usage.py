@@ -56,7 +56,7 @@ async def test_what_a_longer_prompt_adds_is_written_and_n_and_prompts_count_as_p
 
 @in_loop
 async def test_every_detail_of_the_sdk_is_stated() -> None:
-    from openai.types.completion_usage import CompletionUsage  # here: it takes a second
+    from openai.types.completion_usage import CompletionUsage  # imported here because it takes a second
 
     async with toy_app() as app:
         found = CompletionUsage.model_validate(await usage(app, 20))

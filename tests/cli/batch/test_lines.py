@@ -18,7 +18,7 @@ from ..scripted import answer, completion, scripted
 
 
 def piped(content: bytes, *arguments: str) -> Any:
-    """Run a batch whose input is a pipe, as of `<(…)`."""
+    """Run a batch whose input is a pipe, as with `<(…)`."""
     if not Path("pipe").exists():
         os.mkfifo("pipe")
     writer = threading.Thread(target=lambda: Path("pipe").write_bytes(content), daemon=True)
@@ -99,7 +99,7 @@ def test_a_line_that_is_too_long_is_rejected_unsent(position: int, end: str, mon
         }
 
 
-@pytest.mark.slow  # the connection is tried again, with pauses
+@pytest.mark.slow  # the client connects again, with pauses
 def test_a_line_whose_connection_a_living_server_always_closes_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.cli.batch.patience.RECONNECT_SECONDS", 0.01)
     write_input(2)

@@ -1,4 +1,5 @@
-"""Batches of a real server from the command line: sent, watched, cancelled, fetched, and what is said of failures."""
+"""Batches of a real server from the command line: submitted, watched, cancelled, downloaded, and how failures are
+reported."""
 
 from __future__ import annotations
 
@@ -112,5 +113,5 @@ def counts(completed: int, failed: int, total: int, status: str = "in_progress")
     ],
 )
 def test_the_bar_tells_the_truth(batch: dict[str, Any], first: int, seconds: float, shown: str) -> None:
-    """The time left is that of the lines which were finished while it was shown, not before."""
+    """The remaining time follows from the lines finished while the bar is shown, not those finished before."""
     assert _progress(batch, first, seconds, 100) == shown

@@ -79,7 +79,7 @@ def test_rejected_lines_go_to_the_errors_file() -> None:
 
 
 def test_a_model_that_the_server_does_not_have_ends_a_run_of_it() -> None:
-    """Else every line would be rejected, and stay so until the errors file is deleted."""
+    """Otherwise every line would be recorded as rejected, until the errors file is deleted."""
     write_input(3)
     with served_here() as url:
         result = run("--base-url", f"{url}/v1", "--model", "tpy")
@@ -102,7 +102,7 @@ def test_lines_for_models_that_the_server_does_not_have_are_reported_once() -> N
 
 
 def test_a_line_that_is_not_sent_is_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a wrong address would be waited for."""
+    """Otherwise the command would wait for a wrong address."""
     Path("in.jsonl").write_text('{"custom_id": "live", "body": {"model": "toy", "prompt": "a", "stream": true}}\n')
     finished: list[object] = []
     monkeypatch.setattr("onward.cli.batch.patience.Patience.finished", lambda self: finished.append(self))
@@ -357,7 +357,7 @@ def test_a_server_that_was_never_reached_ends_the_run_at_once() -> None:
     with scripted(lambda server, connection: None) as server:
         result = run("--base-url", server.url, "--concurrency", "1")
     assert result.exit_code == 3
-    assert len(server.requests) == 4  # one line with its retries, and whether the server answers anything
+    assert len(server.requests) == 4  # one line with its retries, and the check whether the server answers at all
 
 
 @pytest.mark.slow
@@ -525,7 +525,7 @@ def test_a_file_of_one_line_that_is_not_a_result_is_not_changed() -> None:
 
 
 def test_results_go_to_a_regular_file_only() -> None:
-    """A device such as /dev/full would do as well, except for what a mistake here could do to it."""
+    """A pipe stands in for devices such as /dev/full, which a bug in the code under test could replace."""
     write_input(2)
     os.mkfifo("out.jsonl")
     result = run()

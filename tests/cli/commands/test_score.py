@@ -21,8 +21,8 @@ PAIRS = [("A fox", " ran"), ("A fox ", "ran"), ("", "ran"), ("ends with space   
 
 
 def harness(server: str, context: list[int], continuation: list[int], max_length: int) -> tuple[float, bool]:
-    """What lm-evaluation-harness computes of a context and a continuation, both token ids (lm_eval/models/api_models.py
-    and openai_completions.py, 0.4.13): one generated token, whose entry is left out."""
+    """The score that lm-evaluation-harness computes for a context and a continuation, both token ids
+    (lm_eval/models/api_models.py and openai_completions.py, 0.4.13): one generated token, whose entry is left out."""
     tokens = (context + continuation)[-max_length:]
     first = len(context) - max(0, len(context) + len(continuation) - max_length)
     body = {
@@ -172,7 +172,7 @@ def test_a_server_needs_a_model(server: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [404, 405])
 def test_a_server_that_cannot_score_is_a_sentence(tmp_path: Path, status: int) -> None:
-    """It is not the URL that is wrong."""
+    """The error must not blame the URL."""
     (tmp_path / "in.txt").write_text("text")
     with scripted(error(status, "Not Found")) as other:
         done = onward("score", "in.txt", "--base-url", other.url, "-m", "any")

@@ -1,4 +1,4 @@
-"""`onward verify`: what was saved, computed again."""
+"""`onward verify`: saved answers, computed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that fails in each way: what is said, where, and the exit code."""
+"""Every way in which a server fails: the message, the stream that it goes to, and the exit code."""
 
 from __future__ import annotations
 
@@ -397,7 +397,7 @@ def test_an_engine_of_this_process_that_fails_says_why(
     ids=repr,
 )
 def test_how_python_says_that_memory_is_lacking(problem: Exception, lacks: bool) -> None:
-    """The last words are CPython's where there is no memory for the exception itself."""
+    """The last message is CPython's when there is no memory for the exception itself."""
     assert lacks_memory(problem) is lacks
     outer = ValueError("x")
     outer.__cause__ = problem

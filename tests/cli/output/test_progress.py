@@ -14,7 +14,7 @@ from tests.waiting import wait_for
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Standard error, as a terminal that shows a line anew every millisecond."""
+    """Standard error as a terminal on which the line is redrawn every millisecond."""
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     # not that of `sys`, which pytest replaces between a fixture and its test

@@ -180,7 +180,7 @@ def test_lines_and_tabs() -> None:
 def test_wrapping_loses_nothing_and_no_line_is_too_wide(text: str, cells: int) -> None:
     lines = list(wrap(text, cells))
     assert "".join(lines) == text
-    for line in lines:  # a mark without a character before it is wider before others than alone
+    for line in lines:  # a combining mark without a base character is wider before other characters than alone
         widths = [text_width(grapheme) for grapheme in wcwidth.iter_graphemes(line)]
         assert sum(widths) <= cells or len(widths) == 1
     assert text.startswith(cut(text, cells))

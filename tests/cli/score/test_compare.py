@@ -1,4 +1,4 @@
-"""Two models on the same texts: the difference, how sure it is, and where they part."""
+"""Two models on the same texts: the difference, its standard error, and where they diverge most."""
 
 from __future__ import annotations
 

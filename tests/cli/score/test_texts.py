@@ -1,4 +1,4 @@
-"""What a file of texts contains, and what is wrong with it."""
+"""The texts of a file, and errors in it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_text_cells_get_an_apostrophe_and_numbers_do_not() -> None:
 
 
 class Full(io.BytesIO):
-    """A file on a disk with room for so many bytes."""
+    """A file on a disk with room for this many bytes."""
 
     def __init__(self, room: int, reason: int = errno.ENOSPC) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_scores_of_another_text_or_model_are_not_continued(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("theirs", ['{"custom_id": "a"}\n', '{"id":"cmpl-1","object":"text_completion","choices":[]}'])
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, theirs: str) -> None:
-    """Such as an answer on one line, which is no beginning of a record that a killed run left."""
+    """For example an answer on one line: it is not the beginning of a record, as a killed run leaves it."""
     path = tmp_path / "out.jsonl"
     path.write_text(theirs)
     with pytest.raises(SetupError, match="line 1 is not a score"):

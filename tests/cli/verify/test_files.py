@@ -1,4 +1,4 @@
-"""What is read of files that hold requests and answers, and what is said of others."""
+"""Files that hold requests and answers are read; others are refused with the reason."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_batch_is_matched_by_custom_id_in_any_order() -> None:
 
 
 def test_a_faulty_line_leaves_the_others_of_a_batch_as_they_are() -> None:
-    """Each line is said something of once, also where `onward batch run` wrote of a line that it was not sent."""
+    """Each faulty line is reported once, also one that `onward batch run` recorded as not sent."""
     line = {"custom_id": "a", "body": REQUEST}
     faulty = [{"custom_id": "b", "body": 1}, line | {"body": {}}, {"method": "POST", "body": {}}, {"custom_id": ""}]
     inputs = write("in.jsonl", *faulty[:1], line, *faulty[1:], line | {"custom_id": "c", "url": "/v1/chat"})

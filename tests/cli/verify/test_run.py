@@ -1,4 +1,4 @@
-"""Answers that are computed again while their file is written, and what counts as life of a server."""
+"""Answers are computed again while their file is still being written, and what counts as a sign of life of a server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIELDS = {"model": "toy", "prompt": "Once", "max_tokens": 4, "temperature": 0}
 
 @pytest.fixture(scope="module")
 def good() -> Saved:
-    """An answer of the toy, which is the same again."""
+    """An answer of the toy model that can be reproduced."""
     ran = create(*(f"--{name.replace('_', '-')}={value}" for name, value in FIELDS.items()), "--format", "json")
     body = json.loads(ran.stdout)
     return Saved(
@@ -33,7 +33,7 @@ def good() -> Saved:
 
 
 def verified(*readings: list[Saved], output: VerdictFile | None = None, base_url: str | None = None) -> Verification:
-    """Verify what has other answers in it each time it is read."""
+    """Verify a file that has other answers each time it is read."""
     left: Iterator[list[Saved]] = iter(readings)
     found = Verification()
     session = Session(ServerConnection(base_url=base_url), Output())
@@ -58,7 +58,7 @@ def test_answers_are_known_by_what_they_are_not_by_their_place(good: Saved, tmp_
 
 
 def test_what_is_logged_while_it_is_read_is_left_out(good: Saved) -> None:
-    """A server that computes again logs that, too."""
+    """A server that answers the verification logs these requests, too."""
     late = replace(good, id="late", at_ms=6)
     assert set(said(verified([good], [good, late, late]))) == {"good"}
     assert set(said(verified([good, late], [late]))) == {"late"}, "or it is deleted"

@@ -1,4 +1,4 @@
-"""Where an answer begins to differ."""
+"""The position at which an answer begins to differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a story of the playground says of the requests that generated it."""
+"""A story of the playground is read as the requests that generated it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_text_that_the_page_ended_is_a_beginning(more: dict[str, Any], is_end:
 
 
 def test_what_was_sent_around_a_text_is_sent_again() -> None:
-    """Places count UTF-16 units: the first two are a smile."""
+    """Positions count UTF-16 code units: the emoji is two of them."""
     frame = {"head": "[memory]\n", "cut": 2, "note": "[note]", "noteAt": 4, "follow": 3}
     (found,) = read(node(1, None, "🙂abcd"), node(2, 1, "x", RUN | {"frame": frame, "suffix": "🙂efg"}))
     assert found.fields["prompt"] == "[memory]\nab[note]cd"
@@ -66,7 +66,7 @@ def test_what_was_sent_around_a_text_is_sent_again() -> None:
 
 
 def test_a_text_that_was_cut_in_two_belongs_to_one_request() -> None:
-    """Or its second part was generated with the same seed: both are tried."""
+    """The second part may also have been generated on its own with the same seed: both are tried."""
     rest, first = read(node(1, None, "Once"), node(2, 1, " a", RUN), node(3, 2, " fox", RUN))
     assert first.choices == [{"text": " a", "finish_reason": None}]
     assert (rest.id, rest.fields["prompt"], rest.choices[0]["text"]) == ("A fox, node 3", "Once", " a fox")

@@ -1,4 +1,4 @@
-"""Verdicts that are kept: which answer each is about, and what a later run takes of them."""
+"""Stored verdicts: the answer that each is about, and what a later run reuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""llama.vim in Vim on a pseudo-terminal: a completion at the cursor is asked of /infill, shown, and accepted."""
+"""llama.vim in Vim on a pseudo-terminal: it requests a completion at the cursor from /infill, shows it, and accepts
+it."""
 
 import os
 import pty
@@ -26,7 +27,7 @@ PATIENCE_SECONDS = 30
 
 
 class Vim:
-    """Vim with a file, typed at by a program."""
+    """Vim with a file open, driven by keystrokes of a program."""
 
     def __init__(self, folder: Path, url: str, key: str) -> None:
         self.file = folder / "text.txt"
@@ -43,7 +44,7 @@ class Vim:
         os.write(self._terminal, keys.encode())
 
     def wait(self, text: bytes, seconds: float = PATIENCE_SECONDS) -> bool:
-        """Return whether the screen shows a text in time. What was shown before is forgotten."""
+        """Return whether the screen shows a text in time. Earlier output is discarded."""
         self._screen = b""
         deadline = time.monotonic() + seconds
         while text not in self._screen:

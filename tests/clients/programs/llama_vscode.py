@@ -1,4 +1,4 @@
-"""llama.vscode in VS Code, in the browser: it asks /infill as one types, and shows the text at the cursor."""
+"""llama.vscode in VS Code, in the browser: it requests /infill while one types, and shows the text at the cursor."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def vscode(**more: object) -> Iterator[tuple[Page, Path]]:
             page.set_default_timeout(PATIENCE_MS)
             page.goto(f"{editor}/?folder={file.parent}")
             page.get_by_role("treeitem", name=file.name).dblclick()
-            page.get_by_role("tab", name="Information").wait_for()  # the extension explains itself, once
+            page.get_by_role("tab", name="Information").wait_for()  # the extension shows its introduction once
             page.get_by_role("tab", name=file.name).click()
             page.locator(".view-line", has_text="z").click()
             try:

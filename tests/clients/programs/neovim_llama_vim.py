@@ -1,4 +1,4 @@
-"""llama.vim in Neovim: it asks /infill as one types, and shows the text at the cursor."""
+"""llama.vim in Neovim: it requests /infill while one types, and shows the text at the cursor."""
 
 from neovim import TEXT, neovim
 from report import KEY, URLS, check, metric, recipe, until

@@ -1,4 +1,5 @@
-"""minuet-ai.nvim in Neovim: it asks /v1/completions as one types, with a suffix, and shows the text at the cursor."""
+"""minuet-ai.nvim in Neovim: it requests /v1/completions with a suffix while one types, and shows the text at the
+cursor."""
 
 import json
 import urllib.request

@@ -1,4 +1,4 @@
-"""SillyTavern's own server and its page in Chromium: each connection type chats by Onward, streamed and not."""
+"""SillyTavern's own server and its page in Chromium: each connection type chats through Onward, streamed and not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A disposable process whose grammars are words: `python fake_masks.py`.
 
-"large" takes long to compile, "slow" takes long for every token, "wait PATH" waits for a file before it answers to a
-token. "long" is said, not done: no clock is needed.
+"large" takes long to compile, "slow" takes long for every token, "wait PATH" waits for a file before it answers a
+token. Long durations are reported, not spent: no clock is needed.
 """
 
 from __future__ import annotations

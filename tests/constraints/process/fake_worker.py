@@ -1,4 +1,4 @@
-"""A disposable process that does what a grammar's text says: `python fake_worker.py`."""
+"""A disposable process that does what the text of a grammar orders: `python fake_worker.py`."""
 
 from __future__ import annotations
 

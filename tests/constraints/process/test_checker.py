@@ -1,4 +1,5 @@
-"""Checks in disposable processes: what ends one is refused and not tried again, and nobody waits for another's."""
+"""Checks in disposable processes: a grammar that ends its process is refused and not retried, and no client waits for
+another's."""
 
 from __future__ import annotations
 

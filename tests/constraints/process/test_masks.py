@@ -1,4 +1,4 @@
-"""Which process has a grammar: nobody waits for one that takes long but those that take long too."""
+"""Which process computes a grammar: only slow grammars wait for slow grammars."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def grammars() -> Iterator[RemoteGrammars]:
 
 
 def process_of(choice: RemoteChoice) -> tuple[int, int]:
-    """Take a token that is not forced; return the process that took it, and how many tokens it was sent."""
+    """Accept a token that is not forced; return the process that accepted it, and how many tokens it was sent."""
     assert not choice.take(0)
     process, num_sent = choice.settle().forced
     return process, num_sent

@@ -155,7 +155,7 @@ def test_signals_of_a_terminal_and_a_service_manager_do_not_end_it() -> None:
 @pytest.mark.slow
 def test_closing_waits_until_the_process_has_ended_and_leaves_nothing() -> None:
     def descriptors() -> set[tuple[str, str]]:
-        links = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]  # without that of the listing
+        links = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]  # the listing's own is left out
         return {(each.name, str(each.readlink())) for each in links if each.is_symlink()}
 
     before = descriptors()

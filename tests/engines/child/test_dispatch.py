@@ -1,4 +1,5 @@
-"""The dispatch of live jobs: what is delivered, what is sent, report by report, and who is blamed for lost engines."""
+"""The dispatch of live jobs: what is delivered and sent, report by report, and which jobs are blamed for lost
+engines."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from tests.engine.harness import make_job
 
 
 class Machine:
-    """Sends jobs to engine after engine as `Suspects` allows, until all have ended. `poisons` end an engine when it
-    begins them; any other job makes progress then, and ends. `max_rows` jobs begin at a time."""
+    """Sends jobs to engine after engine as `Suspects` allows, until all have ended. `poisons` end the engine that
+    begins them; any other job makes progress and ends. `max_rows` jobs begin at a time."""
 
     def __init__(self, jobs: Collection[int], poisons: Collection[int], max_rows: int = 100) -> None:
         self.live = dict.fromkeys(jobs)

@@ -1,4 +1,4 @@
-"""Messages between a server and an engine process: encoded and back; what is large is split."""
+"""Messages between a server and an engine process: encoded and decoded; large ones are split."""
 
 from __future__ import annotations
 

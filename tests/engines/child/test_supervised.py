@@ -37,7 +37,7 @@ Choice = tuple[list[Sampled], str | None]
 
 
 class Record:
-    """What the events of one job said; checks their order. NaN, which is not equal to itself, becomes +inf, which is
+    """What the events of one job report; checks their order. NaN, which is not equal to itself, becomes +inf, which is
     not a log-probability."""
 
     def __init__(self, events: list[Event]) -> None:
@@ -81,7 +81,7 @@ def check_whole(job: Job, events: list[Event]) -> None:
 
 
 def check_prefix(job: Job, events: list[Event], cancelled: set[int]) -> None:
-    """What was reported of a cancelled job, or of one with cancelled choices, is the beginning of the undisturbed one.
+    """What was reported of a cancelled job, or of one with cancelled choices, is a prefix of the undisturbed result.
     Choices that were not cancelled are whole."""
     found, expected = record_of(job.id, events), Record(_undisturbed(replace(job, id=0, request=0)))
     assert found.failed is None and len(found.scores) <= 1
@@ -111,7 +111,8 @@ def random_job(rng: random.Random, request: int) -> Job:
 
 
 class Scenario:
-    """Submits, cancels, steps and loses in an order drawn by `rng`, and remembers what must come of each job."""
+    """Submits, cancels, steps and loses engines in an order drawn by `rng`, and records the result that each job must
+    have."""
 
     def __init__(self, engine: Supervised, rng: random.Random) -> None:
         self.engine = engine
@@ -148,7 +149,7 @@ class Scenario:
         self.engine.launch.link.step()
 
     def lose(self) -> None:
-        """Lose the engine in one of the ways in which that happens, perhaps with work while the next one starts."""
+        """Lose the engine in one of the possible ways, perhaps with commands while the next one starts."""
         if self.losses >= MAX_LOSSES:
             return
         self.losses += 1
@@ -229,7 +230,7 @@ def has_decoded(engine: Supervised, goal: int) -> bool:
 
 @pytest.mark.parametrize("choice", [0, 1, 2])
 def test_a_choice_that_ends_while_its_job_is_prefilled_again_takes_no_other_with_it(choice: int) -> None:
-    """The engine's prefill for all choices is that of the first one, which must not be cancelled then."""
+    """The engine prefills all choices through the first one, which must not be cancelled before that is done."""
     job = choices_job()
     with supervised() as engine:
         engine.client.submit([job])
@@ -292,7 +293,7 @@ def test_jobs_are_resumed_in_the_order_of_submission_and_those_of_a_request_toge
 
 
 def test_the_cached_tokens_of_a_prompt_are_reported_once() -> None:
-    """The second engine finds other tokens in its cache: those of the first Prefilled that was delivered count."""
+    """The second engine finds other tokens in its cache; the first Prefilled that was delivered counts."""
     job = make_job("a prompt that both of them share, long enough for a block of it", max_tokens=20, ignore_end=True)
     with supervised() as engine:
         engine.client.submit([replace(job, id=-1, request=-1)])
@@ -399,7 +400,7 @@ def test_a_request_that_ends_engines_by_itself_is_found_with_the_fourth() -> Non
 
 
 def test_a_request_that_ends_engines_after_some_tokens_is_found_too() -> None:
-    """It makes progress once, and never again."""
+    """It makes progress once, then never again."""
     job = make_job(choices=2, max_tokens=40, ignore_end=True)
     launch = ToyLaunch()
     with supervised(launch) as engine:
@@ -571,7 +572,7 @@ def test_an_adapter_that_is_asked_for_while_no_engine_runs_is_loaded_by_the_next
 
 
 def test_a_hang_does_not_delay_the_discovery_of_the_next_one() -> None:
-    """No engine reports a step, so nothing is learnt about how long one takes."""
+    """No engine reports a step, so nothing is known about how long one takes."""
     with supervised(engine_timeout=0.02) as engine:
         engine.client.submit([make_job()])
         reasons = []

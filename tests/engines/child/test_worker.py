@@ -1,4 +1,4 @@
-"""Reports of an engine: scores of prompts are sent on a thread of their own, and nothing else waits behind them."""
+"""Reports of an engine: scores of prompts are sent on a thread of their own, and nothing else waits for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def report(*events: Event, is_idle: bool = False, num_running: int = 0) -> StepR
 
 
 class Line:
-    """Where reports are sent. Those of the other thread wait for `open`."""
+    """Receives reports. Those of the other thread wait for `open`."""
 
     def __init__(self) -> None:
         self.sent: list[StepReport] = []
@@ -42,7 +42,7 @@ class Line:
         self.sent.append(part)
 
     def gated(self, sender: ReportSender) -> ReportSender:
-        """Let the sender's thread wait before it sends anything."""
+        """Make the sender's thread wait before it sends anything."""
         send_delayed = sender._send_delayed
 
         def wait(events: list[Event]) -> None:

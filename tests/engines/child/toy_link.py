@@ -185,7 +185,7 @@ class Supervised:
             self.wait_until_running()
 
     def wait_until_running(self) -> None:
-        """Wait until an engine has all live jobs, or no other one is started."""
+        """Wait until an engine has all live jobs, or until no further one will be started."""
         wait_for(lambda: self.client.state.status != "recovering" or self._is_ready(), "the next engine")
 
     def _is_ready(self) -> bool:

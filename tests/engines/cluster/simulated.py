@@ -46,7 +46,7 @@ class SimulatedCluster:
             self._process.stdout.close()
 
     def order(self, do: str, **arguments: Any) -> Any:
-        """Have the cluster do something; return its result. See the functions below."""
+        """Send the cluster an order; return its result. See the functions below."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self._process.stdin.flush()

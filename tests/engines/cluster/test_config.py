@@ -1,4 +1,4 @@
-"""cluster.toml, and what Ray Serve and KubeRay are asked for."""
+"""cluster.toml, and the configurations made of it for Ray Serve and KubeRay."""
 
 from __future__ import annotations
 

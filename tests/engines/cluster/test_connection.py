@@ -1,4 +1,4 @@
-"""What an operator reads who names a wrong cluster, or settings that belong to its replicas."""
+"""Error messages for an operator who names a wrong cluster, or settings that belong to its replicas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_settings_of_replicas_are_refused_by_name(fields: dict[str, Any], words:
 
 
 def test_replicas_of_another_version_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not after minutes, and not as a lack of processors."""
+    """Neither after minutes nor as a lack of processors."""
     monkeypatch.setattr(cluster, "POLL_SECONDS", 0.01)
     with pytest.raises(SetupError) as other_version:
         ReplicaInfo.decode({"protocol": 0})

@@ -1,4 +1,4 @@
-"""The engine client of a cluster, over replicas in this process: nothing is lost, whatever becomes of them."""
+"""The engine client of a cluster, over replicas in this process: nothing is lost, whatever happens to them."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
 
 
 def bytes_of(completion: Completion) -> list[Any]:
-    """What may not depend on who computes it."""
+    """The fields that must not depend on which engine computes them."""
     assert completion.usage is not None
     return [completion.choices, completion.usage.prompt_tokens, completion.usage.completion_tokens]
 
 
 @pytest.fixture(scope="module")
 def expected() -> list[list[Any]]:
-    """What one process returns."""
+    """The answer of a single process."""
     return [bytes_of(ask(**fields)) for fields in REQUESTS]
 
 
@@ -151,7 +151,7 @@ def test_a_job_that_ends_every_replica_is_ended_itself() -> None:
 def test_a_replica_that_falls_silent_loses_its_requests_and_gets_no_new_ones(
     monkeypatch: pytest.MonkeyPatch, expected: list[list[Any]]
 ) -> None:
-    """Its connection stands, and nothing comes."""
+    """Its connection stays open, and nothing arrives."""
     monkeypatch.setattr(channels, "TICK_SECONDS", 0.05)
     monkeypatch.setattr(replica_module, "HEARTBEAT_SECONDS", 0.02)
 
@@ -204,8 +204,8 @@ def test_a_request_that_no_replica_answers_is_ended(monkeypatch: pytest.MonkeyPa
             with pytest.raises(EngineStopped):
                 await complete(backend, prompt="x", max_tokens=3)
             assert transport.calls == ["a"] * 3
-            assert client.load.recoveries.num_crashes == 0  # it may only be cut off
-            monkeypatch.setattr(channels, "TICK_SECONDS", PATIENCE_SECONDS)  # a slow machine is not silent
+            assert client.load.recoveries.num_crashes == 0  # it may only be disconnected
+            monkeypatch.setattr(channels, "TICK_SECONDS", PATIENCE_SECONDS)  # a slow machine must not count as silent
             transport.replicas["a"].is_connected.set()
             await until(lambda: not transport.channels.silent)
             assert (await complete(backend, prompt="x", max_tokens=3)).choices

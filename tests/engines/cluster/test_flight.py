@@ -27,19 +27,19 @@ def flight() -> Flight:
 
 
 def test_a_report_counts_once_however_often_it_arrives() -> None:
-    """With four replicas the reports of one arrive four times as often as it makes them."""
+    """With four replicas, each report of one arrives four times."""
     placement = Placement()
     busy = {"a": member("a", 0, 1)}
     placement.update(busy)
     running = flight()
     with placement.load_of(running, "a"):
         assert placement.load("a") == 1
-    for _ in range(8):  # of the time when the flight ran
+    for _ in range(8):  # made while the flight ran
         placement.update({"a": member("a", 1, 2)})
     assert placement.load("a") == 0
     for report in (3, 4):
         placement.update({"a": member("a", 1, report)})
-    assert placement.load("a") == 1  # that of another face
+    assert placement.load("a") == 1  # the load of another face
 
 
 def test_lost_and_silent_replicas_are_the_last_choice() -> None:
@@ -58,7 +58,7 @@ def test_lost_and_silent_replicas_are_the_last_choice() -> None:
 
 
 class Context:
-    """What is used of `ray.serve.config.AutoscalingContext`."""
+    """The part of `ray.serve.config.AutoscalingContext` that is used."""
 
     def __init__(self, metrics: dict[str, dict[str, float]] | None) -> None:
         self.aggregated_metrics = metrics

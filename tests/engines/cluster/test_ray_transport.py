@@ -56,7 +56,7 @@ def face(cluster: SimulatedCluster) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def undisturbed() -> Iterator[dict[int, Folded]]:
-    """What one process answers."""
+    """The answer of a single process."""
     with server_process(model="toy") as server, ThreadPoolExecutor(8) as pool:
         fields = [make_request(number) for number in range(NUM_REQUESTS)]
         yield dict(enumerate(pool.map(lambda each: complete(server.url, "toy", each), fields)))
@@ -75,7 +75,7 @@ def metric(url: str, name: str) -> float:
 
 
 def same_bytes(url: str, undisturbed: dict[int, Folded], *, stream: bool = True) -> list[str]:
-    """Send all requests at once; say what differs."""
+    """Send all requests at once; return the differences."""
     with ThreadPoolExecutor(NUM_REQUESTS) as pool:
         found = pool.map(lambda number: complete(url, "toy", {"stream": stream, **make_request(number)}), undisturbed)
         pairs = zip(found, undisturbed.values(), strict=True)
@@ -91,7 +91,7 @@ def test_a_cluster_answers_as_one_process_does(face: str, undisturbed: dict[int,
 
 
 def test_a_server_with_another_token_says_what_to_do(cluster: SimulatedCluster) -> None:
-    """Ray itself drops what the replicas send, and says nothing."""
+    """Ray itself silently drops what the replicas send."""
     environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
     command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--cluster", cluster.address]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)

@@ -22,7 +22,7 @@ def call_of(tokens: int) -> bytes:
 
 
 def test_a_batch_lasts_as_long_as_its_longest_call() -> None:
-    """So Ray, which knows batches only, drains a replica when all calls have ended."""
+    """Ray, which only knows batches, can so drain a replica when all calls have ended."""
 
     async def run() -> None:
         local = LocalReplica("a", is_slow=True)

@@ -133,7 +133,7 @@ def test_a_program_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_program_that_answers_and_computes_nothing_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server answers whatever its engine does: that is no sign that it works."""
+    """An answer of the server is no sign that its engine works."""
     monkeypatch.setattr(engine, "ILL_SECONDS", 0.0)
     stuck = tmp_path / "stuck"
 
@@ -155,8 +155,8 @@ def test_a_program_that_answers_and_computes_nothing_is_replaced(
     [
         (59, 59, 0, False),
         (60, 60, 0, True),
-        (60, 1e9, 0, True),  # since it was lost, whatever was before
-        (359, 28, 0, False),  # it answers, and the token that it is asked for waits for a long step of its engine
+        (60, 1e9, 0, True),  # counted from the loss, whatever came before
+        (359, 28, 0, False),  # it answers, and the requested token waits for a long step of its engine
         (300, 61, 0, True),
         (361, 0, 0, True),  # it answers, and its engine computes nothing
         (361, 0, 1, False),  # it computes for another request
@@ -184,7 +184,7 @@ def test_an_interrupt_while_it_loads_waits_for_no_probe(tmp_path: Path, monkeypa
 
     async def probe(engine: ProgramEngine) -> None:
         nonlocal has_waited
-        await asyncio.sleep(0.3)  # the main thread waits by then: else the test could not fail
+        await asyncio.sleep(0.3)  # otherwise the main thread would not be waiting, and the test could not fail
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         await asyncio.sleep(30)
         has_waited = True
@@ -260,7 +260,7 @@ def test_the_folder_of_its_socket_is_private_and_goes_with_it(tmp_path: Path) ->
 
 
 def test_replicas_of_a_cluster_may_be_programs(tmp_path: Path) -> None:
-    """Two replicas of one cluster.toml; one is lost with its program, and the text goes on at the other."""
+    """Two replicas of one cluster.toml; one is lost with its program, and the other continues the text."""
     gate = tmp_path / "gate"
     program, model = executable(tmp_path, f"--gate={gate}"), write_byte_model(tmp_path / "m.gguf")
     table = {"model": str(model), "engine": "llama.cpp", "engine_path": [f"llama.cpp={program}"], "max_rows": 2}

@@ -134,14 +134,14 @@ time.sleep(600)
 
 @pytest.mark.parametrize("kills_children", [False, True])
 def test_kill_9_of_the_server_ends_the_program(tmp_path: Path, kills_children: bool) -> None:
-    """Also where its children are killed before, as Ray kills those of a replica that it ends."""
+    """Also if its children are killed first, as Ray kills those of a replica that it ends."""
     folder = tmp_path / "folder"
     folder.mkdir()
     with subprocess.Popen([sys.executable, "-c", SERVER, str(folder)], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         lines = [server.stdout.readline().strip(), server.stdout.readline().strip()]  # the program is up
         group = next(int(line) for line in lines if line.isdigit())
-        server.send_signal(signal.SIGSTOP)  # it does not notice
+        server.send_signal(signal.SIGSTOP)  # so that it does not notice
         if kills_children:
             os.kill(group, signal.SIGKILL)
         server.kill()

@@ -1,4 +1,5 @@
-"""A tiny random checkpoint with the toy model's vocabulary, which llama-server reads, and a llama-server of it."""
+"""A tiny random checkpoint with the toy model's vocabulary, which llama-server reads, and a llama-server that serves
+it."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def write_byte_model(path: Path, seed: int = 0, num_heads: int = HEADS) -> Path:
         return random.normal(0, 1 / np.sqrt(inputs), (rows, inputs))
 
     embeddings = random.normal(0, 1, (len(tokens), HIDDEN))
-    embeddings[:, 0] = 8.0  # a constant, by which the head prefers some tokens
+    embeddings[:, 0] = 8.0  # a constant, through which the head prefers some tokens
     head = random.normal(0, 0.25, (len(tokens), HIDDEN))
     head[:, 0] = -2.0
     head[[*range(ord("a"), ord("z") + 1), ord(" ")], 0] = 1.0

@@ -16,7 +16,8 @@ from onward.ipc.spawn import Process
 
 
 class SharedProcess(GrammarProcess):
-    """One that others may use once it is closed. A process that is killed while it answers ends, as always."""
+    """A pool whose processes are reused after it is closed. A process that is killed while it answers ends, as
+    always."""
 
     idle: ClassVar[dict[ReadOnly[str], list[tuple[Process, FrameReader]]]] = {}
     _choices: set[int]

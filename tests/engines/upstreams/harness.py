@@ -28,7 +28,7 @@ def settings(*servers: StandIn, **more: Any) -> Settings:
 
 
 def on(server: StandIn | list[StandIn], test: Test, **more: Any) -> Any:
-    """Run an async test with a backend whose engine is the stand-in, or are these."""
+    """Run an async test with a backend whose engine is the stand-in, or several of them."""
     servers = server if isinstance(server, list) else [server]
 
     async def run() -> Any:
@@ -54,7 +54,7 @@ def ask(server: StandIn, **fields: Any) -> Completion:
 
 
 def spell(server: StandIn, text: str) -> None:
-    """Let the stand-in spell a text behind PROMPT, then end."""
+    """Have the stand-in spell a text after PROMPT, then end."""
     server.script = spelling(text, len(TOKENIZER.encode(PROMPT, add_special_tokens=False)))
 
 

@@ -72,7 +72,7 @@ class Alone(Watched):
 
 
 def outcome(row: Row, server: Watched) -> tuple[str, str]:
-    """Return what became of a row: passed, refused or failed, and why."""
+    """Return the outcome of a row (passed, refused or failed) and the reason."""
     server.has_refused = False
     try:
         row.check(server)
@@ -82,7 +82,7 @@ def outcome(row: Row, server: Watched) -> tuple[str, str]:
 
 
 def outcomes(url: str, kind: str = "llama") -> Iterator[tuple[Row, str, str]]:
-    """Yield every row with what became of it through Onward, and why. Limits of keys are counted before any engine is
+    """Yield every row with its outcome through Onward, and the reason. Limits of keys are counted before any engine is
     asked: their rows are left out."""
     servers = Servers(partial(Watched, "--tokenizer", "toy=toy", model=f"toy={kind}+{url}"))
     try:
@@ -96,8 +96,8 @@ def outcomes(url: str, kind: str = "llama") -> Iterator[tuple[Row, str, str]]:
 
 
 def check_outcomes(found: list[tuple[Row, str, str]], deviations: Container[str], share: float) -> None:
-    """Assert that only rows of `deviations` failed, and that such a share passed; the others are refused by name.
-    Prints how many of each."""
+    """Assert that only rows of `deviations` failed, and that this share passed; the others are refused by name. Prints
+    how many of each."""
     counts = Counter(what for _, what, _ in found)
     print(_shown(counts), *(f"{row.id}: {why}" for row, what, why in found if what == "failed"), sep="\n")
     failed = {row.id: why for row, what, why in found if what == "failed" and row.id not in deviations}
@@ -145,7 +145,7 @@ def _server(kind: str, folder: Path) -> Iterator[str]:
 
 
 def alone_outcomes(url: str) -> Iterator[str]:
-    """Yield what became of every row of the default profile at the engine itself."""
+    """Yield the outcome of every row of the default profile at the engine itself."""
     rows = [row for row in ROWS if row.on == "default"]
     with ThreadPoolExecutor(NUM_SLOTS) as threads:  # most rows that fail wait for ALONE_SECONDS
         yield from threads.map(lambda row: _alone_outcome(row, url), rows)

@@ -28,7 +28,7 @@ Fault = Callable[["Handler", dict[str, Any]], None]
 
 
 def spelling(text: str, prompt_length: int) -> Script:
-    """Spell a text byte by byte behind a prompt of this length, then end."""
+    """Spell a text byte by byte after a prompt of this length, then end."""
     content = text.encode()
     return lambda tokens: content[len(tokens) - prompt_length] if len(tokens) - prompt_length < len(content) else END
 
@@ -40,8 +40,8 @@ def is_incomplete(content: bytes) -> bool:
 
 
 class StandIn:
-    """A server on a port of its own. `faults`: what becomes of the next completions, in order, "" for none; "down"
-    of the next request of any kind. `described`: what is answered instead, by path."""
+    """A server on a port of its own. `faults`: the faults of the next completions, in order, "" for none; "down" is
+    that of the next request of any kind. `described`: what is answered instead, by path."""
 
     def __init__(self, kind: str, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         self.kind = kind
@@ -101,7 +101,7 @@ class StandIn:
         for connection in self.connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        self.release.set()  # only now: nothing that waits may still be answered
+        self.release.set()  # only now, so that nothing that waits is still answered
 
     def tokens_of(self, body: dict[str, Any]) -> Iterator[int]:
         """The tokens that a request generates, up to and with the end token."""
@@ -170,7 +170,7 @@ class Handler(BaseHTTPRequestHandler):
             modes = {"enable_deterministic_inference": state.is_deterministic}
             self.send_json(modes | {"disable_overlap_schedule": not state.overlaps, "version": state.build})
         elif self.path == "/slots":
-            state.script([0])  # what computes tokens answers
+            state.script([0])  # the engine itself has to answer
             self.send_json([])
         elif self.path == "/version":
             self.send_json({"version": state.build})
@@ -227,7 +227,7 @@ class Handler(BaseHTTPRequestHandler):
             self._whole(body, fault)
 
     def send_endlessly(self, content: bytes) -> None:
-        """Send the same again and again until the client leaves."""
+        """Repeat the same bytes until the client leaves."""
         self.close_connection = True
         try:
             while not self.server_state.release.is_set():
@@ -332,7 +332,7 @@ class Handler(BaseHTTPRequestHandler):
         return self._best(tokens, biases, body.get("allowed_token_ids"))
 
     def _best(self, tokens: list[int], named: dict[str, float], allowed: list[int] | None = None) -> int:
-        """The best of what is allowed: what the script says has a logit of 10, all others have 0."""
+        """The most likely allowed tokens: the script's token has a logit of 10, all others have 0."""
         biases = {int(token): value for token, value in named.items()}
         token = self.server_state.script(tokens)
         found = allowed or range(TOKENIZER.size)

@@ -1,4 +1,4 @@
-"""Upstreams that answer what nobody asked for: each answer is one sentence in the log, and one outcome for the client.
+"""Upstreams with invalid answers: each is one sentence in the log, and has one outcome for the client.
 
 What cannot be an answer fails its request alone, or is resumed at another address; what says that the server or its
 engine is lost is asked for again; what does not end is given up before it takes memory.
@@ -339,7 +339,8 @@ def test_silence_is_whatever_brings_no_token(content: bytes, server: StandIn, ca
     spell(server, "late")
     server.faults = [drip(EVENTS, content)]
     answer = on(server, lambda backend: complete(backend, max_tokens=9), engine_timeout=0.4)
-    # where the machine is too busy to send anything that long, that is said; else the answer would never end
+    # if the machine is so busy that nothing is sent for this long, the test says so: otherwise the answer would never
+    # end
     assert answer.choices[0].text == "late" and re.search("sent (no token|nothing) for too long", caplog.text)
     assert server.was_left.wait(PATIENCE_SECONDS)
 

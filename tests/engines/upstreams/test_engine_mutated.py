@@ -1,5 +1,5 @@
-"""Answers of upstreams with something changed at random: whatever comes, a request ends with tokens or an error that is
-meant, and the next one is served."""
+"""Answers of upstreams with random changes: whatever arrives, a request ends with tokens or an intended error, and the
+next one is served."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def survives(backend: EmbeddedBackend, caplog: pytest.LogCaptureFixture, *
         assert choice.finish_reason in ("stop", "length")
         for number in choice.logprobs.token_logprobs if choice.logprobs else ():
             assert number is None or number <= 0
-    assert "a choice failed" not in caplog.text  # nothing that nobody thought of
+    assert "a choice failed" not in caplog.text  # no unforeseen error
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -43,7 +43,7 @@ def self_signed(folder: Path, *, days: int = 2) -> tuple[Path, ssl.SSLContext]:
 
 class Scripted:
     """Answers each request with the next of `answers`: its parts, in writes of their own, and then closes the
-    connection if the last part is b"". Without an answer it says nothing."""
+    connection if the last part is b"". When no answer is left, it sends nothing."""
 
     def __init__(self, *answers: list[bytes]) -> None:
         self.answers = list(answers)

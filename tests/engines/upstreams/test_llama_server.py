@@ -1,4 +1,4 @@
-"""llama-server as the engine: what is asked of it, what becomes of its answers, and of its faults."""
+"""llama-server as the engine: what it is sent, and what its answers and faults become."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[
 
 
 def on_loop(engine: UpstreamEngine) -> None:
-    """Return after the engine's event loop has executed what was posted to it before."""
+    """Wait until the engine's event loop has run everything posted to it so far."""
     executed = threading.Event()
     engine._loop.call_soon_threadsafe(executed.set)
     assert executed.wait(PATIENCE_SECONDS)
@@ -364,7 +364,8 @@ def test_samplers_are_sent_in_the_order_of_this_api() -> None:
 
 
 def test_tokens_without_a_probability_are_left_out_before_samplers_that_would_count_them() -> None:
-    """A banned token's would be 0: its logarithm is infinite, and it is as likely as a threshold of 0."""
+    """A banned token would have the probability 0, whose logarithm is infinite, and which is not below a threshold of
+    0."""
     order = ("top_k", "typical_p", "min_p", "temperature")
     asked = {"filters": (("typical_p", 0.5),), "order": order, "top_k": 7, "temperature": 0.5}
     typical = segment(**asked)

@@ -1,4 +1,4 @@
-"""SGLang as the engine: what is asked of it, what becomes of its answers, and of its faults. A stand-in answers."""
+"""SGLang as the engine: what it is sent, and what its answers and faults become. A stand-in answers."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_an_engine_that_is_ill_is_not_ready(server: StandIn) -> None:
 
 @pytest.mark.slow
 def test_an_engine_that_is_busy_is_waited_for(server: StandIn) -> None:
-    """Its health waits for the step that its engine computes: longer than others may take to say what they serve."""
+    """Its health check waits for the engine's current step, longer than other servers may take to list their models."""
     server.idle.clear()
     later = threading.Timer(connection.PROBE_SECONDS + 1, server.idle.set)
     later.start()

@@ -17,7 +17,7 @@ def order(
     background: frozenset[int] = frozenset(),
     weights: tuple[int, ...] = (1, 1, 1),
 ) -> list[int]:
-    """In which order choices, as (client, priority), have a slot; those in `leaves` leave while they wait, those in
+    """The order in which choices, as (client, priority), get a slot; those in `leaves` leave while they wait, those in
     `background` are of batches; clients have `weights`."""
     found: list[int] = []
 
@@ -51,7 +51,7 @@ def test_a_client_with_many_choices_does_not_hold_the_others() -> None:
 
 
 def test_what_is_computed_in_the_background_waits_for_all_others() -> None:
-    """Whichever client it is of, and whatever its priority."""
+    """Whatever its client and priority."""
     waiting = [(0, 0), (0, -9), (1, -9), (0, 0), (2, 0), (2, 0)]
     assert order(1, waiting, background=frozenset({0, 1, 2})) == [0, 3, 4, 5, 1, 2]
 
@@ -66,7 +66,7 @@ def test_clients_have_slots_by_their_weights() -> None:
 
 
 def test_a_choice_that_is_sent_away_has_no_slot() -> None:
-    """The next one is the one that would be next without it."""
+    """The next one is the same as without it."""
 
     async def run() -> list[tuple[str, bool]]:
         slots, found = Slots(1), list[tuple[str, bool]]()

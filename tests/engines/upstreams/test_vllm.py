@@ -1,4 +1,4 @@
-"""vLLM as the engine: what is asked of it, what becomes of its answers, and of its faults. A stand-in answers."""
+"""vLLM as the engine: what it is sent, and what its answers and faults become. A stand-in answers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_min_tokens_does_not_ban_ends_that_are_ignored(server: StandIn) -> None:
 
 
 def test_its_engine_is_asked_for_a_token(server: StandIn) -> None:
-    """Its server says that it is well whatever its engine does."""
+    """Its server reports that it is healthy whatever its engine does."""
 
     async def test() -> None:
         connected = upstream_at(server.url, "vllm", None, Settings())
@@ -195,7 +195,7 @@ def test_cached_tokens_are_read_from_the_last_usage(server: StandIn) -> None:
 
 
 def test_a_prompt_counts_as_cached_by_the_choice_that_was_sent_first(server: StandIn) -> None:
-    """The first choice computes it, and is left before its answer says so; the other finds it in the cache."""
+    """The first choice computes it, and is cancelled before its usage arrives; the other one finds it in the cache."""
     server.script = lambda tokens: ord("f") if len(server.requests) == 1 else ord("g")
 
     def filled(handler: Any, body: dict[str, Any]) -> None:
@@ -347,7 +347,7 @@ def test_the_probabilities_of_a_vocabulary_of_152000_tokens_are_read_at_the_star
 
 
 def test_a_busy_server_is_not_away(server: StandIn) -> None:
-    """What it reports is asked only once: later, a completion would wait behind those of others."""
+    """It is probed only once: later, the probe would wait behind completions of others."""
     server.reports_all = True
 
     async def test(backend: EmbeddedBackend) -> None:

@@ -1,4 +1,4 @@
-"""A vLLM that keeps to grammars itself: which ones it is given, and what becomes of a text that it gets wrong."""
+"""A vLLM that enforces grammars itself: which ones it is sent, and what happens to a text that violates one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.engines.upstreams.standin import StandIn, stand_in
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    """One whose masks are llguidance's, as in a vLLM that Onward starts; no grammar takes long, on any machine."""
+    """A vLLM whose masks are llguidance's, as in one that Onward starts. No grammar counts as slow, on any machine."""
     monkeypatch.setattr(masks, "QUICK_COMPILE_SECONDS", math.inf)
     monkeypatch.setattr(masks, "QUICK_MASK_SECONDS", math.inf)
     monkeypatch.setattr(upstreams, "upstream_at", partial(upstreams.upstream_at, has_grammars=True))

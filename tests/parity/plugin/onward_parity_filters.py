@@ -1,4 +1,4 @@
-"""A content filter that breaks on purpose, for rows about errors of ours: it raises at a text that holds `q`."""
+"""A content filter that fails on purpose, for rows about internal errors: it raises for a text that contains `q`."""
 
 
 def broken(text: str) -> list[tuple[int, int]]:

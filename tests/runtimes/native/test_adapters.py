@@ -1,4 +1,4 @@
-"""Adapters beside the weights of one model: rows of each have the bits that they have alone."""
+"""Adapters of one model in the same step: rows of each have the same bits as alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NUM_TOKENS = 40
 
 
 def write_adapter(path: Path, name: str, seed: int, *, embeddings: bool = False) -> Path:
-    """An adapter of some linear layers, other ones for each seed."""
+    """An adapter of some linear layers, different ones for each seed."""
     random = np.random.default_rng(seed)
     pairs: dict[str, tuple[Any, Any]] = {}
     for weight, values in tiny(name)[1].items():
@@ -147,7 +147,7 @@ def test_an_adapter_that_leaves_changes_no_other_and_can_come_back(base: Adapted
 
 
 def test_ten_adapters_hold_the_base_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is made for an adapter are its own matrices, and a tape over the memory of the base's."""
+    """An adapter adds only its own matrices, and a tape over the base's memory."""
     made: list[str] = []
     place = PanelCache._place
 
@@ -178,7 +178,7 @@ def test_a_tape_is_kept_until_no_thread_can_read_it(tmp_path: Path) -> None:
     base = Adapted(write_base(tmp_path / "m.gguf", "llama"), threads=2)
     path = write_adapter(tmp_path / "a.gguf", "llama", 1)
     machine = base.model._open()  # type: ignore[attr-defined]
-    written, machine._own = machine._own, np.zeros_like(machine._own)  # threads write to what is not read here
+    written, machine._own = machine._own, np.zeros_like(machine._own)  # threads write to it, and nothing here reads it
     step = OWN.offset("step") // 8
     base.loader.remove(base.add(path))
     assert len(machine._retired) == 1, "the other thread has not begun a later step"
@@ -212,7 +212,7 @@ LOOKED_UP = {"gpt2": "position_embd.weight", "gemma4": "per_layer_token_embd.wei
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LOOKED_UP)
 def test_changes_of_tables_are_computed(kind: str, tmp_path: Path) -> None:
-    """A table has no product to which a change could be added."""
+    """Embeddings are a table lookup: there is no product to which a change could be added."""
     metadata, tensors = tiny(kind)
     random, weight = np.random.default_rng(2), LOOKED_UP[kind]
     rows, width = tensors[weight].shape

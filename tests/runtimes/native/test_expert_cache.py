@@ -1,4 +1,4 @@
-"""Experts in a bounded memory: the same bits, whatever there is room for, and an error where one cannot be made."""
+"""Experts in bounded memory: the same bits, whatever fits, and an error where an expert cannot be prepared."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def in_memory(cache: ExpertCache) -> int:
 
 
 def decoded(model: NativeModel, count: int) -> bytes:
-    """The logits of so many tokens, one at a time, each of another sequence."""
+    """The logits of this many tokens, one at a time, each of another sequence."""
     return b"".join(model.evaluate([Row(0, [token % 29], 0, [1], 1)]).tobytes() for token in range(count))
 
 
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_thread_that_comes_late_to_a_layer_sees_how_many_experts_that_layer_uses(loaded: Loader) -> None:
     """Threads take pieces of a layer until its count of active experts is reached. With one count for all layers, a
-    thread that slept while the others reached the next one multiplied with what that one uses."""
+    thread that slept until the others were in the next layer used that layer's experts."""
     model, cache = loaded()
     differ = False
     for seed in range(20):

@@ -121,7 +121,7 @@ def test_a_file_that_is_written_to_changes_no_answer(tmp_path: Path, models: Cal
     expected = whole(model, tokens)
     written = path.read_bytes()
     (tmp_path / "new").write_bytes(bytes(len(written)))
-    (tmp_path / "new").replace(path)  # what is mapped is the old file
+    (tmp_path / "new").replace(path)  # the old file is still mapped
     np.testing.assert_array_equal(whole(model, tokens), expected)
     path.write_bytes(written)
     other = models()
@@ -139,7 +139,7 @@ def test_log_probabilities_are_those_of_the_reference(name: str, models: Callabl
     model = models(name, precision="exact")
     tokens = tokens_of(model)
     expected = log_softmax(Reference(metadata, tensors).logits(tokens))
-    assert expected.min() < -8  # the model has opinions: nearly equal logits would agree with anything
+    assert expected.min() < -8  # logits must differ clearly: nearly equal ones would agree with anything
     assert np.abs(log_softmax(whole(model, tokens)) - expected).max() < 1e-4
 
 
@@ -162,7 +162,7 @@ def usual_blocks(kind: str, rows: int, inputs: int, seed: int) -> Stored:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SCALES)
 def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path) -> None:
-    """A model whose matrices are quantised computes what one with their float32 values does."""
+    """A model with quantised matrices computes the same as one with their float32 values."""
     metadata, tensors = tiny("qwen2")
     hidden = 256
     metadata |= {"qwen2.embedding_length": hidden, "qwen2.feed_forward_length": 256}
@@ -250,7 +250,7 @@ def test_rows_of_other_sequences_change_no_bit(name: str, models: Callable[..., 
 
 @pytest.mark.parametrize("name", slow_but([PLAIN, "lfm2"], [PLAIN, *OTHERS]))
 def test_drafts_have_the_bits_of_one_step_per_token(name: str, models: Callable[..., ModelRunner]) -> None:
-    """Those that were rejected leave nothing behind."""
+    """Rejected drafts leave nothing behind."""
     model = models(name)
     tokens = tokens_of(model, 40)
     expected = whole(model, tokens)
@@ -286,7 +286,7 @@ def test_the_number_of_threads_changes_no_bit(name: str, threads: int, models: C
 
 @pytest.mark.parametrize("name", ["qwen2", "gemma3"])
 def test_a_long_sequence_has_the_same_bits_on_any_number_of_threads(name: str, tmp_path: Path) -> None:
-    """Its segments are shared among threads, while it is prefilled and decoded, alone and among others."""
+    """Its segments are split among threads, in prefill and decode, alone and among other sequences."""
     metadata, tensors = tiny(name)
     metadata[f"{name}.context_length"] = 4096
     if name == "gemma3":
@@ -310,7 +310,7 @@ def test_a_long_sequence_has_the_same_bits_on_any_number_of_threads(name: str, t
 
 @pytest.mark.parametrize("name", ["llama", "qwen3moe"])
 def test_threads_that_come_late_change_no_bit(name: str, models: Callable[..., ModelRunner]) -> None:
-    """Many more threads than processors, and steps of changing sizes: some threads still walk the step before."""
+    """Many more threads than processors, and steps of varying sizes: some threads are still in the previous step."""
     alone, many = models(name, threads=1), models(name, threads=12)
     random = np.random.default_rng(8)
     for step in range(60):
@@ -323,7 +323,7 @@ def test_threads_that_come_late_change_no_bit(name: str, models: Callable[..., M
 @pytest.mark.parametrize("name", slow_but([PLAIN, "lfm2"], [PLAIN, *OTHERS]))
 @pytest.mark.parametrize("shared", [32, 33, 40])
 def test_a_copied_block_is_the_block(shared: int, name: str, models: Callable[..., ModelRunner]) -> None:
-    """Also as far as another sequence has the same tokens, and wherever that ends."""
+    """Also for tokens that another sequence shares, wherever the shared prefix ends."""
     model = models(name)
     tokens, others = tokens_of(model, 50), tokens_of(model, 10, 4)
     expected = whole(model, [*tokens[:shared], *others])
@@ -486,7 +486,7 @@ def deeper(name: str, folder: Path) -> Path:
 def test_a_model_larger_than_the_memory_has_the_same_bits(
     name: str, threads: int, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Layers that do not fit are made from the file at each step, in turns."""
+    """Layers that do not fit are prepared from the file in every step, one after another."""
     path, caches = deeper(name, tmp_path), []
     released: list[int] = []
     release = PanelCache.release
@@ -517,7 +517,7 @@ def test_a_model_larger_than_the_memory_has_the_same_bits(
         finally:
             model.close()
     assert found[0] == found[1]
-    assert sorted(released) == sorted(set(caches[0].stream_index.values()))  # once each, of the last layer too
+    assert sorted(released) == sorted(set(caches[0].stream_index.values()))  # once each, for the last layer too
     assert 0 < caches[0].streamed_bytes < sum(matrix.panels.nbytes for matrix in caches[0].matrices.values())
 
 
@@ -642,7 +642,7 @@ print([each() is not None for each in read_in_sleep])
 
 @pytest.mark.slow
 def test_the_threads_of_a_model_that_was_not_closed_sleep_on_memory_that_stays(tmp_path: Path) -> None:
-    """In a process of its own, which the threads would end otherwise, some time later."""
+    """In a process of its own: if it fails, the threads crash the process some time later."""
     path = write(tmp_path, "llama")
     ended = subprocess.run([sys.executable, "-c", DROPPED, path], capture_output=True, text=True, cwd=ROOT, check=True)
     assert ended.stdout == "[True, True, True]\n"

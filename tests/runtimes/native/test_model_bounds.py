@@ -49,7 +49,7 @@ def test_a_model_stays_within_its_memory(name: str, tmp_path: Path, monkeypatch:
     model = load(write(tmp_path, name), threads=2, precision="exact" if len(name) % 2 else "fast").model
     try:
         tokens, blocks = tokens_of(model), [model.blocks - 1, 0, 1]
-        model.evaluate([Row(0, tokens, 0, blocks, len(tokens))])  # experts are made, from memory of Python's
+        model.evaluate([Row(0, tokens, 0, blocks, len(tokens))])  # experts are prepared from Python's memory
         checker.watch([model])
         model.evaluate([Row(0, tokens, 0, blocks, 5)])
         model.evaluate([Row(0, [1], 70, blocks, 1), *(Row(i, [2], 0, [i + 1], 1) for i in range(1, 4))])
@@ -103,7 +103,7 @@ def kernels(kinds: tuple[ProductKind, ...] = KINDS) -> tuple[Kernels, Checker, C
 
 
 class RandomTape:
-    """Asks the builder for records of any size; what it refuses is left out."""
+    """Asks the builder for records of any size; those that it refuses are left out."""
 
     def __init__(self, data: st.DataObject) -> None:
         self.data, self.tape = data, TapeBuilder(kernels()[0], ROWS, 1)
@@ -198,7 +198,7 @@ def _off() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_what_is_outside_is_found() -> None:
-    """A record whose rows are said to be longer than their memory."""
+    """A record that states longer rows than their memory has."""
     made, checker, code = kernels((ProductKind("F32", "float32"),))
     tape = TapeBuilder(made, ROWS, 1)
     source, target = Rows.allocate(ROWS, 256), Rows.allocate(ROWS, 256)

@@ -1,4 +1,4 @@
-"""No kernel reads or writes behind the memory that it was given."""
+"""No kernel reads or writes past the memory that it was given."""
 
 from __future__ import annotations
 

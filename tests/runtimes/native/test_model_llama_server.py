@@ -1,4 +1,4 @@
-"""The same tiny files in llama-server: the same log-probabilities as the native runtime, except for its precision."""
+"""Tiny files in llama-server and in the native runtime: the same log-probabilities, within llama-server's precision."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LONGEST = {"phi3": 24}
 
 
 def next_token(url: str, prompt: list[int], count: int) -> NDArray[np.float64]:
-    """Log-probabilities of all tokens behind a prompt, by id."""
+    """Log-probabilities of all tokens after a prompt, by id."""
     body = {"prompt": prompt, "n_predict": 1, "n_probs": count, "temperature": 0.0, "cache_prompt": False}
     answer = httpx2.post(f"{url}/completion", json=body, timeout=60).raise_for_status().json()
     found = np.full(count, -np.inf)
@@ -78,8 +78,8 @@ UNEQUAL = {
 def test_layers_of_different_sizes_are_refused_as_llama_server_refuses_them(
     name: str, key: str, tmp_path: Path
 ) -> None:
-    """But for those, no architecture here has such files: llama.cpp creates the tensors of all layers by the sizes of
-    the first."""
+    """No other architecture here can have such files: llama.cpp creates the tensors of all layers with the sizes of the
+    first."""
     usual, other, by_rows, by_inputs = UNEQUAL[key]
     if key == "feed_forward_length" and "expert_count" in ARCHITECTURES[name]:
         pytest.skip("no layer has this size")

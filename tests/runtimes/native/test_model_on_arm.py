@@ -33,7 +33,8 @@ CASES = [
 
 
 def write(folder: Path, name: str, kind: str) -> Path:
-    """Write a tiny model whose matrices are of a type with blocks of 32, or none, where their rows are whole blocks."""
+    """Write a tiny model whose matrices have a type with blocks of 32 where their rows are whole blocks, or are not
+    quantised."""
     metadata, tensors = tiny(name)
     stored: dict[str, Stored] = {}
     for seed, (key, array) in enumerate(tensors.items()):
@@ -58,7 +59,7 @@ def logits_of(loaded: LoadedModel) -> list[NDArray[np.float32]]:
 
 
 def make_all_experts(model: ModelRunner) -> None:
-    """Emulated code cannot call Python: have all experts in memory before it needs them."""
+    """Emulated code cannot call Python: load all experts before it needs them."""
     cache = model._experts  # type: ignore[attr-defined]
     if cache is not None:
         for index in range(len(cache.experts)):

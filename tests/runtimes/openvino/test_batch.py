@@ -69,7 +69,8 @@ def test_steps_of_single_tokens_are_padded_to_the_number_of_threads_and_to_a_pad
 @pytest.mark.parametrize("least", sorted({window.min_tokens for window in WINDOWS} | {BLOCK_TOKENS}))
 @pytest.mark.parametrize("threads", [1, 2, 16, 33, 48, 96])
 def test_padding_meets_the_minimum_of_threads_and_window_and_adds_little_more(threads: int, least: int) -> None:
-    """There are at least as many single tokens as threads, or a row of several; and few where a window limits calls."""
+    """A step has at least as many rows as threads, or a row of several tokens; padding is small where a window limits
+    calls."""
     for rows in range(1, 60):
         inputs, wanted = laid_out([Row(q, [7], 3, [q], 1) for q in range(rows)], threads, least)
         lengths = np.diff(inputs["subsequence_begins"]).tolist()

@@ -1,4 +1,5 @@
-"""What the exporter of docs/how-to/models.md writes, in float32, is computed as PyTorch does, with the same token ids.
+"""Models written in float32 by the exporter of docs/how-to/models.md: the same numbers as PyTorch's, and the same token
+ids.
 
 Needs the environment of that page's recipe, some gigabytes: ONWARD_EXPORT names its folder.
 """
@@ -60,8 +61,7 @@ print(json.dumps([tokens, logits.log_softmax(-1).tolist()]))
 )
 @pytest.mark.parametrize("kind", ["gemma3", "opt"])
 def test_an_exported_model_is_its_original(kind: str, tmp_path: Path) -> None:
-    """Gemma 3, whose exporter is the one that is particular about versions, and an architecture that only an export
-    brings here."""
+    """Gemma 3, whose exporter depends on versions the most, and an architecture that Onward runs only as an export."""
     original, exported = tmp_path / "original", tmp_path / "exported"
     script = tmp_path / "make.py"
     script.write_text(MAKE)

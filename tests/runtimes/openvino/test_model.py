@@ -1,4 +1,4 @@
-"""What a loaded model computes, compared with the unpaged graph; its memory; what is refused."""
+"""The results of a loaded model, compared with the unpaged graph; its memory; refusals."""
 
 from __future__ import annotations
 

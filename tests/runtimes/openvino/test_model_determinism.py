@@ -68,7 +68,7 @@ class Others:
 
 @dataclass
 class Run:
-    """One sequence: how its prompt is cut, which blocks it has, what else is in its steps."""
+    """One sequence: how its prompt is split, which blocks it has, and the other rows of its steps."""
 
     model: OpenVINOModel
     prompt: list[int]
@@ -112,7 +112,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = write_folder(tmp_path_factory.mktemp("determinism") / weights, shape)
     model = load_model(folder, RuntimeOptions(precision=precision))
     generator = np.random.default_rng(1)
-    for block in range(0, 256, TABLE):  # what other sequences have written
+    for block in range(0, 256, TABLE):  # as if other sequences had written to it
         garbage = generator.integers(0, model.vocab_size, TABLE * BLOCK_TOKENS).tolist()
         model.evaluate([Row(-1, garbage, 0, range(block, block + TABLE), 0)])
     yield model
@@ -264,7 +264,7 @@ def test_drafts_of_forks_that_share_their_prompt_are_independent(model: OpenVINO
 
 
 def test_old_contents_of_a_block_are_never_used(model: OpenVINOModel) -> None:
-    """What was in a block before, even NaN, never enters a sum."""
+    """Earlier contents of a block, even NaN, never enter a sum."""
     prompt, tokens = prompt_of(model, 45), [1, 2, 3]
     expected = plain(model, prompt, tokens)
     assert np.isfinite(expected).all()

@@ -1,4 +1,5 @@
-"""What compressed weights require: groups of activations that fit theirs, rows short enough not to be split."""
+"""Requirements of compressed weights: groups of activations that match theirs, and rows short enough not to be
+split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps split into calls of a limited size: nothing lost, nothing reordered, nothing that uses another kernel."""
+"""Steps split into calls of a limited size: nothing is lost or reordered, or uses another kernel."""
 
 from __future__ import annotations
 

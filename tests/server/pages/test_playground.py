@@ -1,4 +1,5 @@
-"""The page of the playground as the server sends it: its start data, policy and files. tests/playground runs it."""
+"""The page of the playground as the server sends it: its start data, policy and files. tests/playground runs it in a
+browser."""
 
 from __future__ import annotations
 

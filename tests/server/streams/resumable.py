@@ -1,4 +1,4 @@
-"""Requests for streams that are kept, and what is read of them."""
+"""Requests for kept streams, and parsers of their events."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ async def lost(app: App) -> Call:
 @in_loop
 async def test_without_the_option_nothing_changes_on_the_wire() -> None:
     call = await completion(make_app(FakeBackend(), settings()), stream=True).done()
-    assert len(events(call.body)) == 4  # no ids: it fails for lines other than data
+    assert len(events(call.body)) == 4  # fails if there are ids: it accepts data lines only
     assert "preference-applied" not in call.headers
 
 

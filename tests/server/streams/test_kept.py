@@ -1,4 +1,4 @@
-"""The memory of kept streams: bounded, whoever reads and however slowly."""
+"""The memory of kept streams is bounded, whoever reads them and however slowly."""
 
 from __future__ import annotations
 
