@@ -35,7 +35,7 @@ def test_shared_locks_keep_only_others_out(files: list[int]) -> None:
     assert not try_lock(files[2])
 
 
-def test_what_file_systems_without_locks_answer_is_told_from_other_errors(
+def test_errors_of_file_systems_without_locks_are_distinguished_from_others(
     files: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fcntl = pytest.importorskip("fcntl")

@@ -309,7 +309,7 @@ def imported_names(path: Path) -> dict[str, str]:
     return {alias.asname or alias.name: str(node.module) for node in imports for alias in node.names}
 
 
-def test_no_small_module_has_a_single_importer_beside_it() -> None:
+def test_no_small_module_has_a_single_importer_in_its_folder() -> None:
     """Such a module belongs to its importer."""
     importers: dict[str, set[Path]] = {}
     for path in FILES:

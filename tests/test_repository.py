@@ -187,7 +187,7 @@ def test_the_stack_mounts_files_that_exist_and_publishes_loopback_ports_only() -
         ("deploy/helm/values.yaml", "terminationGracePeriodSeconds: "),
     ],
 )
-def test_a_server_has_time_for_its_end(path: str, setting: str) -> None:
+def test_a_server_has_time_to_close(path: str, setting: str) -> None:
     """Engines (with the caches that they save), traces and ledger are closed one after the other; pages and files state
     a sufficient time."""
     text, drain = read(path), float(str(FLAGS["--drain"].default))

@@ -100,7 +100,7 @@ async def test_a_stop_string_is_named_and_not_part_of_the_text() -> None:
         ({"grammar": 'root ::= "a\\nbc"', "n_indent": 1}, "a\n", ["a", "\n"]),
     ],
 )
-async def test_behind_a_stop_string_no_token_is_listed(fields: dict[str, Any], content: str, listed: list[str]) -> None:
+async def test_no_token_is_listed_after_a_stop_string(fields: dict[str, Any], content: str, listed: list[str]) -> None:
     """As many entries as the content has tokens, including one that the cut divides: server-context.cpp leaves out the
     tokens of the stop string."""
     asked = {"prompt": PROMPT, "temperature": 0, "n_predict": 3, "n_probs": 1, "return_tokens": True, **fields}
@@ -306,7 +306,7 @@ async def test_a_server_with_one_model_answers_to_every_name() -> None:
 
 
 @in_loop
-async def test_a_server_with_several_models_is_told_which() -> None:
+async def test_a_server_with_several_models_uses_the_requested_one() -> None:
     class Several(FakeBackend):
         def load(self) -> dict[str, EngineLoad]:
             (only,) = super().load().values()
@@ -353,7 +353,7 @@ def test_samplers_act_in_the_order_of_llama_server_and_only_if_listed(
     assert params.temperature == (0.8 if "temperature" in acts else 1)
 
 
-def test_nothing_else_leaves_tokens_out_beside_mirostat_as_in_llama_server() -> None:
+def test_mirostat_excludes_other_filters_as_in_llama_server() -> None:
     params = params_of({"prompt": "x", "mirostat": 2, "mirostat_tau": 3, "top_k": 1, "xtc_probability": 1})
     assert params.mirostat == Mirostat(2, 3.0, 0.1) and params.temperature == 0.8 and not params.is_greedy
     assert params.chain == ("temperature",)

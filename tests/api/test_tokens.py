@@ -65,7 +65,7 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.usefixtures("instruct")
 @in_loop
-async def test_what_is_no_conversation_is_refused() -> None:
+async def test_what_is_not_a_conversation_is_refused() -> None:
     async with toy_app() as app:
         for name, messages in WRONG.items():
             call = await post(app, "/apply-template", messages=messages)

@@ -188,7 +188,7 @@ def test_a_refused_client_leaves_others_alone_and_is_accepted_later() -> None:
     asyncio.run(run())
 
 
-def test_a_request_that_waits_too_long_ends_and_others_go_on() -> None:
+def test_a_request_that_waits_too_long_ends_and_others_continue() -> None:
     async def run() -> None:
         backend = make_backend(max_wait=0.2, max_rows=1)
         slow_down(toy_engine(backend), seconds=0.005)

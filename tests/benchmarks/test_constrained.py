@@ -14,7 +14,7 @@ from onward.runtimes.toy.model import ToyModel
 from tests.engine.harness import make_job, run_alone
 
 
-def test_every_kind_runs_on_and_leaves_nothing_behind() -> None:
+def test_every_kind_runs_and_leaves_nothing_behind() -> None:
     tokenizer = ToyTokenizer()
     arms = Arms(ToyModel(), tokenizer)
     for kind in GRAMMARS:

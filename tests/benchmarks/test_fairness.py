@@ -52,7 +52,7 @@ def test_a_stream_of_small_requests_does_not_starve_the_other_client(load: Load)
     raise AssertionError("the busy client starves")
 
 
-def test_prompts_of_two_clients_prefill_beside_more_decodes_than_two_tiles() -> None:
+def test_prompts_of_two_clients_prefill_with_more_decodes_than_two_tiles() -> None:
     simulation = Simulation(max_rows=256)
     for _ in range(200):
         simulation.submit(4, 1000, client=BUSY)

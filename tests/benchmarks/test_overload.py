@@ -22,7 +22,7 @@ def test_a_rejection_has_the_retry_after_of_its_response() -> None:
     assert (outcome.error, outcome.retry_after, outcome.seconds) == ("status 503", "7", 0.5)
 
 
-def test_accepted_and_rejected_requests_are_no_problem() -> None:
+def test_accepted_and_rejected_requests_are_not_problems() -> None:
     figures = summary([ACCEPTED, rejected(0.02), rejected(0.04, "5")])
     assert (figures["requests"], figures["accepted"], figures["rejected"]) == (3, 1, 2)
     assert figures["rejection_ms"]["p50"] == pytest.approx(30.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.products import ROWS, kinds, plot, products_section, run
 
 
-def test_every_product_is_beside_the_limits() -> None:
+def test_every_product_is_compared_with_the_limits() -> None:
     wanted = kinds(["Q4_0", "Q4_K", "F16"], ["int8", "float32"])
     assert [kind.name for kind in wanted] == [
         "Q4_0_int8", "Q4_0_float32", "Q4_K_int8", "Q4_K_float32", "F16_float32",

@@ -67,6 +67,6 @@ def test_step_durations_follow_the_table_and_its_multiples() -> None:
 
 
 @pytest.mark.parametrize("streams", [0, 4])
-def test_a_short_prompt_behind_a_dozen_long_ones_starts_nearly_as_soon_as_behind_one(streams: int) -> None:
+def test_a_short_prompt_after_a_dozen_long_ones_starts_nearly_as_soon_as_after_one(streams: int) -> None:
     """In a single first-come queue it took 35 s, and 47 s with four streams running."""
     assert ttft_behind_prompts(12, streams) < 2 * ttft_behind_prompts(1, streams)

@@ -174,7 +174,7 @@ def test_embeddings_are_changed_too(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_adapters_are_served_beside_their_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_are_served_with_their_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path / "cache"))
     metadata, tensors = tiny("llama")
     base = gguf(tmp_path / "base.gguf", metadata, tensors)

@@ -314,7 +314,7 @@ EVERYWHERE = (
 
 @pytest.mark.parametrize("name", slow_but(["llama, yarn"], CONFIGS))
 @pytest.mark.filterwarnings("error")
-def test_values_of_other_types_are_no_traceback(name: str, tmp_path: Path) -> None:
+def test_values_of_other_types_cause_no_traceback(name: str, tmp_path: Path) -> None:
     write_folder(tmp_path, name)
     whole = json.loads((tmp_path / "config.json").read_text())
     rules = {f"rope_scaling.{key}" for key in whole.get("rope_scaling") or {}}
@@ -343,7 +343,7 @@ def test_an_inner_size_that_is_a_multiple_of_nearly_nothing_is_refused() -> None
     assert read(config("lfm2", block_multiple_of=5e-324)) == "refused"
 
 
-def test_layers_beyond_any_model_are_not_listed() -> None:
+def test_impossible_numbers_of_layers_are_not_expanded_into_lists() -> None:
     """Their number itself is refused where it is read."""
     more = {"num_experts": 8, "mlp_only_layers": [0], "sliding_window": 9, "use_sliding_window": True}
     for count, is_listed in ((MAX_LAYERS, True), (MAX_LAYERS + 1, False)):
@@ -407,7 +407,7 @@ def test_biases_that_the_configuration_does_not_have_are_refused(tmp_path: Path)
     assert shown(changed(tmp_path, attention_bias=True))["notes"] == []
 
 
-def test_scalars_and_tensors_of_nothing_are_no_damage(tmp_path: Path) -> None:
+def test_scalars_and_empty_tensors_are_valid(tmp_path: Path) -> None:
     nothing = {"marker": np.zeros((3, 0), np.float32), "another": np.zeros(0, np.float32)}
     assert shown(_rewritten(tmp_path, nothing))["notes"] == []
     _rewritten(tmp_path, {"model.layers.0.self_attn.k_scale": np.float32(1).reshape(())})
@@ -470,7 +470,7 @@ def test_layers_that_qwen_3_5_does_not_have_are_refused(stated: dict[str, Any], 
         metadata_of(config("qwen3_5_text", **stated), "config.json")
 
 
-def test_what_the_experts_of_qwen_3_5_do_is_no_choice_of_a_configuration() -> None:
+def test_no_configuration_changes_the_experts_of_qwen_3_5() -> None:
     """transformers' class reads none of these keys."""
     unread: dict[str, Any] = {"norm_topk_prob": False, "mlp_only_layers": [0], "decoder_sparse_step": 2}
     plain = metadata_of(config("qwen3_5_moe_text"), "config.json")

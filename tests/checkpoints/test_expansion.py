@@ -32,7 +32,7 @@ def test_an_expanded_weight_is_the_weight(name: str) -> None:
     np.testing.assert_array_equal(weights, wanted.reshape(-1, 32)[known])
 
 
-def test_a_block_whose_factor_is_no_number_stays_none() -> None:
+def test_a_block_whose_factor_is_nan_stays_nan() -> None:
     kind = TENSOR_TYPES[NUMBERS["IQ2_XS"]]
     rows = np.frombuffer(random_blocks("IQ2_XS", 1, 256)[2], np.uint8).copy().reshape(1, -1)
     rows[0, :2] = np.frombuffer(np.float16("nan").tobytes(), np.uint8)

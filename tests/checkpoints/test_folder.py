@@ -67,7 +67,7 @@ def test_layers_of_mellum_with_a_window_have_a_base_of_their_own(tmp_path: Path)
     ],
 )
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
-def test_of_a_model_that_reads_images_the_part_of_texts_is_computed(
+def test_only_the_text_model_of_a_multimodal_model_is_computed(
     name: str, text: str, prefix: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "m"
@@ -281,7 +281,7 @@ def test_a_file_with_other_bytes_anywhere_never_crashes(
     reading(with_bytes(WHOLE, changes))
 
 
-def test_norms_of_single_heads_are_as_many_as_there_are_heads(tmp_path: Path) -> None:
+def test_norms_per_head_are_there_exactly_if_the_configuration_says_so(tmp_path: Path) -> None:
     """StableLM 2 12B has a norm per head. A folder whose config and tensors disagree about them is refused."""
     write_folder(tmp_path, "stablelm, head norms")
     change(tmp_path, qk_layernorm=False)

@@ -18,7 +18,7 @@ from tests.checkpoints.tiny import tiny
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="madvise and /proc of Linux")
-def test_what_was_read_leaves_the_process_and_returns(tmp_path: Path) -> None:
+def test_pages_that_were_read_are_dropped_and_read_again(tmp_path: Path) -> None:
     metadata, _ = tiny("llama")
     size = 1 << 20
     tensors = {name: np.full((size // 256, 64), value, np.float32) for name, value in (("a", 1.0), ("b", 2.0))}
@@ -40,7 +40,7 @@ def test_what_was_read_leaves_the_process_and_returns(tmp_path: Path) -> None:
     drop_pages(before["a"])
 
 
-def test_a_file_that_can_no_longer_be_looked_at_was_not_written_to(
+def test_a_file_that_can_no_longer_be_inspected_counts_as_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a network file system, after another machine has replaced the file."""

@@ -485,7 +485,7 @@ def test_each_tensor_is_checked_before_anything_is_computed(name: str, tmp_path:
     assert re.search(words, refusal(model(tmp_path, kind, tensors=tensors)))
 
 
-def test_a_norm_with_an_axis_of_one_and_a_tensor_of_nothing_are_no_damage(tmp_path: Path) -> None:
+def test_a_norm_with_an_axis_of_one_and_an_empty_tensor_are_valid(tmp_path: Path) -> None:
     metadata, tensors = tiny("qwen3")
     prompt = [token * 7 % 25 for token in range(20)]
     plain = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})

@@ -19,7 +19,7 @@ def test_the_longest_one_is_found_at_each_place(texts: set[str], text: str) -> N
     assert re.findall(longest_of(texts), text) == re.findall(listed, text)
 
 
-def test_what_texts_have_in_common_is_compared_once() -> None:
+def test_common_prefixes_of_special_tokens_are_compared_once() -> None:
     """Thousands of alternatives tried one by one would hold the interpreter's lock for seconds."""
     assert longest_of(f"<unused{number}>" for number in range(6242)).count("unused") == 1
 

@@ -116,7 +116,7 @@ def test_equal_scores_and_unused_tokens_are_merged_as_the_library_does(unused: b
         assert encoder.encode(text) == library.encode(text), text
 
 
-def test_tokens_of_characters_that_are_no_tokens_are_merged_as_the_library_does() -> None:
+def test_tokens_of_characters_that_are_not_tokens_are_merged_as_the_library_does() -> None:
     rows = [("<unk>", 0.0, 2), ("▁", -1.0, 1), ("a", -2.0, 1), ("中文", -3.0, 1), ("ax", -4.0, 1)]
     pieces = [(1, message([(1, text.encode()), (2, score), (3, kind)])) for text, score, kind in rows]
     content = message([*pieces, (2, message([(3, 2)])), (3, message([(1, b"identity"), (3, 1), (4, 0)]))])

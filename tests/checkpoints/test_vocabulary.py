@@ -185,7 +185,7 @@ PHI = (
 
 
 @pytest.mark.parametrize("name", ["Phi3", "Phi-3-mini-4k-instruct", "microsoft/phi-3.5"])
-def test_added_tokens_of_phi_3_take_the_white_space_behind_them(name: str, tmp_path: Path) -> None:
+def test_added_tokens_of_phi_3_absorb_the_white_space_after_them(name: str, tmp_path: Path) -> None:
     made = sentence_piece(PHI)
     text = "<|user|>\nhi<|end|>\n<|assistant|>\n<|endoftext|> <s> hi"
     expected = ["<|user|>", "▁hi", "<|end|>", "<|assistant|>", "<|endoftext|>", "▁▁", "<s>", "▁", "▁hi"]
@@ -203,7 +203,7 @@ OUT_OF_RANGE = (
 
 @pytest.mark.parametrize("key", OUT_OF_RANGE)
 @pytest.mark.parametrize("value", [4294967295, 999_999])
-def test_a_special_id_that_is_no_token_is_ignored_with_a_note(key: str, value: int, tmp_path: Path) -> None:
+def test_a_special_id_that_is_not_a_token_is_ignored_with_a_note(key: str, value: int, tmp_path: Path) -> None:
     path = model_with(tmp_path, byte_level((), MERGES, **{key: value}))
     [note] = shown(path)["notes"]
     assert f"states {value} as '{key}', which is not a token" in note

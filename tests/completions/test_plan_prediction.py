@@ -148,7 +148,7 @@ def test_tokens_that_a_content_filter_removes_are_not_accepted() -> None:
 
 
 @pytest.mark.parametrize("action", ["stop", "omit"])
-def test_accepted_tokens_behind_a_filters_cut_are_not_counted_as_accepted(action: Any) -> None:
+def test_accepted_tokens_after_a_filters_cut_are_not_counted_as_accepted(action: Any) -> None:
     """Tokens that were not drafted come first, so bounding the accepted tokens by the completion's length would count
     some that were cut."""
     stream = stream_of(make_filters([ContentFilterSetting("no", ("x",), None, action)]))

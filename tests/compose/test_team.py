@@ -15,7 +15,7 @@ from onward.settings import Settings
 REMOTE = "postgresql://onward@db.example.com/onward"
 
 
-def test_rows_wait_in_the_data_folder_beside_the_file_or_in_a_folder_of_the_user(
+def test_rows_wait_in_the_data_folder_next_to_the_file_or_in_a_folder_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert data_folder(Settings(data_dir=tmp_path, database=REMOTE)) == tmp_path

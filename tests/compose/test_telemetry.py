@@ -398,7 +398,7 @@ def test_long_texts_are_bounded_in_bytes_where_they_wait_and_in_a_request(
         assert tracer._waiting_bytes == 0
 
 
-def test_the_end_sends_what_waits_and_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_sends_what_waits_within_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "PAUSE_SECONDS", 2 * PATIENCE_SECONDS)
     with collecting() as collector:
         for answers, seconds in ((True, PATIENCE_SECONDS), (False, 0.2)):

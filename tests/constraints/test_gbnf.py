@@ -70,7 +70,7 @@ def test_a_grammar_accepts_exactly_the_texts_that_it_describes() -> None:
     assert num_accepted > examples(NUM_GRAMMARS) and num_rejected > examples(NUM_GRAMMARS)
 
 
-def test_many_keywords_beside_names_and_recursion_are_one_lexeme() -> None:
+def test_many_keywords_with_names_and_recursion_are_one_lexeme() -> None:
     """As separate ones they would exceed the library's limit of 2,000 possible lexemes."""
     keywords = " | ".join(f'"k{number:05}"' for number in range(3_000))
     first = compiled(f'root ::= "(" root ")" | [a-z]+ | {keywords}')

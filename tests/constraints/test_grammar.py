@@ -101,7 +101,7 @@ def test_a_grammar_is_gbnf_or_lark() -> None:
         assert not any(matches(grammar, text) for text in ("1", "1234", "yes"))
 
 
-def test_what_is_no_schema_is_refused() -> None:
+def test_what_is_not_a_schema_is_refused() -> None:
     wrong: list[object] = [False, 3, [], "x", None]
     for schema in wrong:
         with pytest.raises(GrammarError, match="must be an object"):

@@ -64,7 +64,7 @@ def test_a_mask_allows_exactly_the_tokens_that_the_matcher_takes(vocab_size: int
         assert not matcher.error
 
 
-def test_masks_behind_a_draft_are_those_behind_its_tokens() -> None:
+def test_masks_after_a_draft_are_those_after_its_tokens() -> None:
     trie = make_trie()
     ends = pack_mask([END, 65], trie.vocab_size)
     buffer = MaskBuffer(trie)

@@ -125,7 +125,7 @@ def test_a_range_of_integers_has_those_between_its_bounds(low: int, high: int, v
             assert (re.fullmatch(expression, str(value)) is not None) == is_between
 
 
-def test_a_count_that_no_double_has_is_refused() -> None:
+def test_a_count_beyond_the_range_of_doubles_is_refused() -> None:
     """The message is Onward's, not the library's."""
     with pytest.raises(GrammarError, match="maxItems: a number beyond the range of doubles is more than any text has"):
         json_schema_grammar({"type": "array", "maxItems": 10**400})

@@ -50,7 +50,7 @@ def steps_until_first_token(engine: ToyEngine, job: Job) -> int:
 @pytest.mark.parametrize("rows", [4, 64])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("after", [1, 20])
-def test_a_small_request_beside_large_ones_of_another_client_waits_one_step_more_than_alone(
+def test_a_small_request_among_large_ones_of_another_client_waits_one_step_more_than_alone(
     kind: str, rows: int, after: int
 ) -> None:
     """At most twice as many steps as alone, plus one. A batch of few rows may consist of prompts."""

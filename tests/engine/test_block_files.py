@@ -276,7 +276,7 @@ def test_forgetting_waits_for_a_while_for_one_who_writes_and_hangs(
     assert forget(folder) == 1
 
 
-def test_a_server_that_could_not_see_the_word_drops_what_it_has_before_it_writes(
+def test_a_server_that_could_not_read_the_discard_mark_drops_its_blocks_before_it_writes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It started while another server discarded blocks."""

@@ -93,7 +93,7 @@ def test_blocks_that_are_not_written_take_no_room(
     assert files.size_of(key_of(1)) > 0
 
 
-def test_blocks_from_before_others_forgot_are_no_news_afterwards(files: BlockFiles, writer: BlockWriter) -> None:
+def test_blocks_queued_before_others_discarded_do_not_drop_later_ones(files: BlockFiles, writer: BlockWriter) -> None:
     """They were queued before; blocks computed since then are not dropped again because of them."""
     with held(writer):
         for number in (1, 2, 3):

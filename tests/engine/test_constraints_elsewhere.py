@@ -191,12 +191,12 @@ def test_a_text_that_was_complete_when_its_engine_was_lost_ends() -> None:
 
 
 @pytest.mark.slow
-def test_preempted_choices_go_on_in_the_process() -> None:
+def test_preempted_choices_continue_in_the_process() -> None:
     check_the_same(make_engine(in_disposable_process=True, blocks=24, rows=6))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals")
-def test_choices_go_on_in_another_process_when_somebody_kills_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choices_continue_in_another_process_when_somebody_kills_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(in_disposable_process=True, speculate=False)
     processes: list[GrammarProcess] = []
     start = GrammarProcess.start
@@ -222,7 +222,7 @@ def test_choices_go_on_in_another_process_when_somebody_kills_theirs(monkeypatch
     assert [summary(results.jobs[job.id]) for job in made] == alone()
 
 
-def test_others_go_on_while_a_mask_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_continue_while_a_mask_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(speculate=False)
     held, free = make_job(max_tokens=8, grammar=regex_grammar("[a-z]+")), make_job(max_tokens=40, ignore_end=True)
     other = make_job(max_tokens=200, grammar=choice_grammar(["once upon a time"]))

@@ -246,7 +246,7 @@ def test_what_was_forgotten_is_in_no_memory_that_could_be_written(open_engine: O
     assert blocks_in(tmp_path) == 0
 
 
-def test_a_server_that_runs_drops_what_was_forgotten_and_goes_on(open_engine: OpenEngine, tmp_path: Path) -> None:
+def test_a_running_server_drops_what_was_forgotten_and_continues(open_engine: OpenEngine, tmp_path: Path) -> None:
     engine = open_engine(blocks=24)
     serve(engine, [make_job(prompt(300, seed), max_tokens=2) for seed in (0, 1)], one_by_one=True, save=False)
     forget(tmp_path / "cache")
@@ -496,7 +496,7 @@ def test_a_block_that_cannot_be_read_now_is_not_removed(
     assert result.num_reused_tokens == 192
 
 
-def test_what_waits_behind_others_is_no_sign_of_a_disk_that_hangs(
+def test_waiting_for_other_reads_is_not_a_sign_of_a_disk_that_hangs(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk reads, but slowly: a client's second job has waited for longer than reading one block may take."""

@@ -27,7 +27,7 @@ def prompt(length: int, letter: str = "a") -> list[int]:
     return [ord(letter)] * length
 
 
-def test_a_long_prompt_is_prefilled_in_chunks_beside_decodes() -> None:
+def test_a_long_prompt_is_prefilled_in_chunks_with_decodes() -> None:
     engine = make_engine()
     scheduler = engine.scheduler
     decoding, long = make_job(max_tokens=500, ignore_end=True), make_job(prompt(1000), max_tokens=1)
@@ -110,15 +110,15 @@ def steps_of_a_long_prompt_beside_a_stream_of_short_ones(rows: int, blocks: int)
     return steps_until_ended(engine, long, before_step=refill)
 
 
-def test_a_long_prompt_is_prefilled_beside_a_stream_of_short_ones() -> None:
+def test_a_long_prompt_is_prefilled_during_a_stream_of_short_ones() -> None:
     assert steps_of_a_long_prompt_beside_a_stream_of_short_ones(rows=64, blocks=400) < 200
 
 
-def test_a_long_prompt_is_admitted_to_the_only_row_beside_a_stream_of_short_ones() -> None:
+def test_a_long_prompt_is_admitted_to_the_only_row_during_a_stream_of_short_ones() -> None:
     assert steps_of_a_long_prompt_beside_a_stream_of_short_ones(rows=1, blocks=400) < 200
 
 
-def test_a_long_prompt_is_admitted_to_scarce_memory_beside_a_stream_of_short_ones() -> None:
+def test_a_long_prompt_is_admitted_to_scarce_memory_during_a_stream_of_short_ones() -> None:
     assert steps_of_a_long_prompt_beside_a_stream_of_short_ones(rows=64, blocks=42) < 200
 
 
@@ -186,7 +186,7 @@ def pacer_of(rows: int, step: float, prompt_token: float) -> PrefillPacer:
     return PrefillPacer(cost, SHAPE)
 
 
-def test_the_budget_is_large_when_nothing_decodes_and_small_beside_decodes() -> None:
+def test_the_budget_is_large_when_nothing_decodes_and_small_with_decodes() -> None:
     pacer = pacer_of(rows=8, step=0.020, prompt_token=0.0002)
     assert pacer.budget(num_decoding=0, num_prefilling=1, is_short=False) == MAX_PREFILL
     assert pacer.budget(num_decoding=8, num_prefilling=1, is_short=False) == 120, (
@@ -288,7 +288,7 @@ def test_a_step_that_preempts_the_only_decoding_sequence_prefills() -> None:
     assert [each.job for each in scheduler.sequences() if each not in scheduler.running] == [decoding]
 
 
-def test_steps_that_prefill_beside_decodes_have_whole_tiles() -> None:
+def test_steps_that_prefill_with_decodes_have_whole_tiles() -> None:
     pacer = pacer_of(rows=8, step=0.020, prompt_token=0.0005)
     for num_decoding in range(1, 200):
         for num_prefilling, short in product((1, 3, 40, 500), (False, True)):

@@ -56,7 +56,7 @@ def test_a_snapshot_is_a_copy_that_other_sequences_begin_with() -> None:
     assert states.num_available == 1, "one of the four is kept for snapshots"
 
 
-def test_the_snapshot_that_was_used_least_recently_gives_way() -> None:
+def test_the_least_recently_used_snapshot_is_evicted() -> None:
     states = States(4, copies := Copies(), has_snapshots=False)
     paths = [path(1) for _ in range(3)]
     for nodes in paths:

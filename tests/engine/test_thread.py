@@ -288,7 +288,7 @@ def test_jobs_in_the_mailbox_of_a_broken_engine_fail_though_its_scheduler_is_unu
     assert sorted(event.job for event in inbox.events if isinstance(event, Failed)) == sorted([running.id, waiting.id])
 
 
-def test_a_cancelled_choice_is_silent_and_the_others_go_on() -> None:
+def test_a_cancelled_choice_is_silent_and_the_others_continue() -> None:
     engine = make_engine()
     job = make_job(choices=3, max_tokens=30, ignore_end=True)
     whole = run_alone(job)

@@ -181,7 +181,7 @@ FEWER_DIGITS = (
 
 
 @in_loop
-async def test_behind_nine_divisors_of_which_one_never_returned_constraints_are_answered() -> None:
+async def test_constraints_are_answered_after_nine_divisors_of_which_one_never_returned() -> None:
     """One after another, then all at once; none is cached."""
     async with running(make_backend()) as backend:
         app = make_app(backend, settings())

@@ -21,7 +21,7 @@ def onward(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
-def test_a_batch_goes_on_behind_a_line_whose_constraint_is_refused(tmp_path: Path) -> None:
+def test_a_batch_continues_after_a_line_whose_constraint_is_refused(tmp_path: Path) -> None:
     bodies: list[dict[str, Any]] = [{}, REFUSED, {"json_schema": {"const": MIN64}, "max_tokens": 40}, {}]
     lines = [
         {

@@ -54,7 +54,7 @@ def test_a_module_is_compiled_once(cache: ObjectCache) -> None:
     assert load(module_that_adds(4), cached_in=cache).was_compiled
 
 
-def test_a_caller_hears_of_a_compilation_before_it_starts_and_not_of_a_cached_object(cache: ObjectCache) -> None:
+def test_a_compilation_is_announced_before_it_starts_and_a_cached_object_is_not(cache: ObjectCache) -> None:
     heard: list[bool] = []
     for _ in range(2):
         load(module_that_adds(5), cached_in=cache, notify=lambda: heard.append(cache.get("any") is None))
@@ -72,7 +72,7 @@ def test_what_was_compiled_with_other_modules_is_not_compiled_again(cache: Objec
     assert len(heard) == 2 and not code.was_compiled and len(list(cache._folder.glob("*.o"))) == 3
 
 
-def test_what_wrote_a_module_is_gone_once_that_is_compiled(cache: ObjectCache) -> None:
+def test_the_writer_of_a_module_is_freed_once_it_is_compiled(cache: ObjectCache) -> None:
     """Although the garbage collector is paused, as at the start of a process until existing objects are frozen."""
     written: list[weakref.ref[Module]] = []
 
@@ -167,7 +167,7 @@ def test_a_file_of_another_user_is_not_used(cache: ObjectCache, monkeypatch: pyt
     assert was_compiled(cache)
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = ObjectCache(tmp_path / "file" / "kernels")
     assert was_compiled(cache) and was_compiled(cache)

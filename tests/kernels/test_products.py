@@ -188,7 +188,7 @@ def test_bias_scale_and_addition_are_rounded_one_after_the_other() -> None:
     assert product(x, bias, is_added=True, scale=0.7).tobytes() == (np.float32(3) + scaled).tobytes()
 
 
-def test_values_that_are_no_numbers_become_the_largest_step() -> None:
+def test_nan_values_become_the_largest_step() -> None:
     kind = ProductKind("Q8_0", "int8")
     product = Product(kind, "host", file_rows("Q8_0", 32), 32)
     x = np.ones((1, 32), np.float32)

@@ -40,7 +40,7 @@ def again(job: Job) -> Job:
 
 
 @pytest.mark.parametrize("length", slow_but([33], [1, 2, 31, 32, 33, 34, 63, 64, 65, 66, 97, 200]))
-def test_law_2_a_seeded_job_returns_the_same_bytes_alone_and_beside_31_others(length: int) -> None:
+def test_law_2_a_seeded_job_returns_the_same_bytes_alone_and_among_31_others(length: int) -> None:
     prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:length]
     job = make_job(prompt, choices=3, max_tokens=24, score_top=2, score_ranks=True)
     alone = run_alone(job).bits

@@ -132,7 +132,7 @@ def test_law_3_the_same_bytes_from_a_disk(alone: Alone, path: Path, tmp_path: Pa
     assert read[1] > 0
 
 
-def test_law_2_a_job_cut_at_any_step_and_resumed_goes_on_with_the_same_bits(path: Path) -> None:
+def test_law_2_a_job_cut_at_any_step_and_resumed_continues_with_the_same_bits(path: Path) -> None:
     loaded, tokenizer, ids = load(path), GGUFFiles(path).load_tokenizer(), itertools.count()
     model = loaded.model
 

@@ -68,7 +68,7 @@ def by_choice(events: list[Event]) -> dict[tuple[int, int], tuple[list[int], lis
 
 
 @pytest.mark.slow
-def test_law_2_a_real_job_cut_at_any_step_and_resumed_goes_on_with_the_same_bits(loaded: Loaded) -> None:
+def test_law_2_a_real_job_cut_at_any_step_and_resumed_continues_with_the_same_bits(loaded: Loaded) -> None:
     model, ids = loaded.model, itertools.count()
     served = ServedModel.create("storyteller", loaded.tokenizer, model.vocab_size, model.context_length)
     requests = [check_request({"model": "storyteller", **fields}) for fields in REQUESTS]

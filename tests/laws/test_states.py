@@ -155,7 +155,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_law_3_a_prompt_goes_on_from_the_deepest_snapshot(bench: Bench) -> None:
+def test_law_3_a_prompt_continues_from_the_deepest_snapshot(bench: Bench) -> None:
     expected = {
         name: answers(bench, bench.engine(share_prefixes=False), **request)[1] for name, request in REQUESTS.items()
     }
@@ -217,7 +217,7 @@ class ToyWithStates(ToyModel):
 
 @pytest.mark.parametrize("num_states", [4, 8, 18])
 @pytest.mark.parametrize("others", [0, 60])
-def test_law_3_what_prompts_have_in_common_is_computed_twice_though_more_wait_than_there_are_states(
+def test_law_3_a_common_prefix_is_computed_twice_though_more_prompts_wait_than_there_are_states(
     num_states: int, others: int
 ) -> None:
     """By the first and by the second one, which leaves a snapshot for all later ones. `others`: prompts without a
@@ -247,7 +247,7 @@ def test_law_4_no_state_is_lost_when_choices_are_cancelled(bench: Bench) -> None
     assert states is not None and states.num_available == states.max_sequences
 
 
-def test_law_5_each_choice_goes_on_from_a_copy(bench: Bench) -> None:
+def test_law_5_each_choice_continues_from_a_copy(bench: Bench) -> None:
     request: dict[str, Any] = {"prompt": LONG[:100], "temperature": 1.0, "max_tokens": 12, "logprobs": 1}
     together = list(by_choice(run(bench.engine(), bench.jobs({**request, "n": 4}))).values())
     assert len({str(each) for each in together}) == 4
@@ -268,7 +268,7 @@ def test_law_2_a_step_that_failed_half_way_is_computed_again(bench: Bench, monke
     assert left and all(each in expected for each in left)
 
 
-def test_law_2_a_job_cut_at_any_step_and_resumed_goes_on_with_the_same_bits(bench: Bench) -> None:
+def test_law_2_a_job_cut_at_any_step_and_resumed_continues_with_the_same_bits(bench: Bench) -> None:
     jobs = bench.jobs(*(SHAPES[shape] for shape in ("sampled", "greedy", "choices")))
     whole = by_choice(run(bench.engine(), jobs))
     for cut in (1, 2, 4, 9, 20):

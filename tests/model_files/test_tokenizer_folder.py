@@ -101,7 +101,7 @@ def test_no_merges_where_tokens_are_longer_than_bytes_are_refused(merges: str, t
     assert any("has no merges" in problem for problem in SafetensorsFiles(tmp_path).problems())
 
 
-def test_one_of_the_two_files_alone_is_no_tokenizer(tmp_path: Path) -> None:
+def test_one_of_the_two_files_alone_is_not_a_tokenizer(tmp_path: Path) -> None:
     (folder(tmp_path) / "vocab.json").unlink()
     with pytest.raises(ModelFolderError, match=r"no tokenizer\.json"):
         HuggingFaceTokenizer(tmp_path)
@@ -123,7 +123,7 @@ OF_CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in OF_CONFIGURATIONS.items() for key in keys])
-def test_values_of_other_types_are_no_traceback(name: str, key: str, tmp_path: Path) -> None:
+def test_values_of_other_types_cause_no_traceback(name: str, key: str, tmp_path: Path) -> None:
     path = folder(tmp_path, "qwen2") / f"{name}.json"
     whole = json.loads(path.read_text()) if path.exists() else {}
     for value in OTHER_TYPES:

@@ -75,7 +75,7 @@ def test_a_gguf_file_that_is_empty_is_reported(tmp_path: Path, is_file: bool) ->
     assert problem == f"{tmp_path / 'm.gguf'} is empty: copy or download it again."
 
 
-def test_a_folder_with_safetensors_beside_a_gguf_file_is_that_model(tmp_path: Path) -> None:
+def test_a_folder_with_safetensors_and_a_gguf_file_is_checked_as_safetensors(tmp_path: Path) -> None:
     for name in ("m.gguf", "model.safetensors"):
         (tmp_path / name).write_text("")
     found = problems(tmp_path)

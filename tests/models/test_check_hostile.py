@@ -131,7 +131,7 @@ def test_a_link_to_itself_leads_nowhere(folder: Path, name: str) -> None:
     ["max_position_embeddings", "text_config", "vocab_size", "model_type", "eos_token_id", "bos_token_id",
      "bos_token", "eos_token", "add_bos_token", "tokenizer_class"],
 )  # fmt: skip
-def test_values_of_other_types_are_no_traceback(folder: Path, key: str, value: object) -> None:
+def test_values_of_other_types_cause_no_traceback(folder: Path, key: str, value: object) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({key: value}))
     changed(folder, lambda content: content.update({key: value}), "config.json")
     found = files_at(folder)

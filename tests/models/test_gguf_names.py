@@ -109,7 +109,7 @@ def test_a_repository_of_gguf_files_is_a_model(hub: Hub) -> None:
     assert len(hub.asked) == 4, "a name with a file asks for nothing else"
 
 
-def test_names_of_files_that_are_no_texts_are_passed_over(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_names_that_are_not_text_are_skipped(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[Any] = [5, None, ["x"], "m-Q8_0.gguf"]
     monkeypatch.setattr(Hub, "list_repo_files", lambda *_, **__: names)
     assert resolve("org/name:Q8_0").path.name == "m-Q8_0.gguf"
@@ -202,7 +202,7 @@ def test_what_exists_decides_which_plus_names_an_adapter(
     assert split_adapter(name) == (base, None if adapter is None else Path(adapter))
 
 
-def test_an_at_in_the_path_of_an_adapter_is_no_base(tmp_path: Path) -> None:
+def test_an_at_sign_in_the_path_of_an_adapter_does_not_name_a_base(tmp_path: Path) -> None:
     (tmp_path / "me@home").mkdir()
     settings = Settings(model=("base",), lora=(("one", f"{tmp_path}/me@home"), ("two", f"{tmp_path}/x@other")))
     assert adapted_models(settings) == {"one": f"base+{tmp_path}/me@home", "two": f"other+{tmp_path}/x"}

@@ -153,13 +153,13 @@ def test_names_that_lead_out_of_the_cache_are_refused(name: str, hub: Hub, tmp_p
     assert f"it names a file {value!r}" in line
 
 
-def test_a_file_that_is_cut_is_no_model(hub: Hub, tmp_path: Path) -> None:
+def test_a_truncated_file_is_not_a_model(hub: Hub, tmp_path: Path) -> None:
     hub.names, hub.is_cut = ["m-Q8_0.gguf"], True
     code, line = pull(hub, tmp_path / "deep/home")
     assert code == 3 and line.startswith("onward: org/name could not be downloaded"), line
 
 
-def test_a_file_that_is_no_model_is_refused(hub: Hub, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_refused(hub: Hub, tmp_path: Path) -> None:
     hub.names = ["m-Q8_0.gguf"]
     code, line = pull(hub, tmp_path / "deep/home")
     assert code == 1 and "is cut off after 9 bytes: download it again" in line, line

@@ -84,7 +84,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", NOT_PLAIN)
-def test_an_adapter_that_is_no_plain_sum_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_an_adapter_that_is_not_a_plain_sum_is_refused_by_name(name: str, tmp_path: Path) -> None:
     write_folder(tmp_path / "base", "llama")
     assert name in refusal(f"{tmp_path / 'base'}+{peft(tmp_path / 'a', **NOT_PLAIN[name])}")
 
@@ -183,7 +183,7 @@ def test_a_link_keeps_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["models/tiny.gguf", "tiny.gguf", "sub/TINY.GGUF"])
-def test_a_gguf_file_that_does_not_exist_is_no_name_on_the_hub(
+def test_a_missing_gguf_file_is_not_looked_up_on_the_hub(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -224,7 +224,7 @@ def test_a_file_may_have_any_name(tmp_path: Path) -> None:
     assert shown(f"{path}+{adapter}")["id"] == f"{path.stem}+{adapter.name}"
 
 
-def test_a_projector_beside_a_model_is_no_second_model(tmp_path: Path) -> None:
+def test_a_projector_next_to_a_model_is_not_a_second_model(tmp_path: Path) -> None:
     gguf(tmp_path / "tiny" / "tiny.gguf")
     for name in ("mmproj-tiny-f16.gguf", "tiny.imatrix.gguf", "tiny-mmproj.GGUF"):
         gguf(tmp_path / "tiny" / name)

@@ -154,7 +154,7 @@ def test_parts_in_wheels_become_the_file_once(index: Index, tmp_path: Path, as_j
     assert remove(ENTRY, tmp_path) and pulled_path(ENTRY, tmp_path) is None and not remove(ENTRY, tmp_path)
 
 
-def test_a_download_that_breaks_off_goes_on_where_it_stopped(index: Index, tmp_path: Path) -> None:
+def test_an_interrupted_download_resumes_where_it_stopped(index: Index, tmp_path: Path) -> None:
     index.cut = 1000
     path, _ = pulled(tmp_path)
     assert path.read_bytes() == CONTENT
@@ -229,7 +229,7 @@ def test_a_folder_that_is_gone_is_a_sentence(index: Index, tmp_path: Path, monke
         pulled(tmp_path)
 
 
-def test_what_is_no_wheel_is_a_sentence(index: Index, tmp_path: Path) -> None:
+def test_what_is_not_a_wheel_is_one_error(index: Index, tmp_path: Path) -> None:
     name = "big_part1-1.0-py3-none-any.whl"
     index.files[name] = b"PK no zip file"
     index.sums[name] = hashlib.sha256(index.files[name]).hexdigest()
@@ -302,7 +302,7 @@ def hostile_wheels() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", hostile_wheels())
-def test_a_file_that_is_no_wheel_is_a_sentence_and_is_not_kept(kind: str, index: Index, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_wheel_is_one_error_and_is_not_kept(kind: str, index: Index, tmp_path: Path) -> None:
     name = "big_part1-1.0-py3-none-any.whl"
     index.files[name] = hostile_wheels()[kind]
     index.sums[name] = hashlib.sha256(index.files[name]).hexdigest()
@@ -317,7 +317,7 @@ def test_a_file_that_is_no_wheel_is_a_sentence_and_is_not_kept(kind: str, index:
     "link", ["http://[", "ftp://h/{}", "file:///etc/passwd#{}", "//[/{}", "http://h:port/{}", "javascript:{}"]
 )
 @pytest.mark.parametrize("as_json", [True, False])
-def test_a_link_that_is_no_address_is_not_followed(link: str, as_json: bool, index: Index, tmp_path: Path) -> None:
+def test_a_link_that_is_not_an_address_is_not_followed(link: str, as_json: bool, index: Index, tmp_path: Path) -> None:
     index.as_json, index.link = as_json, link
     with pytest.raises(HubUnreachable, match=r"has no wheel|cannot be reached|answers 404"):
         pulled(tmp_path)
@@ -325,7 +325,7 @@ def test_a_link_that_is_no_address_is_not_followed(link: str, as_json: bool, ind
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe", b'{"files": 1}', b"[" * 100_000, b"<a href=" * 10_000, b"<![x"])
 @pytest.mark.parametrize("as_json", [True, False])
-def test_a_page_that_is_no_index_has_no_wheel(body: bytes, as_json: bool, index: Index, tmp_path: Path) -> None:
+def test_a_page_that_is_not_an_index_has_no_wheel(body: bytes, as_json: bool, index: Index, tmp_path: Path) -> None:
     index.as_json, index.body = as_json, body
     with pytest.raises(HubUnreachable, match="has no wheel"):
         pulled(tmp_path)

@@ -26,7 +26,7 @@ def test_the_same_files_have_the_same_ids(original: Path, tmp_path: Path) -> Non
     assert differences(own, tokenizer_of(str(original), tmp_path)) == []
 
 
-def test_a_changed_tokenizer_is_told_apart(original: Path, tmp_path: Path) -> None:
+def test_a_changed_tokenizer_is_recognised(original: Path, tmp_path: Path) -> None:
     path = original / "tokenizer.json"
     content = json.loads(path.read_text())
     content["normalizer"] = {"type": "Lowercase"}

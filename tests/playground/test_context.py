@@ -23,7 +23,7 @@ def tokens_of(playground: Playground, text: str) -> int:
     return count
 
 
-def test_a_text_that_is_longer_than_the_context_goes_on(playground: Playground) -> None:
+def test_a_text_that_is_longer_than_the_context_continues(playground: Playground) -> None:
     playground.set("max_tokens", "40").write(LONG)
     body = playground.request_of(playground.generate)
     assert len(playground.text) > len(LONG)

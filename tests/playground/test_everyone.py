@@ -263,7 +263,7 @@ def test_no_button_is_cut_off_on_a_narrow_phone(browser: Browser, site: str, wid
     context.close()
 
 
-def test_the_tree_lies_beside_document_and_settings_where_there_is_room(browser: Browser, site: str) -> None:
+def test_the_tree_is_next_to_document_and_settings_where_there_is_room(browser: Browser, site: str) -> None:
     context = open_context(browser, viewport={"width": 1700, "height": 900})
     playground = Playground(context.new_page(), site).open().generate()
     expect(playground.page.get_by_role("complementary", name="Tree").locator(".node")).to_have_count(2)
@@ -401,7 +401,7 @@ def proxy(site: str) -> Iterator[CutProxy]:
     opened.close()
 
 
-def test_a_stream_goes_on_after_a_lost_connection(browser: Browser, site: str, proxy: CutProxy) -> None:
+def test_a_stream_continues_after_a_lost_connection(browser: Browser, site: str, proxy: CutProxy) -> None:
     context = open_context(browser)
     playground = Playground(context.new_page(), proxy.url).open()
     fields = {"max_tokens": 500, "min_tokens": 500, "seed": 5, "temperature": 1.5}

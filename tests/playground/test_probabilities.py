@@ -51,7 +51,7 @@ def test_a_pointer_on_a_token_shows_alternatives_with_percentages(playground: Pl
     assert shares == sorted(shares, reverse=True) and sum(shares) <= 101
 
 
-def test_choosing_an_alternative_branches_there_and_goes_on(playground: Playground) -> None:
+def test_choosing_an_alternative_branches_there_and_continues(playground: Playground) -> None:
     prompt = playground.text
     playground.generate()
     before = playground.text
@@ -118,7 +118,7 @@ def test_prompt_tokens_have_alternatives_too_once_scored(playground: Playground)
     expect(playground.page.get_by_role("dialog", name="Alternatives to ·time")).to_be_visible()
 
 
-def test_probabilities_behind_an_edit_are_not_shown(playground: Playground) -> None:
+def test_probabilities_after_an_edit_are_not_shown(playground: Playground) -> None:
     playground.colour("Probability").write("The fox")
     playground.generate()
     expect(playground.page.locator(SHADED)).not_to_have_count(0)

@@ -45,7 +45,7 @@ def touch(phone: Playground, token: Locator, *, right: int = 0, ms: int = 60) ->
     session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
 
 
-def test_a_tap_on_a_token_opens_its_alternatives_and_choosing_one_goes_on(phone: Playground) -> None:
+def test_a_tap_on_a_token_opens_its_alternatives_and_choosing_one_continues(phone: Playground) -> None:
     before = phone.text
     touch(phone, phone.page.locator(".editor .generated").nth(2))
     box = phone.page.locator(".alternatives")
@@ -76,7 +76,7 @@ def test_holding_a_token_bans_it(phone: Playground) -> None:
     assert "logit_bias" not in phone.request_of(lambda: phone.click("Another"))
 
 
-def test_swipes_turn_versions_over_and_make_another_behind_the_last(phone: Playground) -> None:
+def test_swipes_switch_versions_and_generate_another_after_the_last(phone: Playground) -> None:
     first = phone.text
     token = phone.page.locator(".editor .generated").nth(3)
     phone.during(lambda: touch(phone, token, right=-150))

@@ -84,7 +84,7 @@ def test_branches_are_drawn(playground: Playground) -> None:
     expect(playground.page.locator(".graph .dot.on-path")).to_have_count(3)
 
 
-def test_versions_are_turned_over_by_keys_and_buttons_and_another_is_behind_the_last(playground: Playground) -> None:
+def test_keys_and_buttons_switch_versions_and_generate_another_after_the_last(playground: Playground) -> None:
     playground.set("max_tokens", "8").generate()
     first = playground.text
     playground.editor.focus()

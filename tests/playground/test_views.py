@@ -34,7 +34,7 @@ def compare(playground: Playground) -> Locator:
     return verdict
 
 
-def test_beside_the_built_in_model_is_the_command_of_a_real_one(playground: Playground) -> None:
+def test_next_to_the_built_in_model_is_the_command_for_a_real_one(playground: Playground) -> None:
     playground.page.get_by_role("button", name="Page").click()
     hint = playground.page.get_by_text("storyteller is a toy")
     expect(hint.get_by_role("code")).to_have_text("onward serve smollm2")

@@ -199,7 +199,7 @@ def end_at_once(playground: Playground) -> None:
     playground.page.route("**/v1/completions", lambda route: route.fulfill(body=events))
 
 
-def test_a_text_that_the_model_has_ended_goes_on_anyway(playground: Playground) -> None:
+def test_a_text_that_the_model_has_ended_can_be_continued_anyway(playground: Playground) -> None:
     end_at_once(playground)
     playground.generate()
     expect(playground.notice).to_have_text("The model ended the text here.")
@@ -221,7 +221,7 @@ def test_what_is_said_of_the_end_of_a_text_goes_with_it(playground: Playground) 
 @pytest.mark.parametrize(
     ("until", "cut"), [("a sentence ends", r"[^.!?]*[.!?]+[\"']*"), ("a paragraph ends", r"\n*[^\n]+")]
 )
-def test_a_text_goes_on_until_a_sentence_or_a_paragraph_ends(playground: Playground, until: str, cut: str) -> None:
+def test_a_text_continues_until_a_sentence_or_a_paragraph_ends(playground: Playground, until: str, cut: str) -> None:
     playground.set("max_tokens", "300").set("seed", "4").write("Once upon a time")
     playground.page.get_by_label("Continue until").select_option(until)
     playground.generate()

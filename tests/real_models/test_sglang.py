@@ -146,7 +146,7 @@ def test_scores_are_those_of_the_own_engine(
     assert there.token_logprobs[1:] == pytest.approx(here.token_logprobs[1:], abs=1e-3)
 
 
-def test_a_text_goes_on_when_it_is_killed(
+def test_a_text_continues_when_it_is_killed(
     backends: tuple[EmbeddedBackend, EmbeddedBackend], loop: asyncio.Runner
 ) -> None:
     fields: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True, "temperature": 0}

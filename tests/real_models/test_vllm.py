@@ -310,7 +310,7 @@ def processes_of(group: int) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("victim", ["EngineCore", "all"])
-def test_a_text_goes_on_when_it_is_killed(running: Running, victim: str) -> None:
+def test_a_text_continues_when_it_is_killed(running: Running, victim: str) -> None:
     fields: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 80, "ignore_eos": True, "temperature": 0}
 
     async def disturbed() -> Choice:

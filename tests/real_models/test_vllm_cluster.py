@@ -91,7 +91,7 @@ def face(cluster: SimulatedCluster) -> Iterator[Face]:
         yield running
 
 
-def test_a_text_goes_on_when_replicas_are_killed_until_none_is_left(cluster: SimulatedCluster, face: Face) -> None:
+def test_a_text_continues_when_replicas_are_killed_until_none_is_left(cluster: SimulatedCluster, face: Face) -> None:
     answer = face.ask(**FIELDS)
     assert answer.json["system_fingerprint"].startswith("fp_vllm_") and answer.usage["completion_tokens"] == 300
     replicas: list[int] = cluster.order("replicas")

@@ -82,7 +82,7 @@ def test_kernels_and_reference_agree_and_the_repetition_is_avoided() -> None:
     assert seen == set(range(SIZE)) - {3}
 
 
-def test_behind_a_draft_the_drafted_tokens_count() -> None:
+def test_after_a_draft_the_drafted_tokens_count() -> None:
     own = state(Dry(1.0, 2.0), [4, 5, 6], [4])
     behind = own.after((5,))
     assert own.repetitions()[0].tolist() == [] and behind.repetitions()[0].tolist() == [6]

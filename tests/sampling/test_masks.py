@@ -87,7 +87,7 @@ def test_without_a_token_left_the_row_fails_alone(sampler: AnySampler) -> None:
 
 
 @BOTH
-def test_a_banned_sequence_bans_its_last_token_only_behind_the_others(sampler: AnySampler) -> None:
+def test_a_banned_sequence_bans_its_last_token_only_after_the_others(sampler: AnySampler) -> None:
     row = np.full(SIZE, -10.0, np.float32)
     row[[30, 31]] = 20.0, 10.0
     sequences = ((10, 20, 30),)
@@ -101,7 +101,7 @@ def test_a_banned_sequence_bans_its_last_token_only_behind_the_others(sampler: A
 
 
 @BOTH
-def test_a_sampler_behind_drafts_bans_what_the_accepted_tokens_would(sampler: AnySampler) -> None:
+def test_a_sampler_after_drafts_bans_what_the_accepted_tokens_would(sampler: AnySampler) -> None:
     row = np.full(SIZE, -10.0, np.float32)
     row[[30, 31]] = 20.0, 10.0
     state = choice(temperature=0.0, banned_sequences=((10, 20, 30),), accepted=(10,))

@@ -101,7 +101,7 @@ def test_extreme_rows_and_states() -> None:
     assert sample_one(KERNELS, normal(SIZE), nothing).token == NO_TOKEN_LEFT
 
 
-def test_biases_bans_and_penalties_act_beside_it_and_log_probabilities_are_raw() -> None:
+def test_biases_bans_and_penalties_act_with_it_and_log_probabilities_are_raw() -> None:
     row = normal(SIZE)
     state = choice(mirostat=Mirostat(), logit_bias=((5, 100.0),), temperature=1.0, logprobs=0)
     sampled = sample_one(KERNELS, row, state)

@@ -239,7 +239,7 @@ async def test_a_body_that_arrives_slowly_but_steadily_is_accepted() -> None:
 
 
 @in_loop
-async def test_a_body_that_arrives_for_ever_is_refused() -> None:
+async def test_a_body_that_arrives_forever_is_refused() -> None:
     call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
     while not call.task.done():
         call.feed(b" ")

@@ -135,7 +135,7 @@ async def test_a_missing_key_is_not_a_wrong_one() -> None:
 
 
 @in_loop
-async def test_health_is_no_way_to_try_keys() -> None:
+async def test_health_cannot_be_used_to_guess_keys() -> None:
     app = make_app(FakeBackend(), settings(api_key=("sk-a",)))
     for index in range(3 * BURST):
         call = await Call(app, "GET", "/health", b"", **{"api-key": f"wrong-{index}"}).done()

@@ -123,7 +123,7 @@ def test_what_the_old_one_began_is_finished(old: Process, start: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_kept_stream_is_read_on_through_the_new_one(old: Process, start: Any) -> None:
+def test_a_kept_stream_is_resumed_through_the_new_one(old: Process, start: Any) -> None:
     fields = STORY | {"prompt": "hang", "stream": True, "stream_options": {"resumable": True}}
     with httpx2.stream("POST", f"{old.url}/v1/completions", json=fields, timeout=PATIENCE_SECONDS) as stream:
         first, seed = first_event(stream), stream.headers["onward-seed"]
@@ -229,7 +229,7 @@ def test_a_server_that_says_nothing_is_not_taken_over(folder: Path) -> None:
         answering.join()
 
 
-def test_a_link_is_no_private_folder(tmp_path: Path) -> None:
+def test_a_link_is_not_a_private_folder(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir(mode=0o700)
     check_private(tmp_path / "mine")
     (tmp_path / "link").symlink_to(tmp_path / "mine")

@@ -178,7 +178,7 @@ def test_flushing_ends_also_if_nobody_reads(pipe: tuple[int, int], monkeypatch: 
     assert os.read(pipe[0], 10) == b"x" * 10
 
 
-def test_a_descriptor_that_cannot_be_written_is_no_error(pipe: tuple[int, int]) -> None:
+def test_a_descriptor_that_cannot_be_written_is_not_an_error(pipe: tuple[int, int]) -> None:
     handler = LogWriter(pipe[1])
     os.close(pipe[0])
     handler.handle(record("lost"))
@@ -219,7 +219,7 @@ def test_an_exception_is_logged_with_its_traceback(formatter: logging.Formatter)
 
 
 @pytest.mark.slow
-def test_a_server_whose_log_nobody_reads_goes_on() -> None:
+def test_a_server_whose_log_nobody_reads_continues() -> None:
     """Its pipe is full after a few requests."""
     command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--model", "toy", "--log-format", "json"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -70,7 +70,7 @@ def test_other_content_types_are_refused(kind: str) -> None:
         FormParser(kind)
 
 
-def test_what_is_no_form_is_refused() -> None:
+def test_what_is_not_a_form_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="could not parse"):
         FormParser(TYPE).feed(b"not a form at all")
     with pytest.raises(InvalidRequest, match="more than one file"):

@@ -250,7 +250,7 @@ def test_a_key_that_was_just_made_is_accepted_at_once(tmp_path: Path) -> None:
     serving(tmp_path, test, keys={"a": {}})
 
 
-def test_keys_of_a_file_work_beside_those_of_a_database(tmp_path: Path) -> None:
+def test_keys_of_a_file_work_together_with_those_of_a_database(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         for key, status in (("file", 200), ("a", 200), ("none", 401)):
             assert (await served.complete(key).done()).status == status

@@ -385,7 +385,7 @@ def test_an_expired_batch_and_one_whose_key_is_revoked_end(store: Store, clock: 
     assert b"invalid_api_key" in contents(store, revoked.error_file_id)
 
 
-def test_a_key_without_budget_waits_and_others_go_on(store: Store, clock: Clock) -> None:
+def test_a_key_without_budget_waits_and_others_continue(store: Store, clock: Clock) -> None:
     spent, has_budget = submit(store, clock, numbers(10)), False
     other = submit(store, clock, numbers(10), key="key_b")
 
@@ -575,7 +575,7 @@ def test_lines_that_a_server_has_unknowingly_are_given_back_though_it_has_taken_
     assert num_claims > 1 and batch.num_completed + batch.num_failed == 10
 
 
-def test_an_engine_that_is_lost_gives_its_lines_back_and_finds_the_one_that_ends_it(store: Store, clock: Clock) -> None:
+def test_lines_of_a_lost_engine_are_returned_and_the_one_that_ends_it_is_found(store: Store, clock: Clock) -> None:
     """Line 5 ends every engine: it is found alone and fails by name, and all others have their results."""
 
     async def deadly(line: BatchLine) -> None:

@@ -82,7 +82,7 @@ def test_a_file_that_is_received_exists_for_nobody_and_goes_with_its_server(stor
         assert stored_bytes(connection, "key_a") == 0
 
 
-def test_a_file_that_was_finished_unnoticed_goes_with_its_upload(store: Store, clock: Clock) -> None:
+def test_a_file_whose_commit_was_not_reported_is_removed_with_its_upload(store: Store, clock: Clock) -> None:
     """The client was told that the database does not respond."""
     with store.begin() as connection:
         add(connection, "file-1", b"abc", clock.now)

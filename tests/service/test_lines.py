@@ -139,7 +139,7 @@ def test_a_line_that_ran_at_two_deaths_is_tried_alone_and_given_up_after_three_m
         assert batch is not None and batch.num_failed == 1
 
 
-def test_deaths_beside_other_lines_are_no_strikes(store: Store, clock: Clock) -> None:
+def test_deaths_with_other_lines_do_not_count_as_strikes(store: Store, clock: Clock) -> None:
     with store.begin() as connection:
         make_batch(connection, clock, lines=2)
         for _ in range(9):
@@ -212,7 +212,7 @@ def test_results_are_read_about_a_part_at_a_time(store: Store, clock: Clock) -> 
     assert read == [[400_000, 500_000], [300_000], [2_000_000], [10, 20]]
 
 
-def test_an_id_with_a_nul_is_no_id(store: Store, clock: Clock) -> None:
+def test_an_id_with_a_nul_is_refused(store: Store, clock: Clock) -> None:
     with store.begin() as connection:
         assert find_file(connection, "key_a", "file-\0", clock.now) is None
         assert find_batch(connection, "key_a", "batch_\0") is None

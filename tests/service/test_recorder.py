@@ -181,7 +181,7 @@ def test_a_row_that_cannot_be_written_leaves_nothing_reserved(store: Store, tmp_
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_stream_read_on_while_the_database_is_away_settles_its_reservation(
+def test_a_stream_resumed_while_the_database_is_unreachable_settles_its_reservation(
     store: Store, tmp_path: Path, is_known: bool
 ) -> None:
     """The row is replaced by one with more delivered tokens before the database has the first."""

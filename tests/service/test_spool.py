@@ -237,9 +237,7 @@ class LockedSpool(Spool):
 
 
 @in_loop
-async def test_what_happens_while_the_file_is_written_anew_is_in_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_events_during_a_rewrite_of_the_file_are_in_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append, counts = SpoolFile.append, [1]
     copies: list[SpoolFile] = []
     spool = LockedSpool(tmp_path, "a")

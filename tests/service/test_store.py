@@ -181,7 +181,7 @@ def test_operations_that_together_wait_for_another_server_that_waits_for_them_ru
     store.close()
 
 
-def test_what_must_be_done_is_done_when_the_database_answers_again(
+def test_required_writes_are_retried_until_the_database_responds_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Meanwhile it blocks nothing else, and the number of waiting calls is bounded."""

@@ -61,7 +61,7 @@ def test_another_model_for_all_lines_is_another_request() -> None:
     assert "has a result of another request" in run("--model", "storyteller").stderr
 
 
-def test_the_order_of_fields_and_lines_is_no_change() -> None:
+def test_the_order_of_fields_and_lines_does_not_matter() -> None:
     write_input(3)
     assert run().exit_code == 0
     lines = [json.loads(line) for line in Path("in.jsonl").read_text().splitlines()]

@@ -112,6 +112,6 @@ def counts(completed: int, failed: int, total: int, status: str = "in_progress")
         (counts(4, 0, 4, "finalizing"), 0, 10.0, "━" * 40 + " 4/4 finalizing"),
     ],
 )
-def test_the_bar_tells_the_truth(batch: dict[str, Any], first: int, seconds: float, shown: str) -> None:
+def test_the_bar_shows_counts_and_remaining_time(batch: dict[str, Any], first: int, seconds: float, shown: str) -> None:
     """The remaining time follows from the lines finished while the bar is shown, not those finished before."""
     assert _progress(batch, first, seconds, 100) == shown

@@ -101,7 +101,7 @@ def test_lines_for_models_that_the_server_does_not_have_are_reported_once() -> N
     assert summary.startswith("15 lines completed · ") and summary.endswith("5 rejected, see out.errors.jsonl")
 
 
-def test_a_line_that_is_not_sent_is_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_not_sent_is_not_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the command would wait for a wrong address."""
     Path("in.jsonl").write_text('{"custom_id": "live", "body": {"model": "toy", "prompt": "a", "stream": true}}\n')
     finished: list[object] = []
@@ -609,7 +609,7 @@ def test_a_hub_that_cannot_be_reached_ends_the_run_and_loses_no_line(monkeypatch
     assert not Path("out.jsonl").exists() and not Path("out.errors.jsonl").exists()
 
 
-def test_a_link_to_nowhere_is_written_through_and_cleaned_up_behind() -> None:
+def test_a_dangling_link_is_written_through_and_its_target_cleaned_up() -> None:
     write_input(1, n="many")
     Path("out.jsonl").symlink_to("elsewhere.jsonl")
     assert run().exit_code == 1

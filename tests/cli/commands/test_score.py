@@ -171,7 +171,7 @@ def test_a_server_needs_a_model(server: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 405])
-def test_a_server_that_cannot_score_is_a_sentence(tmp_path: Path, status: int) -> None:
+def test_a_server_that_cannot_score_is_one_error_message(tmp_path: Path, status: int) -> None:
     """The error must not blame the URL."""
     (tmp_path / "in.txt").write_text("text")
     with scripted(error(status, "Not Found")) as other:

@@ -396,7 +396,7 @@ def test_an_engine_of_this_process_that_fails_says_why(
     ],
     ids=repr,
 )
-def test_how_python_says_that_memory_is_lacking(problem: Exception, lacks: bool) -> None:
+def test_pythons_errors_for_a_lack_of_memory_are_recognised(problem: Exception, lacks: bool) -> None:
     """The last message is CPython's when there is no memory for the exception itself."""
     assert lacks_memory(problem) is lacks
     outer = ValueError("x")

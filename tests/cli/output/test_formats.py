@@ -135,7 +135,7 @@ def test_tokens_are_coloured_by_probability_when_they_spell_the_text() -> None:
     assert coloured_text("else", LOGPROBS, Style(True)) == "else"
 
 
-def test_stats_tell_tokens_speed_and_first_token() -> None:
+def test_stats_show_tokens_speed_and_first_token() -> None:
     times = iter([10.0, 10.5, 12.5])
     stats = Stats(clock=lambda: next(times), streamed=True)
     stats.add({"choices": [{"finish_reason": None}]})

@@ -30,7 +30,7 @@ def test_windows_are_those_of_the_harness(num_tokens: int, window: int, data: st
 
 
 @given(num_tokens=st.integers(1, 60), size=st.integers(2, 20), data=st.data())
-def test_each_token_is_scored_once_behind_at_least_one_other(num_tokens: int, size: int, data: st.DataObject) -> None:
+def test_each_token_is_scored_once_after_at_least_one_other(num_tokens: int, size: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(1, min(num_tokens, size - 1)))
     parts = windows(num_tokens, first, size, 1)
     scored = [index for part in parts for index in range(part.first, part.end)]

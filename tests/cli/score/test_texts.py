@@ -60,7 +60,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_texts(tmp_path / "none.txt", "auto")
 
 
-def test_a_digest_tells_a_context_from_none_and_from_the_text() -> None:
+def test_a_digest_distinguishes_a_context_from_none_and_from_the_text() -> None:
     several = {
         InputText("1", "ab").digest,
         InputText("1", "b", "a").digest,

@@ -40,7 +40,7 @@ BATCH = {
 
 @pytest.mark.parametrize("body", HOSTILE)
 @pytest.mark.parametrize("streamed", [False, True])
-def test_what_is_no_completion_is_said_to_be_none(body: bytes, streamed: bool) -> None:
+def test_other_objects_are_reported_as_not_a_completion(body: bytes, streamed: bool) -> None:
     reply = STREAM_HEAD + b"data: " + body + b"\n\n" + DONE if streamed else answer(200, body)
     with scripted(reply) as server:
         result = create("-m", "x", "Once", "--base-url", server.url, *(["--stream"] if streamed else []))

@@ -42,7 +42,7 @@ def test_one_process_is_enough_while_nothing_takes_long() -> None:
         assert process_of(made.compile("b", ENDS).begin())[0] == process
 
 
-def test_a_grammar_is_compiled_elsewhere_while_choices_go_on_and_used_beside_them_if_it_is_quick() -> None:
+def test_a_grammar_is_compiled_elsewhere_while_choices_continue_and_used_on_their_thread_if_it_is_quick() -> None:
     with grammars() as made:
         first = made.compile("a", ENDS).begin()
         quick, _ = process_of(first)
@@ -53,7 +53,7 @@ def test_a_grammar_is_compiled_elsewhere_while_choices_go_on_and_used_beside_the
         assert process_of(first)[0] == quick
 
 
-def test_a_choice_whose_tokens_take_long_goes_on_in_the_other_process_with_all_its_tokens() -> None:
+def test_a_choice_whose_tokens_take_long_continues_in_the_other_process_with_all_its_tokens() -> None:
     with grammars() as made:
         slow, fine = made.compile("slow", ENDS), made.compile("a", ENDS)
         first, second, other = slow.begin(), slow.begin(), fine.begin()
@@ -66,7 +66,7 @@ def test_a_choice_whose_tokens_take_long_goes_on_in_the_other_process_with_all_i
         assert process_of(other) == (quick, 1)
 
 
-def test_others_go_on_while_a_slow_token_is_computed(tmp_path: Path) -> None:
+def test_others_continue_while_a_slow_token_is_computed(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with grammars() as made:
         fine = made.compile("a", ENDS).begin()

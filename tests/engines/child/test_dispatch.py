@@ -109,7 +109,7 @@ def test_an_engine_that_is_lost_while_it_receives_jobs_blames_them() -> None:
     assert suspects.select([1, 2]) == [1], "one at a time"
 
 
-def test_the_others_go_on_beside_a_trial_and_suspects_follow_one_another() -> None:
+def test_other_jobs_continue_during_a_trial_and_suspects_follow_one_another() -> None:
     suspects = Suspects()
     for _ in range(2):
         suspects.admitted([1, 2])

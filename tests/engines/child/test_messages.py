@@ -58,7 +58,7 @@ def test_what_goes_down_is_decoded_as_it_was(message: Configure | Describe | Com
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x00", b"\xff" * 9, b"\x91\xa1\xff", b"\x91" * 10**5, encode(Stop())])
-def test_what_is_no_message_is_an_error(payload: bytes) -> None:
+def test_what_is_not_a_message_is_an_error(payload: bytes) -> None:
     with pytest.raises(BrokenMessage):
         decode_upward(payload)
 

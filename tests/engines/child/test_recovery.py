@@ -52,7 +52,7 @@ def test_an_engine_without_jobs_may_be_silent() -> None:
     assert not watched.is_silent_for(TIMEOUT - 1), "silence counts from the first job on"
 
 
-def test_each_report_begins_the_silence_anew() -> None:
+def test_each_report_restarts_the_silence() -> None:
     watched = Watched()
     for _ in range(20):
         watched.step(TIMEOUT / 2)
@@ -136,7 +136,7 @@ def test_failed_starts_back_off_and_end() -> None:
     assert delays == [*RESTART_DELAYS[1:MAX_FRUITLESS_LOSSES], None]
 
 
-def test_progress_and_a_long_life_begin_anew() -> None:
+def test_progress_and_a_long_life_reset_the_count() -> None:
     for made_progress, seconds in ((True, 0.0), (False, STABLE_SECONDS)):
         policy = RestartPolicy()
         for _ in range(MAX_FRUITLESS_LOSSES - 1):

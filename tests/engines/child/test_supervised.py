@@ -482,7 +482,7 @@ def test_an_engine_that_cannot_start_at_first_says_so() -> None:
     assert client.state.status == "stopped"
 
 
-def test_files_that_have_changed_are_no_crash_loop(caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_files_do_not_cause_a_crash_loop(caplog: pytest.LogCaptureFixture) -> None:
     job = make_job(max_tokens=50, ignore_end=True)
     with supervised() as engine:
         engine.client.submit([job])
@@ -497,7 +497,7 @@ def test_files_that_have_changed_are_no_crash_loop(caplog: pytest.LogCaptureFixt
     assert "have changed since they were loaded: m.gguf is cut off; 1 request failed" in line
 
 
-def test_totals_go_on_over_restarts_and_recoveries_are_counted() -> None:
+def test_totals_continue_over_restarts_and_recoveries_are_counted() -> None:
     job = make_job(max_tokens=50, ignore_end=True)
     with supervised() as engine:
         engine.client.submit([job])
@@ -518,7 +518,7 @@ def test_totals_go_on_over_restarts_and_recoveries_are_counted() -> None:
     assert (counts.num_crashes, counts.num_hangs, counts.num_resumed_requests) == (1, 0, 1) and counts.seconds > 0
 
 
-def test_an_engine_that_reports_no_step_is_killed_and_its_jobs_go_on() -> None:
+def test_an_engine_that_reports_no_step_is_killed_and_its_jobs_continue() -> None:
     job = make_job(max_tokens=50, ignore_end=True)
     with supervised(engine_timeout=0.02) as engine:
         engine.client.submit([job])

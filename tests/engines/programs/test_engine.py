@@ -81,7 +81,7 @@ def test_a_program_loads_and_computes_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_requests_go_on_when_the_program_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+def test_requests_continue_when_the_program_is_killed(tmp_path: Path, number: signal.Signals) -> None:
     async def test(backend: EmbeddedBackend, program: ProgramEngine) -> tuple[str, str]:
         undisturbed = await complete(backend, model="m", prompt="x", max_tokens=100)
         running = asyncio.create_task(complete(backend, model="m", prompt="x", max_tokens=100))
@@ -206,7 +206,7 @@ def test_a_program_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
     assert "its tokenizer is not that of m: llama-server reads the same files differently" in str(raised.value)
 
 
-def test_a_program_that_prints_garbage_is_not_held_up_by_it(tmp_path: Path) -> None:
+def test_a_program_that_prints_garbage_is_not_blocked(tmp_path: Path) -> None:
     async def test(backend: EmbeddedBackend, program: ProgramEngine) -> None:
         assert (await complete(backend, model="m", prompt="x", max_tokens=1)).choices[0].text == "b"
 
@@ -214,7 +214,7 @@ def test_a_program_that_prints_garbage_is_not_held_up_by_it(tmp_path: Path) -> N
 
 
 @pytest.mark.slow  # the pauses between the starts
-def test_a_program_that_ends_again_and_again_is_given_up_and_other_models_go_on(tmp_path: Path) -> None:
+def test_a_program_that_ends_again_and_again_is_given_up_and_other_models_continue(tmp_path: Path) -> None:
     lives = tmp_path / "lives"
     lives.write_text("x")
 
@@ -232,7 +232,7 @@ def test_a_program_that_ends_again_and_again_is_given_up_and_other_models_go_on(
 
 
 @pytest.mark.slow
-def test_a_real_llama_server_is_started_killed_and_goes_on(tmp_path: Path) -> None:
+def test_a_real_llama_server_is_started_killed_and_continues(tmp_path: Path) -> None:
     program = Path(find_llama_server())
 
     async def test(backend: EmbeddedBackend, engine: ProgramEngine) -> tuple[str, str]:

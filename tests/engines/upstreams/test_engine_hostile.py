@@ -188,7 +188,7 @@ def ask_both(*servers: StandIn) -> str:
 @pytest.mark.parametrize(
     "content", [b"null", b"[]", b"5", b"", b"{", b'{"a":NaN}', b'"\xff"', b'{"a":' + b"[" * 50_000]
 )
-def test_what_is_no_message_fails_its_request_alone(
+def test_what_is_not_a_message_fails_its_request_alone(
     server: StandIn, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.faults = [raw(content)]

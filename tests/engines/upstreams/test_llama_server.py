@@ -223,7 +223,7 @@ def test_log_probabilities_are_passed_on(server: StandIn) -> None:
 
 
 @pytest.mark.parametrize("faults", [["half"], ["half", "half"], ["busy"], ["half", "down", "down"]])
-def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn, faults: list[str]) -> None:
+def test_a_stream_that_is_lost_continues_where_it_was(server: StandIn, faults: list[str]) -> None:
     spell(server, "nothing is lost or doubled")
     server.faults = list(faults)
     [choice] = ask(server, max_tokens=40).choices

@@ -56,7 +56,7 @@ def loads(backend: EmbeddedBackend) -> list[int]:
     return [engine._pool._router.load(address.url) for address in engine._pool.addresses]
 
 
-def test_streams_of_a_server_that_dies_go_on_at_others(servers: list[StandIn]) -> None:
+def test_streams_of_a_server_that_dies_continue_at_others(servers: list[StandIn]) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         first = await home(backend, servers)
         content, begun = TEXT.encode(), threading.Event()
@@ -95,7 +95,7 @@ def test_connections_are_used_again(kind: str, ends: bool) -> None:
 
 
 @pytest.mark.parametrize("fault", ["half", "busy", "html", "hang", "other model"])
-def test_a_choice_goes_on_at_another_address(servers: list[StandIn], fault: str) -> None:
+def test_a_choice_continues_at_another_address(servers: list[StandIn], fault: str) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         first = await home(backend, servers)
         first.faults = [fault]
@@ -242,7 +242,7 @@ def test_an_address_that_changes_is_left_out_until_it_is_as_before(servers: list
     on(servers, test)
 
 
-def test_nothing_goes_on_when_all_have_changed(servers: list[StandIn]) -> None:
+def test_nothing_continues_when_all_have_changed(servers: list[StandIn]) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         for server in servers:
             server.build, server.faults = "b2", ["half"]
@@ -323,7 +323,7 @@ def test_requests_are_refused_while_none_answers(servers: list[StandIn]) -> None
     on(servers, test, engine_wait=0.0)
 
 
-def test_addresses_where_nobody_listens_are_no_attempts(servers: list[StandIn]) -> None:
+def test_addresses_where_nobody_listens_do_not_count_as_attempts(servers: list[StandIn]) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         for server in [*more, *servers[:-1]]:
             server.close()

@@ -61,7 +61,7 @@ def test_min_tokens_does_not_ban_ends_that_are_ignored(server: StandIn) -> None:
     assert sent == [6, 6, 5, 1]
 
 
-def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn) -> None:
+def test_a_stream_that_is_lost_continues_where_it_was(server: StandIn) -> None:
     spell(server, "nothing is lost or doubled")
     server.faults = ["half", "busy"]
     [choice] = ask(server, max_tokens=40).choices
@@ -85,7 +85,7 @@ def test_prompts_may_fill_the_context_that_is_left_of_its_own(
     assert answer.choices[0].finish_reason == "length"
 
 
-def test_a_choice_with_penalties_goes_on_after_a_loss_with_the_same_penalties(server: StandIn) -> None:
+def test_a_choice_with_penalties_continues_after_a_loss_with_the_same_penalties(server: StandIn) -> None:
     server.faults = ["half"]
     server.script = lambda tokens: ord("a")
     assert ask(server, max_tokens=4, frequency_penalty=0.25, presence_penalty=0.25).choices[0].text == "aaaa"

@@ -95,7 +95,7 @@ def test_ranks_of_prompt_tokens_are_those_of_the_list_or_its_own(server: StandIn
     assert ranks(2) == [{1: 2, 0: 1}, {9: 1, 0: 2}]
 
 
-def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn) -> None:
+def test_a_stream_that_is_lost_continues_where_it_was(server: StandIn) -> None:
     spell(server, "nothing is lost or doubled")
     server.faults = ["half", "busy"]
     [choice] = ask(server, max_tokens=40).choices
@@ -103,7 +103,7 @@ def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn) -> None:
     assert server.requests[-1]["max_tokens"] == 38
 
 
-def test_a_job_that_another_engine_began_goes_on_behind_its_tokens(server: StandIn) -> None:
+def test_a_job_that_another_engine_began_continues_after_its_tokens(server: StandIn) -> None:
     spell(server, "abcdef")
     prompt = TOKENIZER.encode(PROMPT, add_special_tokens=False)
     job = make_job(prompt, max_tokens=5, rules=TextRules(stops=("cd",)), logprobs=None)
@@ -129,7 +129,7 @@ def test_a_score_that_is_lost_is_asked_for_again(server: StandIn) -> None:
     assert choice.logprobs is not None and len(choice.logprobs.tokens) == 6
 
 
-def test_a_choice_with_penalties_goes_on_after_a_loss_with_the_same_penalties(server: StandIn) -> None:
+def test_a_choice_with_penalties_continues_after_a_loss_with_the_same_penalties(server: StandIn) -> None:
     server.faults = ["half"]
     server.script = lambda tokens: ord("a")
     [choice] = ask(server, max_tokens=4, frequency_penalty=0.25, presence_penalty=0.25).choices
@@ -346,7 +346,7 @@ def test_the_probabilities_of_a_vocabulary_of_152000_tokens_are_read_at_the_star
     assert ask(server, max_tokens=2).choices[0].text == "ef"
 
 
-def test_a_busy_server_is_not_away(server: StandIn) -> None:
+def test_a_busy_server_does_not_count_as_lost(server: StandIn) -> None:
     """It is probed only once: later, the probe would wait behind completions of others."""
     server.reports_all = True
 

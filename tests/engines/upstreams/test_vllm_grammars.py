@@ -87,7 +87,7 @@ def test_what_is_not_allowed_here_is_not_taken_from_there(server: StandIn) -> No
 
 
 @pytest.mark.parametrize("fault", ["half", "busy", "refuse"])
-def test_a_text_that_is_cut_goes_on_token_by_token(server: StandIn, fault: str) -> None:
+def test_a_text_that_is_cut_continues_token_by_token(server: StandIn, fault: str) -> None:
     spell(server, "xyzzyq")
     server.faults = [fault]
     [choice] = ask(server, max_tokens=9, regex="[x-z]{5}q").choices
@@ -111,7 +111,9 @@ def test_it_is_kept_here_where_it_would_mean_something_else_there(server: StandI
 
 
 @pytest.mark.parametrize("fields", [{"temperature": 0, "top_p": 0.5}, {"temperature": 1}])
-def test_json_is_kept_there_where_nothing_is_filtered_behind_the_mask(server: StandIn, fields: dict[str, Any]) -> None:
+def test_json_is_enforced_by_vllm_if_nothing_is_filtered_after_the_mask(
+    server: StandIn, fields: dict[str, Any]
+) -> None:
     spell(server, '{"a":  1}')
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     [choice] = ask(server, max_tokens=9, json_schema=schema, **fields).choices

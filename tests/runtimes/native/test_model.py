@@ -374,7 +374,7 @@ def test_only_wanted_rows_have_logits(models: Callable[..., ModelRunner]) -> Non
         ("qwen35, equal heads", 5, 1),
     ],
 )
-def test_behind_the_last_keys_only_wanted_rows_are_computed(
+def test_after_the_last_keys_only_wanted_rows_are_computed(
     name: str, layers: int, of_wanted: int, models: Callable[..., ModelRunner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[tuple[int, int]] = []

@@ -154,7 +154,7 @@ def test_chunks_blocks_and_other_rows_do_not_change_a_bit(
     assert logits.tobytes() == plain(model, prompt, tokens).tobytes()
 
 
-def test_a_prefill_beside_another_prefill_has_the_same_bits(model: OpenVINOModel) -> None:
+def test_a_prefill_with_another_prefill_has_the_same_bits(model: OpenVINOModel) -> None:
     prompt = prompt_of(model, 70)
     expected = plain(model, prompt, [])
     rows = [

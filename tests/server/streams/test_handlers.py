@@ -45,7 +45,7 @@ async def test_each_event_has_an_id() -> None:
 
 
 @in_loop
-async def test_a_lost_stream_goes_on_and_its_rest_is_the_same_bytes() -> None:
+async def test_a_lost_stream_continues_and_its_rest_is_the_same_bytes() -> None:
     app, backend, go = paused()
     first = await lost(app)
     assert not backend.answers[0].closed.is_set()
@@ -73,7 +73,7 @@ async def test_a_resumed_stream_says_again_which_seed_was_drawn() -> None:
 
 
 @in_loop
-async def test_a_client_that_reads_on_receives_what_is_still_to_come() -> None:
+async def test_a_client_that_resumes_receives_later_events_too() -> None:
     app, _, go = paused()
     first = await lost(app)
     rest = resume(app, id_of(first), after=1)
@@ -169,7 +169,7 @@ async def test_an_unknown_stream_is_not_found() -> None:
 
 
 @in_loop
-async def test_only_the_same_key_reads_on() -> None:
+async def test_only_the_same_key_may_resume() -> None:
     app = make_app(FakeBackend(), settings(api_key=("sk-a", "sk-b")))
     a, b = ({"authorization": f"Bearer sk-{key}"} for key in "ab")
     id = id_of(await resumable(app, headers=a).done())
@@ -266,7 +266,7 @@ async def test_a_stream_for_which_nobody_comes_back_is_cancelled_after_the_windo
 
 
 @in_loop
-async def test_a_connection_that_reads_on_stops_the_window() -> None:
+async def test_a_connection_that_resumes_stops_the_window() -> None:
     backend = FakeBackend(delta("a"), asyncio.Event())
     app = make_app(backend, settings(resume_window=30))
     first = await lost(app)
