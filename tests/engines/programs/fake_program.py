@@ -2,8 +2,9 @@
 
 `--ends=TEXT`: prints TEXT and ends at once. `--lives=FILE`: ends when FILE has lost its last character, one per start.
 `--slow`: takes ten milliseconds per token. `--gate=FILE`: waits until FILE exists before each token after the first 20.
-`--stuck=FILE`: its engine does nothing while FILE exists; its server answers. `--garbage`: prints a megabyte without a
-line break first. `--space`: its tokenizer puts a space first.
+`--mute=FILE`: does not load, and prints nothing, while FILE exists. `--stuck=FILE`: its engine does nothing while FILE
+exists; its server answers. `--garbage`: prints a megabyte without a line break first. `--space`: its tokenizer puts a
+space first.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def main() -> int:
     parser.add_argument("--lives", type=Path)
     parser.add_argument("--slow", action="store_true")
     parser.add_argument("--gate", type=Path)
+    parser.add_argument("--mute", type=Path)
     parser.add_argument("--stuck", type=Path)
     parser.add_argument("--garbage", action="store_true")
     parser.add_argument("--space", action="store_true")
@@ -75,6 +77,8 @@ def main() -> int:
         options.lives.write_text(left[1:])
         if not left:
             return 3
+    while options.mute is not None and options.mute.exists():
+        time.sleep(0.01)
     print("loading model tensors: 42%", flush=True)
     stand_in = StandIn("llama")
     stand_in.adds_space = options.space

@@ -150,6 +150,32 @@ def test_a_program_that_answers_and_computes_nothing_is_replaced(
     on(settings(tmp_path, f"--stuck={stuck}", engine_timeout=0.5), test)
 
 
+def test_a_program_that_hangs_while_it_loads_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mute = tmp_path / "mute"
+
+    async def test(backend: EmbeddedBackend, program: ProgramEngine) -> None:
+        assert program.pid is not None
+        mute.touch()
+        monkeypatch.setattr(engine, "MUTE_SECONDS", 0.0)
+        os.killpg(program.pid, signal.SIGKILL)
+        await until(lambda: program.load.recoveries.num_hangs)
+        mute.unlink()
+        monkeypatch.setattr(engine, "MUTE_SECONDS", PATIENCE_SECONDS)
+        assert (await complete(backend, model="m", prompt="x", max_tokens=3)).choices[0].text == "bcd"
+
+    on(settings(tmp_path, f"--mute={mute}"), test)
+
+
+def test_a_program_that_hangs_when_it_is_first_started_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MUTE_SECONDS", 0.0)
+    mute = tmp_path / "mute"
+    mute.touch()
+    with pytest.raises(SetupError, match=r"^llama-server could not load m: it printed nothing for 0 minutes\.$"):
+        compose(settings(tmp_path, f"--mute={mute}"))
+
+
 @pytest.mark.parametrize(
     ("seconds", "silent_for", "num_tokens", "is_hung"),
     [

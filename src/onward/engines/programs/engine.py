@@ -31,6 +31,9 @@ than the answer to a probe takes that waits for a step of its engine."""
 ILL_SECONDS = 360.0
 """How long it may answer while its engine does nothing, neither for another request nor when it is asked to after a
 loss. Twice --engine-timeout where that is more: as long as prompts that it reads may keep it busy."""
+MUTE_SECONDS = 1800.0
+"""How long it may print nothing while it loads a model: much longer than compiling for a GPU takes. All three print how
+far they are."""
 
 Start = Callable[[], ProgramProcess]
 
@@ -111,10 +114,14 @@ class ProgramEngine(UpstreamEngine):
         await super()._connect(check)
 
     async def _wait_until_it_answers(self, process: ProgramProcess) -> None:
-        """Raises SetupError when it ends before, or gives an unexpected answer."""
+        """Raises SetupError when it ends before, hangs, or gives an unexpected answer."""
         while True:
             if process.has_ended:
                 raise SetupError(f"{self._title} could not load {self._name}: {process.reason}.")
+            if _is_mute(process):
+                raise SetupError(
+                    f"{self._title} could not load {self._name}: it printed nothing for {MUTE_SECONDS / 60:g} minutes."
+                )
             try:
                 await self._probe()
                 return
@@ -151,12 +158,15 @@ class ProgramEngine(UpstreamEngine):
                 if not run.has_answered:
                     self._recovered(run)
                 run.lost_since = None
-            elif run.has_answered and not run.hangs and self._is_hung(run):
-                log.error("%s: %s runs but computes nothing; it is ended", self._name, self._title)
+            elif not run.hangs and self._is_hung(run):
+                does = "computes nothing" if run.has_answered else "prints nothing while it loads"
+                log.error("%s: %s runs but %s; it is ended", self._name, self._title, does)
                 run.hangs = True
                 run.process.kill()
 
     def _is_hung(self, run: _Run) -> bool:
+        if not run.has_answered:
+            return _is_mute(run.process)
         ill_seconds = max(ILL_SECONDS, 2 * self._engine_timeout) if self._engine_timeout else math.inf
         return run.is_hung(time.monotonic(), self._heard_at(), self._load.num_decode_tokens, ill_seconds)
 
@@ -216,6 +226,11 @@ class ProgramEngine(UpstreamEngine):
             self._recoveries, **{name: getattr(self._recoveries, name) + number for name, number in more.items()}
         )
         self._thread.call(self._count)
+
+
+def _is_mute(process: ProgramProcess) -> bool:
+    """Whether a program that loads is taken to hang."""
+    return time.monotonic() - process.printed_at >= MUTE_SECONDS
 
 
 @dataclass(slots=True)

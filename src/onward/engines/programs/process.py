@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -65,6 +66,8 @@ class ProgramProcess:
                 env=environment,
                 start_new_session=True,
             )
+        self.printed_at = time.monotonic()
+        """When it printed something last, or was started. May be read on any thread."""
         self._on_line = on_line
         self._tail: deque[str] = deque(maxlen=NUM_KEPT_LINES)
         self._status: int | None = None
@@ -128,9 +131,14 @@ class ProgramProcess:
     def _read(self) -> None:
         assert self._popen.stdout is not None
         with self._popen.stdout as output:
-            for line in lines_of(iter(lambda: os.read(output.fileno(), 1 << 16), b"")):
+            for line in lines_of(self._chunks(output.fileno())):
                 self._tail.append(line)
                 self._on_line(line)
+
+    def _chunks(self, file: int) -> Iterator[bytes]:
+        while chunk := os.read(file, 1 << 16):
+            self.printed_at = time.monotonic()
+            yield chunk
 
 
 def lines_of(chunks: Iterator[bytes]) -> Iterator[str]:
