@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.real_models.vllm.install import environment_of, pip, site_packages
+from tests.real_models.vllm.install import NotAvailable, environment_of, pip, site_packages
 from tests.real_models.vllm.install import installed as installed_vllm
 
 VERSION = "0.5.23"
@@ -36,6 +36,8 @@ def installed() -> Path:
     if stated := os.environ.get("ONWARD_TEST_SGLANG"):
         return Path(stated)
     beside = installed_vllm().parents[1]
+    if not site_packages(beside).is_dir():
+        raise NotAvailable(f"the vLLM that ONWARD_TEST_VLLM names is in no environment of this Python: {beside}")
     return environment_of(f"sglang-{VERSION}", FREE_BYTES, lambda own: _install(own, beside)) / "bin" / "python"
 
 
