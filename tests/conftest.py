@@ -7,10 +7,13 @@ import re
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
+from onward import machine
 from onward.machine import cpu_quota
 from onward.settings import CONFIG_ENVIRONMENT, options
 
@@ -40,8 +43,25 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if config.option.markexpr == "not slow":
+        _compute_on_one_thread()
+        _draw_no_constants()
     if hasattr(config, "workerinput") and not any("::" in argument for argument in config.args):
         config.pluginmanager.register(WholeFiles())
+
+
+def _compute_on_one_thread() -> None:
+    """Models whose threads no test has stated compute on one, whatever the processor: more would wait for each other
+    on processors that other workers need, which takes as long as all that tiny models compute."""
+    counted = machine.compute_threads
+    patch.object(machine, "compute_threads", lambda root=None: counted(root) if root else 1).start()
+
+
+def _draw_no_constants() -> None:
+    """Property tests draw none of the constants in the modules that are imported so far: every worker would parse all
+    of them, and examples would depend on the tests before."""
+    if hasattr(providers, "_get_local_constants"):
+        patch.object(providers, "_get_local_constants", lambda: providers._local_constants).start()
 
 
 @pytest.hookimpl(optionalhook=True)

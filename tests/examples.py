@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis import strategies as st
 
-__all__ = ["examples", "slow_but"]
+__all__ = ["UNICODE", "examples", "slow_but"]
+
+UNICODE = st.characters(exclude_categories=["Cs"])
+"""All characters that UTF-8 has. For the alphabet that texts have by default, hypothesis encodes a million characters
+first, which takes a second."""
 
 
 def examples(num: int) -> int:

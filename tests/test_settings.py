@@ -18,7 +18,7 @@ from onward.cli.settings_command import SettingsCommand
 from onward.errors import SetupError
 from onward.folders import cache_folder
 from onward.settings import GROUPS, Resolved, Settings, options, resolve
-from tests.examples import examples
+from tests.examples import UNICODE, examples
 
 
 @pytest.fixture(autouse=True)
@@ -341,7 +341,7 @@ def test_a_formatted_size_parses_to_itself(amount: int) -> None:
     assert values.size(values.format_size(amount)) == amount
 
 
-@given(st.text(max_size=12))
+@given(st.text(UNICODE, max_size=12))
 @hypothesis_settings(max_examples=examples(200))
 def test_any_text_is_parsed_or_rejected(raw: str) -> None:
     for option in options():

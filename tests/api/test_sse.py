@@ -20,7 +20,7 @@ from onward.api.openai.response import (
     Usage,
 )
 from onward.api.sse import DONE, KEEP_ALIVE
-from tests.examples import examples
+from tests.examples import UNICODE, examples
 
 
 def chunk(text: str = " IP", **fields: Any) -> Chunk:
@@ -62,7 +62,7 @@ def test_the_end_and_the_keep_alive_are_fixed_bytes() -> None:
 
 
 @settings(max_examples=examples(150))
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=400))
+@given(st.text(UNICODE, max_size=400))
 def test_an_obfuscated_event_reveals_only_its_size_class(text: str) -> None:
     event = chunk_event(chunk(text), obfuscate=True)
     plain = chunk_event(chunk(text))
@@ -91,7 +91,7 @@ def read(stream: bytes) -> list[str]:
     return [event.data for event in httpx2.EventSource(response)]
 
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+texts = st.text(UNICODE, max_size=20)
 floats = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
 

@@ -23,7 +23,7 @@ from onward.model_files.tokenizer import HuggingFaceTokenizer
 from onward.offload import MAX_INLINE_SIZE, Abandoned, inline_or_on_thread
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_sentencepiece import BPE, PLAIN, folder, message, model_bytes
-from tests.examples import examples
+from tests.examples import UNICODE, examples
 from tests.waiting import PATIENCE_SECONDS, until
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed: pip install onward[test]")
@@ -192,7 +192,11 @@ def test_a_damaged_file_is_read_or_refused(changes: dict[int, int], end: int) ->
 
 
 @settings(FUZZ, max_examples=examples(100))
-@given(units=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=300), texts=st.binary(min_size=1), text=st.text())
+@given(
+    units=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=300),
+    texts=st.binary(min_size=1),
+    text=st.text(UNICODE),
+)
 def test_a_map_of_random_units_never_crashes(units: list[int], texts: bytes, text: str) -> None:
     content = struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + texts
     Normalizer(Rules(CharacterMap(content), drops_spaces=True)).normalized(text)

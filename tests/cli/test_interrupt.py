@@ -132,7 +132,7 @@ def test_the_main_thread_ends_the_process_too_if_it_handles_the_second_ctrl_c_fi
 def test_the_second_ctrl_c_does_not_wait_for_a_command_that_saves_its_progress() -> None:
     saving = [
         "def stay(*_): pass",
-        f"try:\n {READY}\n time.sleep(60)",
+        f"try:\n {READY}\n for _ in range(6000): time.sleep(0.01)",
         f"except KeyboardInterrupt:\n signal.signal(signal.SIGINT, stay)\n print('saved', flush=True)\n {NATIVE_CALL}",
     ]
     with program("exit_on_interrupt()", "raise_on_interrupt()", *saving) as started:

@@ -27,6 +27,7 @@ from onward.compose.telemetry import ExportingTracer, open_tracer, reason_of
 from onward.errors import SetupError
 from onward.settings import Settings
 from onward.tracing import RequestTrace, Span, SpanContext
+from tests.examples import UNICODE
 from tests.test_tracing import PARENT
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
@@ -154,8 +155,9 @@ def test_spans_arrive_as_they_are(tracer_of: Any, monkeypatch: pytest.MonkeyPatc
 
 ATTRIBUTES = st.dictionaries(
     st.sampled_from(["a", "b", "gen_ai.request.model"]),
-    st.text(max_size=9) | st.text("x", min_size=257, max_size=300) | st.booleans() | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False) | st.sampled_from([0, 1, 0.0, 1.0]) | st.lists(st.text(max_size=3), max_size=3),
+    st.text(UNICODE, max_size=9) | st.text("x", min_size=257, max_size=300) | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.sampled_from([0, 1, 0.0, 1.0])
+    | st.lists(st.text(UNICODE, max_size=3), max_size=3),
 )  # fmt: skip
 IDS = st.integers(1, 2**64 - 1)
 
@@ -163,9 +165,9 @@ IDS = st.integers(1, 2**64 - 1)
 @given(
     st.lists(
         st.builds(
-            Span, st.text(max_size=9), st.sampled_from(["internal", "server", "client"]),
+            Span, st.text(UNICODE, max_size=9), st.sampled_from(["internal", "server", "client"]),
             st.builds(SpanContext, st.integers(1, 2**128 - 1), IDS, st.just(True), st.sampled_from(["", "a=b"])),
-            st.just(0) | IDS, IDS, IDS, ATTRIBUTES, st.text(max_size=5),
+            st.just(0) | IDS, IDS, IDS, ATTRIBUTES, st.text(UNICODE, max_size=5),
         ),
         max_size=4,
     )

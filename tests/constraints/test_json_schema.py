@@ -18,7 +18,7 @@ from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
 from onward.constraints.tokens import byte_tokens
 from onward.sampling.masks import unpack_mask
-from tests.examples import examples
+from tests.examples import UNICODE, examples
 
 BYTES = TokenTrie(byte_tokens())
 NO_ENDS = np.zeros(9, np.uint32)
@@ -115,7 +115,7 @@ def test_what_is_generated_by_a_keyword_is_valid(schema: dict[str, Any]) -> None
 
 
 names = st.sampled_from(["a", "b", "name", "é", "with space", ""])
-values = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+values = st.none() | st.booleans() | st.integers() | st.text(UNICODE, max_size=3)
 
 
 def integers(low: int, size: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from onward.engine_load import DraftCounts, EngineLoad
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
+from tests.examples import UNICODE
 
 IDS = st.integers(0, 2**31)
 TOKENS = st.integers(0, 2**21)
@@ -36,7 +37,7 @@ JOBS = st.builds(
         seed=st.integers(0, 2**64 - 1),
         logprobs=st.none() | st.integers(0, 20),
     ),
-    rules=st.builds(TextRules, stops=st.lists(st.text(min_size=1), max_size=3).map(tuple)),
+    rules=st.builds(TextRules, stops=st.lists(st.text(UNICODE, min_size=1), max_size=3).map(tuple)),
     end_tokens=st.frozensets(TOKENS, max_size=3),
     pending=st.binary(max_size=3),
     prediction=st.lists(TOKENS, max_size=3).map(tuple),
@@ -51,7 +52,7 @@ COMMAND_MESSAGES = st.one_of(
 EVENT_MESSAGES = st.one_of(
     st.builds(Prefilled, IDS, IDS, st.none() | st.lists(st.none() | SAMPLED, max_size=3)),
     st.builds(Decoded, IDS, IDS, st.lists(SAMPLED, max_size=3), st.sampled_from([None, "stop", "length"]), IDS, IDS),
-    st.builds(Failed, IDS, st.sampled_from(["stopped", "crashed", "rejected"]), st.text()),
+    st.builds(Failed, IDS, st.sampled_from(["stopped", "crashed", "rejected"]), st.text(UNICODE)),
 )
 
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onward.api.openai.parameters import PARAMETERS
-from tests.examples import examples
+from tests.examples import UNICODE, examples
 from tests.parity.servers import COMPLETIONS, Server
 
 NAMES = [row.name for row in PARAMETERS]
@@ -19,7 +19,7 @@ BOUNDED = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 NUMBERS = st.integers(-3, 130) | st.floats(-3, 3) | st.sampled_from([2**31, 2**63, -(2**63), 1e300, 10**30])
-TEXTS = st.text(max_size=12) | st.sampled_from(["<|endoftext|>", "<|fim_prefix|>", "\u0000", "🙂" * 50])
+TEXTS = st.text(UNICODE, max_size=12) | st.sampled_from(["<|endoftext|>", "<|fim_prefix|>", "\u0000", "🙂" * 50])
 JSON = st.recursive(
     st.none() | st.booleans() | NUMBERS | TEXTS,
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXTS, inner, max_size=4),

@@ -11,14 +11,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from onward.server.app import make_app
-from tests.examples import examples
+from tests.examples import UNICODE, examples
 from tests.server.fakes import Call, FakeBackend, settings
 
 PATHS = ["/v1/completions", "/openai/v1/completions", "/v1/engines/m/completions", "/tokenize", "/detokenize"]
 FIELDS = ["model", "prompt", "stream", "n", "max_tokens", "tokens", "stream_options", "logprobs", "user", "stop"]
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(UNICODE),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(UNICODE, max_size=5), inner, max_size=3),
     max_leaves=5,
 )
 
@@ -53,8 +53,8 @@ def test_any_json_object_gets_one_response(path: str, fields: dict[str, Any]) ->
 
 @given(
     st.sampled_from(["GET", "PUT", "OPTIONS", "PATCH", "DELETE", "POST"]),
-    st.text(max_size=20),
-    st.text(max_size=9),
+    st.text(UNICODE, max_size=20),
+    st.text(UNICODE, max_size=9),
 )
 @hypothesis_settings(max_examples=examples(100))
 def test_any_url_gets_one_response(method: str, path: str, query: str) -> None:

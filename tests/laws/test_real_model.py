@@ -98,7 +98,7 @@ def test_law_1_streams_equal_complete_responses(alone: Alone) -> None:
 def test_law_2_and_3_the_same_bytes_among_32_neighbours_cached_or_not(alone: Alone, prefix_cache: bool) -> None:
     async def crowded() -> list[tuple[str, list[dict[str, Any]]]]:
         rng = random.Random(3)
-        async with running(make_backend(prefix_cache=prefix_cache, max_rows=32)) as backend:
+        async with running(make_backend(prefix_cache=prefix_cache, max_rows=32, threads=2)) as backend:
             crowd = [asyncio.create_task(noise(backend, rng)) for _ in range(32)]
             rounds = [shape for _ in range(2) for shape in SHAPES]
             answers = await asyncio.gather(*(ask(backend, shape) for shape in rounds))

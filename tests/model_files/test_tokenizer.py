@@ -18,10 +18,10 @@ from onward.model_files.gguf import GGUFFiles
 from onward.model_files.tokenizer import HuggingFaceTokenizer
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
-from tests.examples import examples
+from tests.examples import UNICODE, examples
 from tests.model_files.tiny_tokenizers import END, START, byte_level, save, sentencepiece
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+texts = st.text(UNICODE, max_size=40)
 pieces = st.lists(texts | st.sampled_from([END, START, "<note>", "é è", " ", "\n\n"]), max_size=6).map("".join)
 
 

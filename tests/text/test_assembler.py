@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import UNICODE
 
 from onward.text.assembler import Assembled, Assembler, TextRules, TokenRecord
 from onward.text.decoding import token_offsets
@@ -23,7 +24,7 @@ def assemble(assembler: Assembler, tokens: list[bytes], special: frozenset[int] 
     return Assembled(whole.text + rest.text, whole.records + rest.records)
 
 
-@given(st.text(), st.lists(st.integers(0, 4)))
+@given(st.text(UNICODE), st.lists(st.integers(0, 4)))
 def test_without_stops_all_tokens_and_all_text_are_emitted(text: str, sizes: list[int]) -> None:
     data, tokens = text.encode(), []
     for size in sizes:

@@ -1,5 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import UNICODE
 
 from onward.text.decoding import Utf8Decoder, render_token
 
@@ -12,7 +13,7 @@ def split(data: bytes, sizes: list[int]) -> list[bytes]:
     return [*parts, data]
 
 
-@given(st.text(), st.lists(st.integers(0, 5)))
+@given(st.text(UNICODE), st.lists(st.integers(0, 5)))
 def test_joined_results_are_the_text(text: str, sizes: list[int]) -> None:
     decoder = Utf8Decoder()
     assert "".join(decoder.feed(part) for part in split(text.encode(), sizes)) == text

@@ -16,7 +16,7 @@ from onward.api.parameter import Profile
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest
 from tests.api.openai.decoding import decode_request
-from tests.examples import examples
+from tests.examples import UNICODE, examples
 
 profiles = st.sampled_from(["strict", "default", "lenient"])
 scalars = (
@@ -25,17 +25,17 @@ scalars = (
     | st.integers(-(2**70), 2**70)
     | st.integers(-3, 130)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=8)
+    | st.text(UNICODE, max_size=8)
 )
 values = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(UNICODE, max_size=8), inner, max_size=3),
     max_leaves=8,
 )
 inner_names = [each.name for row in PARAMETERS for each in row.inner]
 names = st.sampled_from([row.name for row in PARAMETERS])
 objects = st.dictionaries(st.sampled_from(inner_names), values, max_size=3)
-bodies = st.dictionaries(names | st.text(max_size=8), values | objects, max_size=6)
+bodies = st.dictionaries(names | st.text(UNICODE, max_size=8), values | objects, max_size=6)
 
 
 TYPES = {name: hint for name, hint in get_type_hints(CompletionRequest).items() if name != "prompt"}

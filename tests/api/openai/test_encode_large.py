@@ -28,7 +28,7 @@ from onward.api.openai.response import (
     PromptTokensDetails,
     Usage,
 )
-from tests.examples import slow_but
+from tests.examples import UNICODE, slow_but
 
 USAGE = Usage(
     prompt_tokens=1,
@@ -38,7 +38,7 @@ USAGE = Usage(
     completion_tokens_details=CompletionTokensDetails(),
 )
 HOSTILE = ['"choices": [', '"choices":[', '"logprobs": null', '"logprobs":null', "\n    ", '\\"', "{}", "é🙂"]
-texts = st.text(max_size=10) | st.sampled_from(HOSTILE)
+texts = st.text(UNICODE, max_size=10) | st.sampled_from(HOSTILE)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 
 

@@ -36,7 +36,7 @@ from onward.api.request_schema import request_schema
 from onward.errors import ApiError
 from onward.server.app import ROUTES
 from tests.api.openai.decoding import decode_request
-from tests.examples import examples
+from tests.examples import UNICODE, examples
 from tests.server.fakes import events as parse_events
 
 from .schema_check import is_valid, resolve
@@ -129,18 +129,18 @@ def test_an_error_is_valid() -> None:
 
 
 numbers = st.integers(-3, 130) | st.integers(-(2**65), 2**65) | st.floats(-150, 150)
-small = st.none() | st.booleans() | numbers | st.text(max_size=3)
+small = st.none() | st.booleans() | numbers | st.text(UNICODE, max_size=3)
 values = st.one_of(
     small,
     st.lists(small, max_size=6),
-    st.lists(st.text(max_size=2), max_size=6),
+    st.lists(st.text(UNICODE, max_size=2), max_size=6),
     st.lists(st.integers(0, 9), max_size=3),
     st.lists(st.lists(st.integers(0, 9), max_size=2), max_size=3),
     st.dictionaries(st.integers(0, 99).map(str), numbers, max_size=3),
     st.dictionaries(st.sampled_from(["include_usage", "temperature", "stop", "x"]), small, max_size=2),
 )
 typed = st.sampled_from(["content", "text"]) | small
-texts = st.text(max_size=2)
+texts = st.text(UNICODE, max_size=2)
 parts = st.lists(st.fixed_dictionaries({}, optional={"type": typed, "text": texts | small, "x": small}), max_size=2)
 predictions = st.fixed_dictionaries(
     {}, optional={"type": typed, "content": texts | parts | small, "text": texts, "x": small}

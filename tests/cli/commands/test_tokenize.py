@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from onward.cli.commands import tokenize
 from onward.text.decoding import render_token
+from tests.examples import UNICODE
 
 from ..conftest import onward
 from ..terminal import Terminal
@@ -59,7 +60,7 @@ def test_a_character_split_over_tokens_is_shown_whole() -> None:
         )
 
 
-@given(st.text())
+@given(st.text(UNICODE))
 def test_tokens_from_a_server_add_up_to_the_text(text: str) -> None:
     pieces = [bytes([byte]) for byte in text.encode()]
     assert [tokenize._raw(render_token(piece)) for piece in pieces] == pieces

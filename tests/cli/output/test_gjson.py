@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from onward.cli.output.formats import render
 from onward.cli.output.gjson import MISSING, find
+from tests.examples import UNICODE
 
 VALUE = {
     "id": "cmpl-1",
@@ -74,6 +75,6 @@ def test_a_path_without_a_match_prints_the_whole_value(path: str) -> None:
     assert json.loads(render(VALUE, format="json", transform=path)) == VALUE
 
 
-@given(st.text())
+@given(st.text(UNICODE))
 def test_no_path_is_an_accident(path: str) -> None:
     find(VALUE, path)

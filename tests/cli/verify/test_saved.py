@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.cli.verify.saved import Difference, Saved, first_difference
+from tests.examples import UNICODE
 from tests.tables import each_row
 
 LOGPROBS: dict[str, Any] = {
@@ -117,7 +118,7 @@ def test_the_first_difference_is_found(answer: Saved, expected: tuple[Any, ...] 
     assert found.in_words() and set(found.as_document()) >= {"field", "saved", "computed"}
 
 
-@given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30))
+@given(st.text(UNICODE, max_size=30), st.text(UNICODE, max_size=30), st.text(UNICODE, max_size=30))
 def test_a_difference_is_at_the_first_character_that_differs(beginning: str, one: str, other: str) -> None:
     texts = beginning + one, beginning + other
     answers = [{"index": 0, "text": text, "finish_reason": "stop"} for text in texts]
