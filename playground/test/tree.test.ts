@@ -127,8 +127,8 @@ describe("files", () => {
     [{ format: "onward-tree", version: 2, nodes: [] }, "version 2"],
     [{ format: "onward-tree", version: 1, nodes: [{ id: 1, parent: 5, text: "" }] }, "parent is missing"],
     [{ format: "onward-tree", version: 1, nodes: [{ id: 1, parent: null }] }, "no id, parent or text"],
-    [{ format: "onward-tree", version: 1, nodes: [{ id: 1, parent: 2, text: "a" }, { id: 2, parent: 1, text: "b" }] }, "circle"],
-    [{ format: "onward-tree", version: 1, nodes: [{ id: 1, parent: null, text: "a" }, { id: 1, parent: null, text: "b" }] }, "one id"],
+    [{ format: "onward-tree", version: 1, nodes: [{ id: 1, parent: 2, text: "a" }, { id: 2, parent: 1, text: "b" }] }, "cycle"],
+    [{ format: "onward-tree", version: 1, nodes: [{ id: 1, parent: null, text: "a" }, { id: 1, parent: null, text: "b" }] }, "same id"],
   ])("that are broken are refused: %j", (file, message) => {
     expect(() => fromFile(file)).toThrow(message);
   });

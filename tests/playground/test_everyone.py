@@ -301,7 +301,7 @@ def test_every_control_is_reached_by_tab(playground: Playground) -> None:
     page = playground.page
     playground.generate()
     page.get_by_label("Model").focus()
-    assert {"Another", "Undo", "Redo", "Probabilities", "More", "Version after"} <= reached_by_tab(playground, 20)
+    assert {"Another", "Undo", "Redo", "Probabilities", "More", "Next version"} <= reached_by_tab(playground, 20)
     page.get_by_role("button", name="More", exact=True).focus()
     page.keyboard.press("Enter")
     wanted = {"Same again", "Fill in", "Rewrite", "Score", "Share", "Copy as…", "New story"}

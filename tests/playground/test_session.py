@@ -29,7 +29,7 @@ def test_a_session_of_a_writer(browser: Browser, site: str, device: dict[str, An
 
     desk.set("max_tokens", "30").write("Lily found an old key in the garden.").click("Continue")
     desk.click("Continue").click("Another")
-    page.get_by_role("button", name="Version before").click()
+    page.get_by_role("button", name="Previous version").click()
     desk.announced("Version 1 of 2.")
 
     desk.colour("Probability")

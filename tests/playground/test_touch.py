@@ -72,7 +72,7 @@ def test_holding_a_token_bans_it(phone: Playground) -> None:
     phone.tab("Settings")
     expect(phone.page.get_by_role("list", name="Biased tokens").get_by_role("listitem")).to_have_count(1)
     phone.close_panels()
-    phone.page.get_by_role("button", name="Take back").tap()
+    phone.page.get_by_role("button", name="Remove bias").tap()
     assert "logit_bias" not in phone.request_of(lambda: phone.click("Another"))
 
 

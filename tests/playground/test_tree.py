@@ -93,7 +93,7 @@ def test_keys_and_buttons_switch_versions_and_generate_another_after_the_last(pl
     assert second != first
     playground.page.keyboard.press("Alt+ArrowLeft")
     playground.shows(first).announced("Version 1 of 2.")
-    playground.button("Version after").click()
+    playground.button("Next version").click()
     playground.shows(second)
     expect(playground.page.get_by_role("group", name="Versions")).to_contain_text("2/2")
 

@@ -127,7 +127,7 @@ def test_a_key_is_asked_for_and_only_an_admins_opens_the_page(page: Playground) 
     sign_in(page, "sk-alice")
     expect(alert).to_contain_text("This is not an admin key")
     sign_in(page)
-    expect(page.page.get_by_text("Nothing was used in this time.")).to_be_visible()
+    expect(page.page.get_by_text("Nothing was used in this period.")).to_be_visible()
     expect(alert).to_have_count(0)
     kept = page.page.evaluate(
         "JSON.stringify([{...localStorage}, {...sessionStorage}, location.href, document.cookie])"
@@ -187,7 +187,7 @@ def test_one_key_or_model_can_be_looked_at_alone(page: Playground) -> None:
     page.page.get_by_role("combobox", name="Key").select_option(label=HOSTILE)
     assert [row[0] for row in rows_of(page)] == [HOSTILE]
     page.page.get_by_role("combobox", name="Model").select_option(label="large")
-    expect(page.page.get_by_text("Nothing was used in this time.")).to_be_visible()
+    expect(page.page.get_by_text("Nothing was used in this period.")).to_be_visible()
     page.page.get_by_role("combobox", name="Key").select_option(label="All keys")
     assert {row[0] for row in rows_of(page)} == {"alice", "=1+1"}
 
@@ -220,7 +220,7 @@ def test_a_server_without_a_database_says_so(browser: Browser, site: str) -> Non
     context = open_context(browser)
     page = Playground(context.new_page(), site).open("/usage")
     expect(page.page.get_by_role("alert")).to_have_text(
-        "This server keeps no ledger: start it with --data-dir or --database."
+        "This server has no ledger: start it with --data-dir or --database."
     )
     assert not page.problems
     context.close()

@@ -161,7 +161,7 @@ def test_the_list_of_models_is_that_of_the_moment(browser: Browser, tmp_path: Pa
         change_models(url, admin, "DELETE", "/guest")
         playground.generate()
         expect(page.get_by_role("alert")).to_contain_text("`guest` does not exist")
-        expect(playground.notice).to_have_text("This server has no model “guest” any more: “toy” is selected.")
+        expect(playground.notice).to_have_text("This server no longer has the model “guest”: “toy” is selected.")
         expect(shown).to_have_value("toy")
         prompt = playground.text
         playground.generate()

@@ -205,7 +205,7 @@ def test_a_text_that_the_model_has_ended_can_be_continued_anyway(playground: Pla
     expect(playground.notice).to_have_text("The model ended the text here.")
     playground.page.unroute("**/v1/completions")
     before = playground.text
-    body = playground.request_of(lambda: playground.click("Go on anyway"))
+    body = playground.request_of(lambda: playground.click("Continue anyway"))
     assert body["ban_eos_token"] is True
     assert playground.text.startswith(before) and len(playground.text) > len(before)
 

@@ -140,7 +140,7 @@ function cardOf(bytes: Uint8Array): unknown {
     }
     at += 12 + length;
   }
-  throw new Error("This picture holds no character.");
+  throw new Error("This picture contains no character card.");
 }
 
 function splitKeys(keys: string): string[] {

@@ -38,7 +38,7 @@ function checked(file: unknown): TreeNode[] {
   if (version !== 1) throw new Error(`This file has version ${String(version)}; this page reads version 1.`);
   if (nodes.length > MAX_NODES) throw new Error(`This file has more than ${MAX_NODES} nodes.`);
   const found = nodes.map(node);
-  if (new Set(found.map((each) => each.id)).size < found.length) throw new Error("This file's tree is broken: two nodes have one id.");
+  if (new Set(found.map((each) => each.id)).size < found.length) throw new Error("This file's tree is broken: two nodes have the same id.");
   return found;
 }
 
@@ -66,7 +66,7 @@ function isToken(token: Token, length: number): boolean {
 function checkRoot(tree: Tree, start: TreeNode, rooted: Set<number>): void {
   const way = new Set<number>();
   for (let node: TreeNode | undefined = start; node && !rooted.has(node.id); ) {
-    if (way.has(node.id)) throw new Error("This file's tree is broken: it has a circle.");
+    if (way.has(node.id)) throw new Error("This file's tree is broken: it has a cycle.");
     way.add(node.id);
     node = node.parent === null ? undefined : tree.nodes.get(node.parent);
   }

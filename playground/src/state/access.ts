@@ -79,7 +79,7 @@ async function list(): Promise<void> {
     return;
   }
   const [first = ""] = listed;
-  if (before) notify(`This server has no model “${before}” any more${first && `: “${first}” is selected`}.`);
+  if (before) notify(`This server no longer has the model “${before}”${first && `: “${first}” is selected`}.`);
   await selectModel(first);
 }
 

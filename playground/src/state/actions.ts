@@ -338,8 +338,8 @@ function explainEnd(draft: Draft, { choices }: Progress): void {
   const isEnded = choices.every((choice) => choice.finish === "stop") && draft.settings.stop === undefined;
   const isEmpty = choices.every((choice) => choice.text === "");
   if (!isEnded && !isEmpty) return;
-  const goOn = { label: "Go on anyway", act: () => void generate({ ban_eos_token: true }) };
-  notify(isEmpty ? "The model ends the text here: it generated nothing." : "The model ended the text here.", isStrict ? undefined : goOn);
+  const continueAnyway = { label: "Continue anyway", act: () => void generate({ ban_eos_token: true }) };
+  notify(isEmpty ? "The model ends the text here: it generated nothing." : "The model ended the text here.", isStrict ? undefined : continueAnyway);
   said = { of: text.value, notice: notice.value };
 }
 

@@ -40,7 +40,7 @@ export async function bias(text: string, value: number, ids: Token["ids"] = []):
     names.value = { ...names.value, [`${model.value}/${id}`]: visible(text) };
     setBias(String(id), value);
     notify(`${visible(text)} is ${value <= BAN ? "banned" : value > 0 ? "favoured" : "less likely"} from now on.`, {
-      label: "Take back",
+      label: "Remove bias",
       act: () => setBias(String(id), null),
     });
   } catch (error) {

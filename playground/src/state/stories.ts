@@ -106,7 +106,7 @@ export async function keepStories(): Promise<void> {
     stories.value = await listed();
     await openLast();
   } catch {
-    notify("This browser keeps nothing for this page: export your story before you leave.");
+    notify("This browser does not store anything for this page: export your story before you leave.");
     return;
   }
   channel.postMessage(storyId.value);
@@ -127,7 +127,7 @@ export async function keepStories(): Promise<void> {
     if (data !== storyId.value || isPaused) return;
     if (timer !== null) void keep();
     isPaused = true;
-    notify("This story was opened in another tab, which now keeps it. Reload to go on in this one.");
+    notify("This story was opened in another tab, which now saves it. Reload to continue in this one.");
   };
 }
 

@@ -152,7 +152,7 @@ function sentence(error: unknown, status: number): string {
     case 403:
       return "This is not an admin key: only an admin key sees what all keys used.";
     case 404:
-      return "This server keeps no ledger: start it with --data-dir or --database.";
+      return "This server has no ledger: start it with --data-dir or --database.";
     default:
       return error instanceof Error ? error.message : String(error);
   }

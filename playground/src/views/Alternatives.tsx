@@ -39,7 +39,7 @@ export function Alternatives() {
         <code>{visible(token.text)}</code> <b>{percent(token.logprob ?? 0)}</b>
         {token.ids.length > 0 && <span class="ids"> id {token.ids.join(", ")}</span>}
       </p>
-      {now.isStale && <p class="hint">The text before this token was edited since: these are the old probabilities.</p>}
+      {now.isStale && <p class="hint">The text before this token has been edited: these are the old probabilities.</p>}
       <ul>
         {token.alternatives.map(({ text, logprob }) => (
           <li key={text}>

@@ -141,7 +141,7 @@ function Marked({ text, token }: { text: string; token: Token | undefined }) {
 function Distribution({ token }: { token: Token }) {
   return (
     <table>
-      <caption>Where they part</caption>
+      <caption>Where they diverge</caption>
       <tbody>
         {token.alternatives.map(({ text, logprob }) => (
           <tr key={text} class={text === token.text ? "chosen" : ""}>

@@ -20,7 +20,7 @@ export function ContextPanel() {
     <div class="context">
       <label>
         Memory
-        <textarea rows={4} value={memory} placeholder="Always at the beginning: who is who, where, how it is told." onInput={(event) => change({ memory: event.currentTarget.value })} />
+        <textarea rows={4} value={memory} placeholder="Always at the beginning: characters, setting, style." onInput={(event) => change({ memory: event.currentTarget.value })} />
       </label>
       <label>
         Author's note

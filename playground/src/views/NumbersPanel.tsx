@@ -42,7 +42,7 @@ export function NumbersPanel() {
 function Speed() {
   const arrivals = meter.value?.arrivals ?? [];
   const last = arrivals.at(-1)?.[0] ?? 0;
-  if (arrivals.length < 3 || last === 0) return <p class="hint">Nothing was generated yet.</p>;
+  if (arrivals.length < 3 || last === 0) return <p class="hint">Nothing has been generated yet.</p>;
   const buckets = new Array<number>(BUCKETS).fill(0);
   for (const [ms, count] of arrivals) {
     const index = Math.min(BUCKETS - 1, Math.floor((ms / last) * BUCKETS));

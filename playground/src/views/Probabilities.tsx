@@ -22,7 +22,7 @@ export function Probabilities() {
           </label>
         ))}
       </fieldset>
-      <p class="hint">Tap a token, or press Ctrl Space, for what else the model might have said. Hold it to ban it.</p>
+      <p class="hint">Tap a token, or press Ctrl Space, to see the alternatives. Hold it to ban it.</p>
     </Menu>
   );
 }

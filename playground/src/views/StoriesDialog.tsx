@@ -70,7 +70,7 @@ export function StoriesDialog() {
               ))}
               <button type="button" disabled={!canRun.value} onClick={() => void removeStory(story.id)}>
                 Remove
-                <small>It cannot be taken back</small>
+                <small>This cannot be undone</small>
               </button>
             </Menu>
           </li>

@@ -60,7 +60,7 @@ export function TemplateDialog() {
           </p>
         )}
         <p class="hint">
-          Its marks stand in the text as you see them, and can be edited. {hasOwn ? "The model's own template is the one that it was trained with." : "Choose the template that the model was trained with."}
+          Its markers appear in the text as you see them, and can be edited. {hasOwn ? "The model's own template is the one that it was trained with." : "Choose the template that the model was trained with."}
         </p>
         <button type="submit" class="primary" disabled={!canRun.value || !shown.value}>
           Insert at the end

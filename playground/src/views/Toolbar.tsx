@@ -86,15 +86,15 @@ function Versions() {
   const { at, ids } = versions.value;
   return (
     <span class="group versions" role="group" aria-label="Versions">
-      <button type="button" class="icon" aria-label="Version before" title="Version before (Alt ←)" disabled={blocked.value || at < 1} onClick={() => swipe(-1)}>
+      <button type="button" class="icon" aria-label="Previous version" title="Previous version (Alt ←)" disabled={blocked.value || at < 1} onClick={() => swipe(-1)}>
         ‹
       </button>
       <span aria-live="off">{ids.length > 0 ? `${at + 1}/${ids.length}` : "–"}</span>
       <button
         type="button"
         class="icon"
-        aria-label="Version after"
-        title="Version after; behind the last one, another is generated (Alt →)"
+        aria-label="Next version"
+        title="Next version; after the last one, another is generated (Alt →)"
         disabled={blocked.value || ids.length === 0}
         onClick={() => swipe(1)}
       >
@@ -118,21 +118,21 @@ function More() {
       </button>
       <button type="button" disabled={blocked.value || typeof done.value?.draft.seed !== "number"} onClick={() => void again(true)}>
         Same again
-        <small>{done.value?.draft.seed === null ? "The engine of this model uses no seeds" : "The last generation, with its seed"}</small>
+        <small>{done.value?.draft.seed === null ? "This model's engine does not use seeds" : "The last generation, with its seed"}</small>
       </button>
       <button type="button" disabled={blocked.value || !tokenizer.value?.infill} onClick={() => void fillIn()}>
         Fill in <kbd>Alt ⏎</kbd>
-        <small>{tokenizer.value && !tokenizer.value.infill ? "This model has no fill-in-the-middle tokens" : "Text for the cursor's place"}</small>
+        <small>{tokenizer.value && !tokenizer.value.infill ? "This model has no fill-in-the-middle tokens" : "Text at the cursor"}</small>
       </button>
       {!isStrict && (
         <button type="button" disabled={blocked.value} onClick={() => void rewrite(theEditor().cursor)}>
           Rewrite
-          <small>What follows the cursor; most of it is expected to stay</small>
+          <small>The text after the cursor, most of which is expected to stay</small>
         </button>
       )}
       <button type="button" disabled={blocked.value} onClick={() => void scoreDocument()}>
         Score
-        <small>How surprising is every token?</small>
+        <small>How surprising is each token?</small>
       </button>
       <button type="button" disabled={blocked.value} onClick={() => (dialog.value = "template")}>
         Template…
@@ -141,7 +141,7 @@ function More() {
       <hr />
       <button type="button" disabled={versions.value.ids.length < 2} onClick={() => (dialog.value = "candidates")}>
         Side by side
-        <small>All versions, and where they part</small>
+        <small>All versions, and where they diverge</small>
       </button>
       <button type="button" disabled={blocked.value} onClick={() => void share()}>
         Share
@@ -163,5 +163,5 @@ function More() {
 async function share(): Promise<void> {
   const link = await permalink();
   history.replaceState(null, "", link);
-  notify((await copyText(link)) ? "The link was copied. It holds the prompt and all settings." : "The link is in the address bar.");
+  notify((await copyText(link)) ? "The link was copied. It contains the prompt and all settings." : "The link is in the address bar.");
 }

@@ -89,7 +89,7 @@ function Question() {
 }
 
 function Nothing() {
-  return <p>Nothing was used in this time.</p>;
+  return <p>Nothing was used in this period.</p>;
 }
 
 /** The answer, narrowed to what is chosen. */
@@ -111,7 +111,7 @@ function Figures() {
       <UsagePlot />
       <div class="question">
         <fieldset class="groups">
-          <legend>Sums by</legend>
+          <legend>Group by</legend>
           {(["key", "model", "day"] as const).map((name) => (
             <label key={name} class="check">
               <input type="checkbox" checked={by.value.includes(name)} onChange={() => toggleGroup(name)} />
@@ -185,7 +185,7 @@ function Table() {
                   {NAMES[name]}
                 </th>
               ))}
-              {by.value.length === 0 && <th scope="col">Sum</th>}
+              {by.value.length === 0 && <th scope="col">Total</th>}
               {columns.map(([name]) => (
                 <th key={name} scope="col" class="number">
                   {name}

@@ -21,7 +21,7 @@ from onward.service.records import Question, Sums, edges
 if TYPE_CHECKING:  # a server without a database does not import what needs one
     from onward.service.team import Team
 
-NO_DATABASE = "This server keeps no ledger: it was started without --data-dir or --database."
+NO_DATABASE = "This server has no ledger: it was started without --data-dir or --database."
 MISSING_SCOPE = (
     "You have insufficient permissions for this operation. Missing scopes: api.usage.read. Check that you have the "
     "correct role in your organization (Reader, Writer, Owner), and if you're using a restricted API key, that it has "
