@@ -18,8 +18,8 @@ from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.completions.request import CompletionRequest
 from onward.engine.events import Event, Failed
-from onward.engine.journal import Journal
 from onward.engine.step import Engine
+from onward.engines.book import Journal
 from onward.model_files.toy import ToyTokenizer
 from onward.values import ContentFilterSetting
 from tests.examples import slow_but

@@ -17,8 +17,8 @@ from onward.backends.embedded import EmbeddedBackend
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.compose import compose
-from onward.engine.journal import Journal
 from onward.engine.step import Engine
+from onward.engines.book import Journal
 from onward.model_files.gguf import GGUFFiles
 from onward.sampling.sampler import Sampler
 from onward.settings import Settings

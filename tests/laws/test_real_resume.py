@@ -13,9 +13,9 @@ from onward.api.openai.decode import check_request
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.engine.events import Decoded, Event
-from onward.engine.journal import Journal
 from onward.engine.model import ModelRunner, Tokenizer
 from onward.engine.step import Engine
+from onward.engines.book import Journal
 from onward.models.resolve import resolve
 from onward.runtimes.options import RuntimeOptions
 from onward.runtimes.table import load_model

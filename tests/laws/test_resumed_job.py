@@ -16,7 +16,7 @@ from onward.constraints.grammar import choice_grammar
 from onward.constraints.json_schema import json_schema_grammar
 from onward.engine.events import Decoded, Event, Prefilled
 from onward.engine.job import Job
-from onward.engine.journal import Journal
+from onward.engines.book import Journal
 from onward.model_files.toy import END
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import Mirostat

@@ -24,9 +24,9 @@ from onward.constraints.grammar import regex_grammar
 from onward.engine import constraints
 from onward.engine.events import Event, Failed, Prefilled
 from onward.engine.job import Job
-from onward.engine.journal import Journal
 from onward.engine.model import Hook, Row, nothing
 from onward.engine.step import Engine
+from onward.engines.book import Journal
 from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.native.model import NativeModel
