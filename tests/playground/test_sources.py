@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.server.pages.assets import FOLDER
+from onward.server.pages.layout import FOLDER
 from tests.playground.browser import SOURCES, needs_node, node_program
 
 pytestmark = [pytest.mark.slow, needs_node]

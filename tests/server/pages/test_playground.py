@@ -14,7 +14,7 @@ from onward.api.openai.parameters import BY_NAME
 from onward.api.parameter import Profile
 from onward.models.registry import real_model_hint
 from onward.server.app import make_app
-from onward.server.pages.assets import KINDS, version
+from onward.server.pages.layout import KINDS, version
 from onward.server.pages.playground import controls, playground_page
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
 from tests.server.pages.test_reference import policy_of

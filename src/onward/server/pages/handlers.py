@@ -18,8 +18,7 @@ from onward.api.parameter import Profile
 from onward.api.routes import Route
 from onward.backends.base import Backend
 from onward.server.exchange import HttpExchange
-from onward.server.pages.assets import ASSET_ROOT, send_asset
-from onward.server.pages.layout import HEADERS, document
+from onward.server.pages.layout import ASSET_ROOT, HEADERS, document, send_asset
 from onward.server.pages.playground import landing, new_nonce, playground_headers, playground_page
 from onward.server.pages.reference import reference_page
 

@@ -12,8 +12,7 @@ import onward
 from onward.api.openai.parameters import TABLES
 from onward.api.parameter import Parameter, Profile
 from onward.models.registry import real_model_command
-from onward.server.pages.assets import asset_url
-from onward.server.pages.layout import COMMON_HEADERS, policy, sample
+from onward.server.pages.layout import COMMON_HEADERS, asset_url, policy, sample
 
 _AUTHORIZATION = "-H 'Authorization: Bearer YOUR_KEY'"
 _OWN_CONTROLS = frozenset(
