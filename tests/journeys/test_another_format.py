@@ -16,8 +16,7 @@ from onward.cli.completers import model_names
 from onward.compose import compose
 from onward.errors import ModelFolderError, ModelNameError
 from onward.model_files import formats
-from onward.models.local import models_here
-from onward.models.resolve import resolve
+from onward.models.resolve import models_here, resolve
 from onward.runtimes import table
 from onward.settings import Settings
 from tests.cli.conftest import onward as command

@@ -27,8 +27,8 @@ def completer(row: Parameter) -> Completer | None:
 def model_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the built-in models, those of the catalogue, and those in the current folder."""
     from onward.models.catalogue import catalogue
-    from onward.models.local import models_here
     from onward.models.registry import BUILT_IN
+    from onward.models.resolve import models_here
 
     return [name for name in (*BUILT_IN, *catalogue(), *map(str, models_here())) if name.startswith(incomplete)]
 

@@ -29,7 +29,7 @@ def list_models(session: Session) -> None:
         rows = [[str(each.get("id")), str(each.get("owned_by", ""))] for each in listed["data"]]
         emit(session.output, listed, lambda: table(["MODEL", "OWNER"], rows))
         return
-    from onward.models.local import local_models
+    from onward.models.resolve import local_models
 
     found = [entry_of(each) for each in local_models(_cache_dir())]
     rows = [[each["id"], each["source"], bytes_in_words(each["bytes"]), each["path"]] for each in found]
