@@ -25,7 +25,7 @@ from onward.engine.job import Job
 from onward.engine.model import ModelRunner, Tokenizer
 from onward.engine.step import Engine
 from onward.model_files.vocabulary import difference
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from onward.sampling.params import SamplingParams
 from onward.sampling.sampler import Sampler

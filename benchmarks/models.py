@@ -6,7 +6,7 @@ from benchmarks.measure import BenchmarkError
 from onward.engine.model import ModelRunner
 from onward.errors import OnwardError
 from onward.models.resolve import ResolvedModel, resolve
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 
 

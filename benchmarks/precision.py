@@ -32,8 +32,7 @@ from benchmarks.models import find_model
 from benchmarks.peer_build import SERVER, find
 from onward.engine.model import ModelRunner, Row, Tokenizer
 from onward.errors import SetupError
-from onward.runtimes.base import LoadedModel
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import LoadedModel, RuntimeOptions
 from onward.runtimes.table import load_model
 from onward.values import Precision, WeightForm
 

@@ -28,7 +28,7 @@ from training.gguf_file import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, interl
 
 from benchmarks import compare, edit_pair, peer_tuning
 from onward.model_files.formats import files_at
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny

@@ -11,7 +11,7 @@ from benchmarks.precision import peer_logprobs, token_logprobs
 
 from benchmarks import precision
 from onward.model_files.gguf import GGUFFiles
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.engines.upstreams.byte_model import find_llama_server, write_byte_model
 

@@ -14,7 +14,7 @@ from benchmarks.shapes import SHAPES, Shape, write
 from benchmarks import mixture, operations
 from onward.engine.model import Row
 from onward.model_files.gguf import GGUFFiles
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.examples import slow_but
 

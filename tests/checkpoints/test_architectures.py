@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from onward.engine.model import Row
 from onward.model_files.base import ModelFiles
 from onward.model_files.gguf import GGUFFiles
-from onward.runtimes.base import LoadedModel
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import LoadedModel, RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.reference import Reference

@@ -21,7 +21,7 @@ from onward.model_files.gguf import GGUFFiles
 from onward.model_files.safetensors import SafetensorsFiles
 from onward.models.check import check_model
 from onward.models.resolve import resolve
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.checkpoints.hugging_face import gates_between, hugging_face_name, one_by_one, safetensors_bytes, write_folder
 from tests.checkpoints.making import FUZZ, Stored, floats, with_bytes, write_gguf

@@ -13,7 +13,7 @@ from onward.errors import CheckpointError, SetupError
 from onward.model_files.checkpoint import CheckpointFiles
 from onward.model_files.gguf import GGUFFiles
 from onward.model_files.safetensors import SafetensorsFiles
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import floats, write_gguf

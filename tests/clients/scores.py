@@ -12,7 +12,7 @@ from onward.engine.model import ModelRunner, Tokenizer
 from onward.engine.step import Engine
 from onward.model_files.toy import ToyTokenizer
 from onward.models.resolve import resolve
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from onward.runtimes.toy.model import ToyModel
 from onward.sampling.outputs import Sampled

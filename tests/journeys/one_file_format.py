@@ -16,8 +16,7 @@ from onward.model_files import formats
 from onward.model_files.base import ModelFiles, Progress
 from onward.model_files.toy import ToyTokenizer
 from onward.runtimes import table
-from onward.runtimes.base import LoadedModel, Runtime
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import LoadedModel, Runtime, RuntimeOptions
 from onward.runtimes.toy.model import ToyModel
 
 CONTENT = "a model\n"

@@ -17,7 +17,7 @@ import onward
 from onward.engine.model import ModelRunner, Row
 from onward.model_files.gguf import GGUFFiles
 from onward.models.resolve import built_in_folder
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from onward.values import Precision
 from tests.checkpoints.making import floats, write_gguf

@@ -17,7 +17,7 @@ from onward.engine.model import ModelRunner, Tokenizer
 from onward.engine.step import Engine
 from onward.engines.book import Journal
 from onward.models.resolve import resolve
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from onward.sampling.outputs import Sampled
 from onward.sampling.sampler import Sampler

@@ -16,7 +16,7 @@ from onward.checkpoints.gguf import read_gguf
 from onward.engine.model import Row
 from onward.errors import HubUnreachable
 from onward.model_files.gguf import GGUFFiles
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_architectures import log_softmax

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.errors import MemoryTooSmall
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.kv_plan import MAX_DEFAULT_SEQUENCES, MIN_CONTEXT_TOKENS, KVPlan, plan_kv_cache
-from onward.runtimes.options import RuntimeOptions
 
 BLOCK = 3328
 """Bytes."""

@@ -9,7 +9,7 @@ import pytest
 
 from onward.errors import SetupError
 from onward.model_files.openvino_ir import OpenVINOFiles
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.models.story_folder import write_story_folder
 

@@ -15,7 +15,7 @@ from onward.model_files.gguf import GGUFFiles
 from onward.model_files.openvino_ir import OpenVINOFiles
 from onward.model_files.toy import ToyFiles
 from onward.models.resolve import built_in_folder
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import RUNTIMES, load_model, runtime_of
 from onward.values import RuntimeName
 

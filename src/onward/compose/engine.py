@@ -25,8 +25,7 @@ from onward.model_files.base import ModelFiles, Progress
 from onward.private_files import private_folder
 from onward.residency import drop_file_pages
 from onward.runtimes import table
-from onward.runtimes.base import LoadedModel
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import LoadedModel, RuntimeOptions
 
 log = logging.getLogger("onward.engine")
 

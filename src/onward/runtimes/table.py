@@ -6,10 +6,9 @@ from importlib import import_module
 
 from onward.errors import SetupError
 from onward.model_files.base import ModelFiles, Progress
-from onward.runtimes.base import LoadedModel, Runtime
+from onward.runtimes.base import LoadedModel, Runtime, RuntimeOptions
 from onward.runtimes.native.runtime import NativeRuntime
 from onward.runtimes.openvino.runtime import OpenVINORuntime
-from onward.runtimes.options import RuntimeOptions
 from onward.runtimes.toy.runtime import ToyRuntime
 
 RUNTIMES: tuple[Runtime, ...] = (NativeRuntime(), OpenVINORuntime(), ToyRuntime())

@@ -34,7 +34,7 @@ memory.untouched = guarded  # before the runtime imports it
 
 from onward.engine.model import Row  # noqa: E402
 from onward.model_files.gguf import GGUFFiles  # noqa: E402
-from onward.runtimes.options import RuntimeOptions  # noqa: E402
+from onward.runtimes.base import RuntimeOptions  # noqa: E402
 from onward.runtimes.table import load_model  # noqa: E402
 
 

@@ -28,11 +28,10 @@ from onward.kernels.machine import Machine
 from onward.kernels.parts import Part
 from onward.machine import AvailableMemory
 from onward.model_files.gguf import GGUFFiles
-from onward.runtimes.base import LoadedModel
+from onward.runtimes.base import LoadedModel, RuntimeOptions
 from onward.runtimes.native import load as native_load
 from onward.runtimes.native import panel_cache
 from onward.runtimes.native.panel_cache import PanelCache
-from onward.runtimes.options import RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.checkpoints.making import CODEBOOK_SCALES, NUMBERS, Stored, floats, random_blocks, write_gguf
 from tests.checkpoints.making import SCALES as BLOCK_SCALES

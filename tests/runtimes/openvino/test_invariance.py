@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from onward.engine.model import Row
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.fingerprint import with_facts
 from onward.runtimes.index import read_index
 from onward.runtimes.kv_plan import MIN_CONTEXT_TOKENS
@@ -25,7 +26,6 @@ from onward.runtimes.openvino.invariance import (
 )
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.window import STEP_SHAPE, Window
-from onward.runtimes.options import RuntimeOptions
 from tests.examples import slow_but
 
 VOCABULARY = 50

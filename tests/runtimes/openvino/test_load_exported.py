@@ -16,8 +16,8 @@ import pytest
 
 from onward.engine.model import Row
 from onward.models.same_tokenizer import differences, tokenizer_of
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.openvino.load import load_model
-from onward.runtimes.options import RuntimeOptions
 
 ENVIRONMENT = Path(os.environ.get("ONWARD_EXPORT", ".venv-export"))
 TASK = ("--task", "text-generation-with-past")

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from onward.engine.model import Row
 from onward.errors import MemoryTooSmall, ModelFolderError, SetupError
 from onward.model_files.openvino_ir import WEIGHTS
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.window import BLOCK_TOKENS
-from onward.runtimes.options import RuntimeOptions
 from tests.examples import slow_but
 from tests.runtimes.openvino.tiny_ir import Shape, write_folder
 
@@ -231,7 +231,7 @@ def test_a_graph_without_token_inputs_is_refused(tmp_path: Path) -> None:
 
 
 def test_importing_onward_and_options_does_not_import_openvino() -> None:
-    code = "import sys, onward, onward.runtimes.options; sys.exit('openvino' in sys.modules)"
+    code = "import sys, onward, onward.runtimes.base; sys.exit('openvino' in sys.modules)"
     assert run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -266,7 +266,7 @@ import sys
 from pathlib import Path
 from onward.engine.model import Row
 from onward.runtimes.openvino.load import load_model
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 load_model(Path({str(tiny_folder)!r})).close()
 before = resident()

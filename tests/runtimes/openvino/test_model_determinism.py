@@ -21,11 +21,11 @@ from onward.engine.block_files import BlockFiles
 from onward.engine.disk_cache import DiskCache
 from onward.engine.model import Row, copy_block
 from onward.engine.step import Engine
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.openvino.invariance import is_invariant
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.window import BLOCK_TOKENS
-from onward.runtimes.options import RuntimeOptions
 from onward.sampling.sampler import Sampler
 from onward.values import Precision
 from tests.engine.harness import TOKENIZER, make_job, serve

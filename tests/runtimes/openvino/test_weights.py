@@ -12,12 +12,12 @@ import openvino as ov
 import pytest
 
 from onward.engine.model import Row
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.openvino import load
 from onward.runtimes.openvino.invariance import Evaluate, find_window, is_invariant
 from onward.runtimes.openvino.load import computes_float32, configuration, load_model
 from onward.runtimes.openvino.weights import activation_group, group_long_rows, states_float32
 from onward.runtimes.openvino.window import Window
-from onward.runtimes.options import RuntimeOptions
 from tests.runtimes.openvino.tiny_ir import Shape, build_model, write_folder
 
 EXACT = RuntimeOptions(precision="exact")

@@ -27,7 +27,7 @@ from onward.kernels.self_test import run_self_test
 from onward.kernels.targets import host
 from onward.machine import available_memory, compute_threads
 from onward.model_files.base import Progress
-from onward.runtimes.base import LoadedModel
+from onward.runtimes.base import LoadedModel, RuntimeOptions
 from onward.runtimes.fingerprint import fingerprint
 from onward.runtimes.kv_plan import mib, plan_kv_cache
 from onward.runtimes.native.adapters import ADAPTER_TYPE, TAPE_GROWTH, NativeAdapters, TapeWriter
@@ -39,7 +39,6 @@ from onward.runtimes.native.panel_cache import PanelCache, PanelGroup, bytes_of
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.types import FLOATS, expansion_note, form_for
 from onward.runtimes.native.weights import TABLES, Weights, expert_names, matrix_names
-from onward.runtimes.options import RuntimeOptions
 
 KERNELS_REVISION = 2
 """Raised with every change of kernels, of a tape, or of how weights are held that may change a bit of a logit, and of

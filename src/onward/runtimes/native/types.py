@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onward.checkpoints.expansion import EXPANDED_BYTES, EXPANDED_TYPES, expanded
 from onward.checkpoints.tensor import Tensor
 from onward.kernels.weight_types import GROUP, WEIGHT_TYPES
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 
 FLOATS = frozenset({"F32", "F16", "BF16"})
 """Types of weights that are not quantised."""

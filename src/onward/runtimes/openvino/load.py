@@ -26,6 +26,7 @@ from onward.errors import ModelFolderError
 from onward.machine import available_memory, cpu_quota
 from onward.model_files.files import CONFIG, missing_file, read_object, stated_context
 from onward.model_files.openvino_ir import GRAPH, WEIGHTS
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.fingerprint import fingerprint, with_facts
 from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
@@ -42,7 +43,6 @@ from onward.runtimes.openvino.weights import (
     states_float32,
 )
 from onward.runtimes.openvino.window import Window
-from onward.runtimes.options import RuntimeOptions
 
 _MAX_CACHED_KERNELS = 256
 """Compiled kernels that the plugin keeps, about six per number of tokens in a step. The default of 5,000 means memory

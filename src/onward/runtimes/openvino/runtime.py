@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from onward.errors import SetupError
 from onward.model_files.openvino_ir import WEIGHTS, OpenVINOFiles
-from onward.runtimes.base import LoadedModel, Runtime
+from onward.runtimes.base import LoadedModel, Runtime, RuntimeOptions
 
 if TYPE_CHECKING:
     from onward.model_files.base import ModelFiles, Progress
-    from onward.runtimes.options import RuntimeOptions
 
 
 class OpenVINORuntime(Runtime):

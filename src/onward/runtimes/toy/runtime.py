@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onward.model_files.toy import ToyFiles
-from onward.runtimes.base import LoadedModel, Runtime
+from onward.runtimes.base import LoadedModel, Runtime, RuntimeOptions
 
 if TYPE_CHECKING:
     from onward.model_files.base import ModelFiles, Progress
-    from onward.runtimes.options import RuntimeOptions
 
 
 class ToyRuntime(Runtime):
