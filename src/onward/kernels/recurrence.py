@@ -82,7 +82,7 @@ def emit_scan(module: Module) -> Any:
     """Short convolutions of runs, in place."""
     op = Operation(module, "scan")
     f = op.f
-    width, length, pieces = (op.field(SCAN, name) for name in ("width", "length", "pieces"))
+    width, pieces = op.field(SCAN, "width"), op.field(SCAN, "pieces")
     vectors = width // LANES
     per_piece = (vectors + pieces - 1) // pieces
     with claim(f, op.counter, op.shared("num_runs") * pieces, f.i64(1)) as (piece, _):
@@ -90,24 +90,36 @@ def emit_scan(module: Module) -> Any:
         begin = piece % pieces * per_piece
         end = f.min(begin + per_piece, vectors)
         ring = run.state(SCAN)
+        many = begin + f.max(end - begin, 0) // _MAX_VECTORS * _MAX_VECTORS
         with run.each_row() as (row, position):
-            values = f.at(op.field(SCAN, "values"), row * op.field(SCAN, "stride"))
-            own = f.at(ring, position % length * (width * 4))
-            oldest = (position + 1) % length
-            with f.loop(begin * _VECTOR, end * _VECTOR, _VECTOR) as at:
-                f.store(f.load(values, F32X16, at), own, at)
-                total = f.var(F32X16, 0.0)
-                with f.when(op.field(SCAN, "bias").is_null().eq(0)):
-                    total.set(f.load(op.field(SCAN, "bias"), F32X16, at))
-                with f.loop(f.max(length - 1 - position, 0), length) as tap:
-                    place = oldest + tap
-                    place = f.select(place < length, place, place - length)
-                    kept = f.load(ring, F32X16, place * (width * 4) + at)
-                    total.set(
-                        f.fma(kept, f.load(op.field(SCAN, "weights"), F32X16, tap * (width * 4) + at), total.value)
-                    )
-                f.store(total.value * sigmoid(f, total.value), values, at)
+            for first, last, count in ((begin, many, _MAX_VECTORS), (many, end, 1)):
+                with f.loop(first * _VECTOR, last * _VECTOR, count * _VECTOR) as at:
+                    _convolve(op, ring, row, position, at, count)
     return f.ret()
+
+
+def _convolve(op: Operation, ring: Value, row: Value, position: Value, begin: Value, count: int) -> None:
+    """Convolve `count` vectors of a row, from byte `begin` on. They do not wait for each other."""
+    f, length, row_bytes = op.f, op.field(SCAN, "length"), op.field(SCAN, "width") * 4
+    weights, bias = op.field(SCAN, "weights"), op.field(SCAN, "bias")
+    values = f.at(op.field(SCAN, "values"), row * op.field(SCAN, "stride") + begin)
+    places = [_VECTOR * number for number in range(count)]
+    own = f.at(ring, position % length * row_bytes + begin)
+    for place in places:
+        f.store(f.load(values, F32X16, place), own, place)
+    totals = [f.var(F32X16, 0.0) for _ in places]
+    with f.when(bias.is_null().eq(0)):
+        for place, total in zip(places, totals, strict=True):
+            total.set(f.load(f.at(bias, begin), F32X16, place))
+    oldest = (position + 1) % length
+    with f.loop(f.max(length - 1 - position, 0), length) as tap:
+        kept = oldest + tap
+        kept = f.select(kept < length, kept, kept - length)
+        inputs, taps = f.at(ring, kept * row_bytes + begin), f.at(weights, tap * row_bytes + begin)
+        for place, total in zip(places, totals, strict=True):
+            total.set(f.fma(f.load(inputs, F32X16, place), f.load(taps, F32X16, place), total.value))
+    for place, total in zip(places, totals, strict=True):
+        f.store(total.value * sigmoid(f, total.value), values, place)
 
 
 def emit_delta(module: Module, shape: DeltaShape) -> Any:
