@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -48,17 +48,24 @@ class Client(LoopClient):
 
 
 @pytest.fixture
-def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    num_running, seconds = request.param
-    monkeypatch.setattr(loop_client, "GATHER_SECONDS", seconds)
-    client = Client(num_running)
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
+    """What is to happen while the event loop sleeps, for each time that it does. More of them are an error."""
+    todo: list[Callable[[], object]] = []
+    monkeypatch.setattr(loop_client, "sleep", lambda seconds: todo.pop(0)())
+    yield todo
+    assert not todo, "it has not slept"
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest, sleeps: object) -> Iterator[Client]:
+    client = Client(num_running=request.param)
     yield client
     client.stop()
 
 
-def running(num: int, seconds: float = 3600.0) -> pytest.MarkDecorator:
-    """Return a client with so many choices that run, whose tokens wait so long for those of others."""
-    return pytest.mark.parametrize("client", [(num, seconds)], indirect=True, ids=[f"{num} running"])
+def running(num: int) -> pytest.MarkDecorator:
+    """Pass a client with so many choices that run."""
+    return pytest.mark.parametrize("client", [num], indirect=True, ids=[f"{num} running"])
 
 
 def token(job: int) -> Decoded:
@@ -66,38 +73,38 @@ def token(job: int) -> Decoded:
 
 
 @running(3)
-def test_the_tokens_of_all_choices_that_run_are_delivered_together(client: Client) -> None:
+def test_a_token_is_delivered_with_those_of_other_choices_that_arrive_soon(
+    client: Client, sleeps: list[Callable[[], object]]
+) -> None:
+    sleeps.append(lambda: client._loop.call_soon_threadsafe(client._emit, [token(2)]))
     client.emit(token(1))
-    client.emit(token(2))
-    assert client.delivered.empty()
-    client.emit(token(3))
-    assert client.next() == [token(1), token(2), token(3)]
+    assert client.next() == [token(1), token(2)]
 
 
 @running(3)
-def test_a_first_token_waits_for_no_other_one(client: Client) -> None:
-    client.emit(token(1))
-    client.emit(Prefilled(2, 0), token(2))
-    assert client.next() == [token(1), Prefilled(2, 0), token(2)]
+def test_a_token_to_which_none_comes_is_delivered_alone(client: Client, sleeps: list[Callable[[], object]]) -> None:
+    for job in (1, 2):
+        sleeps.append(lambda: None)
+        client.emit(token(job))
+        assert client.next() == [token(job)]
 
 
-@running(3, seconds=0.0)
-def test_a_token_waits_no_longer_than_that(client: Client) -> None:
-    client.emit(token(1))
-    assert client.next() == [token(1)]
-    client.emit(token(2))
-    assert client.next() == [token(2)]
+@pytest.mark.parametrize(
+    "events",
+    [
+        [token(1), token(2), token(3)],
+        [token(1), Prefilled(2, 0), token(2)],
+        [token(1), Failed(2, "lost", "it is gone")],
+    ],
+    ids=["of all choices", "a first token", "a failure"],
+)
+@running(3)
+def test_events_that_need_not_or_must_not_wait_are_delivered_at_once(client: Client, events: list[Event]) -> None:
+    client.emit(*events)
+    assert client.next() == events
 
 
 @running(0)
 def test_what_an_engine_sends_together_is_delivered_at_once(client: Client) -> None:
     client.emit(token(1), token(2))
     assert client.next() == [token(1), token(2)]
-
-
-@running(3)
-def test_a_failure_waits_for_no_token(client: Client) -> None:
-    lost = Failed(2, "lost", "it is gone")
-    client.emit(token(1))
-    client.emit(lost)
-    assert client.next() == [token(1), lost]

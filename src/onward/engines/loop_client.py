@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from collections.abc import Sequence as ReadOnly
+from time import sleep
 
 from onward.engine.client import Deliver, EngineState
 from onward.engine.events import Decoded, Event, FailureKind
@@ -21,7 +21,7 @@ log = logging.getLogger("onward.engine")
 
 GATHER_SECONDS = 0.001
 """How long a token may wait for those of other choices. A server sends the tokens of a step one after the other, and
-each delivery wakes the thread that answers, which takes as much processor time as sending a token on."""
+waking two threads for each takes as much processor time as sending it on."""
 
 
 class LoopClient(ABC):
@@ -43,10 +43,6 @@ class LoopClient(ABC):
         self._events: list[Event] = []
         self._num_running = 0
         """Choices each of which receives its tokens on its own; none where an engine sends those of a step together."""
-        self._is_due = False
-        """Whether the events will be delivered in this round of the event loop."""
-        self._gathering: asyncio.TimerHandle | None = None
-        """Delivers them at the latest."""
 
     # Any thread.
 
@@ -117,21 +113,22 @@ class LoopClient(ABC):
         """Called last, when no task runs any more."""
 
     def _emit(self, events: Iterable[Event]) -> None:
-        """Deliver events, which the book has let pass, together with the others of this round of the event loop. A
-        token that is not a first one also waits for those of the other choices that run, if they come soon."""
+        """Deliver events, which the book has let pass, together with the others of this round of the event loop, or of
+        the next ones (`_gather`)."""
+        if not self._events:
+            self._loop.call_soon(self._gather)
         self._events += events
+
+    def _gather(self) -> None:
+        """Deliver the events; where other choices run, and no event is a request's first or last, with what arrives
+        within GATHER_SECONDS."""
         if len(self._events) < self._num_running and all(isinstance(event, Decoded) for event in self._events):
-            if self._gathering is None:
-                self._gathering = self._loop.call_later(GATHER_SECONDS, self._deliver_events)
-        elif not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._deliver_events)
+            sleep(GATHER_SECONDS)  # not a timer: the event loop, which does nothing else, is woken less, too
+            self._loop.call_soon(self._loop.call_soon, self._deliver_events)  # when the tasks have read what came
+        else:
+            self._deliver_events()
 
     def _deliver_events(self) -> None:
-        self._is_due = False
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
         events, self._events = self._events, []
         if events:
             self._deliver(events)
