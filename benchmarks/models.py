@@ -8,6 +8,7 @@ from onward.errors import OnwardError
 from onward.models.resolve import ResolvedModel, resolve
 from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
+from onward.values import Precision
 
 
 def model_id(name: str) -> str:
@@ -29,8 +30,8 @@ def require_drafts(model: ModelRunner, name: str) -> None:
         raise BenchmarkError(f"nothing is drafted for {name}, because its sequences have states")
 
 
-def load(name: str) -> tuple[ModelRunner, ResolvedModel]:
+def load(name: str, precision: Precision = "fast") -> tuple[ModelRunner, ResolvedModel]:
     """Load a model as `onward serve` does by default, except that nothing is kept in the cache. Exits as `find_model`
     does."""
     found = find_model(name)
-    return load_model(found.files, RuntimeOptions(), lambda line: None).model, found
+    return load_model(found.files, RuntimeOptions(precision=precision), lambda line: None).model, found

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 
 import numpy as np
@@ -34,6 +34,7 @@ from onward.kernels.records import BARRIER, HEADER, PRODUCT
 from onward.kernels.weight_types import PANEL_ROWS
 from onward.runtimes.native import load as native_load
 from onward.runtimes.native.model import NativeModel, Tape
+from onward.values import Precision
 
 CODES = {
     interpreter.NORM_CODE: "norms", interpreter.QUANTISE_CODE: "activations to int8",
@@ -141,7 +142,8 @@ def decoding(model: ModelRunner, rows: int, context: int) -> list[Row]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operations", description=__doc__)
     parser.add_argument("--model", default="storyteller")
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--precision", default="fast", choices=get_args(Precision), help="default: fast")
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32])
     parser.add_argument(
         "--context", type=int, default=150, help="tokens of each sequence before the step (default 150)"
     )
@@ -153,7 +155,7 @@ def main() -> int:
     options = parser.parse_args()
     at_start = measure.start()
     with recording() as recorder:
-        model, _ = load(options.model)
+        model, _ = load(options.model, options.precision)
     if any(part.needs is not None for part in recorder.tape.parts):
         raise BenchmarkError("the model does not fit into memory")
     figures = {}
