@@ -26,8 +26,8 @@ from tests.kernels import definition
 from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import compiled
 
-ROWS = (1, 2, 3, 4, 5, 8, 9, 13, 33, 97)
-"""Of activations: both ways to multiply, groups of every size, more than a tile."""
+ROWS = (1, 2, 3, 4, 5, 8, 9, 13, 17, 33, 97)
+"""Of activations: all ways to multiply, groups of every size, more than a tile."""
 OUTPUTS = 69
 """Four panels, a tile, and a part of one."""
 INTEGER_TYPES = tuple(name for name, kind in WEIGHT_TYPES.items() if isinstance(kind, WeightType))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onward.kernels.values import F32, I8, I16, I32, Value, vec
+from onward.kernels.values import F32, I8, I16, Value
 from onward.kernels.weight_types import F32X16, GROUP
 
 ActivationName = Literal["int8", "float32"]
@@ -84,14 +84,6 @@ def write_blocks(f: Any, kind: Activations, source: Value, target: Value, first:
         kind.write(f, both, f.at(target, block * kind.block_bytes))
 
 
-I8X64, I16X32 = vec(I8, 64), vec(I16, 32)
-
-
-def broadcast_word(f: Any, pointer: Value, offset: Value | int) -> Value:
-    """Return 4 bytes in every lane, int32 x 16."""
-    return f.splat(f.load(pointer, I32, offset), 16)  # type: ignore[no-any-return]
-
-
-def broadcast_float(f: Any, pointer: Value, offset: Value | int) -> Value:
+def broadcast_float(f: Any, pointer: Value, offset: Value | int, num_lanes: int = 16) -> Value:
     """Return a float32 in every lane."""
-    return f.splat(f.load(pointer, F32, offset), 16)  # type: ignore[no-any-return]
+    return f.splat(f.load(pointer, F32, offset), num_lanes)  # type: ignore[no-any-return]

@@ -101,7 +101,8 @@ class Endless:
 class Function:
     """A function that is being written. End it with `ret`.
 
-    `exported` functions can be found by name in the compiled object. `inline` True or False overrides LLVM's decision.
+    `exported` functions can be found by name in the compiled object. `inline` True or False overrides LLVM's decision;
+    where it is False, vectors for which there is no register lie within lines of the cache.
     """
 
     def __init__(
@@ -120,6 +121,8 @@ class Function:
             self.fn.linkage = "internal"
         if inline is not None:
             self.fn.attributes.add("alwaysinline" if inline else "noinline")
+        if inline is False:
+            self.fn.attributes.alignstack = 64  # else a product takes 1.3 times as long, if the caller's stack ends so
         self.fn.attributes.add("nounwind")
         self.b = ir.IRBuilder(self.fn.append_basic_block("entry"))
         self.args = [Value(self, argument) for argument in self.fn.args]

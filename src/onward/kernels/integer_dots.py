@@ -19,23 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from onward.kernels.activations import (
-    I8X64,
-    I16X32,
-    INT8_PAIR,
-    INT8_SCALE,
-    INT8_SCALED_SUM,
-    INT8_SUM,
-    broadcast_float,
-    broadcast_word,
-)
+from onward.kernels.activations import INT8_PAIR, INT8_SCALE, INT8_SCALED_SUM, INT8_SUM, broadcast_float
 from onward.kernels.function import Variable
-from onward.kernels.isa import Isa
-from onward.kernels.values import I16, I32, Value
-from onward.kernels.weight_types import F32X16, I32X16, BlockReader, Head, WeightType
+from onward.kernels.isa import Isa, joined
+from onward.kernels.values import F32, I8, I16, I32, Value, vec
+from onward.kernels.weight_types import PANEL_ROWS, BlockReader, Head, WeightType
 
 VECTOR = 64
 """Bytes of a vector of 16 lanes."""
@@ -69,11 +59,17 @@ def as_pairs(scale: Value) -> Value:
     return (scale & 0xFFFF) | (scale << 16)
 
 
+def beside(vectors: Sequence[Any]) -> Value:
+    """Return the lanes of one or two vectors."""
+    return vectors[0] if len(vectors) == 1 else joined(*vectors)
+
+
 class Int8:
     """int8 activations. Unpacked weights are bytes, as in the file. `f`: the function that is being written.
 
-    Where a processor sums four products of bytes, scales are multiplied in as int32; elsewhere pairs are summed in
-    int16, as many as fit, and the multiplication with the scale widens them.
+    Blocks of several panels are multiplied as one with more lanes. Where a processor sums four products
+    of bytes, scales are multiplied in as int32; elsewhere pairs are summed in int16, as many as fit, and the
+    multiplication with the scale widens them.
     """
 
     block_bytes = 48
@@ -81,128 +77,173 @@ class Int8:
     group_bytes = WORDS * VECTOR
     """Of 32 unpacked weights of each row."""
 
-    def __init__(self, f: Any, isa: Isa, kind: WeightType) -> None:
+    def __init__(self, f: Any, isa: Isa, kind: WeightType, panels: int = 1) -> None:
+        """`panels`: that are multiplied together."""
         self.f, self.isa, self.kind = f, isa, kind
+        self.lanes = panels * PANEL_ROWS
+        self.i32, self.f32 = vec(I32, self.lanes), vec(F32, self.lanes)
+        self.i16, self.i8 = vec(I16, 2 * self.lanes), vec(I8, 4 * self.lanes)
 
-    # a block, unpacked: weights of each group | scales | minima as float32 | factor | factor of the minima
+    # the head of a block, unpacked: scales | minima as float32 | factor | factor of the minima; then its weights
 
     @classmethod
-    def _offsets(cls, kind: WeightType) -> tuple[int, int, int]:
-        scales = kind.groups * cls.group_bytes
-        minima = scales + kind.groups * kind.scales_per_group * VECTOR
-        return scales, minima, minima + kind.groups * kind.minima_per_group * VECTOR
+    def _head_offsets(cls, kind: WeightType) -> tuple[int, int]:
+        minima = kind.groups * kind.scales_per_group * VECTOR
+        return minima, minima + kind.groups * kind.minima_per_group * VECTOR
+
+    @classmethod
+    def head_bytes(cls, kind: WeightType) -> int:
+        return cls._head_offsets(kind)[1] + 2 * VECTOR
 
     @classmethod
     def unpacked_bytes(cls, kind: WeightType) -> int:
-        return cls._offsets(kind)[2] + 2 * VECTOR
+        return cls.head_bytes(kind) + kind.groups * cls.group_bytes
 
-    def _store_head(self, head: Head, scales: Value, minima: Value) -> None:
+    def _store_head(self, head: Head, target: Value) -> None:
+        """Store scales and minima."""
+        f, (at_minima, _) = self.f, self._head_offsets(self.kind)
         for index, scale in enumerate(head.scales):
-            self.f.store(self._scale(scale), scales, index * VECTOR, VECTOR)
+            f.store(self._scale(scale), target, index * VECTOR, VECTOR)
         for index, minimum in enumerate(head.minima):
             stored = minimum if self.kind.minimum_weights == 16 else minimum.to_f32()
-            self.f.store(stored, minima, index * VECTOR, VECTOR)
+            f.store(stored, target, at_minima + index * VECTOR, VECTOR)
 
-    @property
-    def _minimum_type(self) -> Any:
-        return I32X16 if self.kind.minimum_weights == 16 else F32X16
-
-    def packed(self, block: Value, ahead: int) -> Block:
-        """Return a block of a panel; its scales are kept on the stack."""
-        f, kind = self.f, self.kind
-        reader = BlockReader(f, self.isa, block, ahead)
-        head = kind.head(reader)
-        scales = f.stack(I32X16, max(1, len(head.scales)))
-        minima = f.stack(self._minimum_type, max(1, len(head.minima)))
-        self._store_head(head, scales, minima)
-
-        return Block(
-            head.factor, head.min_factor, kind.step_groups, partial(kind.words, reader),
-            lambda index: f.load(scales, I32X16, index * VECTOR, VECTOR),
-            lambda index: f.load(minima, self._minimum_type, index * VECTOR, VECTOR),
-        )  # fmt: skip
+    def unpack_head(self, block: Value, target: Value, ahead: Value) -> BlockReader:
+        """Emit the unpacking of what a block of a panel states in addition to its weights, `head_bytes` of it. Return
+        the block's reader."""
+        reader = BlockReader(self.f, self.isa, block, ahead)
+        head, (_, at_factors) = self.kind.head(reader), self._head_offsets(self.kind)
+        self._store_head(head, target)
+        self.f.store(head.factor, target, at_factors, VECTOR)
+        if head.min_factor is not None:
+            self.f.store(head.min_factor, target, at_factors + VECTOR, VECTOR)
+        return reader
 
     def unpack(self, block: Value, target: Value, ahead: Value) -> None:
         """Emit the unpacking of a block of a panel into memory, `unpacked_bytes` of it."""
         f, kind = self.f, self.kind
-        scales, minima, factors = self._offsets(kind)
-        reader = BlockReader(f, self.isa, block, ahead)
-        head = kind.head(reader)
-        self._store_head(head, f.at(target, scales), f.at(target, minima))
-        f.store(head.factor, target, factors, VECTOR)
-        if head.min_factor is not None:
-            f.store(head.min_factor, target, factors + VECTOR, VECTOR)
+        reader, weights = self.unpack_head(block, target, ahead), f.at(target, self.head_bytes(kind))
         with f.loop(0, kind.groups // kind.step_groups) as step:
             words = kind.words(reader, step)
-            place = f.at(target, step * (kind.step_groups * self.group_bytes))
+            place = f.at(weights, step * (kind.step_groups * self.group_bytes))
             for e in range(kind.step_groups):
                 for index in range(WORDS):
                     f.store(words(e, index), place, e * self.group_bytes + index * VECTOR, VECTOR)
 
-    def unpacked(self, target: Value) -> Block:
-        """Return a block that `unpack` wrote."""
-        f = self.f
-        scales, minima, factors = self._offsets(self.kind)
+    def packed(self, block: Value, ahead: Value | int, *following: Value) -> Block:
+        """Return a block of a panel and of others that are multiplied with it; scales are kept on the stack."""
+        f, kind = self.f, self.kind
+        readers = [BlockReader(f, self.isa, each, ahead) for each in (block, *following)]
+        heads = [kind.head(reader) for reader in readers]
+        kept = [f.stack(vec(F32, PANEL_ROWS), self.head_bytes(kind) // VECTOR) for _ in heads]
+        for head, target in zip(heads, kept, strict=True):
+            self._store_head(head, target)
+        min_factor = beside([head.min_factor for head in heads]) if kind.has_minima else None
+        return self._block(kept, readers, beside([head.factor for head in heads]), min_factor)
 
-        def words(step: Value) -> Words:
-            place = f.at(target, step * self.group_bytes)
-            return lambda e, i: f.load(place, I32X16, i * VECTOR, VECTOR)
+    def half_packed(self, heads: Sequence[Value], blocks: Sequence[Value], ahead: Value) -> Block:
+        """Return the blocks of panels that are multiplied together, whose heads were unpacked."""
+        readers = [BlockReader(self.f, self.isa, block, ahead) for block in blocks]
+        return self._block(heads, readers, *self._factors(heads))
 
+    def unpacked(self, *targets: Value) -> Block:
+        """Return the blocks that `unpack` wrote, of panels that are multiplied together."""
+        return self._block(targets, [], *self._factors(targets))
+
+    def _loaded(self, places: Sequence[Value], at: Value | int, t: Any) -> Value:
+        """Return vectors of each panel."""
+        return beside([self.f.load(place, vec(t, PANEL_ROWS), at, VECTOR) for place in places])
+
+    def _factors(self, heads: Sequence[Value]) -> tuple[Value, Value | None]:
+        _, at = self._head_offsets(self.kind)
+        return self._loaded(heads, at, F32), self._loaded(heads, at + VECTOR, F32) if self.kind.has_minima else None
+
+    def _block(
+        self, heads: Sequence[Value], readers: Sequence[BlockReader], factor: Value, min_factor: Value | None
+    ) -> Block:
+        """Return a block whose scales and minima are in memory; its weights follow there, if there are no readers."""
+        kind, (at_minima, _) = self.kind, self._head_offsets(self.kind)
+
+        def read(step: Value) -> Words:
+            each_words = [kind.words(reader, step) for reader in readers]
+            return lambda e, i: beside([words(e, i) for words in each_words])
+
+        def load(step: Value) -> Words:
+            at = step * self.group_bytes + self.head_bytes(kind)
+            places = [self.f.at(head, at) for head in heads]
+            return lambda e, i: self._loaded(places, i * VECTOR, I32)
+
+        minima = [self.f.at(head, at_minima) for head in heads]
         return Block(
-            f.load(target, F32X16, factors, VECTOR),
-            f.load(target, F32X16, factors + VECTOR, VECTOR) if self.kind.has_minima else None,
-            1, words,
-            lambda index: f.load(f.at(target, scales), I32X16, index * VECTOR, VECTOR),
-            lambda index: f.load(f.at(target, minima), self._minimum_type, index * VECTOR, VECTOR),
-        )  # fmt: skip
+            factor,
+            min_factor,
+            kind.step_groups if readers else 1,
+            read if readers else load,
+            lambda index: self._loaded(heads, index * VECTOR, I32),
+            lambda index: self._loaded(minima, index * VECTOR, I32 if kind.minimum_weights == 16 else F32),
+        )
 
     def add(self, block: Block, rows: Sequence[Value], results: Sequence[Variable]) -> None:
         """Emit the sums of one block. `rows`: pointers to the first of its blocks of activations; `results`: float32 x
-        16 of each row."""
+        16, those of the first row for each panel, then those of the next."""
         f, kind = self.f, self.kind
-        totals = [f.var(F32X16, 0.0) for _ in rows]
-        minima = [f.var(F32X16, 0.0) for _ in rows] if kind.has_minima else []
-        if kind.groups == block.step_groups == 1:
-            self._step(block, f.i64(0), rows, totals, minima)
-        else:
-            with f.loop(0, kind.groups // block.step_groups) as step:
-                self._step(block, step, rows, totals, minima)
-        for m, result in enumerate(results):
-            value = f.fma(block.factor, totals[m].value, result.value)
-            if block.min_factor is not None:
-                value = f.fma(block.min_factor, minima[m].value, value)
-            result.set(value)
+        totals = [f.var(self.f32, 0.0) for _ in rows]
+        self._each(kind.groups // block.step_groups, lambda step: self._step(block, step, rows, totals))
+        self._finish(block.factor, totals, results)
+        if block.min_factor is not None:
+            minima = [f.var(self.f32, 0.0) for _ in rows]  # after the totals: both would need twice the registers
+            self._each(kind.groups, lambda group: self._add_minima(block, group, rows, minima))
+            self._finish(block.min_factor, minima, results)
 
-    def _step(
-        self, block: Block, step: Value, rows: Sequence[Value], totals: list[Variable], minima: list[Variable]
-    ) -> None:
-        f, kind, count = self.f, self.kind, block.step_groups
+    def _finish(self, factor: Value, totals: Sequence[Variable], results: Sequence[Variable]) -> None:
+        panels = self.lanes // PANEL_ROWS
+        for row, total in enumerate(totals):
+            of_row = results[row * panels : (row + 1) * panels]
+            value = self.f.fma(factor, total.value, beside([each.value for each in of_row]))
+            for panel, result in enumerate(of_row):
+                result.set(value.shuffle(range(panel * PANEL_ROWS, (panel + 1) * PANEL_ROWS)) if panels > 1 else value)
+
+    def _each(self, count: int, emit: Callable[[Value], None]) -> None:
+        if count == 1:
+            emit(self.f.i64(0))
+        else:
+            with self.f.loop(0, count) as index:
+                emit(index)
+
+    def _step(self, block: Block, step: Value, rows: Sequence[Value], totals: list[Variable]) -> None:
+        f, count = self.f, block.step_groups
         words = block.words(step)
         places = [f.at(row, step * (count * self.block_bytes)) for row in rows]
-        together = count == 2  # both read the same bytes
+        together = count == 2 and len(rows) <= 2  # both read the same bytes
         for parts in [range(count)] if together else [range(e, e + 1) for e in range(count)]:
             exact = self._dots(block, words, step, list(parts), places)
             for e in parts:
-                group = step * count + e
                 for m, place in enumerate(places):
-                    scale = broadcast_float(f, place, e * self.block_bytes + INT8_SCALE)
+                    scale = self._float(place, e * self.block_bytes + INT8_SCALE)
                     totals[m].set(f.fma(exact[e, m].to_f32(), scale, totals[m].value))
-                    if kind.minimum_weights == 16:
-                        least = self._minimum_term(block, group, place, e * self.block_bytes)
-                        minima[m].set(f.fma(least.to_f32(), scale, minima[m].value))
-                    elif minima:
-                        scaled = broadcast_float(f, place, e * self.block_bytes + INT8_SCALED_SUM)
-                        minima[m].set(f.fma(block.minimum(group), scaled, minima[m].value))
 
-    def _minimum_term(self, block: Block, group: Value, row: Value, at: int) -> Value:
-        """Return the exact sum of minima times sums of 16 activations, int32 x 16. `at`: of the row's block."""
-        low, high = (block.minimum(group * 2 + half) * self._half_sum(row, at, half) for half in range(2))
-        return low + high
-
-    def _half_sum(self, row: Value, at: int, half: int) -> Value:
-        """Return the sum of 16 activations of a block, int32 in every lane."""
+    def _add_minima(self, block: Block, group: Value, rows: Sequence[Value], minima: list[Variable]) -> None:
         f = self.f
-        return f.splat(f.load(row, I16, at + INT8_PAIR + 2 * half).sext(I32), 16)  # type: ignore[no-any-return]
+        for row, total in zip(rows, minima, strict=True):
+            place = f.at(row, group * self.block_bytes)
+            if self.kind.minimum_weights == 16:
+                low, high = (block.minimum(group * 2 + half) for half in range(2))
+                least = self._halves_term(low, high, place).to_f32()
+                total.set(f.fma(least, self._float(place, INT8_SCALE), total.value))
+            else:
+                total.set(f.fma(block.minimum(group), self._float(place, INT8_SCALED_SUM), total.value))
+
+    def _float(self, row: Value, at: int) -> Value:
+        return broadcast_float(self.f, row, at, self.lanes)
+
+    def _word(self, row: Value, at: int) -> Value:
+        """Return 4 bytes in every lane, int32."""
+        return self.f.splat(self.f.load(row, I32, at), self.lanes)  # type: ignore[no-any-return]
+
+    def _halves_term(self, low: Value, high: Value, row: Value, at: int = 0) -> Value:
+        """Return the exact sum of two numbers within int16 times the sums of 16 activations of a block, int32."""
+        both = ((low & 0xFFFF) | (high << 16)).as_(self.i16)
+        return self.isa.maddwd(self.f, both, self._word(row, at + INT8_PAIR).as_(self.i16))
 
     def _scale(self, scale: Value) -> Value:
         return scale if self.isa.has_dot else as_pairs(scale)
@@ -223,15 +264,13 @@ class Int8:
     def _dots(
         self, block: Block, words: Words, step: Value, parts: list[int], rows: Sequence[Value]
     ) -> dict[tuple[int, int], Value]:
-        """Return the exact sums, int32 x 16, by group of the step and row."""
+        """Return the exact sums, int32, by group of the step and row."""
         sums = self._fours if self.isa.has_dot else self._pairs
-        exact = sums(block, words, step, parts, rows)
-        offset = _SIGN_OFFSET if self._is_biased else self.kind.offset
-        if offset:
-            for e in parts:
-                for m, row in enumerate(rows):
-                    exact[e, m] = exact[e, m] - self._offset_term(block, step, e, row, offset)
-        return exact
+        return sums(block, words, step, parts, rows)
+
+    @property
+    def _offset(self) -> int:
+        return _SIGN_OFFSET if self._is_biased else self.kind.offset
 
     def _scale_of(self, block: Block, step: Value, e: int, half: int) -> Value:
         return block.scale((step * block.step_groups + e) * self.kind.scales_per_group + half)
@@ -245,22 +284,25 @@ class Int8:
             short: dict[tuple[int, int], Value] = {}
             for i in range(start, start + span):
                 for e in parts:
-                    weights = words(e, i).as_(I8X64)
+                    weights = words(e, i).as_(self.i8)
                     unsigned = isa.pabsb(f, weights) if self.kind.is_signed else weights
                     for m, row in enumerate(rows):
-                        x = broadcast_word(f, row, e * self.block_bytes + 4 * i).as_(I8X64)
+                        x = self._word(row, e * self.block_bytes + 4 * i).as_(self.i8)
                         x = isa.psignb(f, x, weights) if self.kind.is_signed else x
                         product = isa.maddubs(f, unsigned, x)
                         short[e, m] = short[e, m] + product if (e, m) in short else product
             for e in parts:
-                scale = f.const(I16X32, 1)
+                scale = f.const(self.i16, 1)
                 if self.kind.scale_weights:
                     scale = self._scale_of(block, step, e, start // 4 if self.kind.scale_weights == 16 else 0).as_(
-                        I16X32
+                        self.i16
                     )
                 for m in range(len(rows)):
                     wide = isa.maddwd(f, short[e, m], scale)
                     exact[e, m] = exact[e, m] + wide if (e, m) in exact else wide
+        if self._offset:
+            for e, m in exact:
+                exact[e, m] = exact[e, m] - self._offset_term(block, step, e, rows[m])
         return exact
 
     def _fours(
@@ -270,15 +312,15 @@ class Int8:
         exact: dict[tuple[int, int], Value] = {}
         halves = 2 if self.kind.scale_weights == 16 else 1
         for half in range(halves):
-            dots = {(e, m): f.const(I32X16, 0) for e in parts for m in range(len(rows))}
+            dots = {(e, m): self._beginning(row, e, half) for e in parts for m, row in enumerate(rows)}
             for i in range(half * WORDS // halves, (half + 1) * WORDS // halves):
                 for e in parts:
                     weights = words(e, i)
                     if self._is_biased:
                         weights = weights ^ _SIGN_BITS
                     for m, row in enumerate(rows):
-                        x = broadcast_word(f, row, e * self.block_bytes + 4 * i).as_(I8X64)
-                        dots[e, m] = isa.dpbusd(f, dots[e, m], weights.as_(I8X64), x)
+                        x = self._word(row, e * self.block_bytes + 4 * i).as_(self.i8)
+                        dots[e, m] = isa.dpbusd(f, dots[e, m], weights.as_(self.i8), x)
             for e, m in dots:
                 dot = dots[e, m]
                 if self.kind.scale_weights:
@@ -286,13 +328,21 @@ class Int8:
                 exact[e, m] = exact[e, m] + dot if (e, m) in exact else dot
         return exact
 
-    def _offset_term(self, block: Block, step: Value, e: int, row: Value, offset: int) -> Value:
-        """Return offset * scale * sum of activations, int32 x 16."""
+    def _beginning(self, row: Value, e: int, half: int) -> Value:
+        """Return what sums of fours begin with: -offset * the sum of the activations that have a scale of weights."""
+        f, at = self.f, e * self.block_bytes
+        if not self._offset:
+            return f.const(self.i32, 0)  # type: ignore[no-any-return]
+        if self.kind.scale_weights != 16:
+            return f.splat(f.load(row, I32, at + INT8_SUM) * -self._offset, self.lanes)  # type: ignore[no-any-return]
+        pair = self._word(row, at + INT8_PAIR)
+        return (pair if half else pair << 16).sar(16) * -self._offset
+
+    def _offset_term(self, block: Block, step: Value, e: int, row: Value) -> Value:
+        """Return offset * scale * sum of activations, int32."""
         f, at = self.f, e * self.block_bytes
         if not self.kind.scale_weights:
-            return f.splat(f.load(row, I32, at + INT8_SUM) * offset, 16)  # type: ignore[no-any-return]
+            return f.splat(f.load(row, I32, at + INT8_SUM) * self._offset, self.lanes)  # type: ignore[no-any-return]
         assert self.kind.scale_weights == 16, "no type with an offset has a scale per 32"
         low, high = (self._scale_of(block, step, e, half) for half in range(2))
-        scales = ((low & 0xFFFF) | (high << 16)).as_(I16X32)
-        sums = broadcast_word(f, row, at + INT8_PAIR).as_(I16X32)
-        return self.isa.maddwd(f, scales, sums) * offset
+        return self._halves_term(low, high, row, at) * self._offset

@@ -1,8 +1,10 @@
 """Products of rows of activations with panels of weights: out[m] (+)= (weights x[m] + bias) * scale.
 
-A few rows read a panel as it lies there, with prefetches; more rows have each block unpacked once into the scratch
-memory, which stays in the first-level cache, and multiplied from there (F32 needs no unpacking). Both compute in the
-order of `integer_dots`, or with float32 activations
+A few rows read a panel as it lies there, with prefetches (`_emit_single`). More rows go through a slab of inputs in
+groups, whose sums wait in the scratch memory while the slab stays in the first-level cache (`_emit_many`). Its weights
+are read from the panels again by each group where their products hide how they are unpacked, otherwise unpacked once
+into the scratch memory (F32 needs no unpacking). All compute in the order of `integer_dots`, or with float32
+activations
 
     result = fma(weight, activation, result), inputs ascending,
 
@@ -26,6 +28,8 @@ from onward.kernels.values import I64, PTR, Value
 from onward.kernels.weight_types import F32X16, GROUP, PANEL_ROWS, PREFETCH_BYTES, WEIGHT_TYPES, FloatType, WeightType
 
 OUT_BYTES = 4 * PANEL_ROWS
+AHEAD_SLABS = 2
+"""How far ahead of the slab in use others are fetched, where weights are not unpacked into memory."""
 SLAB_WEIGHTS = {"int8": 256, "float32": 128}
 """Weights of each row that are unpacked at a time, or a block if that has more."""
 
@@ -45,8 +49,10 @@ class Tile:
 
 def tile_of(isa: Isa, name: ActivationName) -> Tile:
     """Return the tile for a processor's registers."""
-    integers, floats, float_panels = {16: (2, 2, 1), 32: (4, 6, 1), 64: (8, 12, 2)}[isa.width]
-    return Tile(integers, 1, 32, 1) if name == "int8" else Tile(floats, float_panels, 96, 4)
+    if name == "float32":
+        rows, panels = {16: (2, 1), 32: (6, 1), 64: (12, 2)}[isa.width]
+        return Tile(rows, panels, 96, 4)
+    return {16: Tile(2, 1, 32, 1), 32: Tile(4, 1, 32, 1), 64: Tile(4, 2, 48, 2)}[isa.width]
 
 
 class Dots(Protocol):
@@ -60,15 +66,25 @@ class Dots(Protocol):
     def add(self, block: Any, rows: Sequence[Value], results: Sequence[Variable]) -> None: ...
 
 
-def few_rows(isa: Isa, kind: ProductKind) -> int:
-    """Return up to how many rows weights are not unpacked into memory. No bit depends on it.
+def single_rows(isa: Isa, kind: ProductKind) -> int:
+    """Return up to how many rows read one panel after the other. No bit depends on it.
 
     With 32 registers, four rows are faster so (SmolLM2: Q4_1 1.3 times with int8), except for blocks of 256 weights,
-    whose scales need registers too (four rows of Q6_K: 0.86 times with int8, 0.8 with float32).
+    whose scales need registers too (four rows of Q6_K: 0.8 times with float32; two with int8 read two panels together
+    1.5 times as fast from memory).
     """
     if kind.activations == "float32" and "fma" in isa.soft:
         return 0  # each fma is spelt out: one copy of a type's is enough to compile
-    return 4 if isa.width == 64 and kind.type.block_weights == GROUP else 2
+    if isa.width < 64:
+        return 2
+    return 4 if kind.type.block_weights == GROUP else 1 if kind.activations == "int8" else 2
+
+
+def few_rows(isa: Isa, kind: ProductKind) -> int | None:
+    """Return up to how many rows weights are not unpacked into memory; None for any number. No bit depends on it."""
+    if isinstance(kind.type, FloatType) or kind.activations == "float32" or isa.width < 64:
+        return single_rows(isa, kind)
+    return kind.type.few_rows
 
 
 @dataclass(frozen=True)
@@ -101,14 +117,26 @@ class ProductKind:
         return self.slab_blocks * self.unpacked_bytes
 
     @property
+    def head_bytes(self) -> int:
+        """Of a block's unpacked head, with int8."""
+        assert isinstance(self.type, WeightType)
+        return Int8.head_bytes(self.type)
+
+    @property
     def activation_block_bytes(self) -> int:
         """Of the activations that one block of weights is multiplied with."""
         return self.type.groups * ACTIVATIONS[self.activations].block_bytes
 
-    def arithmetic(self, f: Any, isa: Isa) -> Dots:
+    @property
+    def has_heads_apart(self) -> bool:
+        """Whether the heads of blocks are unpacked once for all rows where their weights are not: large ones."""
+        return self.type.block_weights > GROUP
+
+    def arithmetic(self, f: Any, isa: Isa, panels: int = 1) -> Dots:
+        """Return how to multiply so many panels together."""
         if isinstance(self.type, FloatType) or self.activations == "float32":
             return Float32(f, isa, self.type)
-        return Int8(f, isa, self.type)
+        return Int8(f, isa, self.type, panels)
 
     def scratch_bytes(self, isa: Isa) -> int:
         """Return the scratch memory that a thread needs."""
@@ -131,21 +159,26 @@ def whole_claim(f: Function, isa: Isa, kind: ProductKind, claim: Value) -> Value
 
 def emit_product(module: Module, isa: Isa, kind: ProductKind) -> Any:
     """Emit product_KIND(record, first panel, last panel, rows, scratch): panels of a PRODUCT record."""
-    most = few_rows(isa, kind)
-    few = {rows: _emit_few(module, isa, kind, rows) for rows in range(1, most + 1)}
-    many = _emit_many(module, isa, kind)
-    tile = tile_of(isa, kind.activations)
+    tile, single, few = tile_of(isa, kind.activations), single_rows(isa, kind), few_rows(isa, kind)
+    most = tile.rows if few is None else few
+    singles = [_emit_single(module, isa, kind, count) for count in range(1, single + 1)]
+    packed = _emit_many(module, isa, kind, range(single + 1, most + 1), is_packed=True) if most > single else None
+    many = _emit_many(module, isa, kind, range(most + 1, tile.rows + 1)) if few is not None else packed
     f = Function(module, f"product_{kind.name}", [PTR, I64, I64, I64, PTR], exported=True)
     record, first, last, rows, scratch = f.args
-    for count, function in few.items():
+    for count, function in enumerate(singles, 1):
         with f.when(rows.eq(count)), f.loop(first, last) as panel:
             f.call(function, [record, panel])
-    with (
-        f.when(rows > most),
-        _nearly_equal(f, rows, tile.rows) as (row, num_rows),
-        f.loop(first, last, tile.panels) as panel,
-    ):
-        f.call(many, [record, row, num_rows, panel, f.min(last - panel, tile.panels), scratch])
+
+    def emit_tiles(function: Any) -> None:
+        with _nearly_equal(f, rows, tile.rows) as (row, count), f.loop(first, last, tile.panels) as panel:
+            f.call(function, [record, row, count, panel, f.min(last - panel, tile.panels), scratch])
+
+    if packed is not None and packed is not many:
+        with f.when((rows > single) & (rows <= most)):
+            emit_tiles(packed)
+    with f.when(rows > (single if packed is many else most)):
+        emit_tiles(many)
     return f.ret()
 
 
@@ -190,9 +223,9 @@ class _Record:
                 f.store(scaled, place)
 
 
-def _emit_few(module: Module, isa: Isa, kind: ProductKind, rows: int) -> Any:
+def _emit_single(module: Module, isa: Isa, kind: ProductKind, rows: int) -> Any:
     """Emit (record, panel): the first rows, weights unpacked in registers."""
-    f = Function(module, f"few_{kind.name}_{rows}", [PTR, I64], inline=False)
+    f = Function(module, f"single_{kind.name}_{rows}", [PTR, I64], inline=False)
     record, panel = f.args
     fields, arithmetic = _Record(f, record), kind.arithmetic(f, isa)
     weights = fields.panel(panel)
@@ -207,19 +240,32 @@ def _emit_few(module: Module, isa: Isa, kind: ProductKind, rows: int) -> Any:
     return f.ret()
 
 
-def _emit_micro(module: Module, isa: Isa, kind: ProductKind, panels: int, rows: int) -> Any:
-    """Emit (unpacked blocks, bytes from one panel's to the next one's, their number, activations, stride, sums):
-    sums[panel][row][16] += weights * activations."""
+def _emit_micro(module: Module, isa: Isa, kind: ProductKind, panels: int, rows: int, is_packed: bool) -> Any:
+    """Emit (blocks, bytes from one panel's to the next one's, their number, activations, stride, sums):
+    sums[panel][row][16] += weights * activations. `is_packed`: blocks are not unpacked, but for their heads; there are
+    also the arguments (heads, bytes to prefetch ahead)."""
     tile = tile_of(isa, kind.activations)
-    f = Function(module, f"micro_{kind.name}_{panels}_{rows}", [PTR, I64, I64, PTR, I64, PTR], inline=False)
-    unpacked, distance, blocks, source, stride, sums = f.args
-    arithmetic = kind.arithmetic(f, isa)
+    name = f"micro_{kind.name}_{panels}_{rows}{'_packed' * is_packed}"
+    f = Function(module, name, [PTR, I64, I64, PTR, I64, PTR] + [PTR, I64] * is_packed, inline=False)
+    first, distance, blocks, source, stride, sums, *rest = f.args
+    arithmetic = kind.arithmetic(f, isa, panels)
     sources = [f.at(source, stride * row) for row in range(rows)]
     places = [(panel * tile.rows + row) * OUT_BYTES for row in range(rows) for panel in range(panels)]
     results = [f.var(F32X16, f.load(sums, F32X16, place, OUT_BYTES)) for place in places]
+    block_bytes = kind.type.panel_block_bytes if is_packed else kind.unpacked_bytes
     with f.loop(0, blocks) as block:
-        weights = f.at(unpacked, block * kind.unpacked_bytes)
-        both = arithmetic.unpacked(*(f.at(weights, distance * panel) for panel in range(panels)))
+        weights = f.at(first, block * block_bytes)
+        each_weights = [f.at(weights, distance * panel) for panel in range(panels)]
+        if is_packed and isinstance(arithmetic, Int8):
+            heads, ahead = rest
+            if kind.has_heads_apart:
+                head = f.at(heads, block * kind.head_bytes)
+                each_head = [f.at(head, kind.slab_blocks * kind.head_bytes * panel) for panel in range(panels)]
+                both = arithmetic.half_packed(each_head, each_weights, ahead)
+            else:
+                both = arithmetic.packed(each_weights[0], ahead, *each_weights[1:])
+        else:
+            both = arithmetic.unpacked(*each_weights)
         at = block * kind.activation_block_bytes
         arithmetic.add(both, [f.at(each, at) for each in sources], results)
     for place, result in zip(places, results, strict=True):
@@ -227,15 +273,18 @@ def _emit_micro(module: Module, isa: Isa, kind: ProductKind, panels: int, rows: 
     return f.ret()
 
 
-def _emit_many(module: Module, isa: Isa, kind: ProductKind) -> Any:
-    """Emit (record, first row, rows, first panel, panels, scratch): at most a tile."""
+def _emit_many(module: Module, isa: Isa, kind: ProductKind, row_counts: Sequence[int], is_packed: bool = False) -> Any:
+    """Emit (record, first row, rows, first panel, panels, scratch): at most a tile. `row_counts`: it may be called
+    with; `is_packed`: weights are not unpacked into memory."""
     tile, size = tile_of(isa, kind.activations), kind.type.panel_block_bytes
-    least = min(few_rows(isa, kind) + 1, (tile.register_rows + 1) // 2)
+    sizes = _group_sizes(row_counts, tile.register_rows)
+    # a panel that is left over with int8 is multiplied twice, which is not worth functions of its own
+    counts = range(1, tile.register_panels + 1) if kind.activations == "float32" else (tile.register_panels,)
     micro = {
-        count: {rows: _emit_micro(module, isa, kind, count, rows) for rows in range(least, tile.register_rows + 1)}
-        for count in range(1, tile.register_panels + 1)
+        count: {rows: _emit_micro(module, isa, kind, count, rows, is_packed) for rows in sizes} for count in counts
     }
-    f = Function(module, f"many_{kind.name}", [PTR, I64, I64, I64, I64, PTR], inline=False)
+    suffix = "_packed" if is_packed else ""
+    f = Function(module, f"many_{kind.name}{suffix}", [PTR, I64, I64, I64, I64, PTR], inline=False)
     record, first_row, rows, first_panel, panels, scratch = f.args
     fields, arithmetic = _Record(f, record), kind.arithmetic(f, isa)
     sums = f.at(scratch, tile.register_panels * kind.slab_bytes)
@@ -247,26 +296,51 @@ def _emit_many(module: Module, isa: Isa, kind: ProductKind) -> Any:
         with f.loop(0, panels, tile.register_panels) as panel:
             together = f.min(panels - panel, tile.register_panels) if tile.register_panels > 1 else f.i64(1)
             weights, distance = f.at(fields.panel(first_panel + panel), block * size), fields.panel_bytes()
-            if not kind.is_unpacked:
+            if is_packed:
+                ahead = _further(f, fields, block, kind, AHEAD_SLABS, tile.panels)
+            else:
                 # what is unpacked next is fetched: of the panels that follow, or the next slab of the first ones
                 is_last = panel + tile.register_panels >= panels
-                to_first = f.i64(size * kind.slab_blocks) - panel * distance
+                to_first = _further(f, fields, block, kind, 1, tile.panels) - panel * distance
                 ahead = f.select(is_last, to_first, distance * tile.register_panels)
-                with f.loop(0, together) as one:
-                    packed, unpacked = f.at(weights, one * distance), f.at(scratch, one * kind.slab_bytes)
-                    with f.loop(0, count) as each:
-                        arithmetic.unpack(f.at(packed, each * size), f.at(unpacked, each * kind.unpacked_bytes), ahead)
+            unpacked_bytes = kind.head_bytes if is_packed else kind.unpacked_bytes
+            if kind.has_heads_apart if is_packed else not kind.is_unpacked:
+                with f.loop(0, together) as one, f.loop(0, count) as each:
+                    packed = f.at(weights, one * distance + each * size)
+                    target = f.at(scratch, one * (kind.slab_blocks * unpacked_bytes) + each * unpacked_bytes)
+                    if is_packed and isinstance(arithmetic, Int8):
+                        arithmetic.unpack_head(packed, target, ahead)
+                    else:
+                        arithmetic.unpack(packed, target, ahead)
+            if not is_packed and not kind.is_unpacked:
                 weights, distance = scratch, f.i64(kind.slab_bytes)
             x, c = f.at(source, block * kind.activation_block_bytes), f.at(sums, panel * (tile.rows * OUT_BYTES))
+            rest = [scratch, ahead] if is_packed else []
             for number, functions in micro.items():
-                with f.when(together.eq(number)):
-                    _in_groups(f, functions, tile, rows, lambda function, row: f.call(
-                        function, [weights, distance, count, f.at(x, row * stride), stride, f.at(c, row * OUT_BYTES)]
+                used = distance if len(micro) > 1 else f.select(together.eq(number), distance, f.i64(0))
+                with f.when(together.eq(number) if len(micro) > 1 else together > 0):
+                    _in_groups(f, functions, tile, rows, lambda function, row, used=used: f.call(
+                        function,
+                        [weights, used, count, f.at(x, row * stride), stride, f.at(c, row * OUT_BYTES), *rest],
                     ))  # fmt: skip
     with f.loop(0, panels) as panel, f.loop(0, rows) as row:
         at = panel * (tile.rows * OUT_BYTES) + row * OUT_BYTES
         fields.finish(first_row + row, first_panel + panel, f.load(sums, F32X16, at, OUT_BYTES))
     return f.ret()
+
+
+def _further(f: Function, fields: _Record, block: Value, kind: ProductKind, slabs: int, panels: int) -> Value:
+    """Return how many bytes further the slab lies that is used so much later, of `panels` that pass by together: behind
+    their last one, in the panels that follow."""
+    blocks = slabs * kind.slab_blocks
+    skipped = f.select(block + blocks >= fields.blocks(), fields.panel_bytes() * (panels - 1), f.i64(0))
+    return skipped + blocks * kind.type.panel_block_bytes
+
+
+def _group_sizes(row_counts: Sequence[int], register_rows: int) -> list[int]:
+    """Return the sizes of the groups that `_in_groups` makes of so many rows."""
+    cut = [(rows // groups, rows % groups) for rows in row_counts if (groups := -(-rows // register_rows))]
+    return sorted({size for size, _ in cut} | {size + 1 for size, larger in cut if larger})
 
 
 @contextmanager

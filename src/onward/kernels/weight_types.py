@@ -68,7 +68,7 @@ class BlockReader:
         if self._ahead is not None and (key := (pointer.v.name, offset)) not in self._seen:
             self._seen.add(key)
             if offset % WORD_BYTES < size:
-                self.f.prefetch(pointer, offset + self._ahead)
+                self.f.prefetch(self.f.at(pointer, self._ahead), offset)
 
 
 class RowReader(BlockReader):
@@ -136,6 +136,8 @@ class WeightType:
     """Weights per minimum: 32, 16, or 0 where there are none."""
     step_groups: int = 1
     """Groups of 32 weights that share bytes, and that `words` reads together."""
+    few_rows: int | None = None
+    """Up to how many rows their products hide that each reads its words again; None: any number."""
 
     @property
     def is_signed(self) -> bool:
@@ -190,8 +192,7 @@ class FloatType:
 
 def _low_and_high(words: Value) -> tuple[Value, Value]:
     """Return the two float16 of each word as float32."""
-    low = words.trunc(I16).as_(F16X16).fpext()
-    return low, (words >> 16).trunc(I16).as_(F16X16).fpext()
+    return words.trunc(I16).as_(F16X16).fpext(), (words >> 16).trunc(I16).as_(F16X16).fpext()
 
 
 def _byte(words: Value, index: int) -> Value:
@@ -361,12 +362,10 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
         WeightType("Q4_0", 32, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _blocks_of_32(32), max_integer=15, offset=8),
         WeightType("MXFP4", 32, 17, ((0, 1, 1), (1, 4, 4)), _mxfp4_head, _mxfp4_words, max_integer=24, offset=12),
         WeightType("Q4_1", 32, 20, ((0, 4, 5),), _q4_1_head, _blocks_of_32(64), max_integer=15, minimum_weights=32),
-        WeightType(
-            "Q5_0", 32, 22, ((0, 2, 1), (2, 4, 5)), _factor_alone, _blocks_of_32(96, 32), max_integer=31, offset=16,
-        ),
-        WeightType(
-            "Q5_1", 32, 24, ((0, 4, 6),), _q4_1_head, _blocks_of_32(128, 64), max_integer=31, minimum_weights=32,
-        ),
+        WeightType("Q5_0", 32, 22, ((0, 2, 1), (2, 4, 5)), _factor_alone, _blocks_of_32(96, 32),
+                   max_integer=31, offset=16, few_rows=16),
+        WeightType("Q5_1", 32, 24, ((0, 4, 6),), _q4_1_head, _blocks_of_32(128, 64),
+                   max_integer=31, minimum_weights=32, few_rows=16),
         WeightType("Q8_0", 32, 34, ((0, 2, 1), (2, 4, 8)), _factor_alone, _bytes_at(32)),
         WeightType("Q8_X", 32, 40, ((0, 4, 10),), _q8_x_head, _bytes_at(128), scale_weights=16),
         WeightType(
@@ -375,7 +374,7 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
         ),
         WeightType(
             "Q3_K", 256, 110, ((108, 2, 1), (96, 4, 3), (0, 4, 24)), _q3_k_head, _q3_k_words,
-            max_integer=7, offset=4, scale_weights=16, step_groups=4,
+            max_integer=7, offset=4, scale_weights=16, step_groups=4, few_rows=4,
         ),
         WeightType(
             "Q4_K", 256, 144, ((0, 4, 36),), _k_scales, _q4_k_words,
@@ -383,11 +382,11 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
         ),
         WeightType(
             "Q5_K", 256, 176, ((0, 4, 44),), _k_scales, _q5_k_words,
-            max_integer=31, scale_weights=32, minimum_weights=32, step_groups=2,
+            max_integer=31, scale_weights=32, minimum_weights=32, step_groups=2, few_rows=8,
         ),
         WeightType(
             "Q6_K", 256, 210, ((208, 2, 1), (192, 4, 4), (128, 4, 8), (0, 4, 16), (160, 4, 8), (64, 4, 16)),
-            _q6_k_head, _q6_k_words, max_integer=63, offset=32, scale_weights=16, step_groups=4,
+            _q6_k_head, _q6_k_words, max_integer=63, offset=32, scale_weights=16, step_groups=4, few_rows=8,
         ),
         FloatType("F16", 2, lambda r, k: r.halves(r.at(k * (2 * PANEL_ROWS)), 0)),
         FloatType("BF16", 2, lambda r, k: (r.shorts(r.at(k * (2 * PANEL_ROWS)), 0) << 16).as_(F32X16)),
