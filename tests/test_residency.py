@@ -222,5 +222,4 @@ def test_the_collector_pauses_until_what_is_kept_is_there() -> None:
         freeze_objects()
         assert gc.isenabled() and gc.get_freeze_count() > before
     finally:
-        gc.enable()
-        gc.unfreeze()
+        gc.enable()  # what is frozen stays so: that of all tests, which else would be traversed again and again

@@ -19,7 +19,8 @@ def __getattr__(name: str) -> "Any":
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("onward")
+        globals()[name] = found = version("onward")  # which reads and parses a file
+        return found
     if name == "errors":
         from importlib import import_module
 

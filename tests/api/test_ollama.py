@@ -16,7 +16,7 @@ OWN_FIELDS = {"logprobs", "num_predict", "prompt", "top_logprobs"}
 """Fields that this dialect's own code reads; each has a test here."""
 REQUEST: tuple[str, dict[str, Any]] = (
     "/api/generate",
-    {"model": "storyteller", "prompt": "Once upon", "stream": False},
+    {"model": "storyteller", "prompt": "Once upon", "stream": False, "options": {"num_predict": 20}},
 )
 """One that is computed, and sampled: its path and body."""
 

@@ -354,13 +354,22 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def computed() -> dict[str, list[float]]:
+    """The scores of what several cases are compared with."""
+    return {}
+
+
 @pytest.mark.parametrize("name", SAME)
-def test_two_ways_to_state_the_same_are_computed_alike(name: str, tmp_path: Path) -> None:
+def test_two_ways_to_state_the_same_are_computed_alike(
+    name: str, tmp_path: Path, computed: dict[str, list[float]]
+) -> None:
     kind, one, other = SAME[name]
     prompt = [token * 7 % 25 for token in range(50)]
-    assert scores(model(tmp_path, kind, **one), prompt, tmp_path) == scores(
-        model(tmp_path, kind, **other), prompt, tmp_path
-    )
+    known = repr((kind, other))
+    if known not in computed:
+        computed[known] = scores(model(tmp_path, kind, **other), prompt, tmp_path)
+    assert scores(model(tmp_path, kind, **one), prompt, tmp_path) == computed[known]
 
 
 def test_what_a_state_reads_has_the_same_bits_from_one_matrix_and_from_two(tmp_path: Path) -> None:

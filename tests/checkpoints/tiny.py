@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -158,7 +160,13 @@ UNTIED = (
 
 
 def tiny(name: str, seed: int = 0) -> Checkpoint:
-    """Metadata and tensors of a checkpoint of this architecture."""
+    """Metadata and tensors of a checkpoint of this architecture, which the caller may change."""
+    metadata, tensors = _made(name, seed)
+    return copy.deepcopy(metadata), {key: array.copy() for key, array in tensors.items()}
+
+
+@lru_cache(8)
+def _made(name: str, seed: int) -> Checkpoint:
     kind = name.partition(",")[0]
     layers = LAYERS.get(kind, 2)
     norm = "layer_norm" if kind in LAYER_NORM else "layer_norm_rms"

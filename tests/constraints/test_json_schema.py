@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import lru_cache
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from onward.constraints.errors import GrammarError
 from onward.constraints.grammar import check
 from onward.constraints.json_schema import json_schema_grammar
-from onward.constraints.matcher import MaskBuffer, TokenTrie
+from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
 from onward.constraints.tokens import byte_tokens
 from onward.sampling.masks import unpack_mask
 from tests.examples import UNICODE, examples
@@ -64,10 +65,15 @@ def is_refused(schema: dict[str, Any]) -> bool:
     return bool(problem)
 
 
+@lru_cache(1)
+def _compiled(grammar: str) -> Matcher:
+    """Many texts are tried with one grammar after the other."""
+    return BYTES.compile(grammar)
+
+
 def accepts(schema: dict[str, Any], text: str) -> bool:
     """Whether a text can be generated, and may end there."""
-    matcher = BYTES.compile(json_schema_grammar(schema))
-    tokens = list(text.encode())
+    matcher, tokens = _compiled(json_schema_grammar(schema)).copy(), list(text.encode())
     if matcher.count_valid(tokens) < len(tokens):
         return False
     for token in tokens:

@@ -151,7 +151,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/engines/toy/completions": {"prompt": "Once", "temperature": 1, "stream": True},
     "/completion": {"prompt": "Once upon", "n_predict": 20},
     "/v1/fim/completions": {"model": "toy", "prompt": "Once upon", "max_tokens": 20, "temperature": 1},
-    "/api/generate": {"model": "toy", "prompt": "Once upon"},
+    "/api/generate": {"model": "toy", "prompt": "Once upon", "options": {"num_predict": 20}},
     "/tabby/v1/completions": {"language": "text", "segments": {"prefix": "Once upon"}, "temperature": 1},
     "/generate": {"inputs": "Once upon", "parameters": {"do_sample": True, "max_new_tokens": 20}},
 }

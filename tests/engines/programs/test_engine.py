@@ -31,6 +31,7 @@ from tests.engines.programs.fake_program import executable
 from tests.engines.programs.test_process import has_ended
 from tests.engines.upstreams.byte_model import find_llama_server, write_byte_model
 from tests.engines.upstreams.harness import complete
+from tests.examples import slow_but
 from tests.waiting import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def test_a_program_loads_and_computes_a_model(tmp_path: Path) -> None:
     assert "Loading m in llama-server: 42 %" in stages
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", slow_but([signal.SIGKILL], [signal.SIGKILL, signal.SIGTERM]))
 def test_requests_continue_when_the_program_is_killed(tmp_path: Path, number: signal.Signals) -> None:
     async def test(backend: EmbeddedBackend, program: ProgramEngine) -> tuple[str, str]:
         undisturbed = await complete(backend, model="m", prompt="x", max_tokens=100)
