@@ -187,6 +187,7 @@ _NAMES = {
     **dict.fromkeys(qwen35.KINDS, _QWEN35),
     "granitehybrid": {**_GRANITE, **mamba2.NAMES},
     "falcon-h1": {**mamba2.FALCON_NAMES, **mamba2.NAMES},
+    **dict.fromkeys(mamba2.NEMOTRON, mamba2.NEMOTRON_NAMES),
     "olmo2": _SANDWICHED,
     "exaone4": _SANDWICHED,
     "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
@@ -219,13 +220,14 @@ _WHOLE_OF = {
     "lfm2moe": {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"},
     "gemma4": {**_WHOLE, **gemma4.WHOLE},
     "falcon-h1": {**_WHOLE, "output_norm": "model.final_layernorm"},
+    **dict.fromkeys(mamba2.NEMOTRON, mamba2.NEMOTRON_WHOLE),
     "internlm2": {"token_embd": "model.tok_embeddings", "output_norm": "model.norm", "output": "output"},
     "gpt2": {"token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f"},
     "gptneox": {
         "token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out",
     },
 }  # fmt: skip
-_LAYERS = {"gpt2": "transformer.h", "gptneox": "gpt_neox.layers"}
+_LAYERS = {"gpt2": "transformer.h", "gptneox": "gpt_neox.layers", **dict.fromkeys(mamba2.NEMOTRON, "backbone.layers")}
 
 
 def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int = 1) -> tuple[dict[str, Any], Arrays]:
@@ -256,6 +258,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "qwen35moe": qwen35.as_stored,
         "qwen3next": _as_qwen3next_stores,
         "granitehybrid": _as_granite_stores,
+        **dict.fromkeys(mamba2.NEMOTRON, mamba2.as_nemotron_stores),
         "falcon-h1": partial(mamba2.as_falcon_stores, config=CONFIGS[name]),
     }
     usual = joining.get(kind, one_by_one)(tensors)
@@ -380,7 +383,7 @@ def _rounded(array: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
 
 def hugging_face_name(name: str, kind: str) -> str:
     """The name of a tensor in a folder."""
-    if name.startswith("model."):
+    if name.startswith(("model.", "backbone.")):
         return name
     part, _, end = name.rpartition(".")
     if not part.startswith("blk."):

@@ -1,5 +1,5 @@
-"""Granite 4 H: tiny checkpoints, the formulas of its state spaces in float64 (Dao, Gu, arXiv 2405.21060, and the
-model's own code in transformers), and how folders differ from GGUF files."""
+"""Granite 4 H, Falcon-H1 and Nemotron-H: tiny checkpoints, the formulas of state spaces in float64 (Dao, Gu, arXiv
+2405.21060, and the models' own code in transformers), and how folders differ from GGUF files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = Any
-KINDS = ("granitehybrid", "falcon-h1")
+NEMOTRON = ("nemotron_h", "nemotron_h_moe")
+KINDS = ("granitehybrid", "falcon-h1", *NEMOTRON)
 _SCALES = {"embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 0.5, "attention.scale": 0.1}
 _SIZES = {"ssm.conv_kernel": 4, "ssm.state_size": 8, "ssm.group_count": 1, "ssm.time_step_rank": 4}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -34,6 +35,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "attention.value_length": 32, "rope.freq_base": 1e6,
     },
     "falcon-h1, norms": {**_SIZES, "ssm.inner_size": 128, "ssm.group_count": 2},
+    "nemotron_h": {
+        **_SIZES, "ssm.inner_size": 128, "ssm.group_count": 2, "attention.head_count_kv": [0, 0, 0, 2, 0],
+        "feed_forward_length": [0, 96, 0, 0, 96], "attention.key_length": 32, "attention.value_length": 32,
+        "attention.layer_norm_epsilon": 1e-5,
+    },
+    "nemotron_h_moe": {
+        **_SIZES, "ssm.inner_size": 128, "attention.head_count_kv": [0, 0, 0, 2], "feed_forward_length": [32, 0, 32, 0],
+        "attention.layer_norm_epsilon": 1e-5, "expert_count": 8, "expert_used_count": 3,
+        "expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 64, "expert_weights_norm": True,
+        "expert_weights_scale": 2.5, "expert_group_count": 1, "expert_shared_count": 1,
+    },
 }  # fmt: skip
 """A folder of Granite's has one norm over all groups: of one with groups there are files only."""
 _COMMON = {
@@ -41,6 +53,10 @@ _COMMON = {
     "residual_multiplier": 0.4, "logits_scaling": 0.5, "attention_multiplier": 0.1, "mamba_d_state": 8,
     "mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": True, "mamba_proj_bias": False,
     "mamba_chunk_size": 256,
+}  # fmt: skip
+_NEMOTRON = {
+    "model_type": "nemotron_h", "num_key_value_heads": 2, "ssm_state_size": 8, "layer_norm_epsilon": 1e-5,
+    "mlp_hidden_act": "relu2",
 }  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "granitehybrid": {
@@ -70,11 +86,28 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "embedding_multiplier": 2.0, "lm_head_multiplier": 0.5,
         "ssm_multipliers": [0.7, 1.0, 1.5, 0.5, 2.0],
     },
+    "nemotron_h": {
+        **_NEMOTRON, "head_dim": 32, "n_groups": 2, "mamba_num_heads": 4, "mamba_head_dim": 32,
+        "hybrid_override_pattern": "M-M*-", "time_step_limit": [0.0, float("inf")],
+    },
+    "nemotron_h_moe": {
+        **_NEMOTRON, "head_dim": 16, "n_groups": 1, "mamba_num_heads": 4, "mamba_head_dim": 32,
+        "layers_block_type": ["moe", "mamba", "moe", "attention"], "n_routed_experts": 8, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 64, "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5, "n_shared_experts": 1,
+    },
 }  # fmt: skip
 FALCON_NAMES = {
     **{f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"}, "attn_output": "self_attn.o_proj",
     **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
     "attn_norm": "input_layernorm", "ffn_norm": "pre_ff_layernorm",
+}  # fmt: skip
+NEMOTRON_WHOLE = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f", "output": "lm_head"}
+NEMOTRON_NAMES = {
+    "attn_norm": "norm", **{f"attn_{part}": f"mixer.{part}_proj" for part in "qkv"}, "attn_output": "mixer.o_proj",
+    **{f"ffn_{part}": f"mixer.{part}_proj" for part in ("up", "down")}, "ffn_gate_inp": "mixer.gate",
+    **{f"ffn_{part}_shexp": f"mixer.shared_experts.{part}_proj" for part in ("up", "down")},
+    "ssm_in": "mixer.in_proj", "ssm_conv1d": "mixer.conv1d", "ssm_norm": "mixer.norm", "ssm_out": "mixer.out_proj",
 }  # fmt: skip
 NAMES = {"ssm_in": "mamba.in_proj", "ssm_conv1d": "mamba.conv1d", "ssm_norm": "mamba.norm", "ssm_out": "mamba.out_proj"}
 _WHOLE = {"ssm_a": "A_log", "ssm_d": "D", "ssm_dt.bias": "dt_bias"}
@@ -154,6 +187,25 @@ def as_falcon_stores(tensors: dict[str, NDArray[np.float32]], config: dict[str, 
         if name.endswith("ssm_norm.weight"):
             array = array.reshape(-1)
         found[name] = (array / contained.get(part, 1.0)).astype(np.float32)
+    return found
+
+
+def as_nemotron_stores(tensors: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """The tensors as a folder of Nemotron-H's has them, of those of experts each by itself."""
+    found = {}
+    for name, array in tensors.items():
+        layer, _, part = name.removeprefix("blk.").partition(".")
+        prefix = f"backbone.layers.{layer}.mixer."
+        if part in _WHOLE:
+            found[prefix + _WHOLE[part]] = (np.log(-array) if part == "ssm_a" else array).reshape(-1)
+        elif part == "exp_probs_b.bias":
+            found[f"{prefix}gate.e_score_correction_bias"] = array
+        elif "_exps." in name:
+            parts = enumerate(array)
+            found |= {f"{prefix}experts.{expert}.{part[4:].partition('_')[0]}_proj.weight": w for expert, w in parts}
+        else:
+            flat = array.reshape(-1) if part == "ssm_norm.weight" else array
+            found[name] = flat[:, None] if part == "ssm_conv1d.weight" else flat
     return found
 
 

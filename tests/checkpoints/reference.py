@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.checkpoints.gemma4 import Gemma4
-from tests.checkpoints.mamba2 import state_space
+from tests.checkpoints.mamba2 import NEMOTRON, state_space
 from tests.checkpoints.qwen35 import KINDS, delta_net
 
 Array = Any
@@ -21,6 +21,7 @@ PAIRS = ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "cohere2"
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
 NORMALISED = (
     "qwen3moe", "mellum", "llama", "granitemoe", "granitehybrid", "gpt-oss", "lfm2moe", "qwen35moe", "qwen3next",
+    "nemotron_h_moe",
 )  # fmt: skip
 """The shares of the experts that are used add up to one."""
 GELU_TANH = ("gemma", "gemma2", "gemma3", "starcoder2", "gpt2")
@@ -78,6 +79,8 @@ class Reference:
         if self.kind in ("olmo2", "exaone4"):
             hidden = hidden + self.norm(self.attention(layer, hidden), prefix + "post_attention_norm")
             return hidden + self.norm(self.feed_forward(prefix, hidden), prefix + "post_ffw_norm")
+        if self.kind in NEMOTRON:
+            return hidden + self.only_part(layer, self.norm(hidden, prefix + "attn_norm"))
         mixed = self.recurrence if prefix + "ssm_a" in self.tensors else self.attention
         mixed = self.convolution if prefix + "shortconv.conv.weight" in self.tensors else mixed
         normal = self.norm(hidden, prefix + "attn_norm")
@@ -93,6 +96,13 @@ class Reference:
             moved = self.norm(moved, prefix + "post_ffw_norm")
         return hidden + moved * self.stated.get("residual_scale", 1.0)
 
+    def only_part(self, layer: int, hidden: Array) -> Array:
+        """What a layer of Nemotron-H has (NVIDIA, arXiv 2504.03624)."""
+        if self.stated["feed_forward_length"][layer]:
+            return self.feed_forward(f"blk.{layer}.", hidden)
+        mixer = self.attention if self.stated["attention.head_count_kv"][layer] else self.recurrence
+        return mixer(layer, hidden)
+
     def feed_forward(self, prefix: str, hidden: Array) -> Array:
         if prefix + "ffn_gate_inp.weight" in self.tensors:
             return np.array([self.mixture(prefix, row) for row in hidden])
@@ -107,7 +117,7 @@ class Reference:
     def mixture(self, prefix: str, row: Array) -> Array:
         """The output of the experts with the largest logits for one row, weighted by their shares."""
         logits = self.linear(row, prefix + "ffn_gate_inp")
-        if self.kind == "lfm2moe":
+        if self.kind in ("lfm2moe", "nemotron_h_moe"):
             shares = 1 / (1 + np.exp(-logits))
             order = np.argsort(-(shares + self.tensors[f"{prefix.removesuffix('.')}.exp_probs_b.bias"]), kind="stable")
         else:
@@ -117,6 +127,8 @@ class Reference:
         chosen = order[: self.stated["expert_used_count"]]
         if self.kind in NORMALISED:
             shares /= shares[chosen].sum()
+        if self.kind == "nemotron_h_moe":
+            return self.ungated_experts(prefix, row, shares, chosen)
         total = np.zeros(len(row))
         for expert in chosen:
             gate, up, down = (
@@ -133,6 +145,13 @@ class Reference:
             total += share * (down @ (self.activated(gate @ row) * (up @ row)))
         return total
 
+    def ungated_experts(self, prefix: str, row: Array, shares: Array, chosen: Array) -> Array:
+        """Nemotron 3's: experts, and one that all tokens use, of two matrices each (modeling_nemotron_h.py)."""
+        up, down = (self.tensors[f"{prefix}ffn_{part}_exps.weight"] for part in ("up", "down"))
+        parts = (shares[expert] * (down[expert] @ self.activated(up[expert] @ row)) for expert in chosen)
+        shared = self.activated(self.linear(row, prefix + "ffn_up_shexp"))
+        return self.stated["expert_weights_scale"] * sum(parts) + self.linear(shared, prefix + "ffn_down_shexp")
+
     def clamped_expert(self, prefix: str, expert: int, row: Array) -> Array:
         """gpt-oss's (OpenAI's model card, arXiv 2508.10925, and gpt_oss/torch/model.py)."""
         weights, biases = (
@@ -146,6 +165,8 @@ class Reference:
     def activated(self, gate: Array) -> Array:
         if self.kind in GELU_TANH:
             return 0.5 * gate * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
+        if self.kind in NEMOTRON:
+            return np.maximum(gate, 0) ** 2
         if self.kind == "gptneox":
             return 0.5 * gate * (1 + np.vectorize(math.erf)(gate / math.sqrt(2)))
         return gate / (1 + np.exp(-gate))
@@ -223,7 +244,7 @@ class Reference:
             return self.is_local(layer)
         if self.kind in ("granite", "granitehybrid") and not self.stated.get("rope.scaling.finetuned", True):
             return False
-        return self.kind != "gpt2" and not (self.kind == "smollm3" and (layer + 1) % 4 == 0)
+        return self.kind not in ("gpt2", *NEMOTRON) and not (self.kind == "smollm3" and (layer + 1) % 4 == 0)
 
     def turned(self, node: Array, is_local: bool) -> Array:
         """Rotate pairs of dimensions by their position."""

@@ -41,7 +41,7 @@ RANK = 4
 def is_linear(name: str, weights: NDArray[Any]) -> bool:
     """Whether a tensor is the matrix of a linear layer."""
     is_matrix = name.startswith("blk.") and name.endswith(".weight") and weights.ndim == 2
-    return is_matrix and "shortconv.conv." not in name and ".ssm_conv1d." not in name
+    return is_matrix and "shortconv.conv." not in name and ".ssm_conv1d." not in name and "_norm." not in name
 
 
 def changes(tensors: Arrays, kind: str) -> dict[str, tuple[Any, Any]]:
@@ -91,6 +91,7 @@ def as_trained(pairs: dict[str, tuple[Any, Any]], name: str) -> dict[str, tuple[
 TUNED = [
     "llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4", "lfm2",
     "lfm2moe", "gemma4", "qwen35", "qwen35moe", "qwen3next, joined", "granitehybrid", "falcon-h1",
+    "nemotron_h", "nemotron_h_moe",
 ]  # fmt: skip
 """Of mixtures, everything but the experts: their routers too."""
 
@@ -233,8 +234,12 @@ def test_adapters_of_other_models_are_refused(tmp_path: Path) -> None:
         refused("states an alpha that is not a finite number", pairs, **{"adapter.lora.alpha": alpha})
     refused("was made for another model", {name: (low[:, :-2], high) for name, (low, high) in pairs.items()})
     refused("changes 'blk.9.attn_q.weight', which", {"blk.9.attn_q.weight": pairs["blk.0.attn_q.weight"]})
-    base = gguf(tmp_path / "base.gguf", *tiny("lfm2"))
     taps = np.ones((RANK, 3), np.float32), np.ones((64, RANK), np.float32)
+    norm = np.ones((RANK, 64), np.float32), np.ones((2, RANK), np.float32)
+    base = gguf(tmp_path / "base.gguf", *tiny("nemotron_h"))
+    for name in ("blk.0.ssm_norm.weight", "blk.0.ssm_a"):
+        refused("numbers that multiply no input", {name: norm}, **{"general.architecture": "nemotron_h"})
+    base = gguf(tmp_path / "base.gguf", *tiny("lfm2"))
     refused("changes convolutions", {"blk.0.shortconv.conv.weight": taps}, **{"general.architecture": "lfm2"})
     with pytest.raises(ModelFolderError, match=r"not a LoRA adapter: pass a folder with adapter_config\.json"):
         resolve(f"{base}+{tmp_path}")

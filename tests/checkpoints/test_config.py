@@ -78,6 +78,19 @@ READ: dict[str, tuple[str, ...]] = {
         "mlp_multipliers", "key_multiplier", "attention_out_multiplier", "attention_in_multiplier", "ssm_multipliers",
         "ssm_in_multiplier", "ssm_out_multiplier",
     ),
+    "nemotron_h": (
+        *(key for key in _USUAL if key not in ("num_hidden_layers", "hidden_act", "rope_parameters")),
+        "num_key_value_heads", "layers_block_type", "num_logits_to_keep", "head_dim", "attention_bias",
+        "mlp_hidden_act", "mlp_bias", "use_mamba_kernels", "ssm_state_size", "mamba_num_heads",
+        "mamba_head_dim", "mamba_hidden_act", "n_groups", "conv_kernel", "expand", "time_step_min", "time_step_max",
+        "time_step_limit", "time_step_floor", "use_conv_bias", "chunk_size", "mamba_proj_bias",
+        "mamba_ssm_cache_dtype", "n_routed_experts", "output_router_logits", "n_shared_experts",
+        "moe_intermediate_size", "moe_shared_expert_intermediate_size", "moe_latent_size", "moe_shared_expert_overlap",
+        "num_experts_per_tok", "routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob",
+        "num_nextn_predict_layers", "mtp_layers_block_type", "use_bias", "layer_norm_epsilon", "residual_in_fp32",
+        "rescale_prenorm_residual", "mamba_n_groups", "mamba_d_conv", "mamba_conv_bias", "mamba_dt_limit",
+        "hybrid_override_pattern",
+    ),
     "mellum": (*_RMS, *_EXPERTS, "attention_bias", "head_dim", "layer_types", "sliding_window", "mlp_layer_types"),
     "olmoe": (*_RMS, *(key for key in _EXPERTS if key != "moe_intermediate_size"), "attention_bias", "clip_qkv"),
     "gpt_oss": (
@@ -192,7 +205,11 @@ OTHERS: dict[str, Any] = {
     "mamba_d_state": 32, "mamba_d_head": 3, "mamba_d_conv": 3, "mamba_expand": 3, "mamba_conv_bias": False,
     "mamba_proj_bias": True, "time_step_limit": [0.1, 2.0], "projectors_bias": True, "mamba_d_ssm": 256,
     "mamba_norm_before_gate": False, "mamba_rms_norm": True, "mlp_multipliers": [0.5, 1.0],
-    "ssm_multipliers": [1.0, 1.0, 0.5, 1.0, 1.0],
+    "ssm_multipliers": [1.0, 1.0, 0.5, 1.0, 1.0], "layers_block_type": ["mamba", "moe"], "mlp_hidden_act": "silu",
+    "ssm_state_size": 32, "mamba_num_heads": 4, "mamba_head_dim": 16, "mamba_hidden_act": "gelu", "n_groups": 2,
+    "conv_kernel": 3, "use_conv_bias": False, "mamba_dt_limit": [0.1, 2.0], "n_routed_experts": 6,
+    "moe_shared_expert_intermediate_size": 48, "moe_latent_size": 16, "n_group": 2, "num_nextn_predict_layers": 1,
+    "hybrid_override_pattern": "M*E",
     "global_head_dim": 8, "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
 }  # fmt: skip
 _WINDOWED = (
@@ -201,7 +218,7 @@ _WINDOWED = (
 _SWITCHED_OFF = (
     ("mellum", "norm_topk_prob"), ("lfm2_moe", "norm_topk_prob"), ("qwen3_next", "norm_topk_prob"),
     ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
-    ("seed_oss", "attention_bias"), ("internlm2", "bias"),
+    ("seed_oss", "attention_bias"), ("internlm2", "bias"), ("nemotron_h", "norm_topk_prob"),
 )  # fmt: skip
 """Keys whose default is true."""
 _OF_GEMMA4 = {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 32}
@@ -231,6 +248,16 @@ CANNOT_MATTER: dict[str, str] = {
     "mamba_chunk_size": "the same sums in other parts",
     **dict.fromkeys(("time_step_min", "time_step_max"), "for the first weights of a training"),
     "num_logits_to_keep": "a choice of whoever calls",
+    "time_step_floor": "for the first weights of a training",
+    "rescale_prenorm_residual": "for the first weights of a training",
+    "expand": "the heads and their size are stated",
+    "n_shared_experts": "their size together is stated",
+    "chunk_size": "the same sums in other parts",
+    "topk_group": "there is one group",
+    "mtp_layers_block_type": "of layers that predict several tokens, which are refused",
+    **dict.fromkeys(
+        ("use_mamba_kernels", "moe_shared_expert_overlap", "residual_in_fp32", "mamba_ssm_cache_dtype"),
+        "how and in which precision the same is computed"),
     "use_cache": "a choice of whoever calls",
     "pad_token_id": "for batches of texts of several lengths",
     "bos_token_id": "read with the tokenizer",
@@ -254,6 +281,9 @@ def config(kind: str, **stated: Any) -> dict[str, Any]:
         }  # fmt: skip
     if kind == "granitemoehybrid":
         sizes["layer_types"] = ["mamba", "attention"]
+    if kind == "nemotron_h":
+        del sizes["num_hidden_layers"]
+        sizes |= {"hybrid_override_pattern": "ME*-", "mamba_num_heads": 2, "num_key_value_heads": 2}
     if kind == "falcon_h1":
         sizes |= {"mamba_n_heads": 2, "mamba_d_ssm": 128}
     return {"model_type": kind, **sizes, **stated}
@@ -270,7 +300,7 @@ def read(stated: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("kind", READ)
 def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind: str) -> None:
     for key in READ[kind]:
-        common = config(kind, **NEEDS.get(key, {}))
+        common = config(kind, **({} if kind == "nemotron_h" else NEEDS.get(key, {})))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
         if kind in _WINDOWED and key == "layer_types":
             other = ["full_attention"] * 2
@@ -286,7 +316,7 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = ["attention", "mamba"]
         if (kind, key) in _SWITCHED_OFF:
             other = False
-        if (kind, key) == ("internlm3", "qkv_bias"):
+        if (kind, key) in (("internlm3", "qkv_bias"), ("nemotron_h", "use_bias")):
             other = True
         is_read = read({**common, key: other}) != read(common)
         assert is_read != (key in CANNOT_MATTER), f"{kind}: {key}"
@@ -496,6 +526,26 @@ def test_no_configuration_changes_the_experts_of_qwen_3_5() -> None:
 def test_what_falcon_h1_is_not_computed_with_is_refused(stated: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         metadata_of(config("falcon_h1", **stated), "config.json")
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"hybrid_override_pattern": "MX"}, "layers of the kind 'X'"),
+        ({"hybrid_override_pattern": None}, "does not state what its layers are"),
+        ({"layers_block_type": ["mamba", 3]}, "layers of the kind '3'"),
+        ({"use_bias": True}, "biases .'use_bias'."),
+        ({"mlp_hidden_act": "silu"}, "the activation 'silu' .'mlp_hidden_act'."),
+        ({"time_step_limit": [0.001, 0.1]}, "limits time steps"),
+        ({"moe_latent_size": 32}, "'32' as 'moe_latent_size'"),
+        ({"n_group": 4}, "'4' as 'n_group'"),
+        ({"sliding_window": 64}, "'64' as 'sliding_window'"),
+        ({"num_nextn_predict_layers": 1}, "'1' as 'num_nextn_predict_layers'"),
+    ],
+)
+def test_what_nemotron_h_is_not_computed_with_is_refused(stated: dict[str, Any], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        metadata_of(config("nemotron_h", **stated), "config.json")
 
 
 NO_LIMITS = ["[0.0, Infinity]", '[0.0, "Infinity"]', '[0, {"__float__": "Infinity"}]', "[0.0, null]", "null"]

@@ -38,6 +38,7 @@ _STATE_SPACE = (
     "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count",
 )  # fmt: skip
 _DELTA = (*_STATE_SPACE, "nextn_predict_layers", "attention.recurrent_layers", "full_attention_interval")
+_LATENT = ("moe_latent_size",)
 RULES = ("expert_gating_func", "expert_weights_norm", "expert_weights_scale")
 """How experts are chosen, where llama.cpp reads it of other architectures only. Onward computes what they state."""
 READ: dict[str, tuple[str, ...]] = {
@@ -55,6 +56,11 @@ READ: dict[str, tuple[str, ...]] = {
         "expert_shared_feed_forward_length", "rope.scaling.finetuned", *_STATE_SPACE, *RULES,
     ),
     "falcon-h1": (_RMS, *_STATE_SPACE),
+    "nemotron_h": (_RMS, _LAYER, *_STATE_SPACE, *_LATENT),
+    "nemotron_h_moe": (
+        _RMS, _LAYER, *_STATE_SPACE, "expert_feed_forward_length", "expert_shared_feed_forward_length",
+        "expert_shared_count", *_LATENT, *RULES,
+    ),
     "mellum": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
     "olmoe": (_RMS, *RULES),
     "gpt-oss": (_RMS, "expert_feed_forward_length", *_WINDOW, *RULES),
@@ -193,6 +199,8 @@ UNMOVED = {name: {"context_length"} for name in READ} | {
     "gemma4": {"context_length", "expert_feed_forward_length"},
     "gpt2": {key for key in OTHERS if key.startswith("rope.")},
     "granitehybrid": {"context_length", *_OF_MIXTRAL, *(key for key in OTHERS if key.startswith("rope."))},
+    "nemotron_h": {"context_length", _LAYER, *(key for key in OTHERS if key.startswith("rope."))},
+    "nemotron_h_moe": {"context_length", _LAYER, *(key for key in OTHERS if key.startswith("rope."))},
     "stablelm": _ORIGINAL,
     "gptneox": _ORIGINAL,
 }
@@ -276,6 +284,18 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "attention where a state is": (
         "granitehybrid", {"attention.head_count_kv": [0, 2, 2]}, "no tensor 'blk.2.attn_q.weight'",
     ),
+    "layers of two parts": (
+        "nemotron_h", {"attention.head_count_kv": [0, 2, 0, 2, 0]}, "attention .* and a feed-forward layer .* layer 1",
+    ),
+    "no epsilon": ("nemotron_h", {"attention.layer_norm_epsilon": None}, "'attention.layer_norm_epsilon'"),
+    "a feed-forward layer where a state is": (
+        "nemotron_h", {"feed_forward_length": [96, 96, 0, 0, 96]}, "no tensor 'blk.0.ffn_up.weight'",
+    ),
+    "experts of a smaller space": ("nemotron_h_moe", {"moe_latent_size": 16}, "experts of a smaller space"),
+    "experts in two groups": ("nemotron_h_moe", {"expert_group_count": 2}, "uses groups of experts"),
+    "no experts beside states": ("nemotron_h", {"expert_count": 8}, "a mixture of experts"),
+    "no layers for experts": ("nemotron_h_moe", {"feed_forward_length": [0] * 4}, "'feed_forward_length'"),
+    "experts of softmax": ("nemotron_h_moe", {"expert_gating_func": 1}, "chooses experts by rule 1"),
     "a convolution of one position": ("lfm2", {"shortconv.l_cache": 1}, "'shortconv.l_cache'"),
     "a convolution without a length": ("lfm2", {"shortconv.l_cache": None}, "does not state 'shortconv.l_cache'"),
     "a convolution over a text": ("lfm2", {"shortconv.l_cache": 65}, "over 65 positions .*at most 64 are computed"),
@@ -503,3 +523,13 @@ def test_a_norm_with_an_axis_of_one_and_an_empty_tensor_are_valid(tmp_path: Path
     stored = {name: floats(array) for name, array in changed.items()}
     stored |= {"marker": ("F32", (0,), b""), "rows": ("F16", (0, 4), b"")}
     assert scores(write_gguf(tmp_path / "n.gguf", metadata, stored), prompt, tmp_path) == expected
+
+
+def test_norms_of_nemotron_h_have_either_epsilon(tmp_path: Path) -> None:
+    """llama.cpp needs that of layer norms, and uses it where the other one is missing."""
+    prompt = [token * 7 % 25 for token in range(20)]
+    expected = scores(model(tmp_path, "nemotron_h"), prompt, tmp_path)
+    alone = {"attention.layer_norm_rms_epsilon": None}
+    assert scores(model(tmp_path, "nemotron_h", **alone), prompt, tmp_path) == expected
+    other = {**alone, "attention.layer_norm_epsilon": 0.5}
+    assert scores(model(tmp_path, "nemotron_h", **other), prompt, tmp_path) != expected

@@ -138,6 +138,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
     "lfm2": 5, "lfm2moe": 3, "qwen35": 5, "qwen35moe": 3, "qwen3next": 3, "granitehybrid": 3,
+    "nemotron_h": 5, "nemotron_h_moe": 4,
 }  # fmt: skip
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
@@ -150,8 +151,9 @@ JOINED_GATES = ("phi3", "glm4")
 """So are a feed-forward layer's two inputs."""
 SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4")
 """What layers add is normalised."""
-UNGATED = ("starcoder2", "gpt2", "gptneox")
+UNGATED = ("starcoder2", "gpt2", "gptneox", *mamba2.NEMOTRON)
 UNTIED = (
+    "nemotron_h", "nemotron_h_moe",
     "llama, untied", "llama, biases", "llama, biases of queries",
     "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2",
     "olmo2, window", "falcon-h1, norms", "stablelm", "stablelm, parallel", "stablelm, head norms",
@@ -224,6 +226,8 @@ class _Tensors:
         mixer = self._attention() if self.heads_by_layer[layer] else self._without_attention()
         if self.kind == "falcon-h1":
             mixer |= self._without_attention()
+        if self.kind in mamba2.NEMOTRON:
+            return self._of_one_part(layer)
         if self.kind in qwen35.KINDS and qwen35.is_recurrent(self.stated, layer):
             mixer = qwen35.mixer(self.name, self, self.stated, HIDDEN)
         found = {**mixer, **self._feed_forward(layer)}
@@ -240,6 +244,12 @@ class _Tensors:
         if self.kind == "falcon-h1":  # as llama.cpp's converter writes it
             found["ffn_norm"] = found.pop("ffn_norm.weight")
         return found
+
+    def _of_one_part(self, layer: int) -> dict[str, Any]:
+        norm = self.norm("attn_norm")
+        if self.stated["feed_forward_length"][layer]:
+            return norm | self._feed_forward(layer)
+        return norm | (self._attention() if self.heads_by_layer[layer] else self._without_attention())
 
     def _attention(self) -> dict[str, Any]:
         parts = {
@@ -287,17 +297,20 @@ class _Tensors:
     def _experts(self) -> dict[str, Any]:
         count, inner = self.stated["expert_count"], self.stated.get("expert_feed_forward_length", FEED_FORWARD)
         shapes = {"gate": (inner, HIDDEN), "up": (inner, HIDDEN), "down": (HIDDEN, inner)}
+        if self.kind in UNGATED:
+            del shapes["gate"]
         found = {"ffn_gate_inp.weight": 2 * self.matrix(count, HIDDEN)}
         for name, shape in shapes.items():
             found[f"ffn_{name}_exps.weight"] = np.stack([self.matrix(*shape) for _ in range(count)])
             if self.kind == "gpt-oss":  # gate and up projections reach their clamping limits
                 found[f"ffn_{name}_exps.bias"] = 4 * self.bias(count * shape[0]).reshape(count, -1)
-        if self.kind == "lfm2moe":
+        if self.kind in ("lfm2moe", "nemotron_h_moe"):
             found["exp_probs_b.bias"] = self.bias(count) / 4
         if self.kind == "gpt-oss":
             found["ffn_gate_inp.bias"] = self.bias(count)
         if shared := self.stated.get("expert_shared_feed_forward_length"):
-            for name, shape in {"gate": (shared, HIDDEN), "up": (shared, HIDDEN), "down": (HIDDEN, shared)}.items():
+            for name in shapes:
+                shape = (HIDDEN, shared) if name == "down" else (shared, HIDDEN)
                 found[f"ffn_{name}_shexp.weight"] = self.matrix(*shape)
         if self.kind in ("qwen2moe", "qwen35moe", "qwen3next"):
             found["ffn_gate_inp_shexp.weight"] = self.bias(HIDDEN) / 4

@@ -42,7 +42,7 @@ from tests.toy_backend import running
 
 KV_MEMORY = 3_000_000
 """Room for dozens of states."""
-TIGHT = {"qwen35": 320_000, "falcon-h1": 600_000, "qwen35moe": 320_000, "qwen3next": 320_000}
+TIGHT = {"qwen35": 320_000, "falcon-h1": 600_000, "qwen35moe": 320_000, "qwen3next": 320_000, "nemotron_h": 320_000}
 """By model: room for two or three states, or for the blocks of one sequence and a half."""
 
 

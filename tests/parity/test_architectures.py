@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 ARCHITECTURES = (
     "gpt-oss", "gemma", "gemma2", "glm4", "exaone4, window", "seed_oss", "internlm2", "olmo2, window", "mistral3",
     "qwen3moe", "mellum", "granitemoe, shared", "lfm2", "lfm2moe", "gemma4",
-    "gemma4, experts", "qwen35", "qwen35moe", "qwen3next",
+    "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "nemotron_h", "nemotron_h_moe",
 )  # fmt: skip
 TURNS = 3
 """On how many of them each row runs. All of them pass with as many as there are, which takes a minute and a half."""

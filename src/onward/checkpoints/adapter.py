@@ -57,6 +57,11 @@ to weights that were changed when the training began."""
 _PLAIN_GGUF = frozenset({"adapter.type", "adapter.lora.alpha", "adapter.lora.task_name", "adapter.lora.prompt_prefix"})
 
 
+_CONVOLUTIONS = ("shortconv.conv.weight", "ssm_conv1d.weight")
+_NO_PRODUCTS = ("norm.weight", ".ssm_a", ".ssm_d")
+"""Ends of the names of tensors that may have two dimensions, and are no linear layers."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Pair:
     """The two matrices of one layer, by GGUF's name of its weights."""
@@ -89,8 +94,9 @@ def read_changes(checkpoint: Checkpoint, path: Path) -> tuple[tuple[Path, ...], 
     paths, scale_of, pairs = _read(path, checkpoint.parameters)
     found = {}
     for name, pair in pairs.items():
-        if is_of_experts(name) or name.endswith(("shortconv.conv.weight", "ssm_conv1d.weight")):
-            kind = "experts" if is_of_experts(name) else "convolutions"
+        if is_of_experts(name) or name.endswith(_CONVOLUTIONS + _NO_PRODUCTS):
+            kind = "convolutions" if name.endswith(_CONVOLUTIONS) else "numbers that multiply no input"
+            kind = "experts" if is_of_experts(name) else kind
             raise CheckpointError(f"{path} changes {kind} ({name!r}), which Onward does not compute.")
         base = checkpoint.tensors.get(name)
         if base is None:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu", "relu_squared"]
 NormKind = Literal["rms", "layer"]
 
 
@@ -59,8 +59,15 @@ class Mixture:
     """Whether experts are chosen by their weights plus a bias."""
     shared_feed_forward: int = 0
     """Inner size of the expert that every token uses in addition; 0: there is none."""
+    is_gated: bool = True
+    """Whether experts multiply two products, as ordinary feed-forward layers with a gate."""
     is_beside_dense: bool = False
     """Whether a layer with experts also has an ordinary feed-forward layer, and norms for the result of each."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What those matrices of an expert are called that read a layer's input."""
+        return ("gate", "up") if self.is_gated else ("up",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +186,8 @@ class Architecture:
     window: int = 0
     """Tokens that a layer with a window attends to, itself included."""
     window_layers: frozenset[int] = field(default_factory=frozenset)
+    mixerless_layers: frozenset[int] = field(default_factory=frozenset)
+    """Layers with neither attention nor anything in its place: a feed-forward layer, or experts, alone."""
     convolution_layers: frozenset[int] = field(default_factory=frozenset)
     """Layers with a gated short convolution in place of attention (LFM2)."""
     convolution_length: int = 0
@@ -220,7 +229,7 @@ class Architecture:
 
     def has_attention(self, layer: int) -> bool:
         """Return whether a layer attends to keys, its own or those of another one."""
-        if layer in self.convolution_layers or self.delta_of(layer) is not None:
+        if layer in self.convolution_layers | self.mixerless_layers or self.delta_of(layer) is not None:
             return False
         space = self.state_space_of(layer)
         return space is None or space.is_parallel_to_attention
@@ -232,8 +241,12 @@ class Architecture:
         return self.local_rope or self.rope if layer in self.window_layers else self.rope
 
     def feed_forward_of(self, layer: int) -> int:
-        """Return the inner size of a layer's feed-forward layer."""
+        """Return the inner size of a layer's feed-forward layer, 0 if it has none."""
         return self.layer_feed_forward[layer] if self.layer_feed_forward else self.feed_forward
+
+    def is_feeding(self, layer: int) -> bool:
+        """Return whether a layer has a feed-forward layer or experts."""
+        return self.feed_forward_of(layer) > 0 or (self.mixture is not None and layer in self.mixture.layers)
 
     def keys_of(self, layer: int) -> int:
         """Return the layer whose keys and values a layer attends to."""
@@ -247,4 +260,5 @@ class Architecture:
     def last_kept_layer(self) -> int:
         """The last layer of which later positions read something: of those after it, each row reads only its own
         values."""
-        return self.num_layers - self.num_keyless_layers - 1
+        first = self.num_layers - self.num_keyless_layers
+        return max(layer for layer in range(first) if layer not in self.mixerless_layers)

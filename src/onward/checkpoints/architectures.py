@@ -16,6 +16,8 @@ from onward.checkpoints.convolutions import lfm2moe, with_convolutions
 from onward.checkpoints.gemma4 import gemma4
 from onward.checkpoints.metadata_keys import WINDOW
 from onward.checkpoints.mixtures import has_experts, mixture_of
+from onward.checkpoints.nemotron_h import NAMES as NEMOTRON_H
+from onward.checkpoints.nemotron_h import nemotron_h
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.qwen35 import NAMES as QWEN35
 from onward.checkpoints.qwen35 import qwen35
@@ -34,7 +36,9 @@ _OLMO3_PATTERN = 4
 _GPT_OSS_PATTERN = 2
 _EVERY_LAYER = 0
 _SMOLLM3_PATTERN = 4
-_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh"}
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh", "relu_squared": "relu_squared",
+}  # fmt: skip
 
 
 def architecture_of(checkpoint: Checkpoint, context_length: int | None = None) -> Architecture:
@@ -294,6 +298,7 @@ def _common(
     num_kv_heads: int | None = None,
     feed_forward: int | None = None,
     may_lack_heads: bool = False,
+    epsilon: float | None = None,
 ) -> Architecture:
     """Return what all architectures state in the same way, as Llama would use it. `num_kv_heads`, `feed_forward`: of
     an architecture whose layers may differ in that; `may_lack_heads`: layers may have no attention."""
@@ -315,7 +320,7 @@ def _common(
         head_size=head_size,
         feed_forward=feed_forward or parameters.same_in_layers("feed_forward_length", layers, 4 * hidden),
         context_length=parameters.integer("context_length", minimum=1),
-        epsilon=parameters.real(_EPSILONS[norm]),
+        epsilon=parameters.real(_EPSILONS[norm]) if epsilon is None else epsilon,
         rope=rope_of(
             checkpoint,
             parameters.integer("rope.dimension_count", head_size, minimum=2),
@@ -368,6 +373,7 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "granitemoe": _granitemoe,
     "granitehybrid": lambda checkpoint: granitehybrid(checkpoint.parameters, _granite(checkpoint)),
     "falcon-h1": lambda checkpoint: falcon_h1(checkpoint.parameters, _common(checkpoint)),
+    **dict.fromkeys(NEMOTRON_H, lambda checkpoint: nemotron_h(checkpoint.parameters, partial(_common, checkpoint))),
     "mellum": _mellum,
     "olmoe": _olmoe,
     "gpt-oss": _gpt_oss,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints import qwen35
+from onward.checkpoints import nemotron_h, qwen35
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 
@@ -39,6 +39,11 @@ _LAYER = {
     "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
     "self_attn.k_layernorm": "attn_k_norm", "operator_norm": "attn_norm",
     "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.norm": "ssm_norm", "mamba.out_proj": "ssm_out",
+    "norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d", "mixer.norm": "ssm_norm",
+    "mixer.out_proj": "ssm_out", "mixer.q_proj": "attn_q", "mixer.k_proj": "attn_k", "mixer.v_proj": "attn_v",
+    "mixer.o_proj": "attn_output", "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down",
+    "mixer.gate": "ffn_gate_inp", "mixer.shared_experts.up_proj": "ffn_up_shexp",
+    "mixer.shared_experts.down_proj": "ffn_down_shexp",
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "attn.c_attn": "attn_qkv",
     "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
     "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
@@ -54,8 +59,14 @@ _OF_DELTA = {
     "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight", "mlp.experts.down_proj": "ffn_down_exps.weight",
 }  # fmt: skip
 _OF_MAMBA = {"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"}
+_OF_NEMOTRON_H = {
+    "mixer.A_log": "ssm_a", "mixer.D": "ssm_d", "mixer.dt_bias": "ssm_dt.bias",
+    "mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mixer.experts.up_proj": "ffn_up_exps.weight", "mixer.experts.down_proj": "ffn_down_exps.weight",
+}  # fmt: skip
 _OTHERWISE: dict[str, dict[str, str]] = {
     **dict.fromkeys(("granitehybrid", "falcon-h1"), _OF_MAMBA),
+    **dict.fromkeys(nemotron_h.NAMES, _OF_NEMOTRON_H),
     "lfm2moe": {"feed_forward.expert_bias": "exp_probs_b.bias"},
     **dict.fromkeys(qwen35.NAMES, _OF_DELTA),
     "gemma4": {
@@ -80,16 +91,16 @@ _WHOLE = {
     "wpe": "position_embd", "ln_f": "output_norm", "embed_in": "token_embd", "final_layer_norm": "output_norm",
     "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
     "per_layer_projection_norm": "per_layer_proj_norm", "embed_out": "output",
-    "final_layernorm": "output_norm",
+    "final_layernorm": "output_norm", "embeddings": "token_embd", "norm_f": "output_norm",
     "embedding_norm": "output_norm", "tok_embeddings": "token_embd", "output": "output",
 }  # fmt: skip
 _NAME = re.compile(
-    r"(?:language_model\.)?(?:(?:model|transformer|gpt_neox)\.)?(?:language_model\.)?"
+    r"(?:language_model\.)?(?:(?:model|transformer|gpt_neox|backbone)\.)?(?:language_model\.)?"
     r"(?:(?:layers|h)\.(?P<layer>\d{1,5})\.)?(?P<rest>[\w.]+)"
 )
 _EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 """Matrices of one expert."""
-_EXPERT = re.compile(r"(?:mlp|block_sparse_moe|feed_forward)\.experts\.(?P<number>\d{1,5})\.(?P<matrix>\w+)")
+_EXPERT = re.compile(r"(?:mlp|block_sparse_moe|feed_forward|mixer)\.experts\.(?P<number>\d{1,5})\.(?P<matrix>\w+)")
 SKIPPED = (
     ".rotary_emb.inv_freq",
     ".self_attn.position_ids",
@@ -190,7 +201,7 @@ class _Heads:
         hidden = parameters.integer("embedding_length", minimum=1)
         self.size = parameters.integer("attention.key_length", hidden // self.num_heads, minimum=1)
         self.rotated = parameters.integer("rope.dimension_count", self.size)
-        self.feed_forward = parameters.same_in_layers("feed_forward_length", layers, 4 * hidden)
+        self.feed_forward = parameters.in_layers("feed_forward_length", layers, 4 * hidden, may_lack=True)[0]
         self.has_joined_gate = parameters.architecture in _JOINED_GATES
 
     def halves(self, name: str, num_rows: int) -> NDArray[np.int64] | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from onward.checkpoints import gemma4, qwen35, state_spaces
+from onward.checkpoints import gemma4, nemotron_h, qwen35, state_spaces
 from onward.checkpoints.convolutions import convolution_metadata
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.parameters import MAX_LAYERS
@@ -18,7 +18,7 @@ _ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss", "mellum": "mellum",
     "granitemoe": "granitemoe", "granitemoeshared": "granitemoe", "granitemoehybrid": "granitehybrid",
-    "falcon_h1": "falcon-h1",
+    "falcon_h1": "falcon-h1", "nemotron_h": "nemotron_h",
     "seed_oss": "seed_oss", "glm4": "glm4", "exaone4": "exaone4", "gemma": "gemma", "gemma2": "gemma2",
     "gemma3_text": "gemma3", "gemma4_text": "gemma4", "gemma4_unified_text": "gemma4", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2",
@@ -59,6 +59,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024,
     },
     **state_spaces.DEFAULTS,
+    "nemotron_h": nemotron_h.DEFAULTS,
     "granite": {"attention_multiplier": 1.0},
     "internlm2": {"bias": True},
     "ministral3": {
@@ -163,7 +164,7 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "olmoe": ("attention_bias", False), "mellum": ("attention_bias", False),
     "gpt_oss": ("attention_bias", True), "qwen2_moe": ("qkv_bias", False), "granitemoe": ("attention_bias", False),
     "granitemoeshared": ("attention_bias", False), "granitemoehybrid": ("attention_bias", False),
-    "falcon_h1": (False, False),
+    "falcon_h1": (False, False), "nemotron_h": ("attention_bias", "mlp_bias"),
     "seed_oss": ("attention_bias", "mlp_bias"), "glm4": ("attention_bias", False), "exaone4": (False, False),
     "gemma": ("attention_bias", False),
     "gemma2": ("attention_bias", False),
@@ -271,6 +272,9 @@ def metadata_of(config: Config, where: str) -> dict[str, MetadataValue]:
         found |= convolution_metadata(stated, found, where)
     if architecture in state_spaces.METADATA:
         found |= state_spaces.METADATA[architecture](stated, found, where)
+    if kind == "nemotron_h":
+        found |= nemotron_h.nemotron_metadata(stated, found, where)
+        architecture = nemotron_h.MIXED if "expert_count" in found else nemotron_h.DENSE
     if (scalar := stated.get("query_pre_attn_scalar")) is not None:
         found["attention.query_scale"] = 1 / math.sqrt(_number(scalar, where))
     return {"general.architecture": architecture, **{f"{architecture}.{name}": value for name, value in found.items()}}

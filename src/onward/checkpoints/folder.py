@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from onward.checkpoints import qwen35
+from onward.checkpoints import nemotron_h, qwen35
 from onward.checkpoints.arrange import (
     OF_IMAGES,
     PAIRED_IN_FOLDERS,
@@ -177,7 +177,7 @@ def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
             return tensor.transposed()
         case "lfm2" | "lfm2moe" if tensor.name.endswith("shortconv.conv.weight") and tensor.shape[1:-1] == (1,):
             return replace(tensor, shape=(tensor.shape[0], tensor.shape[-1]))
-        case name if name in STATE_SPACES:
+        case name if name in STATE_SPACES or name in nemotron_h.NAMES:
             return as_in_gguf(parameters, tensor)
     return with_kinds_apart(parameters, tensor)
 

@@ -19,7 +19,6 @@ from onward.errors import CheckpointError
 
 MAX_EXPERTS = 1024
 """Of a layer; llama.cpp's limit is 512 (src/llama-hparams.h)."""
-EXPERT_PARTS = ("gate", "up", "down")
 SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3
 """llama.cpp's numbers: shares of all experts, each one's own, or shares of those chosen
 (llama_expert_gating_func_type)."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onward.checkpoints import qwen35
+from onward.checkpoints import nemotron_h, qwen35
 from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture, StateSpace
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
@@ -17,7 +17,7 @@ from onward.checkpoints.state_spaces import STATE_NORM
 from onward.errors import CheckpointError
 
 Shape = tuple[int, ...]
-_UNGATED = frozenset({"starcoder2", "gpt2", "gptneox"})
+_UNGATED = frozenset({"starcoder2", "gpt2", "gptneox", *nemotron_h.NAMES})
 _BIASED_NORMS = frozenset({"starcoder2", "gpt2", "gptneox"})
 _BIASED = _BIASED_NORMS | {"gpt-oss"}
 """All matrices have biases, unless the configuration of a folder says that they have none."""
@@ -31,6 +31,8 @@ _OWN_HEAD_NORMS = frozenset({"stablelm"})
 """Queries and keys may have norms, per head, each head its own."""
 _VALUES_FROM_KEYS = frozenset({"gemma4"})
 """Layers may have no matrix for values, which then are the keys before their norm."""
+_ONE_GROUP = ("expert_group_count", "expert_group_used_count")
+"""Of which one is all experts together."""
 KEYS_ARE_VALUES = "attention.keys_are_values"
 _UNROTATED_PARTS = frozenset({"gemma4"})
 """Factors of positions say which dimensions rotate: a file without them is not complete."""
@@ -64,7 +66,7 @@ def _is_in_use(name: str, value: MetadataValue | None) -> bool:
     if isinstance(value, np.ndarray):
         least = 0 if name == "deepstack_mapping" else 1
         return bool((value >= least).any())
-    return bool(value)
+    return value != 1 if name in _ONE_GROUP else bool(value)
 
 
 def checked(found: Architecture, checkpoint: Checkpoint) -> Architecture:
@@ -219,7 +221,9 @@ def _matrices(found: Architecture, layer: int, parameters: Parameters) -> dict[s
     heads, hidden, inner = found.heads_of(layer), found.hidden, found.feed_forward_of(layer)
     queries = heads.num_heads * heads.head_size
     matrices: dict[str, Shape] = {"attn_q": (queries, hidden), "attn_output": (hidden, queries)}
-    if found.keys_of(layer) == layer:
+    if layer in found.mixerless_layers:
+        matrices = {}
+    elif found.keys_of(layer) == layer:
         matrices |= _keys_and_values(found, layer)
         if _may_lack_values(found, layer, parameters):
             del matrices["attn_v"]
@@ -244,6 +248,8 @@ def _matrices(found: Architecture, layer: int, parameters: Parameters) -> dict[s
         matrices |= _experts(found.mixture, hidden) | gate
         if not found.mixture.is_beside_dense:
             return matrices
+    if not found.is_feeding(layer):
+        return matrices
     matrices |= {"ffn_up": (inner, hidden), "ffn_down": (hidden, inner)}
     return matrices if found.name in _UNGATED else {**matrices, "ffn_gate": (inner, hidden)}
 
@@ -268,16 +274,11 @@ def _has_both(found: Architecture, layer: int) -> bool:
 
 def _experts(mixture: Mixture, hidden: int) -> dict[str, Shape]:
     count, inner, shared = mixture.count, mixture.feed_forward, mixture.shared_feed_forward
-    matrices: dict[str, Shape] = {
-        "ffn_gate_inp": (count, hidden),
-        "ffn_gate_exps": (count, inner, hidden),
-        "ffn_up_exps": (count, inner, hidden),
-        "ffn_down_exps": (count, hidden, inner),
-    }
+    matrices: dict[str, Shape] = {"ffn_gate_inp": (count, hidden), "ffn_down_exps": (count, hidden, inner)}
+    matrices |= {f"ffn_{part}_exps": (count, inner, hidden) for part in mixture.inputs}
     if shared:
-        matrices |= {
-            "ffn_gate_shexp": (shared, hidden), "ffn_up_shexp": (shared, hidden), "ffn_down_shexp": (hidden, shared),
-        }  # fmt: skip
+        matrices["ffn_down_shexp"] = hidden, shared
+        matrices |= {f"ffn_{part}_shexp": (shared, hidden) for part in mixture.inputs}
     return matrices
 
 
@@ -292,6 +293,7 @@ def _may_have_bias(parameters: Parameters, name: str) -> bool:
 
 def _norms(found: Architecture, layer: int) -> list[str]:
     has_one = found.is_parallel and found.name != "gptneox"
+    has_one |= layer in found.mixerless_layers or not found.is_feeding(layer)
     before = ["attn_norm"] if has_one else ["attn_norm", "ffn_norm"]
     after = ["post_attention_norm", "post_ffw_norm"]
     own = ["post_norm"] if found.layer_input else []

@@ -191,8 +191,13 @@ def _clamped_silu(f: Function, x: Value) -> Value:
     return clamped * sigmoid(f, clamped * _GAIN)
 
 
-_ACTIVATIONS = (_silu, _gelu, _gelu_tanh, _clamped_silu, sigmoid)
-UNITS = ("silu", "gelu", "gelu_tanh", "clamped_silu", "sigmoid")
+def _relu_squared(f: Function, x: Value) -> Value:
+    positive = f.max(x, f.const(F32X16, 0.0))
+    return positive * positive
+
+
+_ACTIVATIONS = (_silu, _gelu, _gelu_tanh, _clamped_silu, sigmoid, _relu_squared)
+UNITS = ("silu", "gelu", "gelu_tanh", "clamped_silu", "sigmoid", "relu_squared")
 """Names of the activations, by number in records."""
 
 

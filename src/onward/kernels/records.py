@@ -77,8 +77,8 @@ UNIT = Layout(
     target_stride=I64, form=I64, pieces=I64, activation=I64, copies=I64,
 )  # fmt: skip
 """target = activation(gate) * up, or activation(up) where there is no gate. `pieces`: into how many parts a row is cut;
-`activation`: 0 silu, 1 gelu, 2 gelu by tanh, 3 gpt-oss's, by which `up` changes, too, 4 sigmoid; `copies`: how many
-rows there are for each row of the step."""
+`activation`: 0 silu, 1 gelu, 2 gelu by tanh, 3 gpt-oss's, by which `up` changes, too, 4 sigmoid, 5 relu squared;
+`copies`: how many rows there are for each row of the step."""
 CAP = Layout(values=PTR, stride=I64, num_vectors=I64, pieces=I64, cap=F32)
 """values = cap * tanh(values / cap): vectors of 16. `pieces`: as in UNIT."""
 ROTATE = Layout(

@@ -66,6 +66,7 @@ FAST_NAMES = [
     "gemma4",
     "qwen35",
     "granitehybrid",
+    "nemotron_h_moe",
 ]
 """Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
 NUM_TOKENS = 70

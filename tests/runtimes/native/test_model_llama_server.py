@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from onward.errors import CheckpointError
 from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.mamba2 import NEMOTRON
 from tests.checkpoints.test_architectures import OF_FOLDERS
 from tests.checkpoints.tiny import ARCHITECTURES, FEED_FORWARD, HEADS, JOINED, KV_HEADS, tiny
 from tests.engines.upstreams.byte_model import llama_server
@@ -60,7 +61,7 @@ def test_log_probabilities_are_those_of_llama_server(name: str, tmp_path: Path) 
             assert np.abs(theirs - own[length - 1]).max() < tolerance, length
 
 
-OF_LAYERS = ("gemma4", "qwen35", "granitehybrid")
+OF_LAYERS = ("gemma4", "qwen35", "granitehybrid", *NEMOTRON)
 """Architectures whose layers may have heads of their own in llama.cpp, of which Granite 4 H has none, or whose second
 layer has no heads."""
 UNEQUAL = {

@@ -11,8 +11,8 @@ Some layers have a short convolution in place of attention: h += W convolution(W
 convolution: h += W (norm(rule(convolution(W h'))) * silu(W h')), or a state space: h += W norm(space(…) * silu(W h')).
 
 Where architectures depart from it, Architecture says: norms after layers instead of before them, parallel layers,
-windows, other positions, scales, heads of two sizes, keys of another layer, inputs of a layer's own. Which norms and
-biases there are, the tensors say.
+layers of one part, windows, other positions, scales, heads of two sizes, keys of another layer, inputs of their own.
+Which norms and biases there are, the tensors say.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.architecture import Architecture, Mixture
 from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.panels import panel_count
@@ -134,36 +134,42 @@ class Decoder:
         return [*parts, *(part for part in both if self._weights.has(f"{part[0]}.weight"))]
 
     def _block(self, layer: int) -> None:
+        found, prefix, norm = self._found, f"blk.{layer}.", f"blk.{layer}.attn_norm"
         self._begin(layer)
-        prefix, projections = f"blk.{layer}.", self._kept(layer)
-        if self._found.has_attention(layer):
-            projections = [*self._queries(layer), *projections]
-        gate, up = self._buffers.units[self._found.feed_forward_of(layer)]
-        feeds = [(f"{prefix}ffn_gate", gate), (f"{prefix}ffn_up", up)]
-        feeds = [part for part in feeds if self._weights.has(f"{part[0]}.weight")]
-        self._read(f"{prefix}attn_norm", [name for name, _ in projections])
-        self._products(projections)
-        if self._found.is_parallel:  # the feed-forward layer reads before attention's result is added
-            if self._weights.has(f"{prefix}ffn_norm.weight"):
-                self._read(f"{prefix}ffn_norm", [name for name, _ in feeds])
-            else:
-                self._read(f"{prefix}attn_norm", [name for name, _ in feeds])
-            self._products(feeds)
-        self._mix(layer)
-        mixture = self._found.mixture
+        feeds = self._inputs_of_unit(prefix, "", found.feed_forward_of(layer))
+        if layer not in found.mixerless_layers:
+            projections = self._kept(layer)
+            if found.has_attention(layer):
+                projections = [*self._queries(layer), *projections]
+            self._read(norm, [name for name, _ in projections])
+            self._products(projections)
+            if self._weights.has(f"{prefix}ffn_norm.weight") or not found.is_parallel:
+                norm = f"{prefix}ffn_norm"
+            if found.is_parallel:  # the feed-forward layer reads before attention's result is added
+                self._read(norm, [name for name, _ in feeds])
+                self._products(feeds)
+            self._mix(layer)
+        mixture = found.mixture
         if self._experts is not None and mixture is not None and layer in mixture.layers:
             if mixture.is_beside_dense:
                 self._dense_and_experts(self._experts, layer, feeds)
             else:
-                self._mixture(self._experts, layer)
-        else:
-            if not self._found.is_parallel:
-                self._read(f"{prefix}ffn_norm", [name for name, _ in feeds])
+                self._mixture(self._experts, mixture, layer, norm)
+        elif found.is_feeding(layer):
+            if not found.is_parallel:
+                self._read(norm, [name for name, _ in feeds])
                 self._products(feeds)
             self._down(f"{prefix}ffn_down", feeds)
             self._add(f"{prefix}ffn_down", f"{prefix}post_ffw_norm", self._output_scale(layer, has_input=False))
-        if self._found.layer_input:
+        if found.layer_input:
             self._add_input(layer)
+
+    def _inputs_of_unit(self, prefix: str, end: str, size: int) -> list[tuple[str, Rows]]:
+        """Return the matrices of a feed-forward layer, or of a shared expert, that read its input: a gate if it has
+        one, and the other one, with where their products lie."""
+        buffers = zip(("gate", "up"), self._buffers.units[size], strict=True) if size else ()
+        named = [(f"{prefix}ffn_{part}{end}", rows) for part, rows in buffers]
+        return [(name, rows) for name, rows in named if self._weights.has(f"{name}.weight")]
 
     def _mix(self, layer: int) -> None:
         """Write the addition of what a layer makes of several positions."""
@@ -227,31 +233,28 @@ class Decoder:
         tape.norm(added, self._norm(f"{prefix}post_ffw_norm_2"), total, "float32", added_scale=1.0)
         self._add_normalised(total, f"{prefix}post_ffw_norm", self._output_scale(layer, has_input=False))
 
-    def _mixture(self, experts: ExpertRecords, layer: int) -> None:
-        """Write a layer of experts."""
+    def _mixture(self, experts: ExpertRecords, mixture: Mixture, layer: int, norm: str) -> None:
+        """Write a layer of experts, which read what this norm makes."""
         prefix = f"blk.{layer}.ffn_"
-        router = f"{prefix}gate_inp"
-        products = [(router, experts.logits)]
-        has_shared, has_gate = (self._weights.has(f"{prefix}{part}.weight") for part in ("up_shexp", "gate_inp_shexp"))
-        shared: list[tuple[str, Rows]] = []
-        if has_shared and self._found.mixture is not None:
-            gate, up = self._buffers.units[self._found.mixture.shared_feed_forward]
-            shared = [(f"{prefix}gate_shexp", gate), (f"{prefix}up_shexp", up)]
-            products += shared
+        shared = self._inputs_of_unit(f"blk.{layer}.", "_shexp", mixture.shared_feed_forward)
+        has_gate = self._weights.has(f"{prefix}gate_inp_shexp.weight")
+        products = [(f"{prefix}gate_inp", experts.logits), *shared]
         if has_gate:
             products.append((f"{prefix}gate_inp_shexp", experts.shared_gates))
-        self._read(f"{prefix}norm", [name for name, _ in products] + [f"{prefix}gate_exps", f"{prefix}up_exps"])
+        self._read(norm, [name for name, _ in products] + [f"{prefix}{part}_exps" for part in mixture.inputs])
         self._products(products)
         experts.write(layer, self._inputs)
         if shared:
             self._down(f"{prefix}down_shexp", shared)
             self._products([(f"{prefix}down_shexp", experts.shared)])
-        experts.combine(
-            self._hidden, experts.shared if has_shared else None, experts.shared_gates if has_gate else None
-        )
+        experts.combine(self._hidden, experts.shared if shared else None, experts.shared_gates if has_gate else None)
 
     def _mixer_output(self, layer: int) -> str:
-        """Return the name of the last matrix of a layer's attention, or of what it has in its place."""
+        """Return the name of the last matrix of a layer's attention, or of what it has in its place, if it has; else of
+        a matrix that it has."""
+        if layer in self._found.mixerless_layers:
+            dense = f"blk.{layer}.ffn_down"
+            return dense if self._weights.has(f"{dense}.weight") else f"blk.{layer}.ffn_gate_inp"
         if layer not in self._found.convolution_layers and not self._found.has_attention(layer):
             return f"blk.{layer}.ssm_out"
         return f"blk.{layer}.{'shortconv.out_proj' if layer in self._found.convolution_layers else 'attn_output'}"

@@ -3,6 +3,8 @@
     chosen, weights = the best of the router's logits
     h += sum of weights[r] * W_down (activation(W_gate h') * W_up h') of expert chosen[r]        best first
 
+Experts without a gate have activation(W_up h').
+
 Rows lie in order of experts in between, so that each expert's weights are read once per step.
 """
 
@@ -39,7 +41,7 @@ class ExpertRecords:
         )
         """What an expert returns that all tokens use, and the logits of its gate: to be computed before `combine`."""
         self._uses = rows * mixture.used
-        self._gate, self._up = self._floats(mixture.feed_forward), self._floats(mixture.feed_forward)
+        self._products_of = {part: self._floats(mixture.feed_forward) for part in mixture.inputs}
         self._results = self._floats(found.hidden)
         self._inputs: dict[ActivationName, Rows] = {}
         self._units: dict[ActivationName, Rows] = {}
@@ -64,19 +66,19 @@ class ExpertRecords:
         read no more afterwards."""
         tape, mixture, cache, prefix = self._tape, self._mixture, self._cache, f"blk.{layer}.ffn_"
         experts, routing = cache.experts[layer], cache.routings[layer]
-        gate, up, down = (f"{prefix}{part}_exps" for part in ("gate", "up", "down"))
+        down = f"{prefix}down_exps"
+        products = [(f"{prefix}{part}_exps", target) for part, target in self._products_of.items()]
         tape.route(
             self.logits, routing, experts, is_normalised=mixture.is_normalised, scale=mixture.scale,
             scales=self._weights.vector(f"{down}.scale"), is_sigmoid=mixture.is_sigmoid,
             bias=self._weights.vector(f"blk.{layer}.exp_probs_b.bias"),
         )  # fmt: skip
-        for form in {self._weights.activations(name): None for name in (gate, up)}:
+        for form in {self._weights.activations(name): None for name, _ in products}:
             tape.gather(inputs[form], self._found.hidden, self._inputs[form], form, routing)
-        self._products([(gate, self._gate), (up, self._up)], self._inputs, layer)
+        self._products(products, self._inputs, layer)
         form = self._weights.activations(down)
-        tape.unit(
-            self._gate, self._up, mixture.feed_forward, self._units[form], form, self._found.activation, mixture.used
-        )
+        gate, up = self._products_of.get("gate"), self._products_of["up"]
+        tape.unit(gate, up, mixture.feed_forward, self._units[form], form, self._found.activation, mixture.used)
         self._products([(down, self._results)], self._units, layer)
 
     def combine(self, target: Rows, shared: Rows | None, gates: Rows | None, *, is_added: bool = True) -> None:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.architecture import Architecture, Mixture
 from onward.checkpoints.checkpoint import Checkpoint
-from onward.checkpoints.mixtures import EXPERT_PARTS
 from onward.checkpoints.tensor import Tensor
 from onward.kernels.activations import ActivationName
 from onward.kernels.memory import Vector
@@ -152,10 +151,10 @@ class Weights:
 
     def expert_layers(self, found: Architecture) -> list[ExpertLayer]:
         """Return the experts of each layer that has some."""
-        return [
-            ExpertLayer(layer, [self._source(f"blk.{layer}.ffn_{part}_exps") for part in EXPERT_PARTS])
-            for layer in sorted(found.mixture.layers if found.mixture else ())
-        ]
+        if (mixture := found.mixture) is None:
+            return []
+        layers = sorted(mixture.layers)
+        return [ExpertLayer(layer, [self._source(name) for name in _expert_names(mixture, layer)]) for layer in layers]
 
     def use(self, panels: PanelCache) -> None:
         """Take matrices from a cache that has made them."""
@@ -191,5 +190,10 @@ def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
 
 def expert_names(found: Architecture) -> Iterator[str]:
     """Yield the names of all tensors of experts."""
-    for layer in sorted(found.mixture.layers) if found.mixture else ():
-        yield from (f"blk.{layer}.ffn_{part}_exps" for part in EXPERT_PARTS)
+    if found.mixture is not None:
+        for layer in sorted(found.mixture.layers):
+            yield from _expert_names(found.mixture, layer)
+
+
+def _expert_names(mixture: Mixture, layer: int) -> list[str]:
+    return [f"blk.{layer}.ffn_{part}_exps" for part in (*mixture.inputs, "down")]
