@@ -46,11 +46,11 @@ def of_onward(model: ModelRunner, rows: int, prompt: int, out: int, seed: int) -
     return rows * prompt / (prefilled - begin), rows * out / (done - prefilled)
 
 
-def of_llama(program: Path, file: Path, rows: int, prompt: int, out: int) -> tuple[float, float]:
+def of_llama(program: Path, file: Path, threads: int, rows: int, prompt: int, out: int) -> tuple[float, float]:
     """Return the same rates from llama-batched-bench, with its best settings for CPUs."""
     command = [
         str(program), "-m", str(file), "-c", str(rows * (prompt + out) + 512), "-b", "2048", "-ub", "512",
-        "-npp", str(prompt), "-ntg", str(out), "-npl", str(rows), "-t", str(compute_threads()),
+        "-npp", str(prompt), "-ntg", str(out), "-npl", str(rows), "-t", str(threads),
         "--output-format", "jsonl",
     ]  # fmt: skip
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -77,6 +77,9 @@ def main() -> int:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--out", type=int, default=32, help="tokens per row (default 32)")
+    parser.add_argument(
+        "--threads", type=int, default=compute_threads(), help="of both (default: one per core; 1 where others compute)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds, after a warm-up round (default 3)")
     parser.add_argument("--llama-server", type=Path, help="default: the one on PATH, else built into .peers")
     parser.add_argument("--json", type=Path)
@@ -85,14 +88,14 @@ def main() -> int:
     if not options.file.exists():
         write(options.file, SHAPES[options.shape], options.layers)
     at_start = measure.start()
-    model, _ = load(str(options.file))
+    model, _ = load(str(options.file), threads=options.threads)
     figures = {}
     for rows in options.rows:
         sizes = rows, options.prompt if rows == 1 else 64, options.out
         rounds = []
         for number in range(options.rounds + 1):
             own = of_onward(model, *sizes, seed=1000 * rows + 2 * number)
-            rounds.append((own, of_llama(program, options.file, *sizes)))
+            rounds.append((own, of_llama(program, options.file, options.threads, *sizes)))
         figures[str(rows)] = found = figures_of(rounds[1:])
         words = " · ".join(f"{name} {each['median']:.2f}" for name, each in found.items())
         print(f"{rows:>3} rows: {words}", flush=True)

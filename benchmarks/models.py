@@ -30,8 +30,9 @@ def require_drafts(model: ModelRunner, name: str) -> None:
         raise BenchmarkError(f"nothing is drafted for {name}, because its sequences have states")
 
 
-def load(name: str, precision: Precision = "fast") -> tuple[ModelRunner, ResolvedModel]:
+def load(name: str, precision: Precision = "fast", *, threads: int = 0) -> tuple[ModelRunner, ResolvedModel]:
     """Load a model as `onward serve` does by default, except that nothing is kept in the cache. Exits as `find_model`
     does."""
     found = find_model(name)
-    return load_model(found.files, RuntimeOptions(precision=precision), lambda line: None).model, found
+    options = RuntimeOptions(precision=precision, threads=threads)
+    return load_model(found.files, options, lambda line: None).model, found
