@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from onward.api.decoder import check_fields, own, refused, same, unused
+from onward.api.decoder import check_fields
+from onward.api.fields import own, refused, same, unused
 from onward.api.parameter import FieldTable, Profile
 from onward.errors import InvalidRequest
 

@@ -1,20 +1,13 @@
-"""Tables of fields, and the one decoder of requests by them: OpenAI's, and those of other servers' APIs.
-
-A field of another server means the same as a parameter of this API, has a meaning of its own, accepts only the values
-that describe this server, has no meaning here, or is refused.
-"""
+"""The one decoder of requests by their table of fields: OpenAI's, and those of other servers' APIs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from onward.api import refusals
 from onward.api.checks import CHECKS
-from onward.api.core_parameters import OPENAI_PARAMETERS
-from onward.api.extension_parameters import EXTENSION_PARAMETERS
-from onward.api.parameter import FieldTable, Parameter, ParameterKind, Profile
+from onward.api.parameter import FieldTable, Parameter, Profile
 from onward.completions.request import CompletionRequest
 
 UNLIMITED_TOKENS = 2**31 - 1
@@ -85,51 +78,3 @@ class _CheckedFields:
             if row.overrides or row.field not in found:
                 found[row.field] = value if row.converts is None else row.converts(value, found)
         return found
-
-
-_BY_NAME = {parameter.name: parameter for parameter in (*OPENAI_PARAMETERS, *EXTENSION_PARAMETERS)}
-
-
-def same(name: str, parameter: str, dialect: str, *, default: object = None, **changes: object) -> Parameter:
-    """Return a field that means the same as a parameter of this API, with its kind and range.
-
-    `default`: what the dialect's own server does without the field, where that is not this API's default.
-    """
-    row = replace(
-        _BY_NAME[parameter],
-        name=name,
-        default=default,
-        origin="extension",
-        required=False,
-        alias_of=None if name == parameter else parameter,
-        dialect=dialect,
-        help=_BY_NAME[parameter].help if name == parameter else f"{dialect}'s name for `{parameter}`.",
-    )
-    return replace(row, **changes)  # type: ignore[arg-type]
-
-
-def own(name: str, kind: ParameterKind, dialect: str, help: str, **changes: object) -> Parameter:
-    """Return a field that only the dialect has, and that acts."""
-    row = Parameter(name=name, kind=kind, help=help, group="other", example=None, origin="extension", dialect=dialect)
-    return replace(row, **changes)  # type: ignore[arg-type]
-
-
-def unused(name: str, kind: ParameterKind, dialect: str, why: str, **changes: object) -> Parameter:
-    """Return a field that is checked and has no meaning here. `why` is a sentence for the documentation."""
-    return own(name, kind, dialect, f"No meaning here: {why}", has_effect=False, **changes)
-
-
-def only(name: str, dialect: str, *values: object, why: str, **changes: object) -> Parameter:
-    """Return a field of which only `values` are accepted, because what others ask for does not exist here."""
-    return own(name, "fixed", dialect, why, **{"only": values, "default": values[0], **changes})
-
-
-def refused(name: str, dialect: str, why: str) -> Parameter:
-    """Return a field that is refused by name, unless its value is null."""
-    return own(name, "fixed", dialect, why, only=())
-
-
-def accepted(name: str, value: object, dialect: str, meaning: str, **changes: object) -> Parameter:
-    """Return a field that accepts `only` the value that describes this server; `meaning` says it in words."""
-    why = f"A field of {dialect}. Only {meaning} is accepted."
-    return only(name, dialect, value, why=why, **{"example": value, **changes})

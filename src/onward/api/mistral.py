@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from onward.api.decoder import UNLIMITED_TOKENS, own, request_fields, same, unused
+from onward.api.decoder import UNLIMITED_TOKENS, request_fields
 from onward.api.errors import ErrorWords
+from onward.api.fields import own, same, unused
 from onward.api.openai.errors import MAX_FIELD_CHARS
 from onward.api.openai.reply import Identity
 from onward.api.parameter import FieldTable

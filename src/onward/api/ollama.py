@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 import onward
-from onward.api.decoder import UNLIMITED_TOKENS, only, own, refused, request_fields, same, unused
+from onward.api.decoder import UNLIMITED_TOKENS, request_fields
 from onward.api.errors import ErrorWords
+from onward.api.fields import only, own, refused, same, unused
 from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
 from onward.api.openai.parameters import KEEP_ALIVE

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 import onward
-from onward.api.decoder import only, own, request_fields, same, unused
+from onward.api.decoder import request_fields
+from onward.api.fields import only, own, same, unused
 from onward.api.openai.reply import Identity
 from onward.api.parameter import FieldTable, Parameter
 from onward.api.reply import OneChoice

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 import onward
-from onward.api.decoder import UNLIMITED_TOKENS, check_fields, only, own, refused, request_fields, same
+from onward.api.decoder import UNLIMITED_TOKENS, check_fields, request_fields
 from onward.api.errors import ErrorWords
+from onward.api.fields import only, own, refused, same
 from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
 from onward.api.parameter import FieldTable, Parameter

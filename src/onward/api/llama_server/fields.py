@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from onward.api.decoder import check_fields, only, own, same, unused
+from onward.api.decoder import check_fields
 from onward.api.extension_parameters import SAMPLER_NAMES
+from onward.api.fields import only, own, same, unused
 from onward.api.parameter import FieldTable, Parameter, Profile
 
 NAME = "llama-server"

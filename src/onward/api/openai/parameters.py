@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onward.api.core_parameters import OPENAI_PARAMETERS
-from onward.api.decoder import accepted, only, own, same
 from onward.api.extension_parameters import EXTENSION_PARAMETERS, LOGIT_EDITS, SAMPLERS
+from onward.api.fields import accepted, only, own, same
 from onward.api.parameter import FieldTable, Parameter, Profile
 
 _WEBUI = "text-generation-webui"
