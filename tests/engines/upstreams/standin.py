@@ -65,6 +65,8 @@ class StandIn:
         self.num_cached: int | None = None
         """What vLLM's usage says."""
         self.is_unhealthy = False
+        self.lists_slots = True
+        """Not with llama-server's `--no-slots`."""
         self.is_incremental = False
         self.is_deterministic = False
         """SGLang's mode in which it uses seeds."""
@@ -169,6 +171,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/get_server_info":
             modes = {"enable_deterministic_inference": state.is_deterministic}
             self.send_json(modes | {"disable_overlap_schedule": not state.overlaps, "version": state.build})
+        elif self.path == "/slots" and not state.lists_slots:
+            self.send_error(501)
         elif self.path == "/slots":
             state.script([0])  # the engine itself has to answer
             self.send_json([])

@@ -14,6 +14,7 @@ from onward.api.openai.decode import check_request
 from onward.api.openai.reply import fold_chunks
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
+from onward.compose.upstreams import upstream_at
 from onward.constraints.errors import GrammarError
 from onward.engines.upstreams.base import Segment, UpstreamError
 from onward.engines.upstreams.choice import ChoiceRun, UpstreamGrammars
@@ -341,6 +342,26 @@ def test_a_choice_that_is_cancelled_before_it_begins_is_forgotten(server: StandI
         await answer.aclose()
 
     on(server, test)
+
+
+@pytest.mark.parametrize("lists_slots", [True, False])
+def test_its_engine_is_asked_for_its_slots_or_where_they_are_not_listed_for_a_token(
+    server: StandIn, lists_slots: bool
+) -> None:
+    server.lists_slots = lists_slots
+
+    async def test() -> None:
+        connected = upstream_at(server.url, "llama", None, Settings())
+        await connected.check_engine()
+        server.faults = ["busy" if not lists_slots else "down"]
+        with pytest.raises(UpstreamError) as raised:
+            await connected.check_engine()
+        assert raised.value.is_lost
+        await connected.close()
+
+    asyncio.run(test())
+    asked = [(request["prompt"], request["n_predict"]) for request in server.requests]
+    assert asked == ([] if lists_slots else [([0], 1)] * 2)
 
 
 def test_more_choices_than_slots_wait_here(server: StandIn) -> None:

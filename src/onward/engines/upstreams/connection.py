@@ -17,6 +17,8 @@ PROBE_SECONDS = 5.0
 """How long an upstream may send nothing when it is asked what it serves."""
 MAX_DESCRIPTION_BYTES = 1 << 22
 """What a description of a model may take: with a chat template, and many models."""
+ABSENT = (404, 405, 501)
+"""Statuses of a path that a server does not have, or that its operator has turned off."""
 
 Fields = dict[str, object]
 
@@ -46,13 +48,13 @@ class Connection:
         async with self._http.request("GET", path, silence_seconds=silence_seconds) as response:
             return await self._message(response, kind, MAX_DESCRIPTION_BYTES)
 
-    async def check(self, path: str, silence_seconds: float = PROBE_SECONDS) -> None:
-        """Raise UpstreamError if a path reports that the server is unhealthy. A path that it does not have is
-        ignored."""
+    async def check(self, path: str, silence_seconds: float = PROBE_SECONDS) -> bool:
+        """Return whether the server has a path. Raises UpstreamError if that reports that it is unhealthy."""
         async with self._http.request("GET", path, silence_seconds=silence_seconds) as response:
             reason = await response.read_error()
-            if response.status not in (200, 404, 405):
+            if response.status not in (200, *ABSENT):
                 raise refusal(self.url, response.status, reason)
+            return response.status == 200
 
     async def post(self, path: str, body: Fields, kind: type[A], max_bytes: int = ANSWER_BYTES) -> A:
         """Return what a request is answered with; `max_bytes`: besides what repeats the request. Raises

@@ -32,7 +32,7 @@ from onward.engines.upstreams.answers import (
     logprob,
     tokenized,
 )
-from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo
+from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo, compute_token
 from onward.engines.upstreams.connection import Connected, Fields
 from onward.sampling.filters import FILTERS, OPTIONAL
 from onward.sampling.outputs import Sampled
@@ -155,8 +155,9 @@ class LlamaServer(Connected):
 
     async def check_engine(self) -> None:
         """Its slots are listed by the thread that computes, between two batches. A token would take a slot, and the
-        cached prompt from it."""
-        await self._connection.check("/slots", BATCH_SECONDS)
+        cached prompt from it: one is computed only where `--no-slots` says that they are not listed."""
+        if not await self._connection.check("/slots", BATCH_SECONDS):
+            await compute_token(self)
 
     async def encode(self, text: str) -> list[int]:
         body: Fields = {"content": text, "add_special": False, "parse_special": True}
