@@ -261,8 +261,22 @@ class MeasuredAnswer:
         return self._answer.counts
 
     async def __aiter__(self) -> AsyncIterator[list[Delta]]:
+        last = self._started
+        observe = self._bound.first_token.observe
         try:
-            async for deltas in self._observed():
+            async for deltas in self._answer:
+                now = time.perf_counter()
+                observe(now - last)
+                if self._record.first_token_ms is None:
+                    self._record.first_token_ms = (now - self._started) * 1000
+                    observe = self._bound.inter_token.observe
+                last = now
+                if self.account is not None:
+                    self.account.generated(deltas)
+                if self._transcript is not None:
+                    self._transcript.generated(deltas)
+                if self._trace is not None:
+                    self._trace.generated(deltas)
                 yield deltas
         except Exception as error:
             self._problem = error
@@ -270,24 +284,6 @@ class MeasuredAnswer:
             if is_sent and self._record.status == CLIENT_CLOSED_REQUEST:  # nothing was sent: the error will be
                 self._error_status = api_error(error).status
             raise
-
-    async def _observed(self) -> AsyncIterator[list[Delta]]:
-        last = self._started
-        observe = self._bound.first_token.observe
-        async for deltas in self._answer:
-            now = time.perf_counter()
-            observe(now - last)
-            if self._record.first_token_ms is None:
-                self._record.first_token_ms = (now - self._started) * 1000
-                observe = self._bound.inter_token.observe
-            last = now
-            if self.account is not None:
-                self.account.generated(deltas)
-            if self._transcript is not None:
-                self._transcript.generated(deltas)
-            if self._trace is not None:
-                self._trace.generated(deltas)
-            yield deltas
 
     async def aclose(self) -> None:
         await self._answer.aclose()

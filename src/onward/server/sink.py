@@ -42,7 +42,8 @@ class EventStream:
 
     async def send(self, events: bytes) -> None:
         """Send whole events. Raises ClientDisconnected."""
-        await self.start()
+        if not self._exchange.response_started:
+            await self.start()
         await self._exchange.send_chunk(events)
         self.has_events = True
 

@@ -17,11 +17,17 @@ class Utf8Decoder:
 
     def __init__(self, pending: bytes = b"") -> None:
         self._decoder = _make_decoder("replace")
-        self._decoder.decode(pending)
+        self.pending = b""
+        """The bytes of an incomplete character."""
+        self.feed(pending)
 
     def feed(self, data: bytes) -> str:
         """Return the characters that `data` completes."""
-        return self._decoder.decode(data)
+        if not self.pending and data.isascii():
+            return data.decode("ascii")
+        text = self._decoder.decode(data)
+        self.pending = self._decoder.getstate()[0]
+        return text
 
     def num_chars_before(self, data: bytes) -> int:
         """Return how many characters that `feed(data)` would return come before the first byte of `data`.
@@ -30,11 +36,6 @@ class Utf8Decoder:
         """
         pending = self.pending
         return len((pending + data[:1]).decode("utf-8", "replace")) - 1 if pending and data else 0
-
-    @property
-    def pending(self) -> bytes:
-        """The bytes of an incomplete character."""
-        return self._decoder.getstate()[0]
 
 
 def token_offsets(tokens: Iterable[bytes]) -> Iterator[int]:

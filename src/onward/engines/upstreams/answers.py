@@ -189,6 +189,8 @@ def check_scores(
 
 def _check(sampled: Sampled, num_top: int | None, vocab_size: int) -> None:
     """Raise Malformed for tokens that do not exist, or another number of alternatives than was asked for."""
+    if num_top is None and not sampled.top and 0 <= sampled.token < vocab_size:
+        return
     ids = [sampled.token, *(token for token, _ in sampled.top)]
     if unknown := [token for token in ids if not 0 <= token < vocab_size]:
         raise Malformed(f"token {unknown[0]}, which the tokenizer does not have")
