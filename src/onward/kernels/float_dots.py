@@ -121,11 +121,12 @@ class Float32:
 
     def unpacked(self, *targets: Value) -> FloatBlock:
         """Return the blocks that `unpack` wrote, or that need none, of panels that are multiplied together."""
-        f = self.f
+        f, unrolled = self.f, 2 // len(targets)  # of two panels, a turn has enough to do
 
         def each(use: Use) -> None:
-            with f.loop(0, self.kind.block_weights) as k:
-                use(k, *(self._unpacked_weight(target, k * VECTOR) for target in targets))
+            with f.loop(0, self.kind.block_weights, unrolled) as first:
+                for k in (first + index for index in range(unrolled)):
+                    use(k, *(self._unpacked_weight(target, k * VECTOR) for target in targets))
 
         return FloatBlock(each)
 
