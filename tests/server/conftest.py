@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
+import httpcore2
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +51,13 @@ def start_process(*arguments: str, terminal: str = "") -> subprocess.Popen[str]:
         env={**os.environ, "SERVED_TERMINAL": terminal},
         start_new_session=True,
     )
+
+
+@pytest.fixture(scope="package", autouse=True)
+def unencrypted() -> Iterator[None]:
+    """Clients know no certificates: to read those of all authorities takes longer than most of these tests."""
+    with patch.object(httpcore2, "default_ssl_context", lambda **_: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)):
+        yield
 
 
 @pytest.fixture(scope="session")

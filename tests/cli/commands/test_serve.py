@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..conftest import onward
 
 @pytest.fixture
 def served_settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """The settings of each server that was to start."""
+    """The settings of each server that was to start, without the process of its engine."""
     started: list[Settings] = []
 
     def serve(settings: Settings, _: Any, __: Any, announcement: str | None, open_team: Any, *___: Any) -> int:
@@ -26,6 +27,7 @@ def served_settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         return 0
 
     monkeypatch.setattr("onward.server.run.serve", serve)
+    monkeypatch.setattr("onward.compose.spare.spare_process", lambda _: nullcontext())
     return started
 
 
