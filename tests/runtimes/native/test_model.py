@@ -194,11 +194,13 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
 CUT = [
     "gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2", "lfm2moe",
     "gemma4", "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "granitehybrid", "falcon-h1",
+    "nemotron_h", "nemotron_h_moe",
 ]  # fmt: skip
 PLAIN, MIXTURE, OTHERS = "llama", "qwen3moe", ["lfm2", "lfm2moe", "gemma4", "gemma4, experts"]
 """`OTHERS`: layers of one model keep other things in a block, or read those of another layer."""
 RECURRENT = [
     "qwen35", "qwen35, equal heads", "qwen35moe", "qwen3next", "granitehybrid", "granitehybrid, experts", "falcon-h1",
+    "nemotron_h", "nemotron_h_moe",
 ]  # fmt: skip
 """Their sequences have states."""
 
