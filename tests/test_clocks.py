@@ -49,7 +49,7 @@ def test_the_time_of_day_is_asked_for_only_where_a_jump_does_not_matter() -> Non
     assert found == set(USES), "count durations by time.monotonic; what needs the time of day has its reason in USES"
 
 
-def test_what_asks_for_the_time_of_day_is_found() -> None:
+def test_modules_that_use_the_time_of_day_are_found() -> None:
     assert wall_clocks("import time\nx = time.time()") == {"time.time"}
     assert wall_clocks("import datetime\nx = datetime.datetime.now()") == {"datetime.datetime.now"}
     assert wall_clocks("from time import time_ns") == {"time.time_ns"}

@@ -198,7 +198,7 @@ async def test_an_infill_reaches_the_backend_with_its_context() -> None:
 
 
 @in_loop
-async def test_what_is_typed_at_the_cursor_shares_all_that_is_before_it() -> None:
+async def test_text_typed_at_the_cursor_shares_the_whole_prefix_before_it() -> None:
     prefix, suffix = "x = 1\n" * 20, "y = 2\n" * 20
     async with toy_app() as app:
         texts = {"input_prefix": prefix, "input_suffix": suffix}

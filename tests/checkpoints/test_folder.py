@@ -230,7 +230,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_broken_is_a_sentence(name: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_one_error_message(name: str, tmp_path: Path) -> None:
     content, words = BROKEN[name]
     path = tmp_path / "m.safetensors"
     path.write_bytes(content)

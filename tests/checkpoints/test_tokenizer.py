@@ -134,6 +134,6 @@ def test_merges_follow_scores_then_ids() -> None:
         (merged_lines([("\n" * 9, 1)]), "a token of 9 line breaks, but none of 4"),
     ],
 )
-def test_a_tokenizer_that_cannot_be_built_is_a_sentence(changed: dict[str, Any], words: str) -> None:
+def test_a_tokenizer_that_cannot_be_built_is_one_error_message(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         tokenizer({**letters_tokenizer(), **changed})

@@ -146,7 +146,7 @@ CHOSEN = sentence_piece([("▁▁▁", USER_DEFINED)])
         (UNKNOWN_PARTS, "<s>中x", ("<s>", "▁", "<0xE4>", "<0xB8>", "<0xAD>", "<0x78>")),
     ],
 )
-def test_of_equal_scores_the_first_is_merged_and_characters_need_not_be_tokens(
+def test_the_first_of_equal_scores_is_merged_and_characters_need_not_be_tokens(
     made: dict[str, Any], text: str, expected: tuple[str, ...], tmp_path: Path
 ) -> None:
     """The merges of other tokenizers cannot express this."""

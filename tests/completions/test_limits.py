@@ -63,7 +63,7 @@ def test_composed_characters_count_less() -> None:
         planned(CountingTokenizer(max_token_bytes=1), prompt="e\u0301" * 20)
 
 
-def test_of_a_long_text_only_the_beginning_is_tokenized_if_that_is_too_long() -> None:
+def test_only_the_beginning_of_a_long_text_is_tokenized_if_that_is_too_long() -> None:
     tokenizer = CountingTokenizer(max_token_bytes=1_000_000)
     with pytest.raises(InvalidRequest, match=r"\(at least 32768 in your prompt; 16 for the completion\)"):
         planned(tokenizer, prompt="x" * 1_000_000)
@@ -79,7 +79,7 @@ def test_a_long_text_of_few_tokens_is_accepted() -> None:
     assert bytes(job.prompt) == b"x" * 10
 
 
-def test_of_a_prediction_no_more_is_tokenized_than_the_context_needs() -> None:
+def test_no_more_of_a_prediction_is_tokenized_than_the_context_needs() -> None:
     tokenizer = CountingTokenizer(max_token_bytes=1)
     [job] = planned(tokenizer, prompt="", prediction={"type": "content", "content": "x" * 1_000_000}).jobs
     assert len(job.prediction) == CONTEXT

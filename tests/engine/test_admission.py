@@ -215,7 +215,7 @@ def order_of(jobs: list[Job]) -> list[int]:
     return [numbers[job] for job in finished_jobs(events)]
 
 
-def test_of_a_clients_waiting_requests_those_with_the_lowest_priority_number_begin_first() -> None:
+def test_waiting_requests_of_a_client_begin_in_the_order_of_their_priority_numbers() -> None:
     jobs = [
         make_job(f"{n}", max_tokens=3, priority=priority) for n, priority in enumerate((5, 0, -1, 0, 2**63 - 1, -1))
     ]

@@ -29,7 +29,7 @@ def fill(playground: Playground) -> str:
     return playground.text
 
 
-def test_what_is_filled_in_is_accepted_by_enter(playground: Playground) -> None:
+def test_enter_accepts_a_proposal(playground: Playground) -> None:
     filled = fill(playground)
     assert filled.startswith(BEFORE) and filled.endswith(AFTER) and len(filled) > len(BEFORE + AFTER)
     playground.page.keyboard.press("Enter")
@@ -39,7 +39,7 @@ def test_what_is_filled_in_is_accepted_by_enter(playground: Playground) -> None:
     expect(playground.page.locator(".node.on-path")).to_have_count(3)
 
 
-def test_what_is_filled_in_is_rejected_by_escape(playground: Playground) -> None:
+def test_escape_rejects_a_proposal(playground: Playground) -> None:
     fill(playground)
     playground.page.keyboard.press("Escape")
     playground.shows(BEFORE + AFTER)

@@ -109,7 +109,7 @@ def run_program(language: str, source: str, folder: Path) -> str:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
 @pytest.mark.parametrize("language", ["curl", "Python", "JavaScript", "Command line"])
-def test_what_is_copied_runs_and_returns_the_same_text(playground: Playground, tmp_path: Path, language: str) -> None:
+def test_copied_programs_run_and_return_the_same_text(playground: Playground, tmp_path: Path, language: str) -> None:
     if language == "JavaScript" and shutil.which("node") is None:
         pytest.skip("needs Node")
     playground.write(PROMPT).set("min_p", "0.01").set("max_tokens", "12").set("stop", "zebra").generate()

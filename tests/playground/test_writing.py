@@ -210,7 +210,7 @@ def test_a_text_that_the_model_has_ended_can_be_continued_anyway(playground: Pla
     assert playground.text.startswith(before) and len(playground.text) > len(before)
 
 
-def test_what_is_said_of_the_end_of_a_text_goes_with_it(playground: Playground) -> None:
+def test_the_notice_about_the_end_of_a_text_disappears_with_it(playground: Playground) -> None:
     end_at_once(playground)
     playground.generate()
     expect(playground.notice).to_have_text("The model ended the text here.")

@@ -57,7 +57,7 @@ def test_an_address_is_forgiven_with_time() -> None:
     assert [wrong.delay("192.0.2.1") for _ in range(BURST)] == [0.0] * BURST
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "MAX_ADDRESSES", 50)
     wrong = WrongKeys(Clock())
     for index in range(200):

@@ -156,7 +156,7 @@ def test_pages_follow_each_other_to_the_end(tmp_path: Path) -> None:
     serving(tmp_path, test, keys=keys())
 
 
-def test_what_is_wrong_is_named(tmp_path: Path) -> None:
+def test_problems_are_named(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         wrong: list[tuple[dict[str, Any], str]] = [
             ({}, "start_time"),

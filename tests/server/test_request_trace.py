@@ -100,7 +100,7 @@ async def test_prompts_and_completions_are_in_spans_where_that_is_asked_for() ->
 
 
 @in_loop
-async def test_of_a_long_answer_a_span_has_the_beginning_and_one_that_is_not_sampled_nothing() -> None:
+async def test_a_span_has_the_beginning_of_a_long_answer_and_an_unsampled_one_nothing() -> None:
     backend = FakeBackend(script_of=lambda _: [delta("ä" * 10_000), delta("x" * 10_000, finish="stop")])
     spans = Spans(keeps_prompts=True)
     app = make_app(backend, settings(), tracer=spans)
@@ -163,7 +163,7 @@ async def test_a_client_that_leaves_ends_its_spans() -> None:
 
 
 @in_loop
-async def test_what_monitoring_polls_is_not_traced() -> None:
+async def test_polls_of_monitoring_are_not_traced() -> None:
     spans = Spans()
     app = make_app(FakeBackend(), settings(), tracer=spans)
     for path in ("/health", "/live", "/metrics", "/v1/models", "/v1/nothing"):

@@ -56,7 +56,7 @@ def test_the_stop_that_is_complete_first_wins_in_any_order_of_the_list() -> None
     assert feed_all(StopFinder(("world", "lo")), ["hello world"]) == ("hel", Match(3, 5))
 
 
-def test_of_two_stops_that_end_together_the_longer_one_wins() -> None:
+def test_the_longer_of_two_stops_that_end_together_wins() -> None:
     assert feed_all(StopFinder(("c", "abc")), ["xxabc"]) == ("xx", Match(2, 5))
 
 

@@ -75,7 +75,7 @@ def test_the_faults_do_not_depend_on_the_parts(lines: list[bytes], parts: int) -
         (line(body={"model": "other"}), "model_not_found", "body.model"),
     ],
 )
-def test_what_is_wrong_with_a_line(raw: bytes, code: str, param: str | None) -> None:
+def test_errors_of_a_line(raw: bytes, code: str, param: str | None) -> None:
     assert faults(raw) == [(code, param, 1)]
 
 

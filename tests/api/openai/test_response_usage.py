@@ -44,7 +44,7 @@ async def test_a_prompt_counts_as_written_once_and_then_as_cached(length: int) -
 
 
 @in_loop
-async def test_what_a_longer_prompt_adds_is_written_and_n_and_prompts_count_as_prompts_do() -> None:
+async def test_cache_writes_count_the_tokens_that_a_longer_prompt_adds_once_for_all_choices() -> None:
     async with toy_app() as app:
         await usage(app, 64)
         longer = (await usage(app, 104))["prompt_tokens_details"]

@@ -165,7 +165,7 @@ def test_a_wide_character_is_not_divided() -> None:
     assert list(wrap("日本", 1)) == ["日", "本"]
 
 
-def test_what_is_one_character_on_the_screen_is_one() -> None:
+def test_a_grapheme_counts_as_one_character() -> None:
     family, flag, heart = "\N{MAN}\u200d\N{WOMAN}\u200d\N{GIRL}", "\U0001f1e9\U0001f1ea", "\u2764\ufe0f"
     assert [text_width(text) for text in (family, flag, heart)] == [2, 2, 2]
     assert list(wrap(family + flag + heart, 3)) == [family, flag, heart]

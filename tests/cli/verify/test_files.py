@@ -100,7 +100,7 @@ def test_a_faulty_line_leaves_the_others_of_a_batch_as_they_are() -> None:
     assert len(read(output, inputs, inputs, output)) == len(read(output, inputs)), "a file may be named twice"
 
 
-def test_an_input_that_changes_while_it_is_read_is_said() -> None:
+def test_an_input_that_changes_while_it_is_read_is_reported() -> None:
     lines = [{"custom_id": id, "body": REQUEST} for id in "ab"]
     inputs, output = write("in.jsonl", *lines), write("out.jsonl", result("a"), result("b"))
     reading = read_files((inputs, output))
@@ -201,7 +201,7 @@ def test_a_pair_is_json_events_or_what_curl_writes() -> None:
         ({"a": '{"format": "onward-story", "nodes": 1}'}, "a is not a story that the playground exported"),
     ],
 )
-def test_what_is_wrong_with_files_is_said(files: dict[str, str], message: str) -> None:
+def test_errors_in_files_are_reported(files: dict[str, str], message: str) -> None:
     for name, text in files.items():
         Path(name).write_text(text, encoding="utf-8")
     with pytest.raises(SetupError) as problem:

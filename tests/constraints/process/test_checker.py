@@ -109,7 +109,7 @@ def test_a_grammar_that_ended_an_engine_is_refused_from_then_on(checker: Grammar
         answer(checker, "fine")
 
 
-def test_what_cannot_be_started_or_made_is_said() -> None:
+def test_what_cannot_be_started_or_made_is_reported() -> None:
     checker = GrammarChecker(("/nonexistent/python",))
     with pytest.raises(GrammarError, match="cannot be started"):
         answer(checker, "x")

@@ -133,7 +133,7 @@ def test_how_it_ended_is_reported_at_once(number: signal.Signals) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_is_stopped_or_hangs_can_be_killed() -> None:
+def test_a_child_that_is_stopped_or_hangs_can_be_killed() -> None:
     with child() as (engine, reports):
         os.kill(engine.pid, signal.SIGSTOP)
         engine.kill("it hangs")

@@ -44,7 +44,7 @@ REPORT = StepReport(EVENTS, EngineLoad(num_running=3), [1, 2], is_idle=True)
     [REPORT, Ready(EngineInfo(9, 8, 7, "fp")), Progressed("x"), CouldNotStart("y"), Logged(10, "a", "b"), Crashed("z")],
     ids=lambda message: type(message).__name__,
 )
-def test_what_comes_up_is_decoded_as_it_was(message: Upward) -> None:
+def test_messages_of_an_engine_survive_encoding(message: Upward) -> None:
     assert decode_upward(encode(message)) == message
 
 
@@ -53,7 +53,7 @@ def test_what_comes_up_is_decoded_as_it_was(message: Upward) -> None:
     [Configure(b"{}"), Describe(b"words"), Submit([make_job(max_tokens=3)]), Cancel(4), CancelChoice(5, 6), Stop()],
     ids=lambda message: type(message).__name__,
 )
-def test_what_goes_down_is_decoded_as_it_was(message: Configure | Describe | Command) -> None:
+def test_messages_to_an_engine_survive_encoding(message: Configure | Describe | Command) -> None:
     assert decode_downward(encode(message)) == message
 
 

@@ -170,7 +170,7 @@ def test_a_program_computes_a_model_with_a_gpu_of_its_own(tmp_path: Path) -> Non
         ("[[model", "is not TOML"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, words: str, tmp_path: Path) -> None:
+def test_problems_are_reported(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(text)
     with pytest.raises(SetupError) as raised:
@@ -179,7 +179,7 @@ def test_what_is_wrong_is_said(text: str, words: str, tmp_path: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="cannot be read"):
         read_config(tmp_path / "none.toml")
 

@@ -16,7 +16,7 @@ from tests.engines.cluster.local_transport import LocalTransport
 
 
 @pytest.mark.parametrize("address", ["nowhere", "ray://host:10001", "host:", ":6379", "host:port"])
-def test_an_address_that_is_none_is_said(address: str) -> None:
+def test_an_address_that_is_none_is_reported(address: str) -> None:
     with pytest.raises(SetupError, match="pass HOST:PORT"):
         connect(address)
 

@@ -295,7 +295,7 @@ ENDLESS: dict[str, tuple[Fault, str]] = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_what_does_not_end_is_given_up(server: StandIn, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_without_end_is_given_up(server: StandIn, name: str, caplog: pytest.LogCaptureFixture) -> None:
     fault, words = ENDLESS[name]
     server.faults = [fault]
     with pytest.raises(ServerError):

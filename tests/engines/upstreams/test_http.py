@@ -236,7 +236,7 @@ def test_an_answer_that_is_left_closes_its_connection() -> None:
         ([b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000], "sent headers that are too long", False),
     ],
 )
-def test_what_is_wrong_with_an_answer_is_said(answer: list[bytes], words: str, is_lost: bool) -> None:
+def test_errors_in_an_answer_are_reported(answer: list[bytes], words: str, is_lost: bool) -> None:
     async def test() -> None:
         error = await fault(Scripted(answer))
         assert words in str(error) and error.is_lost is is_lost and not error.is_unsent

@@ -162,7 +162,7 @@ def test_constraints_are_masks_for_one_token_at_a_time(server: StandIn, pattern:
 
 
 @pytest.mark.slow
-def test_what_must_come_next_is_not_asked_for_unless_its_probability_is(server: StandIn) -> None:
+def test_a_forced_token_is_requested_only_for_its_probability(server: StandIn) -> None:
     assert ask(server, max_tokens=60, choice=["the end"]).choices[0].text == "the end"
     assert not server.requests
     [choice] = ask(server, max_tokens=60, choice=["the end"], logprobs=1).choices

@@ -112,7 +112,7 @@ def test_an_expert_that_cannot_be_made_is_an_error_of_its_step_alone(
     assert whole(model, tokens).tobytes() == whole(other, tokens).tobytes()
 
 
-def test_what_does_not_fit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_do_not_fit_into_the_memory_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "qwen3moe")
     monkeypatch.setattr("onward.runtimes.native.load.available_memory", lambda: AvailableMemory(100_000))
     with pytest.raises(MemoryTooSmall, match=r"The (weights|experts) of .* take .* of memory, but 98 KiB are free"):
