@@ -114,6 +114,8 @@ def _mirostat(request: CompletionRequest) -> Mirostat | None:
 def filter_order(request: CompletionRequest) -> tuple[str, ...]:
     """Return the order of the request's filters, the default one where it makes no difference."""
     order = _stated_order(request)
+    if order == DEFAULT_ORDER:
+        return order
     active = _active(request)
     in_order = [name for name in order if name in active]
     return DEFAULT_ORDER if in_order == [name for name in DEFAULT_ORDER if name in active] else order
