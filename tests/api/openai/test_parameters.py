@@ -102,7 +102,7 @@ def test_null_is_the_default_of_every_optional_parameter(row: Parameter) -> None
 
 
 @each_row("row", ROWS, ids=lambda row: row.name)
-def test_the_help_of_every_parameter_is_one_error_message(row: Parameter) -> None:
+def test_the_help_of_every_parameter_is_a_sentence(row: Parameter) -> None:
     assert row.help.endswith(".") and 15 < len(row.help) < 300
 
 
