@@ -51,7 +51,7 @@ def tile_of(isa: Isa, name: ActivationName) -> Tile:
     """Return the tile for a processor's registers."""
     if name == "float32":
         rows, panels = {16: (2, 1), 32: (6, 1), 64: (12, 2)}[isa.width]
-        return Tile(rows, panels, 96, 4)
+        return Tile(rows, panels, 192, 4)
     return {16: Tile(2, 1, 32, 1), 32: Tile(4, 1, 32, 1), 64: Tile(4, 2, 48, 2)}[isa.width]
 
 
