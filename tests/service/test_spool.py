@@ -197,11 +197,53 @@ def test_a_full_disk_loses_nothing_once_there_is_room(tmp_path: Path, monkeypatc
     spool.close()
 
 
+def test_a_server_that_ends_tries_once_more_to_write_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: SpoolFile, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    spool = Spool(tmp_path, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(SpoolFile, "append", full)
+        spool.end(entry("x"))
+    assert spool.problem
+    spool.close()
+    following = Spool(tmp_path, "b")
+    assert [each.row.id for each in following.ended()] == ["x"]
+    following.close()
+
+
+def test_a_file_that_cannot_be_written_anew_is_written_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = SpoolFile.append
+
+    def append_to_the_first(file: SpoolFile, data: bytes) -> None:
+        if file is not first:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(file, data)
+
+    monkeypatch.setattr(spool_module, "MIN_REWRITE_BYTES", 0)
+    spool = Spool(tmp_path, "a")
+    first = spool._file
+    with monkeypatch.context() as patch:
+        patch.setattr(SpoolFile, "append", append_to_the_first)
+        for number in range(3):
+            spool.end(entry(str(number)))
+            tending(spool).join()
+        assert not spool.problem and spool._file is first and left_by(spool).keys() == {"0", "1", "2"}
+    spool.end(entry("3"))
+    tending(spool).join()
+    assert spool._file is not first and left_by(spool).keys() == {"0", "1", "2", "3"}
+    spool.close()
+
+
+def tending(spool: Spool) -> threading.Thread:
+    assert spool._tending is not None
+    return spool._tending
+
+
 def tended(spool: Spool) -> None:
     """Do what is due, and wait for that."""
     spool.tend()
-    assert spool._tending is not None
-    spool._tending.join()
+    tending(spool).join()
 
 
 def test_the_file_stays_small_and_has_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,3 +343,31 @@ def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
     spool = Spool(tmp_path, "a")
     assert spool.ended() == [] and path.exists()
     spool.close()
+
+
+def test_a_file_that_cannot_be_adopted_hinders_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the adoption of others nor what this server writes."""
+    unlink, now, adopted = Path.unlink, [0.0], [0]
+
+    def unlink_no_d(path: Path, missing_ok: bool = False) -> None:
+        if path.name.startswith("d-"):
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        unlink(path, missing_ok)
+
+    def add() -> None:
+        adopted[0] += 1
+
+    monkeypatch.setattr(Path, "unlink", unlink_no_d)
+    spool = Spool(tmp_path, "a", add, lambda: now[0])
+    (tmp_path / "b-0.spool").mkdir()  # cannot be opened
+    for face in "cd":
+        left = Spool(tmp_path, face)
+        left.end(entry(face))
+        left.close()
+    for _ in range(2):
+        now[0] += ADOPT_SECONDS
+        tended(spool)
+    assert adopted == [1] and left_by(spool).keys() == {"c", "d"} and not spool.problem
+    assert files(tmp_path) == ["a", "b", "d"]
+    spool.close()
+    Spool(tmp_path, "e").close()

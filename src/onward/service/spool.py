@@ -173,15 +173,11 @@ class Spool:
         try:
             self._file.append(lines)
         except OSError as error:
-            self._fail(error)
-        if self._file.size > self._rewrite_at:
-            self._tend()
-
-    def _fail(self, error: OSError) -> None:
-        if not self.problem:
             wanted = room_wanted(error, self._rewrite_at)
             log.error("rows for the ledger cannot be written to %s: %s%s", self._folder, error.strerror, wanted)
-        self.problem = error.strerror or "it cannot be written"
+            self.problem = error.strerror or "it cannot be written"
+        if self._file.size > self._rewrite_at:
+            self._tend()
 
     def tend(self) -> None:
         """Do what is due of that which takes long, on a thread: try again to write, adopt files of servers that have
@@ -199,16 +195,22 @@ class Spool:
                 self._tending = thread
 
     def _run(self) -> None:
-        try:
-            if self.problem or self._file.size > self._rewrite_at:
+        if self.problem or self._file.size > self._rewrite_at:
+            try:
                 self._rewrite()
-            now = self._monotonic()
-            if now - self._looked >= ADOPT_SECONDS:
-                self._looked = now
+            except OSError as error:
+                with self._lock:
+                    self._rewrite_at = self._file.size + MIN_REWRITE_BYTES
+                if not self.problem:  # the file itself is sound, and goes on
+                    log.warning("%s cannot be written anew: %s", self._file.path, error.strerror)
+        now = self._monotonic()
+        if now - self._looked >= ADOPT_SECONDS:
+            self._looked = now
+            try:
                 if self._adopt():
                     self._adopted()
-        except OSError as error:
-            self._fail(error)
+            except OSError as error:
+                log.warning("files of other servers cannot be looked for in %s: %s", self._folder, error.strerror)
 
     def _rewrite(self) -> None:
         """Write what is needed to another file, and remove the one before. Raises OSError, and keeps that one then."""
@@ -234,18 +236,22 @@ class Spool:
 
     def _adopt(self) -> int:
         """Take over the files of servers that have died; return the number of rows. They are in this server's file
-        before those are removed, and a row that is in both is written once. Raises OSError."""
+        before those are removed, and a row that is in both is written once. Raises OSError for the folder."""
         count = 0
         for path in sorted(self._folder.glob("*" + SUFFIX)):
             if path.name.startswith(f"{self._face}-") or path in self._refused:
                 continue
-            with suppress(FileNotFoundError):  # another server was faster
+            try:
                 file = os.open(path, os.O_RDWR)
                 try:
                     if try_lock(file):
                         count += self._adopt_file(path)
                 finally:
                     os.close(file)
+            except FileNotFoundError:
+                pass  # another server was faster
+            except OSError as error:
+                self._leave(path, error.strerror)
         if count:
             log.warning("rows of %d requests of servers that have died are added to the ledger", count)
         return count
@@ -254,16 +260,23 @@ class Spool:
         try:
             entries = read_entries(path)
         except ValueError as problem:
-            self._refused.add(path)
-            log.error("%s is left as it is: %s", path, problem)
+            self._leave(path, problem)
             return 0
         with self._lock:
             new = [entry for entry in entries if entry.row.id not in self._entries]
         for some in _groups(new):
             self._put(*some)
         if not self.problem and not self._is_closed:
-            path.unlink()
+            try:
+                path.unlink()
+            except OSError as error:  # its rows are here nevertheless
+                self._leave(path, error.strerror)
         return len(new)
+
+    def _leave(self, path: Path, why: object) -> None:
+        """Leave a file alone from now on: it says nothing about this server's own."""
+        self._refused.add(path)
+        log.error("%s is left as it is: %s", path, why)
 
     def close(self) -> None:
         """Give the file up. It stays only if something is in it that the database does not have."""
@@ -271,6 +284,9 @@ class Spool:
             self._is_closed = True
         if self._tending is not None:
             self._tending.join()
+        if self.problem and self._entries:
+            with suppress(OSError):  # it may have room by now
+                self._rewrite()
         self._file.close(removes=not self._entries)
 
 
