@@ -193,6 +193,23 @@ def test_much_of_a_key_is_forgotten_in_short_transactions_that_can_be_interrupte
     assert num_transactions > 12 and [key.grant.name for key in stored(store)] == ["bob"]
 
 
+def test_a_key_that_gets_the_name_of_one_that_is_being_forgotten_stays(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(store, "alice")
+    remade: list[str] = []
+
+    def sleep(seconds: float) -> None:
+        if not remade:  # another command has finished the same meanwhile
+            with store.begin() as connection:
+                forget_key(connection, "alice", clock.now)
+            remade.append(make(store, "alice"))
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    forget_in_pieces(store, "alice")
+    assert remade and [key.grant.name for key in stored(store)] == ["alice"]
+
+
 @pytest.mark.parametrize("act", [revoke_key, forget_key, lambda c, name, now: rotate_key(c, name, "sk-x", 0, now)])
 def test_a_key_that_does_not_exist_is_named(store: Store, act: object) -> None:
     with pytest.raises(SetupError, match="no key named carol"), store.begin() as connection:

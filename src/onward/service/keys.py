@@ -156,7 +156,8 @@ def forget_in_pieces(store: Store, name: str) -> None:
             goes_on = _forget_some(connection, found.grant.id) > 0
         time.sleep(time.perf_counter() - began)  # SQLite lets nobody in who does not happen to try meanwhile
     with store.begin() as connection:
-        forget_key(connection, name, now_ms)
+        if require_key(connection, name).grant.id == found.grant.id:  # not another one, made meanwhile
+            forget_key(connection, name, now_ms)
 
 
 def _forget_some(connection: Connection, key_id: str) -> int:
