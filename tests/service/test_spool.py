@@ -22,7 +22,7 @@ from onward.errors import SetupError
 from onward.service import spool as spool_module
 from onward.service.records import LedgerRow
 from onward.service.spool import ADOPT_SECONDS, TICK_SECONDS, Spool
-from onward.service.spool_file import SpoolFile, read_entries
+from onward.service.spool_file import WHOLE, SpoolFile, put_line, read_entries
 from tests.examples import examples
 from tests.server.fakes import in_loop, skip
 from tests.waiting import wait_for
@@ -345,6 +345,18 @@ def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
     spool.close()
 
 
+@pytest.mark.parametrize("numbers", [(0, 1), (9, 10)])
+def test_of_two_files_of_a_killed_server_the_last_counts(tmp_path: Path, numbers: tuple[int, int]) -> None:
+    """The other one lacks what came while it could not be written, and was about to be removed."""
+    for number, tokens in zip(numbers, (1, 7), strict=True):
+        file = SpoolFile(tmp_path, iter([f"a-{number}"]), is_copy=tokens == 7)
+        file.append(put_line(entry("x", completion_tokens=tokens)) + (WHOLE if tokens == 7 else b""))
+        file.close(removes=False)
+    spool = Spool(tmp_path, "b")
+    assert [each.row.completion_tokens for each in spool.ended()] == [7] and files(tmp_path) == ["b"]
+    spool.close()
+
+
 def test_a_file_that_cannot_be_adopted_hinders_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the adoption of others nor what this server writes."""
     unlink, now, adopted = Path.unlink, [0.0], [0]
@@ -359,7 +371,7 @@ def test_a_file_that_cannot_be_adopted_hinders_nothing(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Path, "unlink", unlink_no_d)
     spool = Spool(tmp_path, "a", add, lambda: now[0])
-    (tmp_path / "b-0.spool").mkdir()  # cannot be opened
+    (tmp_path / "z-0.spool").mkdir()  # cannot be opened, and comes first
     for face in "cd":
         left = Spool(tmp_path, face)
         left.end(entry(face))
@@ -368,6 +380,6 @@ def test_a_file_that_cannot_be_adopted_hinders_nothing(tmp_path: Path, monkeypat
         now[0] += ADOPT_SECONDS
         tended(spool)
     assert adopted == [1] and left_by(spool).keys() == {"c", "d"} and not spool.problem
-    assert files(tmp_path) == ["a", "b", "d"]
+    assert files(tmp_path) == ["a", "d", "z"]
     spool.close()
     Spool(tmp_path, "e").close()

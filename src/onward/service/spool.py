@@ -238,7 +238,8 @@ class Spool:
         """Take over the files of servers that have died; return the number of rows. They are in this server's file
         before those are removed, and a row that is in both is written once. Raises OSError for the folder."""
         count = 0
-        for path in sorted(self._folder.glob("*" + SUFFIX)):
+        paths = sorted(self._folder.glob("*" + SUFFIX), key=lambda path: (len(path.name), path.name), reverse=True)
+        for path in paths:  # of one server's the last first: it was killed before it removed the other one
             if path.name.startswith(f"{self._face}-") or path in self._refused:
                 continue
             try:
