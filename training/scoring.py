@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 
 from onward.engine.model import Row
 from onward.model_files.gguf import GGUFFiles
-from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 
 
