@@ -42,7 +42,7 @@ export function editorDiscarded(): void {
 export function openAt(x: number, y: number, isHeld: boolean): boolean {
   const position = editor?.view.posAtCoords({ x, y });
   const found = position == null ? null : openedAt(position, false, x, y);
-  if (found) opened.value = { ...found, isTouched: true, isHeld };
+  if (found) open({ ...found, isTouched: true, isHeld });
   return found !== null;
 }
 
@@ -72,7 +72,13 @@ export function stay(): void {
 export function openAtCursor(): void {
   if (!editor) return;
   const found = openedAt(editor.cursor, true) ?? openedAt(Math.max(0, editor.cursor - 1), true);
-  if (found) opened.value = found;
+  if (found) open(found);
+}
+
+/** Whatever the pointer did before neither opens others nor closes these. */
+function open(found: Opened): void {
+  clearTimeout(timer);
+  opened.value = found;
 }
 
 export function close(): void {
