@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
@@ -268,6 +269,20 @@ def test_the_files_of_licences_exist_and_the_notice_names_whose_formats_are_foll
     notice = read("NOTICE")
     assert all(name in notice for name in ("SentencePiece", "Darts-clone", "ggml", "DRY"))
     assert all((ROOT / path).exists() for path in re.findall(r"\b(?:src|tests)/[\w/.]+\w", notice))
+
+
+def test_training_imports_only_what_the_package_has() -> None:
+    """Its own tests need PyTorch, so nothing else notices a module that has moved."""
+    imported = {
+        (node.module, alias.name)
+        for path in (ROOT / "training").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("onward")
+        for alias in node.names
+    }
+    assert imported
+    for module, name in sorted(imported):
+        assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
 
 
 def test_a_wrong_row_of_a_table_is_named_and_the_others_are_tried() -> None:
