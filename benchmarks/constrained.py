@@ -117,7 +117,7 @@ class Arms:
             sequence.end = ChoiceEnd(sequence.job, self.engine.vocabulary, sequence.constraint)
         self.engine.step()
         generated, steps, begin = 0, 0, time.perf_counter()
-        while steps < STEPS_PER_TURN or not generated:  # a step may wait for all masks
+        while steps < STEPS_PER_TURN or not generated:  # a step in which all masks are late generates none
             generated += sum(len(event.tokens) for event in self.engine.step() if isinstance(event, Decoded))
             steps += 1
         return (time.perf_counter() - begin) / generated

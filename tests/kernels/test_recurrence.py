@@ -1,5 +1,4 @@
-"""Layers with a recurrent state have the bits of their definition, wherever a step ends and whichever thread computes
-it."""
+"""Layers with a recurrent state have the bits of their definition, wherever a step ends."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def encode(operation: tuple[str, str, int]) -> bytes:
 def test_what_is_whole_is_read_back(operations: list[tuple[str, str, int]], cut: float, damaged: int) -> None:
     encoded = [encode(each) for each in operations]
     kept = b"".join(encoded)[: round(cut * sum(map(len, encoded)))]
-    ends = [len(b"".join(encoded[: number + 1])) - 1 for number in range(len(encoded))]  # a line may be incomplete
+    ends = [len(b"".join(encoded[: number + 1])) - 1 for number in range(len(encoded))]  # less the line break
     num_whole = sum(end <= len(kept) for end in ends)
     whole = operations[:num_whole]
     if damaged < num_whole:

@@ -159,7 +159,7 @@ def test_operations_that_together_wait_for_another_server_that_waits_for_them_ru
 
     def add_both() -> None:
         with store.begin() as connection:
-            for name in ("deadlock_timeout = 60000", "lock_timeout = 0"):  # the other connection is closed
+            for name in ("deadlock_timeout = 60000", "lock_timeout = 0"):  # the other transaction is aborted
                 connection.execute(text(f"SET LOCAL {name}"))
             has_first.wait(PATIENCE_SECONDS)
             add(connection, "second")

@@ -36,8 +36,8 @@ class SlowModel(ToyModel):
 @dataclass(eq=False)
 class LocalReplica:
     """A replica over `engine`, or one on the toy model. `dies_after`: items of calls after which it dies by itself.
-    `is_slow`: steps take two milliseconds, so that a test can act between them. `is_connected`: while False, nothing
-    that it sends arrives."""
+    `is_slow`: steps take two milliseconds, so that a test can act between them. `is_connected`: while it is
+    cleared, nothing that the replica sends arrives."""
 
     name: str
     fingerprint: str = "fp_toy"

@@ -134,7 +134,7 @@ def test_a_score_that_is_lost_is_asked_for_elsewhere(servers: list[StandIn]) -> 
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_what_waits_for_a_slot_takes_one_elsewhere(servers: list[StandIn], is_lost: bool) -> None:
-    """It takes the first free one, or any when its address is lost, even if the request that runs there never ends."""
+    """As soon as there is one, or once its address is lost, even if the request that runs there never ends."""
     stuck, other = servers[:2]
     released = threading.Event()
     content = TEXT.encode()
