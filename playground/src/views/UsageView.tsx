@@ -213,7 +213,7 @@ function Table() {
           These are the first {MAX_SHOWN} of {whole(sums.value.length)} rows. The exports have all of them.
         </p>
       )}
-      <p class="hint">Tokens are counted as clients saw them in their usage; requests that ended with an error do not count.</p>
+      <p class="hint">Tokens are counted as clients saw them in their usage; requests that were answered with an error do not count.</p>
     </>
   );
 }
