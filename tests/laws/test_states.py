@@ -234,6 +234,23 @@ def test_law_3_a_common_prefix_is_computed_twice_though_more_prompts_wait_than_t
     engine.close()
 
 
+@pytest.mark.parametrize("num_states", [2, 5, 18])
+def test_a_client_gives_way_to_another_until_both_have_half_of_the_states(num_states: int) -> None:
+    """Also with the last one: once it is suspended, which takes no state from it, its client holds no more rows."""
+    model = ToyWithStates(num_states)
+    engine = ToyEngine(model, Sampler(model.vocab_size, 1), max_rows=64, share=True, speculate=True)
+    most = engine.scheduler.rows.max_rows
+    for client in range(2):
+        for number in range(most):
+            engine.add(make_job([97 + number, 98, 99], client=client, max_tokens=1000, ignore_end=True))
+        for _ in range(30):
+            engine.step()
+            engine.check()
+    held = [sum(each.job.client == client for each in engine.scheduler.running) for client in range(2)]
+    assert held == [most // 2] * 2
+    engine.close()
+
+
 def test_law_4_no_state_is_lost_when_choices_are_cancelled(bench: Bench) -> None:
     engine = bench.engine(max_rows=4)
     for round_ in range(12):

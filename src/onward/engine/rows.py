@@ -117,9 +117,9 @@ class Reclaim:
     ends. A background job takes nothing from others. Modifies `running`. Engine thread only.
 
     Decoding sequences lose their rows: the newest first, because the oldest are closest to their end. They are
-    suspended: they keep their blocks, so that nothing has to be computed again. If memory is short, suspended ones lose
-    their blocks, then others are preempted, as are prompts of background jobs where no other row is left to take.
-    `release` removes a sequence from `running` and releases row and blocks.
+    suspended: they keep their blocks, so that nothing has to be computed again. If memory is short, or no state is
+    left for the job, suspended ones lose their blocks, then others are preempted, as are prompts of background jobs
+    where no other row is left to take. `release` removes a sequence from `running` and releases row and blocks.
     """
 
     def __init__(
@@ -150,6 +150,8 @@ class Reclaim:
         self._running.remove(victim)
         self._rows.release(victim.job)
         self._returning.suspended.appendleft(victim)
+        if self._cache.states is not None and not self._cache.states.num_available:
+            self.blocks_of_suspended()  # they keep their states, of which the job needs one
         return True
 
     def blocks_for(self, job: Job) -> bool:
