@@ -371,6 +371,7 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "what cannot matter": ("llama", {"vocab_size": 7, "pooling_type": 2, "rope.scaling.finetuned": False}, {}),
     "a window as long as the context": ("llama", {"attention.sliding_window": CONTEXT}, {}),
+    "no groups of experts": ("llama", {"expert_group_count": 0, "expert_group_used_count": 0}, {}),
 }
 
 

@@ -66,7 +66,7 @@ def _is_in_use(name: str, value: MetadataValue | None) -> bool:
     if isinstance(value, np.ndarray):
         least = 0 if name == "deepstack_mapping" else 1
         return bool((value >= least).any())
-    return value != 1 if name in _ONE_GROUP else bool(value)
+    return bool(value) and not (name in _ONE_GROUP and value == 1)
 
 
 def checked(found: Architecture, checkpoint: Checkpoint) -> Architecture:
