@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onward
+from onward.checkpoints.folder import _ENDLESS, read_folder
 from onward.checkpoints.rope_scaling import rope_metadata
 from onward.checkpoints.safetensors import read_safetensors
 from onward.errors import CheckpointError, ModelFolderError
@@ -237,6 +238,21 @@ def test_a_broken_file_is_one_error_message(name: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=words) as caught:
         read_safetensors(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_text_that_never_ends_is_searched_once() -> None:
+    """Anew from each quote in it, that would take an hour for a megabyte."""
+    text = b'"' + 5 * b'\\"'
+    assert _ENDLESS.findall(b'{"a": Infinity, ' + text) == [b'"a"', b"Infinity", text]
+
+
+def test_a_decay_that_no_number_has_is_infinite(tmp_path: Path) -> None:
+    write_folder(tmp_path, "nemotron_h")
+    stored = arrays_of(tmp_path)
+    name = "backbone.layers.0.mixer.A_log"
+    stored[name] = np.full_like(stored[name], 3e38)
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(stored))
+    assert np.isneginf(read_folder(tmp_path).tensors["blk.0.ssm_a"].floats()).all()
 
 
 def test_files_that_are_missing_are_sentences(tmp_path: Path) -> None:

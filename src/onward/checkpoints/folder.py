@@ -39,8 +39,9 @@ MAX_JSON_ENTRIES = 100_000
 MAX_FILES = 1000
 _PREDICTING = ("mtp.", "model.mtp.")
 """Beginnings of the names of tensors that predict several tokens at once."""
-_ENDLESS = re.compile(rb'"(?:[^"\\]|\\.)*"|-?Infinity', re.DOTALL)
-"""Texts, which stay, and numbers without end, which become texts of their names."""
+_ENDLESS = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?Infinity', re.DOTALL)
+"""Texts, which stay, and numbers without end, which become texts of their names. A text that never ends is one, too:
+else the rest of the file would be searched again from each quote in it."""
 _HEAD_NORM = re.compile(r"(?P<layer>.+\.self_attn\.[qk]_)layernorm\.norms\.(?P<head>\d{1,4})\.weight")
 
 

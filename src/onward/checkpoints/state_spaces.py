@@ -262,7 +262,7 @@ def as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
     layer = tensor.name.rpartition(".")
     if layer[2] == "ssm_a":
         # rounded correctly: powers of numpy differ between machines
-        numbers = [-float(Decimal(float(x)).exp(DECIMALS)) for x in tensor.floats().reshape(-1)]
+        numbers = [-float(Decimal(float(x)).exp(DECIMALS)) for x in np.clip(tensor.floats().reshape(-1), -1000, 1000)]
         return _as_column(vector(tensor.name, np.array(numbers, np.float32)))
     if layer[2] == "ssm_d":
         return _as_column(tensor)
