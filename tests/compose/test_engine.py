@@ -16,7 +16,7 @@ from tests.runtimes.native.test_adapters import write_base
     ("max_rows", "prefix_cache", "most", "note"),
     [
         (2, True, 2, ""),
-        (300, True, 21, "24 states fit into --kv-memory, of which 3 are kept for prompts that begin alike."),
+        (300, True, 21, "24 states fit into --kv-memory, of which 3 are kept for shared prefixes."),
         (300, False, 24, "24 states fit into --kv-memory."),
     ],
 )

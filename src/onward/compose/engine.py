@@ -170,7 +170,7 @@ def _rows_note(config: EngineConfig, num_states: int) -> str:
     most, wanted = max_sequences(num_states, has_snapshots=config.share_prefixes), config.options.max_rows
     if not num_states or most >= wanted:
         return ""
-    kept = "" if most == num_states else f", of which {num_states - most} are kept for prompts that begin alike"
+    kept = "" if most == num_states else f", of which {num_states - most} are kept for shared prefixes"
     return (
         f"At most {most} sequences are computed together, fewer than the {wanted} of --max-rows: {num_states} states "
         f"fit into --kv-memory{kept}. Raise it for more."

@@ -2,11 +2,11 @@
 
 A sequence that runs owns a state, which each step advances. A snapshot is the state after a block of the prefix tree:
 a prompt that begins with it continues from a copy, and computes again what follows the deepest one. Snapshots have the
-states that no sequence needs, and in any case a share of all: without it, prompts that begin alike would each be
-computed from their first token whenever more of them wait than there are states.
+states that no sequence needs, and in any case a share of all: without it, prompts with a shared prefix would each
+be computed from their first token whenever more of them wait than there are states.
 
-A snapshot is used once a second prompt begins with it. Of used and unused ones those that are more give way, the one
-first that was used least recently, or made first: prompts that nothing continues do not displace what many begin with.
+A snapshot is used once a second prompt begins with it. Of the used and the unused ones, the larger group gives
+way, the least recently used or made first: prompts that nothing continues do not displace what many begin with.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class States:
 
     def _stride(self, num_blocks: int) -> int:
         """Return how many blocks are between two snapshots of a prompt. Strides are multiples of each other: prompts of
-        different lengths that begin alike have snapshots in the same places."""
+        different lengths with a shared prefix have snapshots in the same places."""
         stride = MIN_STRIDE_BLOCKS
         while num_blocks // stride > max(1, self.num_states // PROMPTS):
             stride *= 2

@@ -122,7 +122,7 @@ class LoopClient(ABC):
     def _gather(self) -> None:
         """Deliver the events; where other choices run, and all events are tokens, with what arrives within
         GATHER_SECONDS."""
-        if len(self._events) < self._num_running and all(isinstance(event, Decoded) for event in self._events):
+        if 0 < len(self._events) < self._num_running and all(isinstance(event, Decoded) for event in self._events):
             sleep(GATHER_SECONDS)  # not a timer: the event loop, which does nothing else, is woken less, too
             self._loop.call_soon(self._loop.call_soon, self._deliver_events)  # when the tasks have read what came
         else:

@@ -42,7 +42,7 @@ class EventStream:
 
     async def send(self, events: bytes) -> None:
         """Send whole events. Raises ClientDisconnected."""
-        if not self._exchange.response_started:
+        if not self._exchange.response_started:  # checked here too: a coroutine for each event costs more
             await self.start()
         await self._exchange.send_chunk(events)
         self.has_events = True

@@ -201,7 +201,7 @@ class Spool:
             except OSError as error:
                 with self._lock:
                     self._rewrite_at = self._file.size + MIN_REWRITE_BYTES
-                if not self.problem:  # the file itself is sound, and goes on
+                if not self.problem:  # the file itself is sound, and stays in use
                     log.warning("%s cannot be written anew: %s", self._file.path, error.strerror)
         now = self._monotonic()
         if now - self._looked >= ADOPT_SECONDS:
