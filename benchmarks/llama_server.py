@@ -102,4 +102,5 @@ def _wait_ready(process: subprocess.Popen[str], url: str, log: IO[str]) -> None:
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
     log.seek(0)
-    raise PeerError(f"llama-server did not start: {process.args!r}\n{log.read()[-4000:]}")
+    state = "is not ready" if process.poll() is None else f"ended with status {process.returncode}"
+    raise PeerError(f"llama-server {state}: {process.args!r}\n{log.read()[-4000:]}")
