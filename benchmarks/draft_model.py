@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import measure
 from benchmarks.edits import CODE, PROSE
 from benchmarks.measure import BenchmarkError
-from benchmarks.models import find_model, require_drafts
+from benchmarks.models import find_model
 from onward.engine.events import Decoded
 from onward.engine.job import Job
 from onward.engine.model import ModelRunner, Tokenizer
@@ -132,7 +132,6 @@ def main() -> int:
     found, small = find_model(options.model), find_model(options.draft)
     wanted = RuntimeOptions(precision=options.precision)
     plain, other = (load_model(found.files, wanted, lambda line: None).model for _ in range(2))
-    require_drafts(plain, options.model)
     tokenizer = found.files.load_tokenizer()
     if problem := difference(tokenizer, small.files.load_tokenizer()):
         raise SystemExit(f"error: {options.draft} has another tokenizer than {options.model}: {problem}")

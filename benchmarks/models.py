@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from benchmarks.measure import BenchmarkError
 from onward.engine.model import ModelRunner
 from onward.errors import OnwardError
 from onward.models.resolve import ResolvedModel, resolve
@@ -22,12 +21,6 @@ def find_model(name: str) -> ResolvedModel:
         return resolve(name, allow_download=False)
     except OnwardError as error:
         raise SystemExit(f"error: {error}") from None
-
-
-def require_drafts(model: ModelRunner, name: str) -> None:
-    """Raise BenchmarkError if nothing is drafted for a model."""
-    if not model.shape.takes_drafts:
-        raise BenchmarkError(f"nothing is drafted for {name}, because its sequences have states")
 
 
 def load(name: str, precision: Precision = "fast", *, threads: int = 0) -> tuple[ModelRunner, ResolvedModel]:

@@ -21,7 +21,7 @@ import msgspec
 
 from benchmarks import measure
 from benchmarks.measure import BenchmarkError
-from benchmarks.models import load, require_drafts
+from benchmarks.models import load
 from benchmarks.scripted import ScriptedModel
 from benchmarks.speculation_cases import KINDS, Case, Task, Workloads
 from onward.engine.events import Decoded
@@ -240,7 +240,6 @@ def line(case: dict[str, Any]) -> str:
 def measure_model(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the figures of each case of one model whose sequences fit into its context; say which do not."""
     models = {arm: load(name) for arm in ARMS}
-    require_drafts(models[ON][0], name)
     arms = {
         arm: Arm(model, folder.files.load_tokenizer(), speculate=arm == ON) for arm, (model, folder) in models.items()
     }

@@ -16,17 +16,19 @@ from onward.engine.sequence import Sequence as EngineSequence
 from onward.engine.speculation import (
     MAX_FRUITLESS_STEPS,
     MAX_SKIPPED_STEPS,
-    MAX_STEP_DRAFT_TOKENS,
     STEP_SIZES,
     Speculation,
     choose_drafts,
 )
 from onward.engine.step import Engine
 from onward.model_files.toy import END
+from onward.runtimes.toy.model import ToyModel
 from onward.text.assembler import TextRules
 from tests.examples import examples
 
 from .harness import JobOptions, all_ended, make_engine, make_job, run, run_alone
+
+MAX_TOKENS = ToyModel().shape.max_draft_tokens
 
 PROMPT = "once upon a time there was a fox"
 
@@ -290,7 +292,7 @@ def test_the_more_sequences_a_step_decodes_the_fewer_tokens_are_drafted_for_each
     cost = observed_cost(0.020, 0.0015)
     per_choice = []
     for number in (1, 4, 16):
-        drafts = choose_drafts(predicted_sequences(number), cost)
+        drafts = choose_drafts(predicted_sequences(number), cost, MAX_TOKENS)
         per_choice.append(sum(len(draft.tokens) for draft in drafts.values()) / number)
     assert per_choice[0] > per_choice[1] > per_choice[2]
     assert per_choice[0] >= 4
@@ -298,7 +300,8 @@ def test_the_more_sequences_a_step_decodes_the_fewer_tokens_are_drafted_for_each
 
 def test_the_number_of_rows_is_kept_where_a_change_is_expensive() -> None:
     for last in (7, 24):
-        drafts = choose_drafts(predicted_sequences(1), observed_cost(0.001, 0.00005, change=0.005, last=last))
+        cost = observed_cost(0.001, 0.00005, change=0.005, last=last)
+        drafts = choose_drafts(predicted_sequences(1), cost, MAX_TOKENS)
         assert 1 + sum(len(draft.tokens) for draft in drafts.values()) == last
 
 
@@ -306,13 +309,14 @@ def test_steps_with_drafts_have_few_different_numbers_of_rows() -> None:
     """Some runtimes prepare kernels for each number of rows."""
     for num_decoding in (1, 3, 4):
         for row in (0.0002, 0.0005, 0.001, 0.002):
-            drafts = choose_drafts(predicted_sequences(num_decoding), observed_cost(0.020, row, last=num_decoding))
+            cost = observed_cost(0.020, row, last=num_decoding)
+            drafts = choose_drafts(predicted_sequences(num_decoding), cost, MAX_TOKENS)
             assert num_decoding + sum(len(draft.tokens) for draft in drafts.values()) in (num_decoding, *STEP_SIZES)
 
 
 def test_after_a_step_that_prefilled_nothing_is_drafted() -> None:
     cost = observed_cost(0.020, 0.0015)
-    speculation = Speculation(cost)
+    speculation = Speculation(ToyModel().shape, cost)
     assert speculation.choose(predicted_sequences(2))
     cost.observe(64, 2, 0.2)
     assert speculation.choose(predicted_sequences(2)) == {}
@@ -321,12 +325,13 @@ def test_after_a_step_that_prefilled_nothing_is_drafted() -> None:
 
 
 def test_where_a_row_costs_as_much_as_a_step_nothing_is_drafted() -> None:
-    assert choose_drafts(predicted_sequences(4), observed_cost(0.001, 0.001)) == {}
+    assert choose_drafts(predicted_sequences(4), observed_cost(0.001, 0.001), MAX_TOKENS) == {}
 
 
 def test_the_draft_tokens_of_a_step_are_limited() -> None:
-    drafts = choose_drafts(predicted_sequences(16), observed_cost(0.020, 0.0))
-    assert sum(len(draft.tokens) for draft in drafts.values()) <= MAX_STEP_DRAFT_TOKENS
+    for most in (MAX_TOKENS, 20):
+        drafts = choose_drafts(predicted_sequences(16), observed_cost(0.020, 0.0), most)
+        assert 0 < sum(len(draft.tokens) for draft in drafts.values()) <= most
 
 
 # --- drafters ---------------------------------------------------------------------------------------------------
@@ -447,7 +452,7 @@ def test_where_nothing_is_drafted_most_steps_skip_the_search_until_a_prediction_
 
     sequence = predicted_sequences(1)[0]
     sequence.drafter = Counting(sequence.tokens, sequence.prompt_length, ())
-    speculation = Speculation(observed_cost(0.020, 0.0001, last=1))
+    speculation = Speculation(ToyModel().shape, observed_cost(0.020, 0.0001, last=1))
     while len(steps) < 200:
         steps.append(speculation.choose([sequence]))
     assert not any(steps)

@@ -3,16 +3,12 @@ results are tested by law (tests/laws/test_states.py)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from onward.engine.prefix_tree import Node
 from onward.engine.sequence import Sequence
 from onward.engine.states import NONE, States, max_sequences
-from onward.runtimes.toy.model import ToyModel
-from onward.sampling.sampler import Sampler
-from tests.engine.harness import ToyEngine, make_job, run
+from tests.engine.harness import make_job
 
 BLOCK = 32
 
@@ -80,20 +76,6 @@ def test_one_state_in_eight_is_never_a_sequences() -> None:
     counts = [1, 2, 3, 4, 8, 11, 12, 18, 64, 128]
     assert [max_sequences(count, has_snapshots=True) for count in counts] == [1, 2, 3, 3, 7, 10, 10, 16, 56, 112]
     assert [max_sequences(count, has_snapshots=False) for count in counts] == counts
-
-
-def test_nothing_is_drafted_with_states() -> None:
-    """However the engine is configured."""
-    model = ToyModel()
-    model.shape = replace(model.shape, states=4)
-    model.copy_state = Copies()  # type: ignore[attr-defined]
-    sampler = Sampler(model.vocab_size, 1)
-    engine = ToyEngine(model, sampler, max_rows=4, share=True, speculate=True)
-    run(engine, [make_job("one two", prediction=list(b" two one"), max_tokens=20)])
-    assert engine.counters.drafts.total == 0
-    with pytest.raises(ValueError, match="takes no drafts"):
-        ToyEngine(model, sampler, max_rows=4, share=True, speculate=True, draft_model=ToyModel())
-    engine.close()
 
 
 def left_by(states: States, one: Sequence) -> list[Node]:
@@ -184,3 +166,20 @@ def test_a_fork_has_a_copy() -> None:
         states.release(each)
         states.release(each)
     assert states.num_available == 2
+
+
+def test_accepted_drafts_are_computed_again_by_a_sequence_that_has_no_part_in_the_next_step() -> None:
+    states = States(4, Copies())
+    first, second, third = (sequence(1) for _ in range(3))
+    for number, each in enumerate((first, second, third)):
+        each.id, each.computed = number, 70
+    states.schedule([first, second, third], [(first, 71), (second, 71)])
+    first.computed, second.computed, third.computed = 75, 73, 71
+    states.schedule([first, third], [(first, 76)])
+    assert (first.computed, second.computed, third.computed) == (75, 71, 71)
+    first.computed = 32  # it was preempted, and began anew
+    states.schedule([], [])
+    assert first.computed == 32
+    second.computed = 90
+    states.schedule([], [])
+    assert second.computed == 90, "it had no drafts"

@@ -23,6 +23,7 @@ from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import compiled
 
 POSITIONS = 41
+LOG_ROWS = 16
 CUTS = {"at once": [POSITIONS], "one by one": [1] * POSITIONS, "in chunks": [3, 32, 1, 5]}
 
 
@@ -66,11 +67,13 @@ class Slots:
     def __init__(self, sizes: Sizes, count: int = 3) -> None:
         self.states = np.full((count, 4 * sizes.heads * sizes.head_size * sizes.state_size + 64), 0x7B, np.uint8)
         self._sizes = sizes
+        self._log, self._scratch = (np.full((LOG_ROWS, 4096), np.nan, np.float32) for _ in range(2))
 
     def step(
-        self, form: str, runs: list[tuple[int, int, int]], rows: Floats, times: Floats, parameters: Floats
+        self, form: str, runs: list[tuple[int, int, int]], rows: Floats, times: Floats, parameters: Floats, **log: int
     ) -> Floats:
-        """The output of a step over runs (slot, first position, known), which have equally many rows."""
+        """The output of a step over runs (slot, first position, known), which have equally many rows. `log`: of the
+        last one (records.RUN), whose drafts are written there as the convolution before it does."""
         count, heads = len(rows) // len(runs), self._sizes.heads
         width = rows.shape[1]
         both = np.zeros((len(rows), width + heads + 3), np.float32)
@@ -79,17 +82,20 @@ class Slots:
         described = np.zeros((len(runs), RUN_BYTES // 8), np.int64)
         for number, (slot, _, known) in enumerate(runs):
             RUN.set(described[number], first_row=number * count, rows=count, slot=slot, known=known)
+        RUN.set(described[-1], **log)
+        begin, num_drafts = log.get("next_log", 0), log.get("drafts", 0)
+        self._log[begin : begin + num_drafts, :width] = rows[len(rows) - num_drafts :]
         context, own, counter = np.zeros(CONTEXT_WORDS, np.int64), np.zeros(8, np.int64), np.zeros(8, np.int64)
         CONTEXT.set(
             context, rows=len(rows), threads=1, positions=address(positions), runs=address(described),
-            num_runs=len(runs),
+            num_runs=len(runs), scratch=address(self._scratch), log_stride=self._log.strides[0],
         )  # fmt: skip
         OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
         record = STATE_SPACE.record(
             0, has_barrier=True, values=address(both), times=address(both) + 4 * width, stride=both.strides[0],
             num_heads=heads, head_size=self._sizes.head_size, state_size=self._sizes.state_size,
             group_heads=heads // self._sizes.groups, parameters=address(parameters), states=address(self.states),
-            state_stride=self.states.strides[0],
+            state_stride=self.states.strides[0], log=address(self._log),
         )  # fmt: skip
         p = ctypes.c_void_p
         function = code(form).function("state_space", [p, p, ctypes.c_int64, p])
@@ -164,3 +170,35 @@ def test_the_first_position_of_a_sequence_is_known_too() -> None:
     slots = Slots(sizes)
     first = slots.step("host", [(0, 0, 0)], rows[:1], times[:1], parameters)
     assert slots.step("host", [(0, 0, 1)], rows[:1], times[:1], parameters).tobytes() == first.tobytes()
+
+
+def require_drafts_change_no_bit(form: str, sizes: Sizes) -> None:
+    """Steps with drafts, of which all are accepted, some, or none. A rejected one is the row of another position."""
+    rows, times, parameters = numbers(sizes)
+    expected = state_space(rows, times, parameters, *sizes[:2], sizes.groups)
+    slots = Slots(sizes)
+
+    def step(places: list[int], start: int, known: int, **log: int) -> bytes:
+        return slots.step(form, [(1, start, known)], rows[places], times[places], parameters, **log).tobytes()
+
+    def bits(first: int, last: int) -> bytes:
+        return expected[first:last].tobytes()
+
+    assert step([0, 1, 2], 0, 0) == bits(0, 3)
+    assert step([3, 4, 5], 3, 3, drafts=2, next_log=1) == bits(3, 6)
+    assert step([6, 7, 30], 6, 4, drafts=2, logged=2, log=1, next_log=8).startswith(bits(6, 8))
+    assert step([8, 31], 8, 7, drafts=1, logged=1, log=8, next_log=0).startswith(bits(8, 9))
+    assert step([9, 10], 9, 9, drafts=1, next_log=8) == bits(9, 11)
+    assert step([9, 10], 9, 10, drafts=1, next_log=0) == bits(9, 11)
+    assert step([11, 12], 11, 10, logged=1, log=0) == bits(11, 13)
+
+
+@pytest.mark.parametrize("sizes", CASES)
+def test_drafts_change_no_bit(sizes: Sizes) -> None:
+    require_drafts_change_no_bit("host", sizes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", sorted(executable_forms()))
+def test_drafts_change_no_bit_in_any_form(form: str) -> None:
+    require_drafts_change_no_bit(form, CASES[1])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ReadOnly
 from dataclasses import replace
 from itertools import zip_longest
@@ -32,7 +32,7 @@ from onward.runtimes.base import LoadedModel
 from onward.runtimes.native.model import NativeModel
 from onward.runtimes.toy.model import ToyModel
 from onward.sampling.sampler import Sampler
-from tests.engine.harness import ToyEngine, make_job
+from tests.engine.harness import JobResult, ToyEngine, make_job, run_alone
 from tests.engine.harness import run as run_toy
 from tests.examples import slow_but
 from tests.laws.test_hybrid import BEGINNING, SHAPES, Alone, answers_alone, answers_in_a_crowd, ask, make_backend
@@ -200,15 +200,26 @@ def test_law_2_the_same_bits_when_memory_is_tight(bench: Bench, name: str, path:
 class ToyWithStates(ToyModel):
     """Its states are the numbers of positions that they have processed. Implements engine.model.RecurrentModel."""
 
-    def __init__(self, num_states: int) -> None:
-        super().__init__(blocks=4096)
-        self.shape = replace(self.shape, states=num_states)
+    def __init__(self, num_states: int, blocks: int = 4096) -> None:
+        super().__init__(blocks=blocks)
+        self.shape = replace(self.shape, states=num_states, max_draft_tokens=20)
         self._taken = [0] * num_states
+        self._drafts: dict[int, int] = {}
+        """How many the last step had, by state."""
 
     def evaluate(self, rows: ReadOnly[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        before, self._drafts = self._drafts, {}
         for row in rows:
-            assert row.start in (0, self._taken[row.state])
+            taken = self._taken[row.state]
+            if row.is_draft:
+                num_drafts = self._drafts.get(row.state, 0)
+                assert row.start == taken + num_drafts and len(row.tokens) == 1
+                self._drafts[row.state] = num_drafts + 1
+                continue
+            num_drafts = before.pop(row.state, 0)
+            assert row.start == 0 or 0 <= row.start - taken <= num_drafts
             self._taken[row.state] = row.start + len(row.tokens)
+        assert sum(self._drafts.values()) <= self.shape.max_draft_tokens
         return super().evaluate(rows, before_compute)
 
     def copy_state(self, source: int, target: int) -> None:
@@ -231,6 +242,41 @@ def test_law_3_a_common_prefix_is_computed_twice_though_more_prompts_wait_than_t
     results = run_toy(engine, [job for pair in zip_longest(alike, apart) for job in pair if job is not None])
     computed_whole = [job for job in alike if not results.jobs[job.id].num_reused_tokens]
     assert len(computed_whole) == 2
+    engine.close()
+
+
+@pytest.mark.parametrize("blocks", [40, 4096])
+def test_laws_2_and_4_with_drafts_among_others_that_take_turns(blocks: int) -> None:
+    """Predictions that are right, wrong, and right in part, of background jobs and several clients: sequences have no
+    part in the step after their drafts were accepted, give way, and are cancelled."""
+    random = np.random.default_rng(5)
+    model = ToyWithStates(7, blocks)
+    engine = ToyEngine(model, Sampler(model.vocab_size, 1), max_rows=64, share=True, speculate=True)
+    jobs, expected = [], {}
+    for number in range(40):
+        prompt = [97 + number % 7] * int(random.integers(3, 60))
+        job = make_job(prompt, max_tokens=40, client=number % 3, choices=1 + number % 2, seed=number)
+        plain = run_alone(job)
+        said = plain.choices[0].tokens
+        kept = [token if random.random() > number % 4 / 6 else 100 for token in said]
+        jobs.append(replace(job, prediction=tuple(kept), is_background=number % 5 == 0))
+        expected[job.id] = plain.bits
+    left, cancelled = list(jobs), make_job([97] * 9, max_tokens=400, ignore_end=True, prediction=[97] * 400)
+
+    def arrive(step: int) -> None:
+        if step % 6 == 5 and left:
+            engine.add(left.pop())
+        if step == 31:
+            engine.cancel(cancelled.request)
+
+    found: dict[int, JobResult] = {}
+    while left:
+        found |= run_toy(engine, [cancelled, *(left.pop() for _ in range(min(8, len(left))))], before_step=arrive).jobs
+        cancelled = replace(cancelled, id=-len(left), request=-len(left))
+    assert {number: found[number].bits for number in expected} == expected
+    drafts = engine.counters.drafts
+    assert min(drafts.prediction_accepted, drafts.prediction_rejected) > 0
+    assert engine.scheduler.reclaim.num_preemptions > 0 or blocks > 40
     engine.close()
 
 
@@ -297,15 +343,79 @@ def test_law_2_a_job_cut_at_any_step_and_resumed_continues_with_the_same_bits(be
         assert by_choice(first + run(bench.engine(), rest)) == whole
 
 
+def with_predictions(jobs: list[Job], events: list[Event], wrong: float) -> list[Job]:
+    """Jobs that predict what their first choice has become; `wrong`: which share of the tokens are others."""
+    random, said = np.random.default_rng(1), by_choice(events)
+    predicted = []
+    for job in jobs:
+        tokens = [token if random.random() >= wrong else 7 for token in said[job.id, 0][0]]
+        predicted.append(replace(job, prediction=tuple(tokens)))
+    return predicted
+
+
+def ticking() -> Callable[[], float]:
+    """A clock by which every step takes as long as any other: drafts always pay."""
+    ticks = itertools.count()
+    return lambda: float(next(ticks))
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.2, 1.0])
+def test_law_2_drafts_that_are_right_or_wrong_change_no_byte(bench: Bench, wrong: float) -> None:
+    """Of several sequences together, with too many of them for one step's drafts, and from snapshots."""
+    requests = [
+        {"prompt": LONG[: 100 + 9 * n], "max_tokens": 60, "n": 1 + n % 3, "temperature": n % 2, "logprobs": 1}
+        for n in range(5)
+    ]
+    jobs = bench.jobs(*requests)
+    plain = run(bench.engine(speculate=False), jobs)
+    engine = bench.engine(clock=ticking())
+    predicted = with_predictions(jobs, plain, wrong)
+    for _ in range(2):
+        assert by_choice(run(engine, predicted)) == by_choice(plain)
+    drafts = engine.counters.drafts
+    assert (drafts.prediction_accepted > 200) == (wrong < 1.0)
+    assert drafts.prediction_rejected > 0 or wrong == 0.0
+
+
+def test_law_2_drafts_change_no_byte_when_memory_is_tight(bench: Bench, name: str, path: Path) -> None:
+    requests = [
+        {"prompt": LONG[: 100 + 3 * n], "max_tokens": 300, "n": 1 + n % 2, "temperature": 1.0, "logprobs": 1}
+        for n in range(4)
+    ]
+    jobs = bench.jobs(*requests)
+    plain = run(bench.engine(speculate=False), jobs)
+    tight = Bench(path, TIGHT[name])
+    try:
+        engine = tight.engine(clock=ticking())
+        found = run(engine, with_predictions(jobs, plain, 0.1))
+    finally:
+        tight.model.close()
+    assert by_choice(found) == by_choice(plain)
+    assert engine.scheduler.reclaim.num_preemptions > 0 < engine.counters.drafts.prediction_accepted
+
+
+def test_law_2_a_job_with_drafts_cut_at_any_step_and_resumed_continues_with_the_same_bits(bench: Bench) -> None:
+    jobs = bench.jobs(*(SHAPES[shape] for shape in ("sampled", "greedy", "choices")))
+    plain = run(bench.engine(speculate=False), jobs)
+    predicted = with_predictions(jobs, plain, 0.15)
+    for cut in (3, 4, 5, 6, 9):
+        journals = {job.id: Journal(job) for job in predicted}
+        first = run(bench.engine(clock=ticking()), predicted, max_steps=cut)
+        for event in first:
+            journals[event.job].record(event)
+        rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
+        assert by_choice(first + run(bench.engine(clock=ticking()), rest)) == by_choice(plain)
+
+
 def test_law_2_masks_that_come_late_change_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The row is computed again, although its state has already processed it."""
     request = {"prompt": LONG[:70], "max_tokens": 12, "ignore_eos": False, "logprobs": 1}
-    jobs = [replace(job, grammar=regex_grammar("[a-z ]{30}")) for job in bench.jobs(request)]
-    expected = by_choice(run(bench.engine(), jobs))
+    jobs = [replace(job, grammar=regex_grammar("[a-z ]{6}hello[a-z ]{20}")) for job in bench.jobs(request)]
+    expected = by_choice(run(bench.engine(speculate=False), jobs))
     for tokens, _, _ in expected.values():
         assert re.fullmatch(rb"[a-z ]+", b"".join(map(bench.tokenizer.token_bytes, tokens)))
     monkeypatch.setattr(constraints, "MAX_WAIT_SECONDS", 0.0)
-    other, turns = bench.engine(), itertools.count()
+    other, turns = bench.engine(clock=ticking()), itertools.count()
     late = other.constraints.late
 
     def sometimes_late(step: Any) -> set[int]:
@@ -315,3 +425,4 @@ def test_law_2_masks_that_come_late_change_nothing(bench: Bench, monkeypatch: py
 
     monkeypatch.setattr(other.constraints, "late", sometimes_late)
     assert by_choice(run(other, jobs)) == expected
+    assert other.counters.drafts.grammar_accepted > 0

@@ -104,6 +104,11 @@ class DeltaNet:
         """Of a sequence, in float32: what the convolutions read, and the matrices of heads."""
         return 4 * len(self.layers) * (self.width * self.length + self.num_heads * self.key_size * self.value_size)
 
+    @property
+    def numbers_taken_in(self) -> int:
+        """Of a row and layer: what is convolved, and two gates of each head."""
+        return self.width + 2 * self.num_heads
+
 
 @dataclass(frozen=True, slots=True)
 class StateSpace:
@@ -138,6 +143,11 @@ class StateSpace:
     def state_bytes(self) -> int:
         """Of a sequence, in float32: what the convolutions read, and the states of heads."""
         return 4 * len(self.layers) * (self.width * self.length + self.inner * self.state_size)
+
+    @property
+    def numbers_taken_in(self) -> int:
+        """Of a row and layer: what is convolved, and the time of each head."""
+        return self.width + self.num_heads
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,10 +181,6 @@ def _load_draft(config: EngineConfig, model: LoadedModel, progress: Progress) ->
     draft = config.draft
     if draft is None:
         return None
-    if not model.model.shape.takes_drafts:
-        raise SetupError(
-            f"--draft is not for {config.model_id}: its sequences have states, for which nothing is drafted."
-        )
     progress(f"Loading {draft.model_id}, which drafts for {config.model_id}")
     options = RuntimeOptions(
         threads=config.options.threads,

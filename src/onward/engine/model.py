@@ -32,11 +32,8 @@ class StepShape:
     """A pause between two tokens that users do not notice: steps need not be shorter."""
     states: int = 0
     """How many states of sequences there are, of a model whose sequences have one (`RecurrentModel`)."""
-
-    @property
-    def takes_drafts(self) -> bool:
-        """Whether rows of drafts may be evaluated: a state cannot give back a rejected token that it has taken in."""
-        return not self.states
+    max_draft_tokens: int = 96
+    """Maximum draft tokens per step, of all sequences."""
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return how many KV blocks `num_tokens` tokens take."""
@@ -61,7 +58,7 @@ class Row:
     `state`: that of the sequence, of a `RecurrentModel`.
 
     Several rows of a step may belong to one sequence, each with a single token, at successive positions and with
-    the same block table: a token and drafts of those after it.
+    the same block table: tokens that are replayed, or a token and drafts of those after it, which are last.
     """
 
     sequence: int
@@ -71,6 +68,7 @@ class Row:
     outputs: int
     adapter: str = ""
     state: int = 0
+    is_draft: bool = False
 
 
 class ModelRunner(Protocol):
@@ -120,10 +118,13 @@ class RecurrentModel(ModelRunner, Protocol):
     A state has taken in the positions before the next row of its sequence: `evaluate` adds those of its rows, in order,
     and RuntimeError is raised for rows that do not follow. A row at position 0 begins anew, whatever the state was. The
     newest row alone may be evaluated again: the state has it already.
+
+    It does not take in drafts. Those of one step can be accepted by the next one, whose rows then follow them; if the
+    sequence has no row in that step, the tokens are evaluated again.
     """
 
     def copy_state(self, source: int, target: int) -> None:
-        """Copy a state to another one. Between steps."""
+        """Copy a state to another one, without drafts. Between steps."""
         ...
 
 

@@ -75,9 +75,12 @@ class ScheduledSequence:
             return [Row(sequence.id, tokens, start, blocks, self.num_outputs, adapter, sequence.state)]
         first_output = len(tokens) - self.num_outputs
         return [
-            Row(sequence.id, (token,), start + index, blocks, int(index >= first_output), adapter, sequence.state)
+            Row(
+                sequence.id, (token,), start + index, blocks, int(index >= first_output), adapter, sequence.state,
+                is_draft=index >= self.num_tokens,
+            )
             for index, token in enumerate(tokens)
-        ]
+        ]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -164,6 +167,9 @@ class Scheduler:
         drafts = self._choose_drafts(decoding) if self._choose_drafts and decoding and is_decode_only else {}
         spare = len(self.running)
         decodes = [_decode(self.cache, sequence, drafts.get(sequence.id), spare) for sequence in decoding]
+        if self.cache.states is not None:
+            drafted = [(each.sequence, each.end) for each in decodes if each.draft is not None]
+            self.cache.states.schedule([each.sequence for each in decodes], drafted)
         return SchedulerOutput(decodes + prefills.scheduled, prefills.copies)
 
     def advance(self, scheduled: ScheduledSequence) -> None:

@@ -19,8 +19,6 @@ from onward.engine.model import Hook, StepShape, nothing
 from onward.engine.pacing import StepCost
 from onward.engine.sequence import Sequence
 
-MAX_STEP_DRAFT_TOKENS = 96
-"""Maximum draft tokens per step."""
 STEP_SIZES = (2, 4, 8, 16, 32, 48, 64, 128)
 """Usual numbers of rows of a step with drafts."""
 MAX_FRUITLESS_STEPS = 4
@@ -33,21 +31,12 @@ class Speculation:
     """Chooses the drafts of each step, and searches less often while there are none, because the search takes time.
     Owns the draft model, if there is one. Engine thread only."""
 
-    def __init__(self, cost: StepCost, draft_model: DraftModel | None = None) -> None:
-        self._cost = cost
+    def __init__(self, shape: StepShape, cost: StepCost, draft_model: DraftModel | None = None) -> None:
+        self._max_tokens, self._cost = shape.max_draft_tokens, cost
         self._draft_model = draft_model
         self._num_fruitless = self._num_to_skip = 0
         self._before_compute: Hook = nothing
         self._seconds_before = 0.0
-
-    @classmethod
-    def create(cls, shape: StepShape, cost: StepCost, draft_model: DraftModel | None) -> Speculation | None:
-        """Return what drafts for a model; None if it takes no drafts. Raises ValueError for a draft model then."""
-        if shape.takes_drafts:
-            return cls(cost, draft_model)
-        if draft_model is not None:
-            raise ValueError("A draft model was passed for a model that takes no drafts.")
-        return None
 
     @property
     def seconds(self) -> float:
@@ -105,15 +94,15 @@ class Speculation:
         if self._num_to_skip and not any(sequence.constraint for sequence in decoding):
             self._num_to_skip -= 1
             return {}
-        drafts = choose_drafts(decoding, self._cost)
+        drafts = choose_drafts(decoding, self._cost, self._max_tokens)
         self._num_fruitless = 0 if drafts else self._num_fruitless + 1
         self._num_to_skip = min(max(0, self._num_fruitless - MAX_FRUITLESS_STEPS + 1), MAX_SKIPPED_STEPS)
         return drafts
 
 
-def choose_drafts(decoding: ReadOnly[Sequence], cost: StepCost) -> dict[int, Draft]:
+def choose_drafts(decoding: ReadOnly[Sequence], cost: StepCost, max_tokens: int) -> dict[int, Draft]:
     """Return the drafts worth evaluating, by sequence id. `decoding` are all sequences of the next step, at least one;
-    the step before must have been a decode-only one."""
+    the step before must have been a decode-only one. `max_tokens`: of all drafts."""
     promising = _follow(decoding)
     if not promising:
         return {}
@@ -125,7 +114,7 @@ def choose_drafts(decoding: ReadOnly[Sequence], cost: StepCost) -> dict[int, Dra
         return {}
     return {
         sequence: _first_of(proposals[sequence], count)
-        for sequence, count in _worth_evaluating(proposals, len(decoding), cost).items()
+        for sequence, count in _worth_evaluating(proposals, len(decoding), cost, max_tokens).items()
     }
 
 
@@ -150,15 +139,17 @@ def _may_pay(proposals: Iterable[Proposal], num_decoding: int, cost: StepCost) -
     return expected_tokens * cost.decode(num_decoding) > (cost.row + cost.change) * num_decoding
 
 
-def _worth_evaluating(proposals: dict[int, Proposal], num_decoding: int, cost: StepCost) -> Counter[int]:
+def _worth_evaluating(
+    proposals: dict[int, Proposal], num_decoding: int, cost: StepCost, max_tokens: int
+) -> Counter[int]:
     """Return how many of its proposed tokens to evaluate per sequence: of all, the most probable ones, as many as yield
-    the most tokens per second.
+    the most tokens per second, but at most `max_tokens`.
 
     The probabilities of a sequence's tokens decrease, so these are the first ones of each.
     """
     ranked = [(each, sequence) for sequence, proposal in proposals.items() for each in proposal.probabilities]
     ranked.sort(reverse=True)
-    del ranked[MAX_STEP_DRAFT_TOKENS:]
+    del ranked[max_tokens:]
     tokens = list(accumulate((probability for probability, _ in ranked), initial=float(num_decoding)))
     best = max(
         _counts(len(ranked), num_decoding, cost), key=lambda count: tokens[count] / _seconds(num_decoding + count, cost)

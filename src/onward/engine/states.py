@@ -47,6 +47,8 @@ class States:
         self._unused: OrderedDict[int, Node] = OrderedDict()
         self._used: OrderedDict[int, Node] = OrderedDict()
         """Snapshots, those that give way first before others."""
+        self._drafted: list[tuple[Sequence, int]] = []
+        """The sequences that had drafts in the last step, and how many tokens their states had processed after it."""
 
     @property
     def num_available(self) -> int:
@@ -101,6 +103,16 @@ class States:
         (self._used if is_used else self._unused)[state] = nodes[-1]
         if is_used:
             self._used.move_to_end(state, last=False)  # prompts may come from the others at this moment
+
+    def schedule(self, decoding: ReadOnly[Sequence], drafted: list[tuple[Sequence, int]]) -> None:
+        """Note which sequences decode in the next step, and which with drafts: each with its end without them. Accepted
+        drafts of the last step, which its state has not processed, are computed again where a sequence has no part in
+        this one: what is needed to catch up is kept for one step."""
+        ids = {sequence.id for sequence in decoding} if self._drafted else ()
+        for sequence, num_processed in self._drafted:
+            if sequence.id not in ids:
+                sequence.computed = min(sequence.computed, num_processed)
+        self._drafted = drafted
 
     def fork(self, leader: Sequence, choice: Sequence) -> None:
         """Give a choice a copy of its leader's state."""

@@ -53,10 +53,11 @@ class Machine:
         threads: int,
         scratch_bytes: int,
         growth: int = 1,
+        log_stride: int = 0,
     ) -> None:
         """`tape`: the parts of the first tape; `kernels`: what the code was compiled for; `rows`: the most rows of a
         step; `positions`: of a sequence; `scratch_bytes`: per thread; `growth`: how many times as many records the
-        parts of other tapes may have."""
+        parts of other tapes may have; `log_stride`: of the log of drafts, where sequences have states."""
         self._weights = weights
         longest = max(len(part.records) for part in tape)
         self._counters = np.zeros((longest * growth, COUNTER_BYTES // 8), np.int64)
@@ -79,7 +80,8 @@ class Machine:
             tokens=address(self.tokens), positions=address(self.positions), tables=address(self.tables),
             scratch=address(self._scratch), scratch_stride=scratch_bytes, wait=how.wait, wait_number=how.wait_number,
             wake=how.wake, wake_number=how.wake_number, num_tiles=0, are_heads_together=0, num_merged=0,
-            operations=address(self._operations), runs=address(self.runs), num_runs=0, **self._plan.addresses(),
+            operations=address(self._operations), runs=address(self.runs), num_runs=0, log_stride=log_stride,
+            **self._plan.addresses(),
         )  # fmt: skip
         self._pointers = address(self._control), address(self._context)
         self._step = code.function("step", [POINTER, POINTER, INTEGER] + [INTEGER] * len(STEP_FIELDS))

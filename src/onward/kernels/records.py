@@ -103,25 +103,26 @@ CONVOLVE = Layout(
 [length, width]."""
 
 SCAN = Layout(
-    values=PTR, stride=I64, width=I64, weights=PTR, length=I64, bias=PTR, states=PTR, state_stride=I64, pieces=I64,
+    values=PTR, stride=I64, width=I64, weights=PTR, length=I64, bias=PTR, states=PTR, state_stride=I64, log=PTR,
+    pieces=I64,
 )  # fmt: skip
 """A convolution of each run's rows, in place, of `width` numbers, a multiple of 16, over `length` positions: weights
-are float32 [length, width], bias [width] or null. `states`: the layer's part of the first state; `pieces`: into how
-many parts a row is cut."""
+are float32 [length, width], bias [width] or null. `states`, `log`: the layer's part of the first state, and of the
+log's first row, which begins with these numbers; `pieces`: into how many parts a row is cut."""
 DELTA = Layout(
-    values=PTR, stride=I64, alpha=PTR, beta=PTR, gate_stride=I64, decay=PTR, bias=PTR, states=PTR, state_stride=I64,
-    target=PTR, target_stride=I64, num_key_heads=I64, num_heads=I64, is_tiled=I64,
+    values=PTR, stride=I64, alpha=PTR, beta=PTR, gate_stride=I64, parameters=PTR, states=PTR, state_stride=I64,
+    log=PTR, target=PTR, target_stride=I64, num_key_heads=I64, num_heads=I64, is_tiled=I64,
 )  # fmt: skip
-"""The delta rule over each run's rows: all queries, all keys, all values. `alpha`, `beta`, `decay`, `bias`: float32 by
-head. Heads share those of keys: with `is_tiled` every `num_key_heads`-th one has the same, else those that follow each
-other."""
+"""The delta rule over each run's rows: all queries, all keys, all values. `alpha`, `beta`: float32 by head, which
+follow each other in the log, after the values; `parameters`: float32, the decays and the biases, each by head. Heads
+share those of keys: with `is_tiled` every `num_key_heads`-th one has the same, else those that follow each other."""
 STATE_SPACE = Layout(
     values=PTR, times=PTR, stride=I64, num_heads=I64, head_size=I64, state_size=I64, group_heads=I64, parameters=PTR,
-    states=PTR, state_stride=I64,
+    states=PTR, state_stride=I64, log=PTR,
 )  # fmt: skip
 """The state space of each run's rows: x of all heads, B of all groups and C of all groups, one after the other in
-`values`, dt of all heads in `times`. `group_heads`: heads that have the same B and C; `parameters`: float32, the bias
-of dt, A and D, each by head. `states`: of the first slot."""
+`values`, dt of all heads in `times`, which follow the values in the log. `group_heads`: heads that have the same B and
+C; `parameters`: float32, the bias of dt, A and D, each by head. `states`: of the first slot."""
 
 ROUTE = Layout(
     logits=PTR, stride=I64, count=I64, used=I64, chosen=PTR, weights=PTR, is_normalised=I64, scale=F32,
@@ -166,7 +167,7 @@ CONTEXT = Layout(
     positions=PTR, tables=PTR, scratch=PTR,
     scratch_stride=I64, tiles=PTR, num_tiles=I64, are_heads_together=I64, merged=PTR,
     num_merged=I64, slots=PTR, partials=PTR, wait=PTR, wait_number=I64, wake=PTR,
-    wake_number=I64, operations=PTR, runs=PTR, num_runs=I64,
+    wake_number=I64, operations=PTR, runs=PTR, num_runs=I64, log_stride=I64,
 )  # fmt: skip
 """What the records of a step share. Arrays by row: `tokens`, `positions` int64, `tables` pointers to int32 block
 tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread,
@@ -174,7 +175,7 @@ OWN_BYTES apart. `tiles`: TILE of attention, whose pieces have
 all key-value heads, or one; `merged`: int64, the rows that several tiles share, whose segments lie in `partials` from
 their `slots` on. `scratch`: of the first thread, the next one's `scratch_stride` bytes further. `wait`, `wake`: see
 waiting. `operations`: the functions of records, by code. `runs`: RUN of each sequence, of models whose sequences have
-states."""
+states; `log_stride`: bytes from one row of their log to the next."""
 CONTEXT_WORDS = 32
 
 TILE = Layout(0, first_row=I64, rows=I64, first_segment=I64, last_segment=I64)
@@ -183,10 +184,11 @@ TILE_BYTES = 32
 ALL_SEGMENTS = 1 << 30
 """The last segment of a tile that has all."""
 
-RUN = Layout(0, first_row=I64, rows=I64, slot=I64, known=I64)
+RUN = Layout(0, first_row=I64, rows=I64, slot=I64, known=I64, drafts=I64, logged=I64, log=I64, next_log=I64)
 """All rows of one sequence, adjacent and at successive positions, and the number of its state, which has taken in the
-first `known` positions."""
-RUN_BYTES = 32
+first `known` positions. It takes in `logged` rows of the log before the step's, from number `log` on. The last `drafts`
+rows it does not take in: they are written to the log, from number `next_log` on."""
+RUN_BYTES = 64
 
 OWN = Layout(0, counter=PTR, step=I64, total=I64, is_last=I64)
 """Of one thread: the counter of the record that it computes, and the step that it believes in. What `claim` found: how

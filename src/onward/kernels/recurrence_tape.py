@@ -9,7 +9,7 @@ from onward.kernels.expert_tape import ExpertTape
 from onward.kernels.interpreter import DELTA_CODE, SCAN_CODE, STATE_SPACE_CODE
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.records import DELTA, SCAN, STATE_SPACE
-from onward.kernels.recurrence import ring_bytes
+from onward.kernels.recurrence import ring_bytes, scan_scratch_numbers
 from onward.kernels.state_space import StateSpaceShape
 
 SCAN_PIECE_NUMBERS = 512
@@ -18,33 +18,42 @@ SCAN_PIECE_NUMBERS = 512
 
 @dataclass(frozen=True, slots=True)
 class DeltaGates:
-    """What makes gates of a delta rule: rows of a number for each head, and what all rows have, by head."""
+    """What makes gates of a delta rule: rows of a number for each head, and what all rows have, the decays of all heads
+    and then the biases."""
 
     alpha: Rows
     beta: Rows
-    decay: Vector
-    bias: Vector
+    parameters: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a layer keeps of sequences: its part of each state, and of each row of the log of drafts."""
+
+    states: Rows
+    log: Rows
 
 
 class RecurrentTape(ExpertTape):
-    """Writes the records. `states`: a layer's part of each slot."""
+    """Writes the records."""
 
-    def scan(self, values: Rows, width: int, weights: Vector, states: Rows, bias: Vector | None = None) -> None:
+    def scan(self, values: Rows, width: int, weights: Vector, kept: Kept, bias: Vector | None = None) -> None:
         """Convolve rows of `width` numbers in place, by weights of the position furthest back first, `width` each."""
         values.require(self._rows, 4 * width)
         length, rest = divmod(weights.length, width)
         if width % LANES or not length or rest or (bias is not None and bias.length != width):
             raise ValueError(f"A convolution of {width} numbers has {weights.length} weights, or another bias.")
-        self._require_states(states, ring_bytes(width, length))
+        self._require(kept, ring_bytes(width, length), width)
+        pieces = max(1, width // SCAN_PIECE_NUMBERS)
         record = SCAN.record(
             SCAN_CODE, has_barrier=True, values=values.address, stride=values.stride, width=width,
-            weights=weights.address, length=length, bias=0 if bias is None else bias.address, states=states.address,
-            state_stride=states.stride, pieces=max(1, width // SCAN_PIECE_NUMBERS),
+            weights=weights.address, length=length, bias=0 if bias is None else bias.address,
+            states=kept.states.address, state_stride=kept.states.stride, log=kept.log.address, pieces=pieces,
         )  # fmt: skip
-        self._append(record, values, weights, bias, states)
+        self._append(record, values, weights, bias, kept, row=scan_scratch_numbers(width, pieces, length))
 
     def delta(
-        self, values: Rows, num_key_heads: int, num_heads: int, gates: DeltaGates, states: Rows, target: Rows,
+        self, values: Rows, num_key_heads: int, num_heads: int, gates: DeltaGates, kept: Kept, target: Rows,
         *, is_tiled: bool,
     ) -> None:  # fmt: skip
         """Write what the delta rule returns, float32 [rows, heads * value size]. `values`: queries, keys and values of
@@ -52,22 +61,23 @@ class RecurrentTape(ExpertTape):
         shape = self._kernels.delta
         if shape is None or num_key_heads < 1 or num_heads % num_key_heads:
             raise ValueError(f"{num_heads} heads share {num_key_heads} of keys, or the kernels have no delta rule.")
-        values.require(self._rows, 4 * (2 * num_key_heads * shape.key_size + num_heads * shape.value_size))
+        width = 2 * num_key_heads * shape.key_size + num_heads * shape.value_size
+        values.require(self._rows, 4 * width)
         target.require(self._rows, 4 * num_heads * shape.value_size)
         for rows in (gates.alpha, gates.beta):
             rows.require(self._rows, 4 * num_heads)
-        if gates.alpha.stride != gates.beta.stride or {gates.decay.length, gates.bias.length} != {num_heads}:
+        if gates.alpha.stride != gates.beta.stride or gates.parameters.length != 2 * num_heads:
             raise ValueError(f"The gates are not those of {num_heads} heads.")
-        self._require_states(states, num_heads * shape.head_bytes)
+        self._require(kept, num_heads * shape.head_bytes, width + 2 * num_heads)
         record = DELTA.record(
             DELTA_CODE, has_barrier=True, values=values.address, stride=values.stride, alpha=gates.alpha.address,
-            beta=gates.beta.address, gate_stride=gates.alpha.stride, decay=gates.decay.address,
-            bias=gates.bias.address, states=states.address, state_stride=states.stride, target=target.address,
+            beta=gates.beta.address, gate_stride=gates.alpha.stride, parameters=gates.parameters.address,
+            states=kept.states.address, state_stride=kept.states.stride, log=kept.log.address, target=target.address,
             target_stride=target.stride, num_key_heads=num_key_heads, num_heads=num_heads, is_tiled=is_tiled,
         )  # fmt: skip
-        self._append(record, values, gates, states, target, row=2 * shape.key_size)
+        self._append(record, values, gates, kept, target, row=shape.scratch_numbers)
 
-    def state_space(self, shape: StateSpaceShape, values: Rows, times: Rows, parameters: Vector, states: Rows) -> None:
+    def state_space(self, shape: StateSpaceShape, values: Rows, times: Rows, parameters: Vector, kept: Kept) -> None:
         """Replace x in rows of x, B and C, float32, by what a state space returns. `times`: dt of all heads;
         `parameters`: the bias of dt of all heads, A of all, D of all."""
         if not self._kernels.has_state_spaces or not shape.is_possible:
@@ -76,16 +86,17 @@ class RecurrentTape(ExpertTape):
         times.require(self._rows, 4 * shape.num_heads)
         if values.stride != times.stride or parameters.length != 3 * shape.num_heads:
             raise ValueError(f"The times or the parameters are not those of {shape.num_heads} heads.")
-        self._require_states(states, shape.state_bytes)
+        self._require(kept, shape.state_bytes, shape.width + shape.num_heads)
         record = STATE_SPACE.record(
             STATE_SPACE_CODE, has_barrier=True, values=values.address, times=times.address, stride=values.stride,
             num_heads=shape.num_heads, head_size=shape.head_size, state_size=shape.state_size,
-            group_heads=shape.num_heads // shape.groups, parameters=parameters.address, states=states.address,
-            state_stride=states.stride,
+            group_heads=shape.num_heads // shape.groups, parameters=parameters.address, states=kept.states.address,
+            state_stride=kept.states.stride, log=kept.log.address,
         )  # fmt: skip
-        self._append(record, values, times, parameters, states)
+        self._append(record, values, times, parameters, kept, row=shape.head_size * shape.state_size)
 
-    def _require_states(self, states: Rows, size: int) -> None:
+    def _require(self, kept: Kept, state_bytes: int, logged_numbers: int) -> None:
         if not self._kernels.has_states:
             raise ValueError("The kernels were compiled without recurrent states.")
-        states.require(1, size)
+        kept.states.require(1, state_bytes)
+        kept.log.require(1, 4 * logged_numbers)

@@ -10,6 +10,7 @@ below zero, a factor D and a bias for each head:
 
 y takes the place of x. A row whose position the state has taken in already has a time of 0: it only reads the state.
 Runs (records.RUN) and heads are computed apart, a run's rows one after the other: no cut of a step changes a bit.
+Drafts advance a copy of the state, see recurrence.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def emit_state_space(module: Module) -> Any:
     op = Operation(module, "state_space")
     f, heads = op.f, op.field(STATE_SPACE, "num_heads")
     with claim(f, op.counter, op.shared("num_runs") * heads, f.i64(1)) as (piece, _):
-        _Head(op, Run(op, piece // heads), piece % heads).compute()
+        _Head(op, Run(op, STATE_SPACE, piece // heads), piece % heads).compute()
     return f.ret()
 
 
@@ -75,27 +76,30 @@ class _Head:
         self._own = head * size * 4
         """Where the head's part of a row begins."""
         group_heads = op.field(STATE_SPACE, "group_heads")
+        of_groups = heads // group_heads * count * 4
         self._inputs = (heads * size + head // group_heads * count) * 4
-        self._outputs = self._inputs + heads // group_heads * count * 4
-        self._state = f.at(run.state(STATE_SPACE), head * (count * size) * 4)
+        self._outputs = self._inputs + of_groups
+        self._times = heads * size * 4 + of_groups * 2
+        """Where in the log those are."""
+        self._own_state = self._state = f.at(run.state(), head * (count * size) * 4)
         parameters = op.field(STATE_SPACE, "parameters")
         self._bias, self._decay, self._factor = (
             f.load(parameters, F32, (heads * number + head) * 4) for number in range(3)
         )
 
     def compute(self) -> None:
-        f, size, known = self._f, self._size, self._run.field("known")
+        f, size = self._f, self._size
         bytes_of_state = self._count * size * 4
         many = size // (_MANY_VECTORS * LANES) * (_MANY_VECTORS * _VECTOR)
-        with self._run.each_row() as (row, position):
-            is_new = position >= known
-            with f.when(is_new & position.eq(0)), f.loop(0, bytes_of_state, _VECTOR) as at:
-                f.store(f.const(F32X16, 0.0), self._state, at)
-            offset = row * self._op.field(STATE_SPACE, "stride")
-            values = f.at(self._op.field(STATE_SPACE, "values"), offset)
-            times = f.at(self._op.field(STATE_SPACE, "times"), offset)
-            time = softplus(f, f.load(times, F32, self._head * 4) + self._bias)
-            time = f.select(is_new, time, f.f32(0.0))
+        with self._run.each_row() as row:
+            with f.when(row.is_new & row.position.eq(0)), f.loop(0, bytes_of_state, _VECTOR) as at:
+                f.store(f.const(F32X16, 0.0), self._own_state, at)
+            self._state = row.state(self._own_state, self._op.scratch(), bytes_of_state)
+            values = row.at("values", "stride")
+            raised = f.load(row.at("times", "stride", self._times), F32, self._head * 4)
+            with f.when(row.is_draft):
+                f.store(raised, row.log(self._times), self._head * 4)
+            time = f.select(row.is_new, softplus(f, raised + self._bias), f.f32(0.0))
             for first, last, vectors in ((f.i64(0), many, _MANY_VECTORS), (many, size * 4, 1)):
                 with f.loop(first, last, vectors * _VECTOR) as column:
                     self._columns(values, time, column, vectors)

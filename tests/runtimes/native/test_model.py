@@ -30,6 +30,7 @@ from onward.machine import AvailableMemory
 from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel, RuntimeOptions
 from onward.runtimes.native import load as native_load
+from onward.runtimes.native import model as native_model
 from onward.runtimes.native import panel_cache
 from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.table import load_model
@@ -250,18 +251,57 @@ def test_rows_of_other_sequences_change_no_bit(name: str, models: Callable[..., 
     assert among[-1:].tobytes() == alone.tobytes()
 
 
-@pytest.mark.parametrize("name", slow_but([PLAIN, "lfm2"], [PLAIN, *OTHERS]))
+def drafted(tokens: Sequence[int], start: int, blocks: Sequence[int], state: int = 0) -> list[Row]:
+    """Rows of a token and of drafts after it."""
+    return [
+        Row(state, [token], start + index, blocks, 1, state=state, is_draft=index > 0)
+        for index, token in enumerate(tokens)
+    ]
+
+
+@pytest.mark.parametrize("name", slow_but([PLAIN, "lfm2", "qwen35", "granitehybrid"], [PLAIN, *OTHERS, *RECURRENT]))
 def test_drafts_have_the_bits_of_one_step_per_token(name: str, models: Callable[..., ModelRunner]) -> None:
-    """Rejected drafts leave nothing behind."""
+    """Rejected drafts leave nothing behind, accepted ones are taken in, and the newest row may be evaluated again."""
     model = models(name)
-    tokens = tokens_of(model, 40)
+    tokens = tokens_of(model, 60)
     expected = whole(model, tokens)
     blocks = [4, 6]
     model.evaluate([Row(0, tokens[:30], 0, blocks, 0)])
-    for rejected in (tokens_of(model, 10, 5), [tokens[30], *tokens_of(model, 9, 7)]):
-        model.evaluate([Row(0, [token], 30 + index, blocks, 1) for index, token in enumerate(rejected)])
-    drafts = [Row(0, [token], 30 + index, blocks, 1) for index, token in enumerate(tokens[30:])]
-    assert model.evaluate(drafts).tobytes() == expected[30:].tobytes()
+    for rejected in (tokens_of(model, 10, 5), [tokens[31], *tokens_of(model, 9, 7)]):
+        model.evaluate(drafted([tokens[30], *rejected], 30, blocks))
+    start = 30
+    for accepted, wrong in ((3, 0), (0, 4), (2, 3), (5, 1), (0, 0), (4, 0)):
+        step = [*tokens[start : start + 1 + accepted], *tokens_of(model, wrong, start)]
+        found = model.evaluate(drafted(step, start, blocks))[: 1 + accepted]
+        assert found.tobytes() == expected[start : start + 1 + accepted].tobytes()
+        start += 1 + accepted
+    rest = model.evaluate([Row(0, tokens[start:], start, blocks, len(tokens) - start)])
+    assert rest.tobytes() == expected[start:].tobytes()
+
+
+@pytest.mark.parametrize("name", slow_but(["qwen35"], [PLAIN, *RECURRENT]))
+def test_drafts_of_several_sequences_and_turns_have_the_bits_of_one_step_per_token(
+    name: str, models: Callable[..., ModelRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token and its drafts are computed together, also where a step takes several turns."""
+    model = models(name)
+    texts = [tokens_of(model, 50, number) for number in range(4)]
+    expected = [whole(model, tokens) for tokens in texts]
+    tables = [[2 * number + 1, 2 * number] for number in range(4)]
+    monkeypatch.setattr(native_model, "MAX_ROWS", 16)
+    model.evaluate([Row(each, texts[each][:20], 0, tables[each], 0, state=each) for each in range(4)])
+    starts = [20] * 4
+    for round_ in range(5):
+        accepted = [(round_ + number) % 4 for number in range(4)]
+        rows: list[Row] = []
+        for number, count in enumerate(accepted):
+            step = [*texts[number][starts[number] :][: 1 + count], *tokens_of(model, 2, round_)]
+            rows += drafted(step, starts[number], tables[number], number)
+        found, place = model.evaluate(rows), 0
+        for number, count in enumerate(accepted):
+            own = expected[number][starts[number] :][: 1 + count]
+            assert found[place : place + 1 + count].tobytes() == own.tobytes()
+            place, starts[number] = place + 3 + count, starts[number] + 1 + count
 
 
 @pytest.mark.parametrize("name", slow_but([PLAIN, "lfm2", "qwen35"], [PLAIN, *OTHERS, *RECURRENT]))

@@ -11,6 +11,7 @@ from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.memory import Rows
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES
+from onward.kernels.recurrence_tape import Kept
 from onward.kernels.tape import float_row_bytes
 from onward.kernels.weight_types import PANEL_ROWS
 from onward.runtimes.native.weights import Weights, matrix_names
@@ -23,8 +24,8 @@ class Cache:
 
     shapes: Sequence[AttentionShape]
     layers: Sequence[Rows]
-    states: Mapping[int, Rows]
-    """Of layers that keep a state of each sequence: rows of slots."""
+    kept: Mapping[int, Kept]
+    """Of layers that keep a state of each sequence."""
 
 
 class HeadBuffers:

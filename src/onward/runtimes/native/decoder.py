@@ -65,7 +65,7 @@ class Decoder:
         self._inputs = {form: buffers.inputs(form) for name in readers for form in weights.forms(name)}
         self._hidden, self._added = buffers.hidden, buffers.added
         self._states = StateRecords(found, weights, tape, buffers, self._inputs)
-        self._first_of_rest = found.last_kept_layer + (found.last_kept_layer in cache.states)
+        self._first_of_rest = found.last_kept_layer + (found.last_kept_layer in cache.kept)
 
     def write_first(self) -> None:
         """Write what comes before the last layer of which later positions read something; it, too, if it has states."""
@@ -181,8 +181,8 @@ class Decoder:
             self._rotate(layer)
             self._attend(layer)
             self._add(self._mixer_output(layer), norm)
-        if layer in self._cache.states:
-            self._states.write(layer, self._cache.states[layer])
+        if layer in self._cache.kept:
+            self._states.write(layer, self._cache.kept[layer])
             self._add(f"blk.{layer}.ssm_out", norm)
 
     def _output_scale(self, layer: int, *, has_input: bool) -> float:

@@ -23,7 +23,9 @@ from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows
 from onward.kernels.products import ProductKind
 from onward.kernels.recurrence import DeltaShape
+from onward.kernels.recurrence_tape import Kept
 from onward.kernels.self_test import run_self_test
+from onward.kernels.tape import float_row_bytes
 from onward.kernels.targets import host
 from onward.machine import available_memory, compute_threads
 from onward.model_files.base import Progress
@@ -37,6 +39,7 @@ from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
 from onward.runtimes.native.panel_cache import PanelCache, PanelGroup, bytes_of
 from onward.runtimes.native.positions import Positions
+from onward.runtimes.native.runs import LOG_ROWS
 from onward.runtimes.native.types import FLOATS, expansion_note, form_for
 from onward.runtimes.native.weights import TABLES, Weights, expert_names, matrix_names
 
@@ -101,7 +104,7 @@ def _load(
     weights.use(panels)
     experts = memory.experts(found.mixture, code, threads) if found.mixture else None
     places, block_bytes = _cache_places(found, shapes)
-    state_places, state_bytes = _state_places(found)
+    state_places, state_bytes, log_bytes = _state_places(found)
     plan = plan_kv_cache(
         block_bytes, STEP_SHAPE.block_tokens, context,
         available_memory().free_bytes - memory.expert_bytes, options.kv_memory, max_sequences=options.max_sequences,
@@ -109,20 +112,21 @@ def _load(
     )  # fmt: skip
     # all layers of a block side by side: a short sequence touches few huge pages
     cache, states = Rows.exactly(plan.blocks, block_bytes), Rows.exactly(plan.states, state_bytes)
+    log = Rows.exactly(LOG_ROWS, log_bytes)
     positions = Positions(found, plan.context_length)
     buffers = Buffers(found, weights, MAX_ROWS)
     writer = TapeWriter(
         found, kernels, threads, buffers, positions,
         Cache(
             shapes, [cache.without(place) for place in places],
-            {layer: states.without(place) for layer, place in state_places.items()},
+            {layer: Kept(states.without(own), log.without(logged)) for layer, (own, logged) in state_places.items()},
         ),
         ExpertRecords(found, weights, experts, MAX_ROWS) if experts else None,
     )  # fmt: skip
     tape, builder = writer.write(weights)
     machine = Machine(
         code, tape.parts, panels, kernels, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
-        scratch_bytes=kernels.scratch_bytes(isa, builder.longest_row), growth=TAPE_GROWTH,
+        scratch_bytes=kernels.scratch_bytes(isa, builder.longest_row), growth=TAPE_GROWTH, log_stride=log_bytes,
     )  # fmt: skip
     model = NativeModel(
         machine, tape, panels, experts, cache, states, positions, buffers, watch, context_length=plan.context_length,
@@ -164,13 +168,17 @@ def _cache_places(found: Architecture, shapes: Sequence[AttentionShape]) -> tupl
     return places, max(end, _LINE)
 
 
-def _state_places(found: Architecture) -> tuple[dict[int, int], int]:
-    """Return where in a sequence's state those of layers are, and its bytes."""
+def _state_places(found: Architecture) -> tuple[dict[int, tuple[int, int]], int, int]:
+    """Return where in a sequence's state those of layers are, and their parts of a row of the log of drafts; the bytes
+    of a state, and of such a row."""
     recurrent = found.delta or found.state_space
     if recurrent is None:
-        return {}, 0
-    own = recurrent.state_bytes // len(recurrent.layers)  # in whole lines: sizes of heads are multiples of 16
-    return {layer: index * own for index, layer in enumerate(sorted(recurrent.layers))}, recurrent.state_bytes
+        return {}, 0, 0
+    count = len(recurrent.layers)
+    own = recurrent.state_bytes // count  # in whole lines: sizes of heads are multiples of 16
+    logged = float_row_bytes(recurrent.numbers_taken_in)
+    places = {layer: (index * own, index * logged) for index, layer in enumerate(sorted(recurrent.layers))}
+    return places, recurrent.state_bytes, count * logged
 
 
 def _norm_sizes(found: Architecture) -> list[int]:
@@ -190,8 +198,7 @@ def _state_note(count: int, size: int) -> str:
         return ""
     return (
         f"In addition to keys and values, each sequence has a state of {mib(size)}, of which {count} fit into "
-        "--kv-memory: so many sequences and beginnings of prompts together. Nothing is drafted, and no prefix is kept "
-        "on a disk."
+        "--kv-memory: so many sequences and beginnings of prompts together. No prefix is kept on a disk."
     )
 
 

@@ -20,6 +20,7 @@ from onward.runtimes.native.buffers import Buffers
 from onward.runtimes.native.expert_cache import ExpertCache
 from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.native.positions import Positions
+from onward.runtimes.native.runs import MAX_DRAFTS, Runs
 
 STEP_SHAPE = StepShape(
     block_tokens=BLOCK_TOKENS, min_prefill_tokens=1, tile_tokens=32, max_prefill_tokens=512, imperceptible_seconds=0.010
@@ -69,14 +70,16 @@ class NativeModel:
         """`tape`: of rows without an adapter. `cache`: a row per block; `states`: a row per state, of models whose
         sequences have some. `watch`: of the files, which steps read, too. `keep`: what owns the tape's memory."""
         self.vocab_size, self.context_length, self.blocks = vocab_size, context_length, blocks
-        self.shape = replace(STEP_SHAPE, states=states.count)
+        self.shape = STEP_SHAPE
+        self._runs: Runs | None = None
+        if states.count:
+            self.shape = replace(STEP_SHAPE, states=states.count, max_draft_tokens=MAX_DRAFTS)
+            self._runs = Runs(states.count)
         self._parts: tuple[Machine, PanelCache] | None = (machine, panels)
         self._experts, self._watch = experts, watch
         self._tapes: dict[str, tuple[Tape, object]] = {"": (tape, keep)}
         """Of adapters, and of none, each with what owns the memory that it points to."""
         self._cache, self._states = _array(cache), _array(states)
-        self._known = [0] * states.count
-        """How many positions each state has taken in."""
         self._positions = positions
         self._carried = [_array(each) for each in buffers.carried]
         self._logits = _array(buffers.logits).view(np.float32)[:, :vocab_size]
@@ -96,6 +99,8 @@ class NativeModel:
         """Return logits, float32 [outputs, vocab_size]; see engine.model.ModelRunner. Raises RuntimeError for rows that
         are outside of the context, the vocabulary or their block tables, or of an adapter that is not loaded, and if
         the model is closed or its files were written to."""
+        if self._runs is not None:
+            self._runs.begin_step()
         groups: dict[str, list[Row]] = {}
         for row in rows:
             groups.setdefault(row.adapter, []).append(row)
@@ -114,7 +119,7 @@ class NativeModel:
             raise RuntimeError(f"The adapter {adapter} is not loaded.")
         tape, _ = self._tapes[adapter]
         count, wanted = self._fill(machine, rows)
-        runs = self._fill_runs(machine, rows) if self._known else 0
+        runs = 0 if self._runs is None else self._runs.fill(machine.runs, rows)
         machine.plan(count)
         before_compute()
         if self._experts is not None:
@@ -185,32 +190,6 @@ class NativeModel:
             raise RuntimeError(f"A block table names blocks that are not within the cache of {self.blocks}.")
         return begins
 
-    def _fill_runs(self, machine: Machine, rows: Sequence[Row]) -> int:
-        """Write which rows are of one sequence, and where its state is; return how many sequences there are. Raises
-        RuntimeError for rows that do not follow what their state has taken in."""
-        runs: list[tuple[int, int, int, int]] = []
-        first, slot = 0, -1
-        for row in rows:
-            length = len(row.tokens)
-            if not 0 <= row.state < len(self._known):
-                raise RuntimeError(f"Sequence {row.sequence} has none of the {len(self._known)} states.")
-            known = self._known[row.state] if row.start else 0
-            if row.start != known and (row.start, length) != (known - 1, 1):
-                raise RuntimeError(
-                    f"Sequence {row.sequence} continues at position {row.start}, but its state has taken in {known}."
-                )
-            if row.state == slot:
-                begin, count, _, before = runs.pop()
-                runs.append((begin, count + length, slot, before))
-            else:
-                runs.append((first, length, row.state, known))
-            slot, first = row.state, first + length
-            self._known[slot] = row.start + length
-        if len({slot for _, _, slot, _ in runs}) < len(runs):
-            raise RuntimeError("The rows of a sequence are not next to each other.")
-        machine.runs[: len(runs)] = runs
-        return len(runs)
-
     def _require_bounds(self, tokens: Sequence[int], positions: Sequence[int]) -> None:
         if min(tokens) < 0 or max(tokens) >= self.vocab_size:
             raise RuntimeError(f"A token is not within the vocabulary of {self.vocab_size}.")
@@ -226,8 +205,9 @@ class NativeModel:
     def copy_state(self, source: int, target: int) -> None:
         """See engine.model.RecurrentModel."""
         self._open()
+        assert self._runs is not None
         self._states[target] = self._states[source]
-        self._known[target] = self._known[source]
+        self._runs.copy(source, target)
 
     def close(self) -> None:
         """End the threads, and free the weights and the KV cache. May be called again."""
@@ -265,13 +245,15 @@ def _places(rows: Sequence[Row], groups: Mapping[str, Sequence[Row]]) -> NDArray
 
 
 def _turns(rows: Sequence[Row]) -> list[list[Row]]:
-    """Cut a step into parts of at most MAX_ROWS tokens, in order."""
+    """Cut a step into parts of at most MAX_ROWS tokens, in order. A token and its drafts are not separated."""
+    if sum(len(row.tokens) for row in rows) <= MAX_ROWS:
+        return [list(rows)]
     parts: list[list[Row]] = [[]]
     room = MAX_ROWS
-    for row in rows:
+    for row, num_drafts in _with_drafts(rows):
         begin, count = 0, len(row.tokens)
         while begin < count:
-            if room == 0:
+            if room <= num_drafts:
                 parts.append([])
                 room = MAX_ROWS
             end = min(count, begin + room)
@@ -284,3 +266,13 @@ def _turns(rows: Sequence[Row]) -> list[list[Row]]:
             room -= end - begin
             begin = end
     return parts
+
+
+def _with_drafts(rows: Sequence[Row]) -> list[tuple[Row, int]]:
+    """Return rows, each with the number of drafts that follow it: 0 for a draft."""
+    found: list[tuple[Row, int]] = []
+    num_drafts = 0
+    for row in reversed(rows):
+        found.append((row, 0 if row.is_draft else num_drafts))
+        num_drafts = num_drafts + 1 if row.is_draft else 0
+    return found[::-1]

@@ -14,7 +14,7 @@ from onward.checkpoints.architecture import Architecture, DeltaNet, StateSpace
 from onward.kernels.activations import ActivationName
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.recurrence import ring_bytes
-from onward.kernels.recurrence_tape import DeltaGates, RecurrentTape
+from onward.kernels.recurrence_tape import DeltaGates, Kept, RecurrentTape
 from onward.kernels.state_space import StateSpaceShape
 from onward.kernels.tape import Norm
 from onward.runtimes.native.buffers import Buffers
@@ -53,40 +53,44 @@ class StateRecords:
             (f"{prefix}beta", buffers.beta),
         ]  # fmt: skip
 
-    def write(self, layer: int, states: Rows) -> None:
-        """Write what a layer's last matrix reads. `states`: its part of each sequence's."""
+    def write(self, layer: int, kept: Kept) -> None:
+        """Write what a layer's last matrix reads."""
         delta, space = self._found.delta_of(layer), self._found.state_space_of(layer)
         if delta is not None:
-            self._delta(layer, delta, states)
+            self._delta(layer, delta, kept)
         if space is not None:
-            self._state_space(layer, space, states)
+            self._state_space(layer, space, kept)
+
+    def _joined(self, prefix: str, *names: str) -> Vector:
+        """Return vectors, one after the other."""
+        parts = [self._weights.required_vector(f"{prefix}{name}") for name in names]
+        return Vector.of(np.concatenate([part.values[: part.length] for part in parts]))
 
     def _norm(self, name: str) -> Norm:
         return Norm(self._weights.required_vector(f"{name}.weight"), self._found.epsilon)
 
-    def _delta(self, layer: int, delta: DeltaNet, states: Rows) -> None:
+    def _delta(self, layer: int, delta: DeltaNet, kept: Kept) -> None:
         """Write a layer's delta rule, in the form that its output reads."""
         assert self._buffers.delta is not None
         buffers, tape, weights, prefix = self._buffers.delta, self._tape, self._weights, f"blk.{layer}.ssm_"
-        tape.scan(buffers.mixed, delta.width, weights.by_input(f"{prefix}conv1d.weight"), states)
-        decay, bias = (weights.required_vector(f"{prefix}{part}") for part in ("a", "dt.bias"))
+        tape.scan(buffers.mixed, delta.width, weights.by_input(f"{prefix}conv1d.weight"), kept)
+        gates = DeltaGates(buffers.alpha, buffers.beta, self._joined(prefix, "a", "dt.bias"))
         tape.delta(
-            buffers.mixed, delta.num_key_heads, delta.num_heads, DeltaGates(buffers.alpha, buffers.beta, decay, bias),
-            states.without(ring_bytes(delta.width, delta.length)), buffers.returned, is_tiled=delta.is_tiled,
+            buffers.mixed, delta.num_key_heads, delta.num_heads, gates,
+            _without_ring(kept, ring_bytes(delta.width, delta.length)), buffers.returned, is_tiled=delta.is_tiled,
         )  # fmt: skip
         tape.norm_heads(buffers.returned, delta.num_heads, delta.value_size, self._norm(f"{prefix}norm"))
         for form in weights.forms(f"{prefix}out"):
             tape.unit(buffers.gates, buffers.returned, delta.values, self._inputs[form], form, "silu")
 
-    def _state_space(self, layer: int, space: StateSpace, states: Rows) -> None:
+    def _state_space(self, layer: int, space: StateSpace, kept: Kept) -> None:
         """Write a layer's state space, in the form that its output reads."""
         tape, weights, prefix = self._tape, self._weights, f"blk.{layer}.ssm_"
         gate, mixed = self._buffers.mixed, self._buffers.mixed.without(4 * space.inner)
         taps, bias = weights.by_input(f"{prefix}conv1d.weight"), weights.vector(f"{prefix}conv1d.bias")
-        tape.scan(mixed, space.width, taps, states, bias)
-        parts = [weights.required_vector(f"{prefix}{part}") for part in ("dt.bias", "a", "d")]
-        parameters = Vector.of(np.concatenate([part.values[: part.length] for part in parts]))
-        own = states.without(ring_bytes(space.width, space.length))
+        tape.scan(mixed, space.width, taps, kept, bias)
+        parameters = self._joined(prefix, "dt.bias", "a", "d")
+        own = _without_ring(kept, ring_bytes(space.width, space.length))
         tape.state_space(state_space_shape(space), mixed, mixed.without(4 * space.width), parameters, own)
         forms = weights.forms(f"{prefix}out")
         if not weights.has(f"{prefix}norm.weight"):
@@ -102,3 +106,7 @@ class StateRecords:
                 tape.quantise(mixed, space.inner, self._inputs[form], form)
             else:
                 tape.norm(mixed, norm, self._inputs[form], form)
+
+
+def _without_ring(kept: Kept, size: int) -> Kept:
+    return Kept(kept.states.without(size), kept.log)
