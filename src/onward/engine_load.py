@@ -72,12 +72,13 @@ class Certificate(msgspec.Struct, frozen=True, array_like=True):
 class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A snapshot of what an engine is doing. Token, step and preemption counts are totals since the start.
 
-    Of `num_blocks` KV blocks, `num_used_blocks` are in use by sequences, and `num_cached_blocks` are in the prefix
-    tree, in use or not. `recoveries` and `process` are those of an engine outside this process; `process` is None for
-    one inside it, and before the first step. `engines` is as in EngineState; `num_moved`: jobs that were resumed at
-    another one of them; `certificates`: of those that are reached by TLS. `num_disk_tokens` are tokens of prompts whose
-    blocks were read from a disk, and `num_damaged_files` those that were not what was written. `draft_seconds`: how
-    long a draft model has computed.
+    Of at most `max_rows` sequences, `num_running` are computed together; an engine reports the former in its
+    EngineInfo, and `Backend.load` copies it. Of `num_blocks` KV blocks, `num_used_blocks` are in use by sequences,
+    and `num_cached_blocks` are in the prefix tree, in use or not. `recoveries` and `process` are those of an engine
+    outside this process; `process` is None for one inside it, and before the first step. `engines` is as in
+    EngineState; `num_moved`: jobs that were resumed at another one of them; `certificates`: of those that are
+    reached by TLS. `num_disk_tokens` are tokens of prompts whose blocks were read from a disk, and
+    `num_damaged_files` those that were not what was written. `draft_seconds`: how long a draft model has computed.
     """
 
     num_running: int = 0
@@ -101,6 +102,7 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_disk_written_bytes: int = 0
     num_damaged_files: int = 0
     draft_seconds: float = 0.0
+    max_rows: int = 0
 
 
 TOTALS = (

@@ -11,7 +11,9 @@ import pytest
 
 from onward.api.llama_server.fields import COMPLETION, INFILL, check_llama_request
 from onward.api.llama_server.reply import LineLimits, selected
+from onward.backends.base import Backend
 from onward.backends.embedded import EmbeddedBackend
+from onward.backends.restricted import RestrictedBackend
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.completions.sampling_params import sampling_params
 from onward.completions.token_rules import NO_RULES
@@ -23,7 +25,7 @@ from onward.server.app import make_app
 from onward.server.keys import collect_keys
 from tests.api.served import events, openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
-from tests.toy_backend import let_steps_count_the_same, on_toy
+from tests.toy_backend import let_steps_count_the_same, make_backend, on_toy, running
 
 OWN_FIELDS = {
     "input_extra", "input_prefix", "input_suffix", "n_indent", "n_predict", "n_probs", "prompt",
@@ -271,29 +273,48 @@ async def test_a_client_that_disconnects_ends_the_work() -> None:
     assert backend.answers[0].closed.is_set()
 
 
+class Busy(FakeBackend):
+    """All rows of its first model's engine are in use. The second model is an adapter of it."""
+
+    def models(self) -> list[ListedModel]:
+        base, adapter, *aliases = super().models()
+        return [base, replace(adapter, parent=base.id), *aliases]
+
+    def load(self) -> dict[str, EngineLoad]:
+        (only,) = super().load().values()
+        return {"storyteller": only, "org/tiny": EngineLoad()}
+
+
+async def is_processing(backend: Backend, query: str = "") -> list[bool]:
+    """Of each slot. The settings allow four."""
+    slots = (await Call(make_app(backend, settings(max_rows=4)), "GET", f"/slots{query}").done()).json
+    assert [slot["id"] for slot in slots] == list(range(len(slots)))
+    return [slot["is_processing"] for slot in slots]
+
+
 @in_loop
-async def test_slots_are_the_rows_of_the_batch() -> None:
-    async with toy_app(max_rows=3) as app:
-        slots = (await Call(app, "GET", "/slots").done()).json
-    assert [slot["id"] for slot in slots] == [0, 1, 2] and not any(slot["is_processing"] for slot in slots)
-    busy = await Call(make_app(FakeBackend(), settings(max_rows=3)), "GET", "/slots?fail_on_no_slot=1").done()
+async def test_slots_are_the_rows_of_the_engine_which_may_be_fewer_than_the_settings_allow() -> None:
+    async with running(make_backend(max_rows=3)) as backend:
+        assert await is_processing(backend) == [False] * 3
+        props = (await Call(make_app(backend, settings(max_rows=4)), "GET", "/props").done()).json
+        assert props["total_slots"] == 3
+    assert await is_processing(Busy()) == [True] * 3
+    busy = await Call(make_app(Busy(), settings(max_rows=4)), "GET", "/slots?fail_on_no_slot=1").done()
     assert busy.status == 503 and busy.json["error"]["type"] == "unavailable_error"
 
 
 @in_loop
-async def test_slots_of_an_adapter_are_those_of_its_base() -> None:
-    class Adapted(FakeBackend):
-        def models(self) -> list[ListedModel]:
-            base, adapter = super().models()
-            return [base, replace(adapter, parent=base.id)]
+@pytest.mark.parametrize("name", ["org/tiny", "alias"])
+async def test_slots_of_an_adapter_are_those_of_its_base(name: str) -> None:
+    backend = Busy()
+    backend.aliases = {"alias": "org/tiny"}
+    assert await is_processing(backend, f"?model={name}") == [True] * 3
 
-        def load(self) -> dict[str, EngineLoad]:
-            (only,) = super().load().values()
-            return {"storyteller": only, "org/tiny": EngineLoad()}
 
-    app = make_app(Adapted(), settings(max_rows=4))
-    slots = (await Call(app, "GET", "/slots?model=org/tiny").done()).json
-    assert sum(slot["is_processing"] for slot in slots) == 3
+@in_loop
+async def test_slots_of_an_adapter_whose_base_the_key_may_not_use_are_idle() -> None:
+    backend = RestrictedBackend(Busy(), lambda names: "org/tiny" in names)
+    assert await is_processing(backend, "?model=org/tiny") == [False] * 4
 
 
 @in_loop

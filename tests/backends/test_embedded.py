@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from onward.api.openai.choices import LogprobsBuilder
@@ -365,11 +366,12 @@ def test_a_refused_submission_is_raised_and_leaves_no_answer(refusal: ApiError) 
     asyncio.run(submit())
 
 
-def test_load_is_the_snapshot_that_the_engine_published() -> None:
+def test_load_is_the_snapshot_that_the_engine_published_and_its_rows() -> None:
     async def look() -> None:
         engine = ScriptedEngine(endless)
         async with serving(engine) as backend:
-            assert backend.load() == {"scripted": engine.published_load}
+            rows = engine.info.max_rows
+            assert backend.load() == {"scripted": msgspec.structs.replace(engine.published_load, max_rows=rows)}
             assert engine.loop_calls == {"load"}
 
     asyncio.run(look())

@@ -117,7 +117,7 @@ class FakeBackend:
         return answer
 
     async def tokenizer_info(self, model: str | None) -> TokenizerInfo:
-        if model not in (None, "storyteller", "org/tiny"):
+        if model not in (None, "storyteller", "org/tiny", *self.aliases):
             raise UnknownModel(model)
         return TokenizerInfo(
             eos_token="<end>", bos_token=None, vocab_size=256, context_length=512, special_tokens=("<end>",)
@@ -139,6 +139,7 @@ class FakeBackend:
         drafts = DraftCounts(prediction_accepted=5, lookup_rejected=2)
         fake = EngineLoad(
             num_running=3,
+            max_rows=3,
             num_waiting=2,
             num_blocks=10,
             num_used_blocks=4,

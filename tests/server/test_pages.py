@@ -127,6 +127,7 @@ async def test_metrics_count_requests_tokens_and_latencies() -> None:
     assert metric(text, f"onward_inter_token_seconds_count{{{model}}}") == 4
     assert metric(text, 'onward_request_seconds_count{route="/v1/completions"}') == 3
     assert metric(text, f"onward_engine_running{{{model}}}") == 3
+    assert metric(text, f"onward_engine_rows{{{model}}}") == 3
     assert metric(text, f"onward_engine_waiting{{{model}}}") == 2
     assert metric(text, f"onward_kv_blocks_used{{{model}}}") == 4
     assert metric(text, f"onward_kv_blocks{{{model}}}") == 10

@@ -124,7 +124,8 @@ class Face:
         self.store, self.dialect = store, dialect
         self.writer = Writer(written or store)
         self.desk = Desk(store, self.writer, name)
-        self.runner = BatchRunner(self.desk, dialect, max_lines)
+        self.max_lines = max_lines
+        self.runner = BatchRunner(self.desk, dialect, lambda: self.max_lines)
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -451,6 +452,23 @@ def test_keys_share_the_lines_that_run_by_their_weight(store: Store, clock: Cloc
     with_face(store, Dialect(wait, weights={KEY: 3, "key_b": 1}), test, max_lines=8)
 
 
+def test_more_lines_run_once_the_engine_has_more_rows(store: Store, clock: Clock) -> None:
+    gate = asyncio.Event()
+
+    async def wait(line: BatchLine) -> None:
+        await gate.wait()
+
+    async def test(face: Face) -> None:
+        submit(store, clock, numbers(20))
+        await until(lambda: face.runner.num_running == 4)
+        face.max_lines = 12
+        face.runner.wake()
+        await until(lambda: face.runner.num_running == 12)
+        gate.set()
+
+    with_face(store, Dialect(wait), test)
+
+
 def test_a_line_that_was_given_back_is_not_given_back_again_while_it_is_computed(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -562,7 +580,7 @@ def test_lines_that_a_server_has_unknowingly_are_given_back_though_it_has_taken_
 
     async def run() -> StoredBatch:
         face = Face(store, "face", Dialect(), written=forgetful)
-        face.runner = BatchRunner(face.desk, face.dialect, 4, monotonic=lambda: 0.0)
+        face.runner = BatchRunner(face.desk, face.dialect, lambda: 4, monotonic=lambda: 0.0)
         face.start()
         try:
             return await ended(store, submit(store, clock, numbers(10)))

@@ -17,6 +17,7 @@ from onward.backends.restricted import RestrictedBackend
 from onward.completions.limits import RequestLimits
 from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
+from onward.engine_load import EngineLoad
 from onward.models.registry import ListedModel
 from onward.offload import inline_or_on_thread
 from onward.settings import Settings
@@ -116,6 +117,13 @@ class Services:
             if name is None or model.id == name:
                 return model
         raise UnknownModel(name or "")
+
+    def load(self, model: ListedModel) -> EngineLoad:
+        """Return the load of the engine of a listed model. Where the key may not use the model that has it, nothing
+        runs, in as many rows as the settings state."""
+        loads = self.backend.load()
+        target = next((each for each in self.backend.models() if each.id == model.model), model)
+        return loads.get(target.parent or target.id) or EngineLoad(max_rows=self.settings.max_rows)
 
 
 @dataclass(frozen=True, slots=True)

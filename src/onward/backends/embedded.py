@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from onward.backends.answer import EmbeddedAnswer, error_of
 from onward.backends.backlog import Backlog
 from onward.backends.base import Admit, Health, ModelHealth, Needs, TokenizerInfo
@@ -96,6 +98,11 @@ class EmbeddedModel:
     def fingerprint(self) -> str:
         """The `system_fingerprint` of what is submitted now. That of a cluster changes with a rolling update."""
         return self._fingerprint_of(self.engine.info.fingerprint)
+
+    @property
+    def load(self) -> EngineLoad:
+        """What the engine published last, with the rows that it has."""
+        return msgspec.structs.replace(self.engine.load, max_rows=self.engine.info.max_rows)
 
     @property
     def _num_free_rows(self) -> int:
@@ -307,7 +314,7 @@ class EmbeddedBackend:
     def load(self) -> dict[str, EngineLoad]:
         first = {model.shared: model_id for model_id, model in reversed(self.served.items())}
         return {
-            model_id: model.engine.load if first[model.shared] == model_id else EngineLoad()
+            model_id: model.load if first[model.shared] == model_id else EngineLoad()
             for model_id, model in self.served.items()
         }
 

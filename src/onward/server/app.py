@@ -156,10 +156,14 @@ class App:
         )
 
     def _batch_runner(self, services: Services, team: Team) -> BatchRunner:
-        """Return the runner of batches, which works on enough lines at a time to use all rows of the engine."""
-        max_rows = services.settings.max_rows
+        """Return the runner of batches, which works on enough lines at a time to use all rows of the largest engine."""
+
+        def max_lines() -> int:
+            max_rows = max((load.max_rows for load in services.backend.load().values()), default=1)
+            return max_rows + (max_rows + 1) // 2
+
         dialect = OpenAIBatches(services, team, self._metrics, lambda: self._accepted)
-        return team.batches.runner(dialect, max_rows + (max_rows + 1) // 2)
+        return team.batches.runner(dialect, max_lines)
 
     @property
     def _all_keys(self) -> Keys:

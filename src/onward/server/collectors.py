@@ -19,6 +19,7 @@ RECOVERY_REASONS = {"crash": "num_crashes", "hang": "num_hangs", "start": "num_f
 """Label → field of RecoveryCounts."""
 GAUGES = {
     "onward_engine_running": ("num_running", "Running sequences."),
+    "onward_engine_rows": ("max_rows", "Sequences that can run at the same time."),
     "onward_engine_waiting": ("num_waiting", "Sequences in the waiting queue."),
     "onward_kv_blocks": ("num_blocks", "KV blocks in total."),
     "onward_kv_blocks_used": ("num_used_blocks", "KV blocks held by sequences."),

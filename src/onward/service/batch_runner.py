@@ -70,13 +70,13 @@ class _Ending:
 
 
 class BatchRunner:
-    """Works on batches, on at most `max_lines` lines at a time. Belongs to one event loop."""
+    """Works on batches, on at most `max_lines()` lines at a time. Belongs to one event loop."""
 
     def __init__(
         self,
         desk: Desk,
         dialect: BatchDialect,
-        max_lines: int,
+        max_lines: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._desk = desk
@@ -208,8 +208,9 @@ class BatchRunner:
 
     async def _fill(self) -> None:
         """Take lines for which there is room, several at once, and begin to compute them."""
-        free = self._max_lines - len(self._running)
-        if self._running and free < max(1, self._max_lines // 8):
+        max_lines = self._max_lines()
+        free = max_lines - len(self._running)
+        if self._running and free < max(1, max_lines // 8):
             return
         if any(line.is_suspect for line, _ in self._running.values()):
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from sqlalchemy import Connection
@@ -36,7 +36,7 @@ class BatchStore:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    def runner(self, dialect: BatchDialect, max_lines: int) -> BatchRunner:
+    def runner(self, dialect: BatchDialect, max_lines: Callable[[], int]) -> BatchRunner:
         """Return what works on batches while it runs."""
         return BatchRunner(self._desk, dialect, max_lines)
 

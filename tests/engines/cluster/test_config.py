@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
+import msgspec
 import pytest
 from ruamel.yaml import YAML
 
@@ -126,7 +127,10 @@ def test_a_file_says_what_runs(tmp_path: Path) -> None:
     assert toy.settings().engine_process == "off"
     options = deployment_options(storyteller)
     assert options["autoscaling_config"]["max_replicas"] == 6
-    assert options["autoscaling_config"]["target_ongoing_requests"] == pytest.approx(0.7 * 32)
+    scaling = options["autoscaling_config"]
+    assert scaling["target_ongoing_requests"] == 0.7 and scaling["policy"]["policy_function"].endswith("_for_rows")
+    scaling = deployment_options(msgspec.structs.replace(storyteller, target_requests=5))["autoscaling_config"]
+    assert scaling["target_ongoing_requests"] == 5 and scaling["policy"]["policy_function"].endswith("_for_calls")
     assert "num_replicas" not in options
     options = deployment_options(toy)
     assert options["num_replicas"] == 1

@@ -6,7 +6,7 @@ from onward.engine.client import EngineInfo
 from onward.engine.job import Job
 from onward.engine_load import EngineLoad
 from onward.engines.book import JobBook
-from onward.engines.cluster.deployment import CALLS, replicas_for_calls
+from onward.engines.cluster.deployment import CALLS, CALLS_PER_ROW, replicas_for_calls, replicas_for_rows
 from onward.engines.cluster.flight import Flight, Placement
 from onward.engines.cluster.members import Member
 from onward.engines.cluster.messages import PROTOCOL, ReplicaInfo
@@ -60,14 +60,17 @@ def test_lost_and_silent_replicas_are_the_last_choice() -> None:
 class Context:
     """The part of `ray.serve.config.AutoscalingContext` that is used."""
 
-    def __init__(self, metrics: dict[str, dict[str, float]] | None) -> None:
+    def __init__(self, metrics: dict[str, dict[str, float]] | None, target: float = 20.0) -> None:
         self.aggregated_metrics = metrics
         self.config = self
+        self._target = target
 
     def get_target_ongoing_requests(self) -> float:
-        return 20.0
+        return self._target
 
 
 def test_replicas_are_scaled_by_calls_not_by_messages_of_ray() -> None:
-    assert replicas_for_calls(Context({CALLS: {"a": 30.0, "b": 25.0}, "running_requests": {"a": 2.0}})) == (2.75, {})
-    assert replicas_for_calls(Context(None)) == (0.0, {})
+    metrics = {CALLS: {"a": 30.0, "b": 25.0}, CALLS_PER_ROW: {"a": 1.0, "b": 0.5}, "running_requests": {"a": 2.0}}
+    assert replicas_for_calls(Context(metrics)) == (2.75, {})
+    assert replicas_for_rows(Context(metrics, 0.5)) == (3.0, {})
+    assert replicas_for_calls(Context(None)) == replicas_for_rows(Context(None)) == (0.0, {})

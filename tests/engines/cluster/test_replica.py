@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from onward.engine.job import Job
-from onward.engines.cluster.deployment import CALLS
+from onward.engines.cluster.deployment import CALLS, CALLS_PER_ROW
 from onward.engines.cluster.messages import LoadReport, ReplicaRoute, encode_jobs
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
@@ -21,6 +21,11 @@ def call_of(tokens: int) -> bytes:
     return encode_jobs([Job(1, 1, (1, 2, 3), 1, tokens, SamplingParams(seed=1), TextRules(), frozenset())])
 
 
+def stats(num_calls: int) -> dict[str, float]:
+    """What a replica reports whose engine computes 64 sequences together."""
+    return {CALLS: num_calls, CALLS_PER_ROW: num_calls / 64}
+
+
 def test_a_batch_lasts_as_long_as_its_longest_call() -> None:
     """Ray, which only knows batches, can so drain a replica when all calls have ended."""
 
@@ -28,8 +33,8 @@ def test_a_batch_lasts_as_long_as_its_longest_call() -> None:
         local = LocalReplica("a", is_slow=True)
         replica = local.replica
         batch = asyncio.create_task(replica.run([(1, call_of(3)), (2, call_of(1500)), (3, call_of(3))], ROUTE))
-        await until(lambda: replica.record_autoscaling_stats() == {CALLS: 3})
-        await until(lambda: replica.record_autoscaling_stats() == {CALLS: 1})
+        await until(lambda: replica.record_autoscaling_stats() == stats(3))
+        await until(lambda: replica.record_autoscaling_stats() == stats(1))
         assert not batch.done()
         await replica.cancel([2], ROUTE)
         await batch
@@ -47,7 +52,7 @@ def test_a_call_that_was_cancelled_before_it_came_is_not_begun() -> None:
         replica = LocalReplica("a").replica
         await replica.cancel([1], ROUTE)
         await asyncio.wait_for(replica.run([(1, call_of(1500))], ROUTE), PATIENCE_SECONDS)
-        assert replica.record_autoscaling_stats() == {CALLS: 0}
+        assert replica.record_autoscaling_stats() == stats(0)
         replica.stop()
 
     asyncio.run(run())
@@ -57,9 +62,9 @@ def test_a_batch_that_is_torn_ends_its_calls() -> None:
     async def run() -> None:
         local = LocalReplica("a", is_slow=True)
         batch = asyncio.create_task(local.replica.run([(1, call_of(1500)), (2, call_of(1500))], ROUTE))
-        await until(lambda: local.replica.record_autoscaling_stats() == {CALLS: 2})
+        await until(lambda: local.replica.record_autoscaling_stats() == stats(2))
         batch.cancel()
-        await until(lambda: local.replica.record_autoscaling_stats() == {CALLS: 0})
+        await until(lambda: local.replica.record_autoscaling_stats() == stats(0))
         await until(lambda: local.thread.engine.idle)
         local.replica.stop()
 

@@ -59,7 +59,7 @@ async def props(services: Services, exchange: Exchange) -> None:
     }
     answer: dict[str, object] = {
         "default_generation_settings": default,
-        "total_slots": services.settings.max_rows,
+        "total_slots": services.load(model).max_rows,
         "model_alias": model.id,
         "model_path": model.id,
         "modalities": {"vision": False, "audio": False},
@@ -76,15 +76,13 @@ async def slots(services: Services, exchange: Exchange) -> None:
     """List the rows of the batch of the first model, or of that of `?model=`. Raises Overloaded where all are busy
     and `?fail_on_no_slot=1`."""
     model = services.model(_name(services, exchange.query("model")))
-    loads = services.backend.load()
-    load = loads.get(model.parent) or loads.get(model.id) or next(iter(loads.values()), None)
-    num_running = 0 if load is None else load.num_running
-    num_slots = services.settings.max_rows
-    if exchange.query("fail_on_no_slot") and num_running >= num_slots:
+    load = services.load(model)
+    if exchange.query("fail_on_no_slot") and load.num_running >= load.max_rows:
         raise Overloaded("no slot available")
     info = await services.backend.tokenizer_info(model.id)
     listed = [
-        {"id": slot, "n_ctx": info.context_length, "is_processing": slot < num_running} for slot in range(num_slots)
+        {"id": slot, "n_ctx": info.context_length, "is_processing": slot < load.num_running}
+        for slot in range(load.max_rows)
     ]
     await exchange.respond(200, msgspec.json.encode(listed), "application/json; charset=utf-8")
 

@@ -34,9 +34,10 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One [[model]] table.
 
     `model`: as in --model; a path must exist on every node. `replicas`: a number, or with `max_replicas` the least.
-    `target_requests`: calls of one replica above which another one is started; by default 0.7 of its rows.
-    `cpus`, `gpus`, `resources`: what Ray reserves for a replica, the last by names of your own. `drain_seconds`: how
-    long a replica that leaves may finish its streams; then others resume them. `engine`: settings of the engine.
+    `target_requests`: calls of one replica above which another one is started; by default 0.7 of the rows that it
+    computes. `cpus`, `gpus`, `resources`: what Ray reserves for a replica, the last by names of your own.
+    `drain_seconds`: how long a replica that leaves may finish its streams; then others resume them. `engine`:
+    settings of the engine.
     """
 
     model: str

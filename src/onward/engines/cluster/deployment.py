@@ -17,16 +17,19 @@ DEPLOYMENT = "Engine"
 IMPORT_PATH = "onward.compose.replica:build"
 """The builder of an application; its arguments are a ModelConfig as an object of JSON."""
 REPLICA_ROUTER = "onward.engines.cluster.replica_router:ReplicaRouter"
-AUTOSCALING = f"{__name__}:replicas_for_calls"
+AUTOSCALING_BY_CALLS = f"{__name__}:replicas_for_calls"
+AUTOSCALING_BY_ROWS = f"{__name__}:replicas_for_rows"
 MAX_CALLS = 10_000
 """Batches of calls that a replica takes: its engine queues them. Which one has room is decided where calls are made."""
 STATS_SECONDS = 1.0
 """How often replicas report their load."""
 LOAD_PER_ROW = 0.7
-"""Calls per row of a replica above which another one is started."""
+"""Calls per row of a replica above which another one is started, unless `target_requests` says how many calls."""
 
 CALLS = "onward_calls"
 """What replicas report: calls that have not ended. Ray's own counts are those of its calls, which hold several."""
+CALLS_PER_ROW = "onward_calls_per_row"
+"""The same, divided by the rows that the replica's engine computes together."""
 
 
 def application_name(model: str) -> str:
@@ -36,17 +39,17 @@ def application_name(model: str) -> str:
 
 def deployment_options(model: ModelConfig) -> dict[str, Any]:
     """Return the options of a model's deployment, as of `serve.deployment`."""
-    rows = model.settings().max_rows
     scaling: dict[str, Any] = {"num_replicas": model.replicas}
     if model.max_replicas is not None:
+        policy = AUTOSCALING_BY_CALLS if model.target_requests else AUTOSCALING_BY_ROWS
         scaling = {
             "autoscaling_config": {
                 "min_replicas": model.replicas,
                 "max_replicas": model.max_replicas,
-                "target_ongoing_requests": model.target_requests or rows * LOAD_PER_ROW,
+                "target_ongoing_requests": model.target_requests or LOAD_PER_ROW,
                 "upscale_delay_s": model.upscale_delay_seconds,
                 "downscale_delay_s": model.downscale_delay_seconds,
-                "policy": {"policy_function": AUTOSCALING},
+                "policy": {"policy_function": policy},
             }
         }
     actor: dict[str, Any] = {"num_cpus": model.cpus, "num_gpus": model.gpus, "resources": model.resources}
@@ -89,9 +92,19 @@ def serve_config(models: Sequence[ModelConfig]) -> dict[str, Any]:
 
 
 def replicas_for_calls(context: Any) -> tuple[float, dict[str, Any]]:
-    """Return the replicas that all calls need, not rounded. A replica that has not reported yet has no calls.
+    """Return how many replicas all calls need at so many calls per replica, not rounded.
 
     `context`: an `AutoscalingContext` of Ray Serve, which applies the limits and delays to the result.
     """
-    calls = (context.aggregated_metrics or {}).get(CALLS, {})
-    return sum(calls.values()) / context.config.get_target_ongoing_requests(), {}
+    return _replicas_for(context, CALLS), {}
+
+
+def replicas_for_rows(context: Any) -> tuple[float, dict[str, Any]]:
+    """As `replicas_for_calls`, at so many calls per row of a replica."""
+    return _replicas_for(context, CALLS_PER_ROW), {}
+
+
+def _replicas_for(context: Any, reported: str) -> float:
+    """A replica that has not reported yet has no calls."""
+    by_replica: dict[str, float] = (context.aggregated_metrics or {}).get(reported, {})
+    return sum(by_replica.values()) / float(context.config.get_target_ongoing_requests())

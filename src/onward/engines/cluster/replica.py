@@ -18,7 +18,7 @@ from msgspec.structs import replace as replace_struct
 from onward.engine.client import EngineClient
 from onward.engine.events import Decoded, Event, Failed
 from onward.engine.job import Job
-from onward.engines.cluster.deployment import CALLS
+from onward.engines.cluster.deployment import CALLS, CALLS_PER_ROW
 from onward.engines.cluster.messages import (
     Calls,
     LoadReport,
@@ -197,9 +197,10 @@ class EngineReplica:
         self._num_reports += 1
         return LoadReport(self._num_reports, self._engine.load).encode()
 
-    def record_autoscaling_stats(self) -> dict[str, int]:
-        """Called by Ray Serve from time to time, for `replicas_for_calls`."""
-        return {CALLS: len(self._running)}
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Called by Ray Serve from time to time, for `replicas_for_calls` and `replicas_for_rows`."""
+        num_calls = len(self._running)
+        return {CALLS: num_calls, CALLS_PER_ROW: num_calls / self._engine.info.max_rows}
 
     def check_health(self) -> None:
         """Called by Ray Serve from time to time. Raises if the engine is gone for good."""
