@@ -58,7 +58,7 @@ def choice_hits(items: Sequence[Any], score: Scorer) -> list[bool]:
 
 
 def encoded(encode: Callable[..., list[int]], pair: Pair) -> tuple[list[int], int]:
-    """Return the token ids of a pair, behind the start token that the model needs, and how many continue it."""
+    """Return the token ids of a pair, after the start token that the model needs, and how many continue it."""
     context, continuation = pair
     tail = encode(continuation, add_special_tokens=False)
     return [*encode(context, add_special_tokens=True), *tail], len(tail)

@@ -4,7 +4,7 @@
 passages of `data/`, in pieces of 512, are compared with those that `--precision exact` computes in float32 from the
 file's own weights. With `--peer`, llama-server computes them too: from the same file and token ids, with its own
 defaults; with `--ir`, OpenVINO in float32, from an IR folder of the same model. Speed is the engine's graph alone:
-decode steps of 1, 8 and 32 sequences behind 128 tokens, and the prefill of 512. All variants of a model are loaded at
+decode steps of 1, 8 and 32 sequences after 128 tokens, and the prefill of 512. All variants of a model are loaded at
 once and take turns, so that their ratios hold on a machine whose speed drifts; each needs memory for its weights.
 """
 
@@ -104,7 +104,7 @@ def pieces_of_text(tokenizer: Tokenizer, count: int) -> list[list[int]]:
 
 
 def peer_logprobs(program: Path, file: Path, pieces: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-    """Return what `token_logprobs` does, by llama-server: a request per token, behind what its cache has. NaN for a
+    """Return what `token_logprobs` does, by llama-server: a request per token, after what its cache has. NaN for a
     token that ends inside a character, which it does not state. Raises PeerError if it does not start."""
     slots = Slots(1, PIECE + 1, threads=1, caching=True)
     with serve_peer(program, file, slots, OTHER_RULE if file == STORYTELLER else ()) as server:
@@ -114,7 +114,7 @@ def peer_logprobs(program: Path, file: Path, pieces: Sequence[Sequence[int]]) ->
 
 
 def _peer_logprob(url: str, prompt: Sequence[int], token: int) -> float:
-    """Return the log-probability of a token behind a prompt."""
+    """Return the log-probability of a token after a prompt."""
     body = {
         "prompt": prompt, "n_predict": 1, "cache_prompt": True, "n_probs": 1, "logit_bias": [[token, FORCED]],
     }  # fmt: skip
@@ -137,9 +137,9 @@ def model_scorer(model: ModelRunner, tokenizer: Tokenizer) -> Scorer:
 
 
 def _scored(model: ModelRunner, tokens: list[int], count: int) -> Scored:
-    behind = last_logprobs(model, tokens[:-1], count)
-    own = behind[np.arange(count), tokens[-count:]]
-    return Scored(float(own.sum()), bool((own >= behind.max(axis=1)).all()))
+    after = last_logprobs(model, tokens[:-1], count)
+    own = after[np.arange(count), tokens[-count:]]
+    return Scored(float(own.sum()), bool((own >= after.max(axis=1)).all()))
 
 
 def prepare(model: ModelRunner) -> None:

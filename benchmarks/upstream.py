@@ -7,7 +7,7 @@ their differences. The smaller the model, the less its own time hides. Then, wit
 requests to the one and the other in turns, and the median of the ratios of throughput is printed, with its 95 %
 interval.
 
-The client's own time counts on both sides. llama-server closes its connection behind each stream, so the client
+The client's own time counts on both sides. llama-server closes its connection after each stream, so the client
 connects to it each time, as Onward does; other connections are kept.
 """
 

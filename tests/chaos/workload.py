@@ -128,7 +128,7 @@ class Clients:
         self.problems: list[str] = []
         self.num_compared = self.num_cancelled = self.num_unseeded = 0
         self.num_events = 0
-        """Chunks received by all clients. Approximate, for waiting until the streams go on."""
+        """Chunks received by all clients. Approximate, for waiting until the streams continue."""
         self._threads = [
             threading.Thread(target=self._run, args=(random.Random(f"{seed} {number}"),), daemon=True)
             for number in range(count)

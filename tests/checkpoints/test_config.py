@@ -459,7 +459,7 @@ LEFT_OVER: dict[str, tuple[str, Any, str]] = {
         "has a tensor 'v_head.summary.weight'",
     ),
 }
-"""Tensors that older files have beside the weights: those that follow from the configuration are left out."""
+"""Tensors that older files have besides the weights: those that follow from the configuration are left out."""
 
 
 @pytest.mark.parametrize("name", LEFT_OVER)

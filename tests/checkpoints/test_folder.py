@@ -220,7 +220,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a list": (_file([1]), "no tensors"),
     "integers": (_file(_entry(dtype="I8")), "the type 'I8'"),
     "bytes": (_file(_entry(dtype="U8")), "the type 'U8'"),
-    "behind the end": (_file(_entry(data_offsets=[32, 96])), "not within the file"),
+    "beyond the end": (_file(_entry(data_offsets=[32, 96])), "not within the file"),
     "backwards": (_file(_entry(data_offsets=[64, 0])), "not within the file"),
     "negative": (_file(_entry(shape=[-2, -8])), "an impossible shape"),
     "one number": (_file(_entry(shape=[])), "of 64 bytes instead of 4"),

@@ -112,7 +112,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "many dimensions": (_head(num_tensors=1) + _tensor((1,) * 9), "9 dimensions"),
     "half a block": (_head(num_tensors=1) + _tensor((33,), number=2) + bytes(100), "impossible shape"),
     "endless tensor": (_head(num_tensors=1) + _tensor((2**40, 2**40)) + bytes(100), "not within the file"),
-    "tensor behind the end": (_head(num_tensors=1) + _tensor((4,), offset=2**50) + bytes(100), "not within the file"),
+    "tensor beyond the end": (_head(num_tensors=1) + _tensor((4,), offset=2**50) + bytes(100), "not within the file"),
     "not aligned": (_head(num_tensors=1) + _tensor((4,), offset=8) + bytes(200), "not aligned"),
     "a tensor twice": (_head(num_tensors=2) + 2 * _tensor((4,)) + bytes(200), "twice"),
     "unsupported type": (_head(num_tensors=1) + _tensor((256,), number=40) + bytes(200), "NVFP4"),

@@ -255,7 +255,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "values of another size": ("gemma4", {"attention.value_length_swa": 8}, "keys and values of different sizes"),
     "heads of no layer": ("gemma4", {"attention.head_count_kv": [2, 2, 2, 2, 1, 2, 2]}, "layers of different sizes"),
     "no keys at all": ("gemma4", {"attention.head_count_kv": [0] * 7}, "cannot compute"),
-    "layers without keys behind others": ("gemma4", {"attention.shared_kv_layers": 2}, "2 layers without keys"),
+    "layers without keys after others": ("gemma4", {"attention.shared_kv_layers": 2}, "2 layers without keys"),
     "no keys in any layer": ("gemma4", {"attention.shared_kv_layers": 7}, "7 layers without keys"),
     "inputs of another size": ("gemma4", {"embedding_length_per_layer_input": 40}, "only for multiples of 32"),
     "inputs that are not there": (
@@ -293,7 +293,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "experts of a smaller space": ("nemotron_h_moe", {"moe_latent_size": 16}, "experts of a smaller space"),
     "experts in two groups": ("nemotron_h_moe", {"expert_group_count": 2}, "uses groups of experts"),
-    "no experts beside states": ("nemotron_h", {"expert_count": 8}, "a mixture of experts"),
+    "no experts with states": ("nemotron_h", {"expert_count": 8}, "a mixture of experts"),
     "no layers for experts": ("nemotron_h_moe", {"feed_forward_length": [0] * 4}, "'feed_forward_length'"),
     "experts of softmax": ("nemotron_h_moe", {"expert_gating_func": 1}, "chooses experts by rule 1"),
     "a convolution of one position": ("lfm2", {"shortconv.l_cache": 1}, "'shortconv.l_cache'"),
@@ -303,7 +303,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "lfm2", {"attention.head_count_kv": [2, 0, 0, 2, 0]}, "no tensor 'blk.0.attn_q.weight'",
     ),
     "experts by another rule": ("lfm2moe", {"expert_gating_func": 1}, "chooses experts by rule 1"),
-    "a window beside experts": ("lfm2moe", {"attention.sliding_window": 64}, "attends to 64 tokens at a time"),
+    "a window with experts": ("lfm2moe", {"attention.sliding_window": 64}, "attends to 64 tokens at a time"),
     "no layer with experts": ("lfm2moe", {"leading_dense_block_count": 3}, "no layer with experts"),
     "no attention at all": ("lfm2", {"attention.head_count_kv": [0] * 5}, "'attention.head_count_kv'"),
     "attention of other heads": ("lfm2", {"attention.head_count_kv": [0, 2, 0, 1, 0]}, "layers of different sizes"),
@@ -320,12 +320,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "states of groups of another size": (
         "qwen3next, joined", {"ssm.state_size": 16}, "no tensor 'blk.0.ssm_qkv.weight'",
     ),
-    "experts beside states by another rule": ("qwen35moe", {"expert_gating_func": 2}, "chooses experts by rule 2"),
+    "experts by another rule, with states": ("qwen35moe", {"expert_gating_func": 2}, "chooses experts by rule 2"),
     "a wider expert for all": (
         "qwen35moe", {"expert_shared_feed_forward_length": 32}, r"_shexp.weight' has the shape \[64, 64\] instead of",
     ),
-    "more experts beside states": ("qwen3next", {"expert_used_count": 9}, "uses 9 of 8 experts"),
-    "positions in an image beside states": (
+    "more experts than there are, with states": ("qwen3next", {"expert_used_count": 9}, "uses 9 of 8 experts"),
+    "positions in an image with states": (
         "qwen3next", {"rope.dimension_sections": [2, 1, 1, 0]}, "uses positions in an image",
     ),
     "states of another architecture": ("qwen3", {"ssm.state_size": 16}, "uses state-space layers"),
@@ -477,7 +477,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "a bias of a convolution": ("lfm2", {"blk.0.shortconv.conv.bias": _zeros(64)}, "does not compute for 'lfm2'"),
     "a bias before it": ("lfm2", {"blk.0.shortconv.in_proj.bias": _zeros(192)}, "does not compute for 'lfm2'"),
-    "attention beside a convolution": ("lfm2", {"blk.0.attn_q.weight": _zeros(64, 64)}, "attn_q.weight', which"),
+    "attention with a convolution": ("lfm2", {"blk.0.attn_q.weight": _zeros(64, 64)}, "attn_q.weight', which"),
     "norms of no keys": ("lfm2", {"blk.0.attn_k_norm.weight": _zeros(16)}, "attn_k_norm.weight', which"),
     "no bias of the choice": ("lfm2moe", {"blk.1.exp_probs_b.bias": None}, "no tensor 'blk.1.exp_probs_b.bias'"),
     "a bias of other experts": ("lfm2moe", {"blk.1.exp_probs_b.bias": _zeros(7)}, r"\[7\] instead of \[8\]"),
@@ -486,15 +486,15 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a decay of other heads": ("qwen35", {"blk.1.ssm_a": _zeros(3)}, r"ssm_a' has the shape \[3\] instead of \[4\]"),
     "no bias of a decay": ("qwen35", {"blk.0.ssm_dt.bias": None}, "no tensor 'blk.0.ssm_dt.bias'"),
     "queries without gates": ("qwen35", {"blk.3.attn_q.weight": _zeros(128, 64)}, "no tensor 'blk.3.attn_q_gate.weig"),
-    "attention beside a state": ("qwen35", {"blk.0.attn_k.weight": _zeros(64, 64)}, "attn_k.weight', which"),
+    "attention with a state": ("qwen35", {"blk.0.attn_k.weight": _zeros(64, 64)}, "attn_k.weight', which"),
     "a layer after the last": ("qwen35", {"blk.5.attn_k.weight": _zeros(64, 64)}, "blk.5.attn_k.weight', which Onward"),
     "a layer of no number": ("qwen35", {f"blk.{5000 * '9'}.ssm_a": _zeros(4)}, "blk.9999.*which Onward does not"),
     "a convolution of other numbers": ("qwen35", {"blk.0.ssm_conv1d.weight": _zeros(255, 4)}, r"shape \[255, 4\] inst"),
-    "no gate of an expert beside states": (
+    "no gate of an expert with states": (
         "qwen35moe", {"blk.0.ffn_gate_inp_shexp.weight": None}, "no tensor 'blk.0.ffn_gate_inp_shexp",
     ),
-    "no experts beside a state": ("qwen3next", {"blk.2.ffn_up_exps.weight": None}, "no tensor 'blk.2.ffn_up_exps.we"),
-    "a usual layer beside a state": ("qwen35moe", {"blk.0.ffn_up.weight": _zeros(96, 64)}, "compute for 'qwen35moe'"),
+    "no experts with a state": ("qwen3next", {"blk.2.ffn_up_exps.weight": None}, "no tensor 'blk.2.ffn_up_exps.we"),
+    "a usual layer with a state": ("qwen35moe", {"blk.0.ffn_up.weight": _zeros(96, 64)}, "compute for 'qwen35moe'"),
     "decays of other heads": ("qwen3next", {"blk.0.ssm_ba.weight": _zeros(6, 64)}, "no tensor 'blk.0.ssm_alpha.we"),
     "inputs of a state in two forms": (
         "qwen3next", {"blk.0.ssm_in.weight": _zeros(384, 64)}, "'blk.0.ssm_in.weight', which Onward does not compute",

@@ -134,7 +134,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "attention.sliding_window": 16,
     },
 }  # fmt: skip
-"""What each states besides the common sizes. A name may go on behind a comma."""
+"""What each states besides the common sizes. Variants have their names after a comma."""
 LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
     "lfm2": 5, "lfm2moe": 3, "qwen35": 5, "qwen35moe": 3, "qwen3next": 3, "granitehybrid": 3,

@@ -111,7 +111,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model folder with two models, beside a model that is not in it."""
+    """A model folder with two models, and a model outside of it."""
     for name, length in (("folder/one", 64), ("folder/org/two", 96), ("outside", 128)):
         toy(tmp_path / name, length)
     return tmp_path / "folder"
@@ -393,7 +393,7 @@ def test_settings_that_are_read_again_add_remove_and_replace(tmp_path: Path, clo
         assert live.listed == ["c", "a", "x"] and list(live.served) == ["c", "a"]
         assert str(change) == f"added c ({c}); removed b"
         await live.ended()
-        assert closed == [96], "what has not changed goes on"
+        assert closed == [96], "what has not changed continues"
         assert (await live.complete(c)).model == "c", "a path of the settings is a name"
         toy(paths["a"], 256)
         os.utime(paths["a"] / "toy.json", ns=(1, 1))

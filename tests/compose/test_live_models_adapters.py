@@ -20,7 +20,7 @@ ASKED: dict[str, Any] = {"prompt": "abc cab", "max_tokens": 12, "temperature": 0
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model folder with adapters of the base beside it."""
+    """A model folder with adapters of the base, which is next to it."""
     found = tmp_path / "folder"
     found.mkdir()
     write_base(tmp_path / "base.gguf", "llama")

@@ -28,7 +28,7 @@ def encode(text: str) -> list[int]:
 
 
 def make_trie(vocab_size: int = TOKENIZER.size) -> TokenTrie:
-    """A trie of the toy vocabulary, with padding behind it."""
+    """A trie of the toy vocabulary, with padding after it."""
 
     def token_bytes(token: int) -> bytes:
         return TOKENIZER.token_bytes(token) if token < TOKENIZER.size else b""
@@ -75,9 +75,9 @@ def test_masks_after_a_draft_are_those_after_its_tokens() -> None:
     assert allowed(masks, trie.vocab_size)[:3] == [[97], [98], [65, 99, 100, END]]
     assert allowed(masks, trie.vocab_size)[3] == [65, END], "complete: only the end tokens"
     assert allowed(other, trie.vocab_size) == [[97]]
-    [behind] = buffer.compute([(matcher, [98, 98], ends)])
-    assert allowed(behind, trie.vocab_size)[0] == [97]
-    assert all(row for row in allowed(behind, trie.vocab_size)), "rows without a meaning allow something"
+    [after] = buffer.compute([(matcher, [98, 98], ends)])
+    assert allowed(after, trie.vocab_size)[0] == [97]
+    assert all(row for row in allowed(after, trie.vocab_size)), "rows without a meaning allow something"
 
 
 def test_a_mask_depends_on_the_tokens_alone() -> None:

@@ -176,7 +176,7 @@ def test_another_model_and_another_salt_find_nothing(open_engine: OpenEngine) ->
 
 
 def test_nothing_that_was_generated_is_written(open_engine: OpenEngine, tmp_path: Path) -> None:
-    """Of a prompt of six blocks and a half, six are written: the seventh has generated tokens behind it."""
+    """Of a prompt of six blocks and a half, six are written: the seventh has generated tokens, too."""
     serve(open_engine(), [make_job(prompt(200), max_tokens=100, ignore_end=True)])
     assert blocks_in(tmp_path) == 6
     engine = open_engine()

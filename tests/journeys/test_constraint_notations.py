@@ -30,13 +30,13 @@ GBNF: dict[str, tuple[str, str, str | int]] = {
     # Sets: nothing but ^ at the beginning, - between two characters, ] and \ is special.
     "a range from + to -": ("root ::= [+--]{4}", "-", "----"),
     "a hyphen at the end": ("root ::= [a-]{2}", "-", "--"),
-    "a hyphen behind a range": ("root ::= [a-b-c]{2}", "-", "--"),
+    "a hyphen after a range": ("root ::= [a-b-c]{2}", "-", "--"),
     "&& in a set": ("root ::= [a&&b]{3}", "&", "&&&"),
     "~~ in a set": ("root ::= [a~~b]{2}", "~", "~~"),
     "[ in a set": ("root ::= [[a]{2}", "[", "[["),
     "[: in a set": ('root ::= [[:alpha:] "]"', ":", ":]"),
     "an escaped ]": (r"root ::= [\]a]{2}", "]", "]]"),
-    "^ behind the beginning": ("root ::= [a^]{2}", "^", "^^"),
+    "^ after the beginning": ("root ::= [a^]{2}", "^", "^^"),
     "quotes and # in sets": ("root ::= [\"'] [#] [/]", "\"", '"#/'),
     "a negated set has line breaks": ("root ::= [^a]", "a\n", "\n"),
     "a reversed range is empty": ("root ::= [z-ab]{2}", "z", "bb"),
@@ -77,10 +77,10 @@ GBNF: dict[str, tuple[str, str, str | int]] = {
     "an empty alternative": ('root ::= "a" ( | "b") "c"', "c", "ac"),
     "an empty text": ('root ::= "" "a" ""', "", "a"),
     "comments": ('# one\nroot ::= "a" # two "x"\n# three\n', "", "a"),
-    "a line's end behind |": ('root ::= "x" |\n  "a"', "a", "a"),
+    "a line's end after |": ('root ::= "x" |\n  "a"', "a", "a"),
     "a line's end before |": ('root ::= "x"\n  | "a"', "a", "a"),
     "a line's end inside a group": ('root ::= (\n "a"\n # b\n "b"\n)', "", "ab"),
-    "a line's end behind ::=": ('root ::=\n  "a"', "", "a"),
+    "a line's end after ::=": ('root ::=\n  "a"', "", "a"),
     "lines of Windows": ('root ::= x\r\nx ::= "a"\r\n', "", "a"),
     "quotes in comments": ('root ::= "a" # it\'s "open\n', "", "a"),
     "recursion": ('root ::= "(" root ")" | "x"', "x", "x"),
@@ -233,7 +233,7 @@ ONE_OF: dict[str, tuple[dict[str, Any], str]] = {
         {"oneOf": [record(d={"const": 1}), record(c={"const": 1})]}, '{"d":1}'
     ),
     "options of options": ({"oneOf": [{"anyOf": [{"const": 5}, {"type": "null"}]}, {"type": "string"}]}, "5"),
-    "beside anyOf": ({"oneOf": [{"const": 5}, {"const": 6}], "anyOf": [{"minimum": 6}, {"const": 5}]}, "5"),
+    "with anyOf": ({"oneOf": [{"const": 5}, {"const": 6}], "anyOf": [{"minimum": 6}, {"const": 5}]}, "5"),
 }  # fmt: skip
 """Options of which no value matches two (JSON Schema 2020-12, Core 10.2.1.3), and a text."""
 

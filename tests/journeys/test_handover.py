@@ -1,5 +1,5 @@
-"""Servers that replace each other under load: not one request fails, kept streams and batches go on, and the ledger has
-all of it once."""
+"""Servers that replace each other under load: not one request fails, kept streams and batches continue, and the ledger
+has all of it once."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class Delta:
     def run(
         self, start: int, count: int, known: int, drafts: list[int] | None = None, **log: int
     ) -> NDArray[np.float32]:
-        """Rows of the second slot, behind one of the first slot at position 0. `drafts`: the rows of drafts after them,
+        """Rows of the second slot, after one of the first slot at position 0. `drafts`: the rows of drafts after them,
         which are written to the log as the convolution before it does."""
         num_drafts = len(drafts or ())
         place = [0, *range(start, start + count), *(drafts or ())]

@@ -85,7 +85,7 @@ for _other, _value in (
     ("banned_tokens", [97]), ("bad_words", ["a"]),
 ):  # fmt: skip
     AREA.refused(
-        f"beside.{_other}", "what could leave no token that the grammar allows is refused",
+        f"with.{_other}", "what could leave no token that the grammar allows is refused",
         {"regex": "a+", _other: _value},
         f"Setting '{_other}' and 'regex' at the same time is not supported.", param=_other, source=DOCS,
     )  # fmt: skip

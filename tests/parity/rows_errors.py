@@ -52,7 +52,7 @@ for name, body, reason in (
         error=error_of(f"We could not parse the JSON body of your request: {reason}"),
         golden=(67,),
         source="behaviour §11",
-        weak="OpenAI's message goes on with a hint about its help centre, which cannot help with this server.",
+        weak="OpenAI's message continues with a hint about its help centre, which cannot help with this server.",
     )
 for name, body in (("array", b"[]"), ("string", b'"x"'), ("number", b"5"), ("null", b"null")):
     AREA.sends(

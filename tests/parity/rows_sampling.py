@@ -59,7 +59,7 @@ def drawn_seed(server: Server) -> None:
 
 @SAMPLING.law("seed.both", "`seed` and the header onward-seed; the header `x`", source="behaviour §2.10")
 def seed_twice(server: Server) -> None:
-    """The header beside a seed is refused, and one that is no seed."""
+    """The header together with a seed is refused, and so is a header that is not a seed."""
     body = json.dumps(BASE | {"seed": 7}).encode()
     assert server.send("POST", COMPLETIONS, body, {SEED: "7"}).status == 400
     for wrong in ("x", "-1", str(2**53), "", "7" * 400):
@@ -115,7 +115,7 @@ for _version in (1, 2):
     )
 SAMPLING.same(
     "mirostat_mode",
-    "mirostat_mode is another name of mirostat, beside which top_k leaves nothing out",
+    "mirostat_mode is another name for mirostat, with which top_k leaves nothing out",
     {**SEEDED, "seed": 1, "mirostat": 2, "mirostat_tau": 3},
     {**SEEDED, "seed": 1, "mirostat_mode": 2, "mirostat_tau": 3, "top_k": 1},
     source="behaviour §10",
@@ -129,7 +129,7 @@ SAMPLING.served(
 )
 SAMPLING.same(
     "samplers.order",
-    "the order of samplers decides: a temperature behind top_k leaves one token",
+    "the order of samplers decides: a temperature after top_k leaves one token",
     {"temperature": 2, "top_k": 1, "seed": 1, "max_tokens": 30, "samplers": ["top_k", "temperature"]},
     {"max_tokens": 30},
     source="behaviour §10",
@@ -146,14 +146,14 @@ SAMPLING.refused(
 )
 SAMPLING.same(
     "temperature_last",
-    "temperature_last is the order with the temperature behind all others",
+    "temperature_last is the order with the temperature after all others",
     {**SEEDED, "seed": 1, "top_p": 0.5, "temperature": 1.7, "temperature_last": True},
     {**SEEDED, "seed": 1, "top_p": 0.5, "temperature": 1.7, "samplers": ["min_p", "top_k", "top_p", "temperature"]},
     source="behaviour §10",
 )
 SAMPLING.served(
     "dry",
-    "DRY does not go on repeating the prompt",
+    "DRY stops the repetition of the prompt",
     {"prompt": "abcabcab", "max_tokens": 1, "allowed_token_ids": [99, 100], "logit_bias": {"99": 20}}
     | {"dry_multiplier": 100, "dry_sequence_breakers": []},
     text_is("d"),

@@ -37,7 +37,7 @@ TOKENS.served(
 )
 TOKENS.served(
     "bad_words",
-    "the last token of a bad word is banned behind the others",
+    "the last token of a bad word is banned after the others",
     {"allowed_token_ids": [120, 121, 122], "logit_bias": {"121": 50}, "bad_words": ["yyx", "yyy"], "max_tokens": 3},
     text_is("yyz"),
 )
@@ -134,7 +134,7 @@ def streamed_ids(server: Server) -> None:
         assert prompts == [choice["prompt_token_ids"]]
 
 
-@TOKENS.law("prompt_logprobs", '"prompt_logprobs": 2 beside echo and logprobs', source="behaviour §10")
+@TOKENS.law("prompt_logprobs", '"prompt_logprobs": 2 with echo and logprobs', source="behaviour §10")
 def scored_prompt(server: Server) -> None:
     """Its numbers are those of the echoed prompt, by token id, with ranks and texts; null for the first token."""
     answer = server.ask(prompt="abc", prompt_logprobs=2, echo=True, logprobs=2, max_tokens=0, n=2)

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.companion]
 
 MIN_HOLES = 20
 MIN_RIGHT = 0.6
-"""Of the lines filled in. Without the code behind them, most of these lines cannot be known."""
+"""Of the lines filled in. Without the code after them, most of these lines cannot be known."""
 MAX_STEPS = 0.6
 """With a prediction, of the steps without any draft."""
 FIRST_MODEL = "gpt-3.5-turbo-instruct"

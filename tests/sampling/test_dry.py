@@ -84,8 +84,8 @@ def test_kernels_and_reference_agree_and_the_repetition_is_avoided() -> None:
 
 def test_after_a_draft_the_drafted_tokens_count() -> None:
     own = state(Dry(1.0, 2.0), [4, 5, 6], [4])
-    behind = own.after((5,))
-    assert own.repetitions()[0].tolist() == [] and behind.repetitions()[0].tolist() == [6]
+    after = own.after((5,))
+    assert own.repetitions()[0].tolist() == [] and after.repetitions()[0].tolist() == [6]
 
 
 @given(accepted=TOKENS, last_n=st.sampled_from((-1, 0, 1, 3, 20)))

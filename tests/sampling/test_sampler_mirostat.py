@@ -22,7 +22,7 @@ KERNELS = Sampler(SIZE)
 
 
 def run(sampler: AnySampler, length: int, **params: Any) -> list[tuple[int, float]]:
-    """Return the tokens of one choice, and mirostat's state behind each. Every position has logits of its own."""
+    """Return the tokens of one choice, and mirostat's state after each. Every position has logits of its own."""
     state, path = choice(**params), []
     for position in range(length):
         token = sample_one(sampler, normal(SIZE, seed=position, scale=2.0), state).token

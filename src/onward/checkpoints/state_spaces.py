@@ -183,7 +183,7 @@ def require_computed(stated: Mapping[str, Any], activation: str, biases: Iterabl
     for bias in biases:
         if stated.get(bias):
             raise CheckpointError(
-                f"{where} has projections with biases ({bias!r}) beside state spaces, which Onward does not compute."
+                f"{where} has state spaces and projections with biases ({bias!r}), which Onward does not compute."
             )
     if stated[activation] not in ("silu", "swish"):
         raise CheckpointError(

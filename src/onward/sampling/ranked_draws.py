@@ -84,8 +84,8 @@ def num_by_slope(f: Function, logits: Value, count: Value, scale: Value, mu: Val
     with f.loop(0, num_falls) as i:
         step = log64(f, 1.0 / (i + 1).to_f64() + 1.0)
         first = f.load(logits, F32)
-        before, behind = (((first - f.load(logits, F32, (i + k) * 4)) * scale).to_f64() for k in range(2))
-        products.value += step * (behind - before)
+        before, after = (((first - f.load(logits, F32, (i + k) * 4)) * scale).to_f64() for k in range(2))
+        products.value += step * (after - before)
         squares.value += step * step
     log_size = log64(f, vocab_size.to_f64())
     slope, kept = products.value / f.max(squares.value, 1e-300), f.var(I64, vocab_size)

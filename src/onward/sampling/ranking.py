@@ -143,15 +143,15 @@ def find_nearest(
     high.value = low.value
     with f.forever() as turn:
         turn.leave((low.value <= 0) & (high.value >= size))
-        before, behind = f.max(low.value - 1, 0), f.min(high.value, size - 1)
-        is_closer = -distance(before) <= distance(behind)
+        before, after = f.max(low.value - 1, 0), f.min(high.value, size - 1)
+        is_closer = -distance(before) <= distance(after)
         is_lower = (high.value >= size) | ((low.value > 0) & is_closer)
         with f.otherwise(is_lower) as (lower, higher):
             with lower:
                 low.value = before
                 total.value += f.load(weights, F32, before * 4).to_f64()
             with higher:
-                total.value += f.load(weights, F32, behind * 4).to_f64()
+                total.value += f.load(weights, F32, after * 4).to_f64()
                 high.value += 1
         turn.leave(total.value > goal)
     f.store(low.value, result)

@@ -51,7 +51,7 @@ def assert_written(web_page: WebPage, text: str) -> None:
     web_page.until(lambda: shown(story.inner_text()) == shown(PROMPT + text), f"{PROMPT + text!r} is shown")
 
 
-@check("a story goes on: the model is chosen from the list, the text is streamed")
+@check("a story is continued: the model is chosen from the list, the text is streamed")
 def story():
     with opened() as web_page:
         connect(web_page, URLS["default"])

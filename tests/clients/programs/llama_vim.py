@@ -22,7 +22,7 @@ runtime plugin/llama.vim
 """
 TEXT = "x = one two one two\ny = one two one two\nz = one two\n"
 SHOWN = b" t/s"
-"""Part of what the plug-in shows behind a completion."""
+"""Part of what the plug-in shows after a completion."""
 PATIENCE_SECONDS = 30
 
 

@@ -89,7 +89,7 @@ def squeezed(text: str) -> str:
 
 
 def accepted(file: Path) -> str:
-    """Return what the file has behind what was typed."""
+    """Return what the file has after what was typed."""
     return squeezed(file.read_text()).removeprefix(squeezed(TEXT + TYPED))
 
 

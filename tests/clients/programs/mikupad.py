@@ -52,7 +52,7 @@ def assert_probabilities(web_page: WebPage) -> None:
 
 for kind, path in TYPES.items():
 
-    @check(f"{kind}: a text goes on as a stream, with the probabilities of each token")
+    @check(f"{kind}: a text is continued as a stream, with the probabilities of each token")
     def streamed(kind=kind, path=path):
         with opened() as web_page:
             connect(web_page, kind, URLS["default"])

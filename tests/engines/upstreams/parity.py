@@ -38,7 +38,7 @@ class Watched(Server):
 
     has_refused = False
     answer_seconds = 300.0
-    """Real engines compute two thousand tokens for a row, beside whatever else this machine does."""
+    """Real engines compute two thousand tokens for a row, while this machine does other work."""
 
     def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
         answer = super().send(method, path, body, headers)

@@ -79,7 +79,7 @@ class StandIn:
         self.was_left = threading.Event()
         """Set when a client closed its connection before the end of its answer."""
         self.release = threading.Event()
-        """Lets requests with the fault "hang" go on."""
+        """Lets requests with the fault "hang" continue."""
         stand_in = self
 
         class Own(Handler):

@@ -140,7 +140,7 @@ def test_a_request_is_sent_with_its_headers_and_body() -> None:
         [UNMARKED, b""],
         [UNMARKED.replace(b"\r\n\r\n", b"\r\nContent-Length: 8\r\n\r\n")],
     ],
-    ids=["chunked", "in single bytes", "behind an interim answer", "until the connection ends", "with its length"],
+    ids=["chunked", "in single bytes", "after an interim answer", "until the connection ends", "with its length"],
 )
 def test_a_body_arrives_in_every_framing(answer: list[bytes]) -> None:
     async def test() -> None:

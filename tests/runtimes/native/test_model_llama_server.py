@@ -20,7 +20,7 @@ from tests.runtimes.native.test_model import NUM_TOKENS, load, log_softmax, toke
 pytestmark = pytest.mark.slow
 
 LENGTHS = (1, 2, 17, 33, 70)
-"""Of prompts: within and behind windows and blocks."""
+"""Of prompts: within windows and blocks, and beyond them."""
 PRECISE = ("-fa", "off", "-ctk", "f32", "-ctv", "f32", "-c", "512", "-np", "1", "--no-warmup")
 TOLERANCE = 5e-3
 """llama.cpp reads gelu from a table of float16, which makes the largest difference: 0.0033, with gemma3."""

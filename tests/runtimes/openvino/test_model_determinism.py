@@ -186,8 +186,8 @@ def test_scoring_after_a_shared_prefix_equals_scoring_the_whole(model: OpenVINOM
     run = Run(model, prompt, list(range(8, 16)), Others(model, 3))
     whole = run.prefill([100], outputs=100)
     model.evaluate([Row(-1, prompt[:64], 0, [30, 31], 0)])
-    behind = model.evaluate([Row(-1, prompt[64:], 64, [30, 31, 32, 33], 36)])
-    assert behind.tobytes() == whole[64:].tobytes()
+    after = model.evaluate([Row(-1, prompt[64:], 64, [30, 31, 32, 33], 36)])
+    assert after.tobytes() == whole[64:].tobytes()
 
 
 def test_a_fork_of_a_partly_filled_block_continues_with_the_same_bits(model: OpenVINOModel) -> None:

@@ -1,7 +1,7 @@
 """SGLang as the engine, by token ids: `POST /generate` with `input_ids` (managers/io_struct.py, docs/basic_usage).
 
 The end tokens of the job are `stop_token_ids`. With `ignore_eos`, which is set where the model's own are no ends, it
-goes on behind them all: Onward finds the end, and leaves. `min_new_tokens` bans the model's own in any case.
+continues after all of them: Onward finds the end, and leaves. `min_new_tokens` bans the model's own in any case.
 Streams report all tokens so far, or, with `--incremental-streaming-output`, the new ones: `completion_tokens` says
 which. Log-probabilities of generated tokens are computed after temperature, penalties and biases: they are refused
 where one of these is in use. It does not report ranks of a prompt's tokens. Its filters act together on the whole
