@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help serve install test test-all coverage fuzz chaos clients parity check fix docs
-.PHONY: lowest newest beside companions package clean playground
+.PHONY: lowest newest beside elsewhere companions package clean playground
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,6 +69,12 @@ test: $(VENV)/.dev  ## Run the fast tests (about a minute on two cores)
 
 test-all: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run all tests, slow ones too
 	$(BIN)/python -m pytest -m "" $(ARGS)
+
+elsewhere: $(VENV)/.dev  ## Run the fast tests in random order as on another machine: ASCII, another time zone, umask 077, an empty home
+	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && umask 077 && \
+		env -u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u XDG_DATA_HOME HOME="$$home" TZ=Asia/Kathmandu \
+		LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 $(BIN)/python -m pytest -p tests.shuffled \
+		-n auto --dist worksteal --max-worker-restart 0 -o faulthandler_timeout=300 $(ARGS)
 
 coverage: $(VENV)/.dev  ## Run the fast tests with coverage; fail below the floor in pyproject.toml
 	$(BIN)/python -m pytest -n auto --dist worksteal --max-worker-restart 0 \
