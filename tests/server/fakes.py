@@ -117,7 +117,7 @@ class FakeBackend:
         return answer
 
     async def tokenizer_info(self, model: str | None) -> TokenizerInfo:
-        if model not in (None, "storyteller", "org/tiny", *self.aliases):
+        if model is not None and model not in ("storyteller", "org/tiny", *self.aliases):
             raise UnknownModel(model)
         return TokenizerInfo(
             eos_token="<end>", bos_token=None, vocab_size=256, context_length=512, special_tokens=("<end>",)
