@@ -200,7 +200,9 @@ def test_memory_that_cannot_be_executed_is_an_error_of_the_setup(monkeypatch: py
         compose(Settings(model=("toy",)))
 
 
-def test_a_machine_that_samples_otherwise_says_so_and_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_samples_differently_says_so_and_has_another_fingerprint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fingerprint_and_notes() -> tuple[str, list[str]]:
         notes: list[str] = []
         monkeypatch.setattr(engine, "_tested_sampling", cache(run_self_test))

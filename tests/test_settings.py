@@ -491,7 +491,7 @@ def test_a_file_that_was_found_and_that_others_can_write_is_refused(monkeypatch:
 
 
 @pytest.mark.parametrize("content", ["a = " + "[" * 100_000, "#" * 1_000_001], ids=["deep", "large"])
-def test_a_file_of_any_depth_and_size_is_one_error_message(content: str) -> None:
+def test_a_file_of_any_depth_and_size_is_reported_in_one_message(content: str) -> None:
     found(content)
     with pytest.raises(SetupError, match=r"onward.toml is (nested too deeply|larger than 1 MB|not valid TOML)"):
         resolve_settings()

@@ -133,7 +133,7 @@ def test_a_prefill_cannot_begin_before_it_was_submitted() -> None:
     assert spans["prefill"].start_ns == spans["engine"].start_ns
 
 
-def test_one_that_ended_while_it_waited_has_only_waited() -> None:
+def test_a_request_that_ended_while_it_waited_has_no_span_but_the_queues() -> None:
     spans, engine = traced()
     engine.submitted()
     engine.end({}, "overloaded")

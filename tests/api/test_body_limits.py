@@ -41,7 +41,7 @@ def test_a_body_of_too_many_values_is_refused(name: str) -> None:
         decode_object(ABUSIVE[name], BodyLimits(max_prompts=1000, max_prompt_tokens=10_000))
 
 
-def test_it_is_refused_before_anything_is_built() -> None:
+def test_a_body_is_refused_before_any_object_is_built() -> None:
     body = ABUSIVE["prompts of one token"]
     before = sys.getallocatedblocks()
     with pytest.raises(InvalidRequest) as caught:

@@ -38,7 +38,7 @@ ROWS = [
 
 
 @each_row(("dialect", "path", "row"), ROWS, ids=lambda value: getattr(value, "name", value))
-def test_a_field_acts_or_says_why_not(dialect: str, path: str, row: Parameter) -> None:
+def test_a_field_has_an_effect_or_is_refused_with_the_reason(dialect: str, path: str, row: Parameter) -> None:
     assert row.kind == "object" or row.kind in CHECKS
     assert row.help.endswith(".") and row.dialect is not None
     if row.field is not None:
@@ -74,7 +74,7 @@ def text_of(answer: Any) -> str:
     raise AssertionError(answer)
 
 
-def test_the_own_fields_of_dialects_exist() -> None:
+def test_own_fields_of_dialects_exist() -> None:
     for dialect, routes in DIALECTS.items():
         known = {row.field for each in routes for row in flat(iter((each.body or {}).values()))}
         assert known >= OWN[dialect], dialect

@@ -176,7 +176,7 @@ async def test_fields_are_selected_by_path() -> None:
     assert nothing == {}
 
 
-def test_all_fields_are_selected_by_none() -> None:
+def test_without_a_selection_all_fields_are_returned() -> None:
     assert selected({"a": 1}, ()) == {"a": 1}
 
 
@@ -234,7 +234,7 @@ def test_invalid_requests_have_llama_servers_errors(fields: dict[str, Any], mess
 
 
 @in_loop
-async def test_a_prompt_that_does_not_fit_is_said_with_the_numbers() -> None:
+async def test_the_error_for_a_prompt_that_does_not_fit_has_the_numbers() -> None:
     async with toy_app() as app:
         call = await post(app, "/completion", prompt="x" * 2049)
     error = call.json["error"]
@@ -380,7 +380,7 @@ def test_mirostat_excludes_other_filters_as_in_llama_server() -> None:
     assert params.chain == ("temperature",)
 
 
-def test_the_usual_order_needs_no_sort() -> None:
+def test_the_default_order_of_samplers_needs_no_sort() -> None:
     assert params_of({"prompt": "x", "top_p": 1, "min_p": 0, "top_k": 0}).needs_ranking is False
 
 
@@ -442,7 +442,7 @@ async def test_a_grammar_and_a_schema_constrain_the_text() -> None:
 
 
 @in_loop
-async def test_tokenize_takes_llama_servers_fields_too() -> None:
+async def test_tokenize_accepts_llama_servers_fields_too() -> None:
     async with toy_app() as app:
         ids = (await post(app, "/tokenize", prompt="aۿ", add_special_tokens=False)).json["tokens"]
         assert (await post(app, "/tokenize", content="aۿ")).json == {"tokens": ids}

@@ -44,7 +44,7 @@ def fim(**fields: object) -> dict[str, Any]:
     ],
 )
 @in_loop
-async def test_a_whole_float_is_an_integer_where_the_own_server_says_so(
+async def test_a_whole_float_is_an_integer_where_the_dialects_own_server_accepts_one(
     path: str, body: dict[str, Any], status: int
 ) -> None:
     async with toy_app() as app:

@@ -29,7 +29,7 @@ def lines(call: Call) -> list[dict[str, Any]]:
 
 
 @in_loop
-async def test_an_unknown_model_is_said_in_ollamas_words() -> None:
+async def test_an_unknown_model_has_ollamas_error_message() -> None:
     async with toy_app() as app:
         calls = [
             await post(app, "/api/generate", model="nope", prompt="x"),
@@ -66,7 +66,7 @@ async def test_a_stream_is_the_default_and_folds_to_the_whole_answer() -> None:
 
 
 @in_loop
-async def test_a_suffix_and_options_act() -> None:
+async def test_a_suffix_and_options_have_an_effect() -> None:
     async with toy_app() as app:
         fields: dict[str, Any] = {"prompt": PROMPT, "suffix": " end"}
         answer = (await post(app, "/api/generate", model="toy", stream=False, options=OPTIONS, **fields)).json
@@ -154,7 +154,7 @@ async def test_models_are_listed_and_described() -> None:
 
 
 @in_loop
-async def test_a_head_request_to_the_tags_has_no_body() -> None:
+async def test_the_answer_to_a_head_request_for_the_tags_has_no_body() -> None:
     """This is how Ollama's command line checks for a server."""
     call = await Call(make_app(FakeBackend(), settings()), "HEAD", "/api/tags").done()
     assert call.status == 200

@@ -141,7 +141,7 @@ def test_idle_times_do_not_count_for_retry_after() -> None:
         st.tuples(st.sampled_from(["enter", "start", "leave"]), st.integers(0, 3), st.integers(1, 4)), max_size=60
     )
 )
-def test_whatever_comes_and_goes_nothing_is_miscounted(steps: list[tuple[str, int, int]]) -> None:
+def test_no_sequence_of_requests_makes_the_backlog_miscount(steps: list[tuple[str, int, int]]) -> None:
     backlog = Backlog(max_waiting=20, max_waiting_bytes=50_000)
     tickets: list[tuple[BacklogTicket, Iterator[Job]]] = []
     for action, which, number in steps:

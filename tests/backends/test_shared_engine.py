@@ -93,7 +93,7 @@ def test_an_engine_does_not_stay_for_an_adapter_that_is_being_loaded() -> None:
     assert changes == ["load a from one", "stop"]
 
 
-def test_an_engine_that_is_another_server_has_none() -> None:
+def test_an_engine_on_another_server_takes_no_adapters() -> None:
     client = ScriptedEngine(lambda job: [])
     engine = SharedEngine(client)
     engine.use()

@@ -30,7 +30,7 @@ def test_every_operation_of_a_step_is_measured(
     assert "x attention" in capsys.readouterr().out
 
 
-def test_what_does_not_fit_is_one_error_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_reported_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["operations", "--context", "5000", "--runs", "1"])
     with pytest.raises(BenchmarkError, match="do not fit into the KV cache"):
         operations.main()

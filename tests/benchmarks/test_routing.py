@@ -22,6 +22,6 @@ def test_faces_that_share_nothing_stay_in_bounds() -> None:
     assert routing.simulate("Onward", 16, 8).imbalance < 1.5
 
 
-def test_little_moves() -> None:
+def test_few_prefixes_move_when_a_replica_leaves_or_joins() -> None:
     left, joined = routing.moved(40)
     assert 0 < left < 0.06 and 0 < joined < 0.06

@@ -30,7 +30,7 @@ def test_many_clients_do_not_settle_in_a_state_where_few_decode_and_many_wait(cl
 
 
 @pytest.mark.slow
-def test_some_would_settle_in_that_state_if_decode_costs_were_never_measured_again(
+def test_clients_would_settle_in_that_state_if_decode_costs_were_never_measured_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pacing, "MAX_PREFILL_STEPS", 10**9)

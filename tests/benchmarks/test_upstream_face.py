@@ -21,7 +21,7 @@ def test_an_answer_has_all_tokens_and_ends_once(num_tokens: int, per_event: int)
 
 
 @pytest.mark.slow
-def test_a_server_passes_it_on() -> None:
+def test_a_server_passes_an_upstreams_answer_on() -> None:
     with stand_in(64, 8) as upstream:
         server = Server("--tokenizer", "toy=toy", model=f"toy=vllm+{upstream}")
         try:

@@ -113,7 +113,7 @@ def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, 
 
 
 @pytest.mark.parametrize(("name", "end"), [("granitehybrid", ""), ("granitemoe, shared", "_shexp")])
-def test_a_change_of_a_gate_and_what_it_is_multiplied_with_in_one(name: str, end: str, tmp_path: Path) -> None:
+def test_an_adapter_may_change_gate_and_up_projection_in_one_tensor(name: str, end: str, tmp_path: Path) -> None:
     metadata, tensors = write_folder(tmp_path / "m", name)
     random = np.random.default_rng(2)
     rows, inputs = tensors[f"blk.0.ffn_gate{end}.weight"].shape
@@ -132,7 +132,7 @@ def test_a_change_of_a_gate_and_what_it_is_multiplied_with_in_one(name: str, end
     check_logits(SafetensorsFiles(tmp_path / "m"), metadata, expected, cache=tmp_path, adapter=tmp_path / "a")
 
 
-def test_a_scale_by_the_root_of_the_rank(tmp_path: Path) -> None:
+def test_rank_stabilised_adapters_are_scaled_by_the_root_of_the_rank(tmp_path: Path) -> None:
     metadata, tensors = write_folder(tmp_path / "m", "llama")
     pairs = changes(tensors, "llama")
     adapter = write_peft(tmp_path / "a", "llama", pairs, metadata, use_rslora=True)
@@ -191,7 +191,7 @@ def test_adapters_are_served_with_their_base(tmp_path: Path, monkeypatch: pytest
         compose(Settings(model=(str(base),), lora=(("base", str(tmp_path / "a.gguf")),)))
 
 
-def test_replicas_of_a_cluster_have_none(tmp_path: Path) -> None:
+def test_replicas_of_a_cluster_have_no_adapters(tmp_path: Path) -> None:
     metadata, tensors = tiny("llama")
     base = gguf(tmp_path / "base.gguf", metadata, tensors)
     adapter = write_gguf_adapter(tmp_path / "a.gguf", changes(tensors, "llama"))

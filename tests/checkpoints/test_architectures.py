@@ -97,7 +97,9 @@ state of them."""
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BY_DEPTH)
-def test_models_that_are_known_by_their_depth(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_are_recognised_by_their_number_of_layers_have_settings_of_their_own(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     depth, meant = BY_DEPTH[name]
     monkeypatch.setitem(LAYERS, name, depth)
     metadata, tensors = tiny(name)

@@ -523,7 +523,7 @@ def test_no_configuration_changes_the_experts_of_qwen_3_5() -> None:
         ({"mlp_multipliers": 2.0}, "as 'mlp_multipliers' instead of 2 numbers"),
     ],
 )
-def test_what_falcon_h1_is_not_computed_with_is_refused(stated: dict[str, Any], words: str) -> None:
+def test_settings_with_which_falcon_h1_is_not_computed_are_refused(stated: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         metadata_of(config("falcon_h1", **stated), "config.json")
 
@@ -543,7 +543,7 @@ def test_what_falcon_h1_is_not_computed_with_is_refused(stated: dict[str, Any], 
         ({"num_nextn_predict_layers": 1}, "'1' as 'num_nextn_predict_layers'"),
     ],
 )
-def test_what_nemotron_h_is_not_computed_with_is_refused(stated: dict[str, Any], words: str) -> None:
+def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         metadata_of(config("nemotron_h", **stated), "config.json")
 
@@ -553,7 +553,7 @@ NO_LIMITS = ["[0.0, Infinity]", '[0.0, "Infinity"]', '[0, {"__float__": "Infinit
 
 
 @pytest.mark.parametrize("limits", NO_LIMITS)
-def test_a_number_without_end_is_read_in_each_way_in_which_it_is_written(limits: str, tmp_path: Path) -> None:
+def test_infinity_is_read_in_each_of_its_spellings(limits: str, tmp_path: Path) -> None:
     write_folder(tmp_path, "falcon-h1")
     path = tmp_path / "config.json"
     assert '"time_step_limit": [0.0, Infinity]' in path.read_text()

@@ -96,7 +96,7 @@ def arrays_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_folder_of_gpt_oss_need_not_round_the_borders_of_its_mix_of_positions(tmp_path: Path) -> None:
+def test_a_folder_of_gpt_oss_need_not_round_the_limits_of_its_yarn_ramp(tmp_path: Path) -> None:
     metadata, tensors = write_folder(tmp_path / "m", "gpt-oss")
     rules = json.loads((tmp_path / "m/config.json").read_text())["rope_scaling"]
     change(tmp_path / "m", rope_scaling=rules | {"truncate": False})
@@ -231,7 +231,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_one_error_message(name: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_in_one_message(name: str, tmp_path: Path) -> None:
     content, words = BROKEN[name]
     path = tmp_path / "m.safetensors"
     path.write_bytes(content)
@@ -246,7 +246,7 @@ def test_a_text_that_never_ends_is_searched_once() -> None:
     assert _ENDLESS.findall(b'{"a": Infinity, ' + text) == [b'"a"', b"Infinity", text]
 
 
-def test_a_decay_that_no_number_has_is_infinite(tmp_path: Path) -> None:
+def test_a_decay_too_large_for_a_float_is_infinite(tmp_path: Path) -> None:
     write_folder(tmp_path, "nemotron_h")
     stored = arrays_of(tmp_path)
     name = "backbone.layers.0.mixer.A_log"
@@ -255,7 +255,7 @@ def test_a_decay_that_no_number_has_is_infinite(tmp_path: Path) -> None:
     assert np.isneginf(read_folder(tmp_path).tensors["blk.0.ssm_a"].floats()).all()
 
 
-def test_files_that_are_missing_are_sentences(tmp_path: Path) -> None:
+def test_missing_files_are_reported_in_a_sentence(tmp_path: Path) -> None:
     write_folder(tmp_path, "llama", num_files=2)
     index = tmp_path / "model.safetensors.index.json"
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
@@ -297,7 +297,7 @@ def test_a_file_with_other_bytes_anywhere_never_crashes(
     reading(with_bytes(WHOLE, changes))
 
 
-def test_norms_per_head_are_there_exactly_if_the_configuration_says_so(tmp_path: Path) -> None:
+def test_there_are_norms_per_head_exactly_if_the_configuration_says_so(tmp_path: Path) -> None:
     """StableLM 2 12B has a norm per head. A folder whose config and tensors disagree about them is refused."""
     write_folder(tmp_path, "stablelm, head norms")
     change(tmp_path, qk_layernorm=False)

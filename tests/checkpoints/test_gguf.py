@@ -69,7 +69,7 @@ def test_parts_are_read_as_one_model_from_any_of_them(tmp_path: Path) -> None:
         assert [path.name for path in found.paths] == names
 
 
-def test_a_part_that_is_missing_or_renamed_is_one_error_message(tmp_path: Path) -> None:
+def test_a_part_that_is_missing_or_renamed_is_reported_in_one_message(tmp_path: Path) -> None:
     part = write_gguf(tmp_path / "m-00001-of-00002.gguf", {"split.count": 2}, TENSORS)
     with pytest.raises(CheckpointError, match=r"m-00002-of-00002\.gguf does not exist"):
         read_gguf(part)
@@ -77,7 +77,7 @@ def test_a_part_that_is_missing_or_renamed_is_one_error_message(tmp_path: Path) 
         read_gguf(part.rename(tmp_path / "m.gguf"))
 
 
-def test_a_tensor_in_two_parts_is_one_error_message(tmp_path: Path) -> None:
+def test_a_tensor_in_two_parts_is_reported_in_one_message(tmp_path: Path) -> None:
     for number in (1, 2):
         write_gguf(tmp_path / f"m-{number:05}-of-00002.gguf", {}, TENSORS)
     with pytest.raises(CheckpointError, match="in another part too"):
@@ -121,7 +121,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_one_error_message(name: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_in_one_message(name: str, tmp_path: Path) -> None:
     content, words = BROKEN[name]
     path = tmp_path / "m.gguf"
     path.write_bytes(content)
@@ -130,7 +130,7 @@ def test_a_broken_file_is_one_error_message(name: str, tmp_path: Path) -> None:
     assert str(path) in str(caught.value)
 
 
-def test_types_of_tables_without_their_package_are_a_sentence_that_names_it(
+def test_types_of_tables_without_their_package_are_reported_in_one_sentence_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "m.gguf").write_bytes(_head(num_tensors=1) + _tensor((256,), number=17) + bytes(200))
@@ -140,7 +140,7 @@ def test_types_of_tables_without_their_package_are_a_sentence_that_names_it(
         read_gguf(tmp_path / "m.gguf")
 
 
-def test_tensors_that_overlap_are_a_sentence(tmp_path: Path) -> None:
+def test_tensors_that_overlap_are_reported_in_one_sentence(tmp_path: Path) -> None:
     second = text("u") + struct.pack("<IQIQ", 1, 4, 0, 32)
     content = _head(num_tensors=2) + _tensor((16,)) + second + bytes(300)
     (tmp_path / "m.gguf").write_bytes(content)
@@ -148,7 +148,7 @@ def test_tensors_that_overlap_are_a_sentence(tmp_path: Path) -> None:
         read_gguf(tmp_path / "m.gguf")
 
 
-def test_a_file_that_does_not_exist_is_one_error_message(tmp_path: Path) -> None:
+def test_a_file_that_does_not_exist_is_reported_in_one_message(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="does not exist"):
         read_gguf(tmp_path / "m.gguf")
     assert not is_gguf(tmp_path / "m.gguf")
@@ -175,7 +175,7 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], None]
 
 
 @pytest.mark.parametrize("length", range(0, len(WHOLE), 7))
-def test_a_file_that_is_cut_anywhere_is_one_error_message(length: int, reading: Callable[[bytes], None]) -> None:
+def test_a_file_that_is_cut_anywhere_is_reported_in_one_message(length: int, reading: Callable[[bytes], None]) -> None:
     reading(WHOLE[:length])
 
 

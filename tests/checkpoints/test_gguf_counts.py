@@ -129,7 +129,7 @@ COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
 
 
 @pytest.mark.parametrize("name", slow_but([*COUNTS][::3], COUNTS))
-def test_what_no_model_has_is_refused_before_it_is_built(name: str, tmp_path: Path) -> None:
+def test_counts_that_no_model_has_are_refused_before_memory_is_allocated(name: str, tmp_path: Path) -> None:
     make, words = COUNTS[name]
     path = make(tmp_path / "m.gguf")
     resource = pytest.importorskip("resource")

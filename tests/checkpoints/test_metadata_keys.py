@@ -118,7 +118,7 @@ def model(folder: Path, name: str = "llama", **changed: Any) -> Path:
 
 
 @each_row("architecture", READ)
-def test_each_key_that_llama_cpp_reads_has_a_role_and_only_one(architecture: str) -> None:
+def test_each_key_that_llama_cpp_reads_has_exactly_one_role(architecture: str) -> None:
     for key in (*COMMON, *READ[architecture]):
         used = key in metadata_keys.USED | metadata_keys.USED_BY[architecture]
         other = [key in metadata_keys.REFUSED, key in metadata_keys.SAME_AS, key in metadata_keys.CANNOT_MATTER]
@@ -138,7 +138,7 @@ TOKENIZER = (
 """What llama.cpp reads of a tokenizer (`LLM_KV_TOKENIZER_…` of src/llama-arch.cpp that begin with tokenizer.ggml)."""
 
 
-def test_each_key_of_a_tokenizer_has_a_role_and_only_one() -> None:
+def test_each_key_of_a_tokenizer_has_exactly_one_role() -> None:
     used, others = metadata_keys.TOKENIZER_USED, metadata_keys.TOKENIZER_CANNOT_MATTER.keys()
     assert used | others == {*TOKENIZER} and not used & others
 
@@ -382,7 +382,7 @@ def computed() -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_two_ways_to_state_the_same_are_computed_alike(
+def test_two_ways_to_state_the_same_compute_the_same(
     name: str, tmp_path: Path, computed: dict[str, list[float]]
 ) -> None:
     kind, one, other = SAME[name]

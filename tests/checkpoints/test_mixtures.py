@@ -178,7 +178,7 @@ def logits_of(files: ModelFiles) -> bytes:
 
 
 @pytest.mark.slow
-def test_codes_of_four_bits_are_computed_as_they_are(tmp_path: Path) -> None:
+def test_four_bit_codes_are_computed_as_they_are_stored(tmp_path: Path) -> None:
     """From a folder and from a GGUF file, with the same bits."""
     metadata, values, file, _ = write_coded(tmp_path / "m")
     folder = SafetensorsFiles(tmp_path / "m")

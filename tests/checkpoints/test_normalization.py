@@ -14,7 +14,7 @@ TEXTS = st.text(st.sampled_from("ab.<|\n"), min_size=1, max_size=5)
 
 
 @given(texts=st.sets(TEXTS, min_size=1, max_size=12), text=st.text(st.sampled_from("ab.<|\n"), max_size=30))
-def test_the_longest_one_is_found_at_each_place(texts: set[str], text: str) -> None:
+def test_the_longest_token_is_found_at_each_position(texts: set[str], text: str) -> None:
     listed = "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
     assert re.findall(longest_of(texts), text) == re.findall(listed, text)
 

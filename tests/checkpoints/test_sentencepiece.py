@@ -118,7 +118,7 @@ def test_the_unknown_token_is_recognised_where_a_class_of_transformers_names_it(
     assert (found.encode("<unk>", add_special_tokens=False) == [0]) == is_recognised
 
 
-def test_no_space_before_a_text_where_the_file_says_so(tmp_path: Path) -> None:
+def test_a_text_gets_no_space_in_front_where_the_file_says_so(tmp_path: Path) -> None:
     found = HuggingFaceTokenizer(folder(tmp_path, model_bytes(normalizer={**PLAIN, 3: 0})))
     expected = tokenizer({**SENTENCE_PIECE, "tokenizer.ggml.add_space_prefix": False})
     assert all(

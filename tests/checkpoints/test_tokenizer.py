@@ -88,7 +88,7 @@ def test_the_space_before_a_text_and_the_start_token_are_switches_of_the_file() 
     assert pieces(with_start, "a", special=True) == [b"<|end|>", b"a"]
 
 
-def test_all_ends_of_a_turn_end_a_text() -> None:
+def test_every_end_of_turn_token_ends_a_text() -> None:
     found = tokenizer({**letters_tokenizer(), "tokenizer.ggml.eot_token_id": 3})
     assert found.end_tokens == {3, found.token_id("<|end|>")}
 
@@ -134,6 +134,6 @@ def test_merges_follow_scores_then_ids() -> None:
         (merged_lines([("\n" * 9, 1)]), "a token of 9 line breaks, but none of 4"),
     ],
 )
-def test_a_tokenizer_that_cannot_be_built_is_one_error_message(changed: dict[str, Any], words: str) -> None:
+def test_a_tokenizer_that_cannot_be_built_is_reported_in_one_message(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         tokenizer({**letters_tokenizer(), **changed})

@@ -91,7 +91,7 @@ def test_a_piece_that_is_a_token_is_taken_whole_by_some_rules(rule: str, tmp_pat
 
 
 @pytest.mark.parametrize("rule", [None, "", "default"])
-def test_without_a_rule_digits_are_cut_in_threes_and_punctuation_apart(rule: str | None, tmp_path: Path) -> None:
+def test_without_a_rule_digits_are_split_in_threes_and_punctuation_separately(rule: str | None, tmp_path: Path) -> None:
     made = byte_level(pre=rule)
     path = model_with(tmp_path, made)
     expected = [id_of(made, text) for text in ("123", "4", f"{SPACE}a", "!!")]

@@ -116,7 +116,9 @@ def test_the_help_of_serve_shows_every_setting_in_its_group(onward_command: Call
         (["serve", "--port"], "requires an argument"),
     ],
 )
-def test_a_usage_error_is_code_2(arguments: list[str], words: str, onward_command: Callable[..., Result]) -> None:
+def test_a_usage_error_exits_with_code_2(
+    arguments: list[str], words: str, onward_command: Callable[..., Result]
+) -> None:
     result = onward_command(*arguments)
     assert result.exit_code == 2
     assert words in result.stderr
@@ -146,7 +148,7 @@ def test_a_setup_error_is_one_line_and_code_1(
     assert result.stderr == "onward: Invalid value 'x' for ONWARD_PORT: must be an integer from 0 to 65535.\n"
 
 
-def test_a_missing_settings_file_is_code_1(onward_command: Callable[..., Result]) -> None:
+def test_a_missing_settings_file_exits_with_code_1(onward_command: Callable[..., Result]) -> None:
     result = onward_command("serve", "--config", "nowhere.toml")
     assert result.exit_code == 1
     assert result.stderr == "onward: The settings file nowhere.toml cannot be read: No such file or directory.\n"

@@ -63,7 +63,7 @@ def test_each_choice_of_each_prompt_has_those_of_its_prompt() -> None:
     assert [entries_of(choice) for choice in both.choices] == [expected[0], expected[0], expected[1], expected[1]]
 
 
-def test_nobody_gets_them_unasked_and_they_change_nothing_else() -> None:
+def test_prompt_logprobs_are_returned_only_on_request_and_change_nothing_else() -> None:
     fields: dict[str, Any] = {"prompt": "a fox", "n": 2, "seed": 1, "logprobs": 2}
     plain, scored = ask(**fields), ask(**fields, prompt_logprobs=0)
     assert "prompt_logprobs" not in plain.to_json() and "token_ids" not in scored.to_json()
@@ -85,7 +85,7 @@ def test_the_second_time_the_prompt_is_cached_and_the_numbers_are_the_same() -> 
     assert first.usage.prompt_tokens_details.cached_tokens == 0 < second.usage.prompt_tokens_details.cached_tokens
 
 
-def test_many_are_built_on_a_thread_and_are_the_same() -> None:
+def test_many_prompt_logprobs_are_built_on_a_thread_and_are_the_same() -> None:
     long = ask(prompt="x" * 1500, prompt_logprobs=20, max_tokens=1)
     short = ask(prompt="x" * 1500, prompt_logprobs=1, max_tokens=1)
     for more, fewer in zip(entries_of(long.choices[0])[1:], entries_of(short.choices[0])[1:], strict=True):

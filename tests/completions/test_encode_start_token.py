@@ -59,7 +59,7 @@ def test_token_ids_are_used_unchanged_and_warned_of_where_it_is_missing(model: S
     assert not planned(model, ["the cat", "the dog"]).warning
 
 
-def test_models_without_one_need_none(tmp_path: Path) -> None:
+def test_models_without_a_start_token_need_none(tmp_path: Path) -> None:
     tokenizer = HuggingFaceTokenizer(save(byte_level(), tmp_path))
     assert not planned(ServedModel("bpe", tokenizer, tokenizer.size, 2048, None), [5, 6]).warning
 

@@ -34,7 +34,7 @@ def is_needed(feature: str, **fields: Any) -> bool:
 
 
 @pytest.mark.parametrize("penalty", PENALTIES, ids=lambda penalty: next(iter(penalty)))
-def test_how_penalties_count_matters_only_with_one(penalty: dict[str, Any]) -> None:
+def test_how_penalties_count_matters_only_with_a_penalty(penalty: dict[str, Any]) -> None:
     for feature, value in (("repeat_last_n", 8), ("penalize_nl", False)):
         assert is_needed(feature, **{feature: value}, **penalty)
         assert not is_needed(feature, **{feature: value})

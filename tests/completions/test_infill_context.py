@@ -84,7 +84,7 @@ def test_a_model_without_infill_tokens_is_refused() -> None:
         planned(ServedModel("toy", TOY, TOY.size, 64, None), InfillContext(), prompt="p")
 
 
-def test_a_request_that_fills_the_context_has_what_is_left_of_it() -> None:
+def test_a_request_that_fills_the_context_gets_what_is_left_of_it() -> None:
     (job,) = planned(served(context_length=64), None, prompt="a" * 30, max_tokens=10**9, fill_context=True).jobs
     assert job.max_tokens == 34
     (job,) = planned(served(context_length=64), None, prompt="a" * 30, max_tokens=5, fill_context=True).jobs

@@ -68,7 +68,7 @@ def test_a_draft_model_is_for_the_model_that_is_named_or_for_the_first() -> None
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_draft_settings_that_cannot_apply_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SetupError) as refused:
         words(**changes)
     assert str(refused.value) == message

@@ -264,7 +264,7 @@ def test_without_folders_nothing_can_be_added(folder: Path) -> None:
     live(test, model=("toy",))
 
 
-def test_a_folder_that_is_none_and_one_of_a_cluster_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_missing_model_folder_and_one_with_a_cluster_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="nowhere is not a folder"):
         compose(Settings(model=("toy",), model_folder=(tmp_path / "nowhere",)))
     with pytest.raises(SetupError, match=r"put models into cluster\.toml"):
@@ -321,7 +321,7 @@ def test_a_load_that_is_cancelled_leaves_no_engine(
     live(test, model=("toy",), model_folder=(folder,))
 
 
-def test_an_id_that_is_what_the_settings_call_another_model_is_refused(folder: Path, closed: list[int]) -> None:
+def test_an_id_that_the_settings_give_another_model_is_refused(folder: Path, closed: list[int]) -> None:
     word = str(folder / "org" / "two")
 
     async def test(live: Live) -> None:
@@ -336,7 +336,7 @@ def test_an_id_that_is_what_the_settings_call_another_model_is_refused(folder: P
     live(test, model=(word,), model_folder=(folder,))
 
 
-def test_an_engine_is_that_of_the_model_as_the_settings_call_it(folder: Path) -> None:
+def test_a_model_has_the_engine_that_the_settings_name_for_it(folder: Path) -> None:
     word = str(toy(folder / "Llama-3.1-8B"))
 
     async def test(live: Live) -> None:
@@ -350,7 +350,7 @@ def test_an_engine_is_that_of_the_model_as_the_settings_call_it(folder: Path) ->
     live(test, model=(word,), model_folder=(folder,), engine=(("", "vllm"), (word, "onward")))
 
 
-def test_aliases_go_and_come_with_their_model(folder: Path) -> None:
+def test_aliases_come_and_go_with_their_model(folder: Path) -> None:
     async def test(live: Live) -> None:
         await live.add("one")
         await live.remove("toy")

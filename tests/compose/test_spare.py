@@ -52,7 +52,7 @@ def test_a_process_that_began_with_another_engine_ends() -> None:
     assert early is not None and early != engine and not is_running(early)
 
 
-def test_what_is_wrong_is_found_where_it_is_checked(tmp_path: Path) -> None:
+def test_a_spare_process_leaves_problems_to_the_usual_checks(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     for name, words in ((str(tmp_path / "m.gguf"), "cut off"), ("nowhere", "nowhere")):
         settings = replace(TOY, model=(name,))

@@ -281,7 +281,7 @@ def test_nothing_waits_for_a_slow_collector_and_what_is_lost_is_counted(
         wait_for(lambda: tracer.counts() == {"exported": 101, "dropped": 900, "failed": 0})
 
 
-def test_a_collector_that_is_away_is_said_once_and_found_again(
+def test_a_collector_that_is_away_is_logged_once_and_found_again(
     tracer_of: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with collecting() as collector:
@@ -312,7 +312,7 @@ def test_spans_that_are_answered_with_a_redirect_are_not_taken(status: int, trac
         wait_for(lambda: f"{collector.url}/v1/traces takes no traces (it answers {status})" in caplog.text)
 
 
-def test_why_a_collector_takes_none_is_said_without_what_may_be_secret(
+def test_the_reason_why_a_collector_refuses_spans_is_logged_without_secrets(
     tracer_of: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=sk-secret")

@@ -118,7 +118,7 @@ def test_an_adapter_that_cannot_be_loaded_fails_only_jobs_that_have_it(problem: 
     thread.stop()
 
 
-def test_files_that_are_others_than_were_named_are_refused() -> None:
+def test_files_that_changed_after_they_were_named_are_refused() -> None:
     found = read(FakeLoader(), LoadAdapter("a", "/x/b"))
     assert found == AdapterRead("a", problem="The files of the adapter /x/b have changed.")
 
@@ -172,7 +172,7 @@ def test_one_that_is_unloaded_while_it_is_read_is_freed_afterwards() -> None:
     assert not adapters.is_any_leaving, "there is nothing to free"
 
 
-def test_an_engine_without_adapters_says_so_and_one_that_stops_too() -> None:
+def test_engines_without_adapters_and_engines_that_stop_report_an_error() -> None:
     inbox, thread = Inbox(), EngineThread(make_engine())
     thread.start(inbox)
     with pytest.raises(SetupError, match="computes no adapters"):

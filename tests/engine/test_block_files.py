@@ -145,7 +145,7 @@ def test_a_block_that_is_not_there_is_missing(folder: Path) -> None:
         get(opened(folder), 1)
 
 
-def test_what_is_in_the_folder_besides_is_left_alone(folder: Path) -> None:
+def test_other_files_in_the_folder_are_left_alone(folder: Path) -> None:
     files = opened(folder, 5 * FILE)
     for name in ("notes.txt", "short.kv", "zz.kv"):
         (folder / name).write_text("x")

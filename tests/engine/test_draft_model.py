@@ -181,7 +181,7 @@ def test_a_draft_model_that_is_right_saves_steps(temperature: float) -> None:
     assert clock.now - plain < plain / 2
 
 
-def test_one_that_is_often_right_saves_time_and_one_that_is_seldom_right_little() -> None:
+def test_a_draft_model_that_is_often_right_saves_time_and_one_that_is_seldom_right_costs_little() -> None:
     jobs = [make_job(PROMPT + str(number), max_tokens=300, ignore_end=True, seed=number) for number in range(3)]
     plain, half, seldom = (
         seconds_of(None if period is None else Draft(clock, period), jobs, clock)
@@ -193,7 +193,7 @@ def test_one_that_is_often_right_saves_time_and_one_that_is_seldom_right_little(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("period", [0, 1, 3])
-def test_one_that_is_as_slow_as_the_model_costs_a_bounded_time(period: int) -> None:
+def test_a_draft_model_as_slow_as_the_model_costs_a_bounded_time(period: int) -> None:
     jobs = [make_job(PROMPT + str(number), max_tokens=500, ignore_end=True) for number in range(3)]
     plain = seconds_of(None, jobs, Clock())
     clock = Clock()
@@ -202,7 +202,7 @@ def test_one_that_is_as_slow_as_the_model_costs_a_bounded_time(period: int) -> N
     )
 
 
-def test_what_was_lost_is_bounded_also_after_a_text_that_was_easy() -> None:
+def test_the_loss_is_bounded_after_an_easy_text_too() -> None:
     clock = Clock()
     draft = Draft(clock)
     engine = engine_with(draft, clock)
@@ -246,7 +246,7 @@ def test_the_next_job_keeps_what_its_text_has_in_common() -> None:
 # --- where it does not draft -----------------------------------------------------------------------------------------
 
 
-def test_it_drafts_for_no_more_than_one_sequence() -> None:
+def test_a_draft_model_drafts_for_no_more_than_one_sequence() -> None:
     clock = Clock()
     draft = Draft(clock)
     engine = engine_with(draft, clock)
@@ -270,7 +270,7 @@ def test_it_drafts_for_no_more_than_one_sequence() -> None:
     ],
     ids=["mirostat", "a grammar", "a token that it does not have", "one token"],
 )
-def test_jobs_for_which_it_cannot_draft(job: Job) -> None:
+def test_there_are_jobs_for_which_a_draft_model_cannot_draft(job: Job) -> None:
     clock = Clock()
     draft = Draft(clock, width=258).narrow()
     engine = engine_with(draft, clock)
@@ -278,7 +278,7 @@ def test_jobs_for_which_it_cannot_draft(job: Job) -> None:
     assert engine.load().drafts.model_accepted == engine.load().drafts.model_rejected == 0
 
 
-def test_beyond_its_context_it_does_not_draft() -> None:
+def test_a_draft_model_does_not_draft_beyond_its_context() -> None:
     clock = Clock()
     draft = Draft(clock, context_length=64)
     engine = engine_with(draft, clock)
@@ -302,14 +302,14 @@ class Failing(Draft):
         raise MemoryError
 
 
-def test_without_memory_for_it_nothing_is_drafted() -> None:
+def test_without_memory_for_a_draft_model_nothing_is_drafted() -> None:
     clock = Clock()
     engine = engine_with(Failing(clock), clock)
     job = make_job(PROMPT, max_tokens=50, ignore_end=True)
     assert run(engine, [job]).jobs[job.id].bits == run_alone(job).bits
 
 
-def test_closing_the_engine_closes_it() -> None:
+def test_closing_the_engine_closes_the_draft_model() -> None:
     clock = Clock()
     draft = Draft(clock)
     engine_with(draft, clock).close()

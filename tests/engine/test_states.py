@@ -72,7 +72,7 @@ def test_the_least_recently_used_snapshot_is_evicted() -> None:
     assert len(copies) == 5
 
 
-def test_one_state_in_eight_is_never_a_sequences() -> None:
+def test_one_state_in_eight_is_never_given_to_a_sequence() -> None:
     counts = [1, 2, 3, 4, 8, 11, 12, 18, 64, 128]
     assert [max_sequences(count, has_snapshots=True) for count in counts] == [1, 2, 3, 3, 7, 10, 10, 16, 56, 112]
     assert [max_sequences(count, has_snapshots=False) for count in counts] == counts
@@ -101,7 +101,7 @@ def test_snapshots_that_nothing_continues_do_not_displace_a_used_one() -> None:
         assert nodes[0].state != NONE and common[0].state != NONE
 
 
-def test_the_only_place_is_for_what_a_second_prompt_begins_with() -> None:
+def test_the_only_snapshot_is_kept_of_what_a_second_prompt_begins_with() -> None:
     states, prompts = States(4, Copies()), [path(2) for _ in range(3)]
     running = [sequence(2) for _ in range(3)]
     for one, nodes, num_cached in zip(running, prompts, (0, 1, 0), strict=True):
@@ -119,7 +119,7 @@ def test_the_only_place_is_for_what_a_second_prompt_begins_with() -> None:
     assert kept.state == NONE != prompts[0][0].state, "one that is used as well displaces it"
 
 
-def test_the_only_snapshot_becomes_the_state_of_who_begins_with_it() -> None:
+def test_the_only_snapshot_becomes_the_state_of_the_sequence_that_begins_with_it() -> None:
     states, nodes = States(1, copies := Copies()), path(1)
     first = sequence(1)
     states.begin(first, [], 0, BLOCK)

@@ -83,7 +83,7 @@ def _is_of(engine: ToyEngine, row: Row, job: Job) -> bool:
     return any(sequence.id == row.sequence and sequence.job is job for sequence in engine.scheduler.running)
 
 
-def test_what_it_computed_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_failed_request_computed_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its keys and values may be what is not finite; if they were kept, every later request with the prefix would
     fail."""
     engine = make_engine()
@@ -102,7 +102,9 @@ def test_what_it_computed_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None
     assert results.jobs[unrelated.id].num_reused_tokens >= 32
 
 
-def test_what_neighbours_compute_from_its_blocks_is_not_reused_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_neighbours_computed_from_blocks_of_a_failed_request_is_not_reused_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """They are prefilling when the other one fails, and keep the blocks that they share with it."""
     engine = make_engine()
     step_until_idle(engine, [make_job(LONG, max_tokens=2)])

@@ -21,7 +21,7 @@ def book_with(*jobs: Job) -> JobBook:
     return book
 
 
-def test_what_is_delivered_is_not_left() -> None:
+def test_what_was_delivered_does_not_remain() -> None:
     job = make_job(choices=2)
     book = book_with(job)
     events: list[Event] = [Prefilled(job.id, 3), decoded(job, 5, 6), decoded(job, 7, choice=1, finish="stop")]

@@ -25,7 +25,7 @@ def first(policy: LossPolicy, what: str, *, is_strike: bool = True) -> int | Non
     [(CHILD_JOB, 2, 8, None, None), (FLIGHT, 2, None, 4, 30), (CHOICE, None, None, 3, None)],
     ids=["a job of a child process", "a flight", "a choice of an upstream"],
 )
-def test_how_many_losses_mean_what(
+def test_how_many_losses_make_a_suspect_and_a_failure(
     policy: LossPolicy, suspect: int | None, waiting: int | None, struck_out: int | None, unanswered: int | None
 ) -> None:
     assert first(policy, "is_suspect") == suspect
@@ -35,7 +35,7 @@ def test_how_many_losses_mean_what(
     assert first(policy, "is_unanswered") == first(policy, "is_unanswered", is_strike=False) == unanswered
 
 
-def test_progress_clears_them() -> None:
+def test_progress_clears_losses() -> None:
     losses = Losses(LossPolicy(suspect_strikes=2, suspect_losses=2, max_strikes=2, max_losses=2))
     for _ in range(5):
         losses.lost()

@@ -118,5 +118,5 @@ def differences(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, 
 
 
 @pytest.mark.slow
-def test_no_file_is_computed_in_another_way_without_a_word(differences: dict[int, str]) -> None:
+def test_no_file_is_computed_differently_without_a_message(differences: dict[int, str]) -> None:
     assert differences == {}

@@ -94,7 +94,7 @@ def serving(files: Files, *flags: str, headers: dict[str, str] | None = None) ->
         yield Server(process, headers or {})
 
 
-def test_each_has_the_bytes_of_a_server_with_it_alone(files: Files, alone: dict[str, list[Answer]]) -> None:
+def test_each_adapter_has_the_bytes_of_a_server_with_it_alone(files: Files, alone: dict[str, list[Answer]]) -> None:
     with serving(files) as server:
         assert len(server.process.engines()) == 1, "one engine for all"
         assert server.all_at_once() == alone
@@ -116,7 +116,7 @@ def test_prefixes_are_those_of_one_adapter(files: Files) -> None:
         assert all(cached(name) > 0 for name in NAMES)
 
 
-def test_a_lost_engine_has_its_adapters_again(files: Files, alone: dict[str, list[Answer]]) -> None:
+def test_an_engine_that_was_lost_has_its_adapters_again(files: Files, alone: dict[str, list[Answer]]) -> None:
     with serving(files) as server, ThreadPoolExecutor(1) as pool:
         for _ in range(2):
             (engine,) = server.process.engines()

@@ -64,7 +64,7 @@ def test_messages_name_the_format(folder: Path) -> None:
         resolve("./nothing")
 
 
-def test_the_hub_is_searched_for_it(folder: Path) -> None:
+def test_the_hub_is_searched_for_another_format(folder: Path) -> None:
     (folder / "hub").mkdir()
     asked: list[list[str]] = []
 
@@ -79,7 +79,7 @@ def test_the_hub_is_searched_for_it(folder: Path) -> None:
     assert asked[-1] == ["*.onefile"] and len(asked) == 3
 
 
-def test_it_is_listed_shown_and_completed(folder: Path) -> None:
+def test_a_model_of_another_format_is_listed_shown_and_completed(folder: Path) -> None:
     snapshot = folder / "hub" / "models--org--one" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot / "m.onefile").write_text(CONTENT)
@@ -95,12 +95,12 @@ def test_it_is_listed_shown_and_completed(folder: Path) -> None:
     assert model_names(context, option, "sma") == ["small.onefile"]
 
 
-def test_the_doctor_looks_for_its_packages(folder: Path) -> None:
+def test_the_doctor_looks_for_the_packages_of_another_format(folder: Path) -> None:
     findings = {each["subject"]: each for each in json.loads(command("doctor").stdout)["findings"]}
     assert findings["onefile-runtime"]["state"] == "bad" and findings["llvmlite"]["state"] == "good"
 
 
-def test_it_tokenizes_and_completes_in_this_process(folder: Path) -> None:
+def test_a_model_of_another_format_tokenizes_and_completes_in_this_process(folder: Path) -> None:
     assert json.loads(command("tokenize", "-m", "small.onefile", "ab").stdout)["tokens"] == [97, 98]
     with onward.Onward(folder / "big") as client:
         completion = client.completions.create(prompt="Once", max_tokens=4, seed=1)
@@ -108,7 +108,7 @@ def test_it_tokenizes_and_completes_in_this_process(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_another_format_is_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parent.parent.parent)
     with served(model=str(folder / "small.onefile"), module="tests.journeys.one_file_format") as url:
         body = json.dumps({"model": "small", "prompt": "Once", "max_tokens": 4}).encode()
@@ -117,7 +117,7 @@ def test_it_is_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert json.load(answer)["usage"]["completion_tokens"] == 4
 
 
-def test_what_it_notes_and_does_is_reported(folder: Path) -> None:
+def test_notes_and_stages_of_another_runtime_are_reported(folder: Path) -> None:
     said: list[str] = []
     asyncio.run(compose(Settings(model=("small.onefile",)), said.append).aclose())
     assert said == ["Loading small.onefile", "Opening one file", NOTE]

@@ -52,7 +52,7 @@ def said(done: subprocess.CompletedProcess[bytes]) -> tuple[int, str]:
 @pytest.mark.parametrize(
     "arguments", [CREATE, ("models", "list"), ("serve", "--port", "0")], ids=lambda words: words[0]
 )
-def test_a_folder_that_was_removed_is_one_error_message(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_folder_that_was_removed_is_reported_in_one_message(arguments: tuple[str, ...], tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     shell = 'cd "$0" && rmdir "$0" && exec "$@"'
@@ -119,7 +119,7 @@ def test_a_text_as_text_is_escaped_where_the_encoding_lacks_characters() -> None
 
 
 @pytest.mark.slow
-def test_a_file_name_that_the_encoding_lacks_is_one_error_message(tmp_path: Path) -> None:
+def test_a_file_name_that_the_encoding_lacks_is_reported_in_one_message(tmp_path: Path) -> None:
     (tmp_path / "onward.toml").write_text('model = "modèle.gguf"', encoding="utf-8")
     code, line = said(run("completions", "create", "x", cwd=tmp_path, env=POSIX))
     assert code in (1, 4) and line.startswith("onward: ")

@@ -101,7 +101,7 @@ KINDS = [hold_checks, hold_reads, hold_validation, hold_sums]
 
 
 @pytest.mark.parametrize("hold", slow_but([hold_checks, hold_sums], KINDS))
-def test_what_one_kind_of_work_holds_is_not_what_others_wait_for(
+def test_no_kind_of_work_waits_for_threads_that_another_kind_holds(
     hold: Callable[[Clients, Held], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long text is tokenized, a long prompt completed; and a key that was revoked is refused."""

@@ -104,7 +104,7 @@ def test_servers_that_start_together_share_an_empty_cache(tmp_path: Path, monkey
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="SIGBUS")
-def test_a_file_that_is_cut_short_while_it_is_mapped_is_one_error_message(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_short_while_it_is_mapped_is_reported_in_one_message(tmp_path: Path) -> None:
     """The engine dies, and the next one finds the reason."""
     model = tmp_path / "story.gguf"
     shutil.copy(built_in_folder("storyteller") / "storyteller.gguf", model)

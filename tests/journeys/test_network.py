@@ -92,7 +92,7 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("proxy", "words"), UNUSABLE)
 @pytest.mark.parametrize("variable", ["all_proxy", "HTTP_PROXY"])
-def test_a_proxy_that_cannot_be_used_is_one_sentence_that_names_the_variable(
+def test_a_proxy_that_cannot_be_used_is_reported_in_one_sentence_that_names_the_variable(
     variable: str, proxy: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -119,7 +119,7 @@ def test_a_proxy_that_cannot_be_used_is_one_sentence_that_names_the_variable(
     ],
 )
 @pytest.mark.parametrize("model", ["smollm2", "org/name"])
-def test_a_server_that_would_download_says_the_same(
+def test_a_server_that_would_download_reports_the_same_problem(
     model: str, variable: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "https://127.0.0.1:1/simple")
@@ -147,7 +147,7 @@ def test_a_proxy_that_is_not_needed_is_not_looked_at(monkeypatch: pytest.MonkeyP
         ("SSL_CERT_DIR", "missing", "No such file or directory"),
     ],
 )
-def test_certificates_that_cannot_be_read_are_one_sentence(
+def test_certificates_that_cannot_be_read_are_reported_in_one_sentence(
     variable: str, place: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "empty.pem").write_text("")

@@ -173,7 +173,7 @@ def test_a_name_that_nobody_could_see_or_send_is_refused(name: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_over_sockets_too(tmp_path: Path) -> None:
+def test_served_names_are_the_same_over_sockets(tmp_path: Path) -> None:
     """By HTTP clients, OpenAI's, and the command line; and the line that says that the server is ready is one."""
     models = [toy_folder(tmp_path / name) for name in FOLDERS]
     flags = [word for model in models[1:] for word in ("--model", model)]

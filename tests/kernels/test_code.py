@@ -211,7 +211,9 @@ def test_objects_lie_in_the_users_own_cache_folder(tmp_path: Path, monkeypatch: 
     assert ObjectCache(kernels_folder()).get(object_key(module_that_adds(3), host())) is not None
 
 
-def test_memory_that_cannot_be_executed_is_one_sentence(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_cannot_be_executed_is_reported_in_one_sentence(
+    cache: ObjectCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(executable_memory, "_posix_problem", lambda: "Permission denied")
     monkeypatch.setattr(executable_memory, "_windows_problem", lambda: "Permission denied")
     with pytest.raises(NoExecutableMemory, match=r"cannot be made executable here \(Permission denied\)"):

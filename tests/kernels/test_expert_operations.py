@@ -90,7 +90,7 @@ def random_logits(data: st.DataObject) -> tuple[NDArray[np.float32], int]:
 
 
 @given(st.data())
-def test_rows_use_the_best_experts_and_the_first_of_equals(data: st.DataObject) -> None:
+def test_rows_use_the_best_experts_and_of_equal_ones_the_first(data: st.DataObject) -> None:
     logits, used = random_logits(data)
     is_normalised = data.draw(st.booleans())
     found = Routed(logits, used, is_normalised=is_normalised, scale=2.5)
@@ -144,7 +144,7 @@ def test_uses_are_in_the_order_of_experts(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_are_none_choose_experts_that_exist_once_each(odd: float) -> None:
+def test_logits_that_are_not_numbers_choose_existing_experts_once_each(odd: float) -> None:
     logits = np.full((ROWS, 16), odd, np.float32)
     logits[3:, ::2] = 1.0
     found = Routed(logits, 7, is_normalised=False)

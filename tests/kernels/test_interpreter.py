@@ -46,7 +46,7 @@ def test_models_share_the_modules_of_what_they_both_need() -> None:
         assert len({recipe.facts for recipe in kernels.recipes(host().isa)}) == len(kernels.recipes(host().isa))
 
 
-def test_a_record_that_is_none_is_passed_over() -> None:
+def test_an_invalid_record_is_skipped() -> None:
     """A late thread may read what used to be a record."""
     kernels = Kernels((ProductKind("F32", "float32"),), ("F32",), (AttentionShape(4, 2, 16, 16),))
     records = np.zeros((5, RECORD_WORDS), np.int64)

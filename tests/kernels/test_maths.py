@@ -128,7 +128,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_what_is_exact(name: str) -> None:
+def test_exact_cases_are_exact(name: str) -> None:
     given, expected = np.array(ENDS[name]).T
     x = np.resize(given, 16).astype(np.float64 if name in DOUBLE else np.float32)
     np.testing.assert_allclose(

@@ -132,7 +132,7 @@ def test_every_form_has_the_bits_of_the_definition(form: str) -> None:
 
 
 @pytest.mark.parametrize("sizes", CASES)
-def test_they_are_those_of_the_recurrence(sizes: Sizes) -> None:
+def test_state_spaces_are_those_of_the_recurrence(sizes: Sizes) -> None:
     """Equation 1 of the publication with the discretisation of its section 3: e**(time A), and time B."""
     rows, times, (bias, decay, factor) = (each.astype(np.float64) for each in numbers(sizes))
     heads, size, count, groups = sizes

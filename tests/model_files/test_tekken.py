@@ -118,7 +118,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_one_error_message(name: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_in_one_message(name: str, tmp_path: Path) -> None:
     changed, words = BROKEN[name]
     with pytest.raises(ModelFolderError, match=words):
         HuggingFaceTokenizer(written(tmp_path, **changed))

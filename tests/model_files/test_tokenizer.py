@@ -104,7 +104,7 @@ def test_an_end_token_that_the_post_processor_appends_is_not_added(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("choice", "prefix"), [(True, 1), (False, 0)])
-def test_add_bos_token_rules_where_transformers_obeys_it(tmp_path: Path, choice: bool, prefix: int) -> None:
+def test_add_bos_token_decides_where_transformers_obeys_it(tmp_path: Path, choice: bool, prefix: int) -> None:
     tokenizer = sentencepiece("metaspace")
     if choice:
         tokenizer.post_processor = processors.ByteLevel()

@@ -123,7 +123,9 @@ OF_4 = ("Llama's class without a start token", "SentencePiece of old files, Llam
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_tiny_folders(name: str, transformers: PythonEnvironment, tmp_path: Path) -> None:
+def test_tiny_folders_have_the_token_ids_of_transformers(
+    name: str, transformers: PythonEnvironment, tmp_path: Path
+) -> None:
     if name in OF_4 and transformers.name == "transformers-5":
         pytest.skip(REBUILT)
     check(transformers, FOLDERS[name](tmp_path), TEXTS)
@@ -140,7 +142,9 @@ def folder_of(file: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("model", ["storyteller", *MODELS])
-def test_vocabularies_of_gguf_files(model: str, transformers: PythonEnvironment, tmp_path: Path) -> None:
+def test_vocabularies_of_gguf_files_have_the_token_ids_of_transformers(
+    model: str, transformers: PythonEnvironment, tmp_path: Path
+) -> None:
     try:
         file = built_in_folder(model) / f"{model}.gguf" if model == "storyteller" else fetch(model)
     except HubUnreachable as reason:
@@ -157,7 +161,7 @@ def packaged() -> list[Path]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_vocabularies_of_packages(version: str, tmp_path: Path) -> None:
+def test_vocabularies_of_packages_have_the_token_ids_of_transformers(version: str, tmp_path: Path) -> None:
     found, environment = packaged(), installed(version)
     assert found
     for number, path in enumerate(found):

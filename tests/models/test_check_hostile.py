@@ -78,7 +78,9 @@ def test_a_token_id_beyond_any_vocabulary_is_refused(folder: Path, token: int) -
     ],
     ids=["deep", "open", "UTF-16", "bytes", "digits", "null", "empty"],
 )
-def test_json_that_cannot_be_used_is_one_error_message(folder: Path, name: str, content: bytes, words: str) -> None:
+def test_json_that_cannot_be_used_is_reported_in_one_message(
+    folder: Path, name: str, content: bytes, words: str
+) -> None:
     (folder / name).write_bytes(content)
     try:
         read_all(folder)
@@ -143,7 +145,7 @@ def test_values_of_other_types_cause_no_traceback(folder: Path, key: str, value:
 
 
 @pytest.mark.parametrize("seed", MUTATIONS)
-def test_a_changed_tokenizer_loads_or_is_one_error_message(
+def test_a_changed_tokenizer_loads_or_is_reported_in_one_message(
     folder: Path, seed: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rng = random.Random(seed)
@@ -155,7 +157,7 @@ def test_a_changed_tokenizer_loads_or_is_one_error_message(
 
 
 @pytest.mark.parametrize("seed", MUTATIONS)
-def test_changed_bytes_of_a_tokenizer_load_or_are_a_sentence(folder: Path, seed: int) -> None:
+def test_changed_bytes_of_a_tokenizer_load_or_are_reported_in_one_sentence(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     content = bytearray((folder / "tokenizer.json").read_bytes())
     for _ in range(rng.randint(1, 20)):
@@ -208,13 +210,13 @@ def _mutate(content: dict[str, Any], rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 5_000, "~no-such-user-of-this-machine/model", "a\0b", "./" + "y" * 300])
-def test_a_name_that_cannot_be_a_path_is_one_error_message(name: str) -> None:
+def test_a_name_that_cannot_be_a_path_is_reported_in_one_message(name: str) -> None:
     with pytest.raises(SetupError):
         resolve(name, allow_download=False)
 
 
 @pytest.mark.parametrize("sizes", [{}, {"blocks": 10**12, "context_length": 10**18}, {"blocks": "1"}, {"blocks": True}])
-def test_a_toy_of_any_size_is_one_error_message(tmp_path: Path, sizes: dict[str, Any]) -> None:
+def test_a_toy_of_any_size_is_reported_in_one_message(tmp_path: Path, sizes: dict[str, Any]) -> None:
     (tmp_path / "toy.json").write_text(json.dumps(sizes))
     assert all("must be a positive integer, at most" in problem for problem in problems(tmp_path))
     assert len(problems(tmp_path)) == 2

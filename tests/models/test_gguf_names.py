@@ -45,7 +45,7 @@ def test_without_the_usual_one_the_next_best_is_taken() -> None:
     assert choose(["model.gguf"], "", "org/name") == ["model.gguf"]
 
 
-def test_what_is_not_there_is_one_error_message() -> None:
+def test_what_is_not_there_is_reported_in_one_message() -> None:
     with pytest.raises(ModelNameError, match=r"org/name has no 'Q4_K'. It has m-Q4_K_M.gguf, m-Q4_K_S.gguf"):
         choose(FILES, "Q4_K", "org/name")
     with pytest.raises(ModelNameError, match="contains no GGUF file"):
@@ -148,13 +148,13 @@ def test_a_gguf_file_in_a_folder_of_that_name_is_a_model(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"layers": [1]}', '{"layers": [{"mediaType": "x"}]}'])
-def test_a_broken_manifest_is_one_error_message(ollama: Path, content: str) -> None:
+def test_a_broken_manifest_is_reported_in_one_message(ollama: Path, content: str) -> None:
     ollama.write_text(content)
     with pytest.raises(ModelNameError, match="not a manifest of Ollama"):
         resolve("ollama:tiny:1b")
 
 
-def test_what_ollama_does_not_have_is_one_error_message(ollama: Path, tmp_path: Path) -> None:
+def test_a_name_that_ollama_does_not_have_is_reported_in_one_message(ollama: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelNameError, match="Fetch it with `ollama pull other`, or set OLLAMA_MODELS"):
         resolve("ollama:other")
     for name in ("..", "../..", "a/..", "tiny:..", "."):

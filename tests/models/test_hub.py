@@ -125,7 +125,7 @@ def pull(hub: Hub, home: Path) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_strange_answer_is_one_sentence(name: str, hub: Hub, tmp_path: Path) -> None:
+def test_a_strange_answer_is_reported_in_one_sentence(name: str, hub: Hub, tmp_path: Path) -> None:
     hub.answer = ANSWERS[name]
     code, line = pull(hub, tmp_path / "deep/home")
     status = ANSWERS[name][0]
@@ -136,7 +136,7 @@ def test_a_strange_answer_is_one_sentence(name: str, hub: Hub, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_strange_names_of_files_are_one_sentence(name: str, hub: Hub, tmp_path: Path) -> None:
+def test_strange_names_of_files_are_reported_in_one_sentence(name: str, hub: Hub, tmp_path: Path) -> None:
     hub.names = NAMES[name]
     code, line = pull(hub, tmp_path / "deep/home")
     assert code == 4 and line.startswith("onward: org/name could not be downloaded"), line
@@ -165,7 +165,7 @@ def test_a_file_that_is_not_a_model_is_refused(hub: Hub, tmp_path: Path) -> None
     assert code == 1 and "is cut off after 9 bytes: download it again" in line, line
 
 
-def test_downloads_at_once_leave_the_library_as_it_was(tmp_path: Path) -> None:
+def test_concurrent_downloads_leave_the_library_unchanged(tmp_path: Path) -> None:
     """The first one to end does not reset the log level for the other; the last one resets it."""
     write_folder(tmp_path, "llama")
     pytest.importorskip("huggingface_hub.utils")  # versions before 2 set their own log level when they are imported

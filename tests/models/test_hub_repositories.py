@@ -143,7 +143,7 @@ def test_repositories_are_downloaded_and_served_without_the_hub(hub: Hub, tmp_pa
     assert code == 4 and "was found neither here nor on the hub" in line
 
 
-def test_a_disk_that_a_download_fills_is_one_error_message_with_what_it_takes(hub: Hub, tmp_path: Path) -> None:
+def test_a_disk_that_a_download_fills_is_reported_in_one_message_with_what_it_takes(hub: Hub, tmp_path: Path) -> None:
     """A resource limit stands in for the full disk. Nothing is kept of the file, though it was received."""
     (hub.root / "org/m").mkdir(parents=True)
     (hub.root / "org/m/m-Q8_0.gguf").write_bytes(b"GGUF" + bytes(4_000_000))

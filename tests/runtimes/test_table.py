@@ -26,7 +26,7 @@ def test_the_table_is_cheap_to_import() -> None:
     assert not {"numpy", "openvino", "llvmlite", "tokenizers", "msgspec", "huggingface_hub"} & set(done.stdout.split())
 
 
-def test_what_can_be_asked_for_is_in_it() -> None:
+def test_every_runtime_that_can_be_requested_is_in_the_table() -> None:
     names = [each.name for each in RUNTIMES]
     assert sorted(set(names)) == sorted(names)
     assert {*get_args(RuntimeName)} - {"auto"} <= {*names}

@@ -71,7 +71,7 @@ def names_in(path: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_sampler_is_named_where_it_is_declared_and_by_what_is_about_another_server() -> None:
+def test_a_samplers_name_stands_only_where_it_is_declared_and_in_code_about_other_servers() -> None:
     names = {*SAMPLERS, *(name for sampler in SAMPLERS.values() for name in sampler.parameters)}
     found: dict[str, set[str]] = {}
     for path in sorted(SOURCE.rglob("*.py")):

@@ -195,7 +195,7 @@ def test_bad_requests_are_named(tmp_path: Path) -> None:
     serving(tmp_path, test)
 
 
-def test_what_cannot_be_done_is_one_error_message_and_not_audited(tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_reported_in_one_message_and_not_audited(tmp_path: Path) -> None:
     async def test(served: Served, models: FakeModels) -> None:
         models.problem = SetupError("There is no such folder.")
         for method, path, body in REQUESTS[1:]:

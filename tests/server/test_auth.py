@@ -34,7 +34,7 @@ class Clock:
         return self.now
 
 
-def test_the_first_wrong_keys_are_answered_at_once_and_the_next_ever_later() -> None:
+def test_the_first_wrong_keys_are_answered_at_once_and_later_ones_with_growing_delays() -> None:
     clock = Clock()
     wrong = WrongKeys(clock)
     delays = [wrong.delay("192.0.2.1") for _ in range(BURST + 4)]

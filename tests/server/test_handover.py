@@ -93,14 +93,14 @@ def test_a_new_server_answers_at_the_same_port_and_the_old_one_ends(old: Process
 
 
 @pytest.mark.slow
-def test_where_no_server_is_it_starts_as_any_other(start: Any) -> None:
+def test_without_a_server_to_replace_it_starts_as_usual(start: Any) -> None:
     port = free_port()
     server: Process = start("take_over=true", port=port)
     assert server.port == port and complete(server).status_code == 200
 
 
 @pytest.mark.slow
-def test_what_the_old_one_began_is_finished(old: Process, start: Any) -> None:
+def test_requests_that_the_old_server_began_are_finished(old: Process, start: Any) -> None:
     """A stream that hangs continues on its connection; the next answer on another one closes it."""
     with (
         httpx2.Client(limits=httpx2.Limits(keepalive_expiry=None), timeout=PATIENCE_SECONDS) as client,
@@ -205,7 +205,7 @@ def test_a_server_starts_where_the_folder_cannot_be_used(folder: Path, start: An
 
 @pytest.mark.slow
 @pytest.mark.parametrize("said", [b"", b"no json", b'{"type":"hello","protocol":99,"pid":1}', b'{"type":"accepting"}'])
-def test_who_speaks_otherwise_gets_no_port(said: bytes, old: Process, folder: Path, start: Any) -> None:
+def test_a_peer_that_speaks_another_protocol_gets_no_port(said: bytes, old: Process, folder: Path, start: Any) -> None:
     (path,) = folder.glob("127.0.0.1-*.sock")
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))

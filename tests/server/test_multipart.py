@@ -26,7 +26,7 @@ FILE = 'content-disposition: form-data; name="file"; filename="{}"\r\nContent-Ty
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(1, 40), min_size=1))
-def test_a_form_is_the_same_in_any_pieces(data: bytes, sizes: list[int]) -> None:
+def test_a_form_is_the_same_however_it_is_split(data: bytes, sizes: list[int]) -> None:
     body = form((FILE.format("é.jsonl"), data), (PURPOSE, b"batch"))
     parser, position, index = FormParser(TYPE), 0, 0
     while position < len(body):

@@ -63,7 +63,7 @@ def test_a_backup_restores_into_this_database(store: Store, tmp_path: Path) -> N
     source.close()
 
 
-def test_what_is_not_whole_is_refused_and_changes_nothing(store: Store, tmp_path: Path) -> None:
+def test_an_incomplete_backup_is_refused_and_changes_nothing(store: Store, tmp_path: Path) -> None:
     filled(store)
     path = tmp_path / "copy.gz"
     back_up(store, path)

@@ -505,7 +505,7 @@ def test_a_line_that_was_given_back_is_not_given_back_again_while_it_is_computed
     assert attempts == 2 and losses == [(RUNNING, 1)]
 
 
-def test_a_line_that_could_not_be_given_back_yet_is_when_its_batch_is_cancelled(
+def test_a_line_that_could_not_be_given_back_is_given_back_when_its_batch_is_cancelled(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cancel comes between two tries."""
@@ -629,7 +629,7 @@ def test_a_line_that_cannot_be_computed_ends_its_tries_and_holds_no_other(
 
 
 @pytest.mark.parametrize("change", ["deleted", "taken by another server", "cancelled"])
-def test_what_changes_while_a_file_is_read_starts_no_half_of_it(store: Store, clock: Clock, change: str) -> None:
+def test_no_change_while_a_file_is_read_starts_half_of_a_batch(store: Store, clock: Clock, change: str) -> None:
     batch_id, dialect = submit(store, clock, numbers(60)), Dialect()
     batch = look(store, batch_id)
 

@@ -76,7 +76,7 @@ def test_a_name_belongs_to_one_key(store: Store) -> None:
         make(store, "alice")
 
 
-def test_keys_are_required_as_soon_as_one_was_made_and_stay_so(store: Store, clock: Clock) -> None:
+def test_keys_are_required_from_the_first_one_on(store: Store, clock: Clock) -> None:
     assert not keys_of(store, clock).are_required
     secret = make(store, "alice")
     with store.begin() as connection:

@@ -81,7 +81,7 @@ def test_a_kill_at_any_moment_leaves_what_clients_have_seen(seed: int, tmp_path:
         assert found[id] >= count
 
 
-def test_a_server_that_lives_adopts_too_and_says_so(tmp_path: Path) -> None:
+def test_a_running_server_adopts_spools_too_and_says_so(tmp_path: Path) -> None:
     adopted: list[int] = []
     now = [0.0]
     spool = Spool(tmp_path, "a", lambda: adopted.append(len(spool.ended())), lambda: now[0])
@@ -212,7 +212,7 @@ def test_a_server_that_ends_tries_once_more_to_write_its_rows(tmp_path: Path, mo
     following.close()
 
 
-def test_a_file_that_cannot_be_written_anew_is_written_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_rewritten_is_appended_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append = SpoolFile.append
 
     def append_to_the_first(file: SpoolFile, data: bytes) -> None:

@@ -209,7 +209,7 @@ def test_required_writes_are_retried_until_the_database_responds_again(
     store.close()
 
 
-def test_a_full_disk_is_one_error_message_with_the_size_that_is_needed(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_message_with_the_size_that_is_needed(tmp_path: Path) -> None:
     store = open_store(URL.create("sqlite", database=str(tmp_path / "onward.db")))
     full = r"database or disk is full; 100\.0 MB should be free\."
     with pytest.raises(DatabaseAway, match=full), store.begin() as connection:

@@ -137,7 +137,7 @@ def test_a_key_without_limits_reserves_nothing(breaking: BreakingStore, clock: C
     test()
 
 
-def test_while_the_database_is_away_known_keys_are_served_for_a_grace_by_what_was_known(
+def test_while_the_database_is_away_known_keys_are_served_for_a_grace_period(
     breaking: BreakingStore, clock: Clock, tmp_path: Path
 ) -> None:
     now = [0.0]

@@ -95,7 +95,7 @@ WORKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("template", WORKS)
-def test_what_transformers_offers_is_there(template: str) -> None:
+def test_what_transformers_offers_templates_is_available(template: str) -> None:
     assert prompt_of(made(template)) == WORKS[template]
 
 
@@ -118,7 +118,7 @@ HOSTILE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("template", HOSTILE)
-def test_a_hostile_template_is_one_sentence(template: str) -> None:
+def test_a_hostile_template_is_reported_in_one_sentence(template: str) -> None:
     with pytest.raises(TemplateError) as raised:
         prompt_of(made(template))
     assert HOSTILE[template] in str(raised.value)

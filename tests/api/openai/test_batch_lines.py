@@ -41,7 +41,7 @@ def faults(data: bytes) -> list[tuple[str, str | None, int | None]]:
 
 
 @pytest.mark.parametrize("parts", [1, 2, 7, 10**9])
-def test_a_mark_carriage_returns_blank_lines_and_a_missing_newline_are_accepted(parts: int) -> None:
+def test_a_byte_order_mark_carriage_returns_blank_lines_and_a_missing_newline_are_accepted(parts: int) -> None:
     data = b"\xef\xbb\xbf" + line("a") + b"\r\n\r\n  \n" + line("b")
     checked, found = check(data, parts)
     assert checked.faults == [] and checked.errors == "" and checked.num_requests == 2
@@ -52,7 +52,7 @@ def test_a_mark_carriage_returns_blank_lines_and_a_missing_newline_are_accepted(
 @given(
     st.lists(st.sampled_from([line("a"), line("b"), b"{", b"", b"null", line("c", method="GET")])), st.integers(1, 60)
 )
-def test_the_faults_do_not_depend_on_the_parts(lines: list[bytes], parts: int) -> None:
+def test_the_errors_of_a_file_do_not_depend_on_how_it_is_split(lines: list[bytes], parts: int) -> None:
     data = b"\n".join(lines)
     whole, cut = check(data), check(data, parts)
     assert (whole[0].faults, whole[1]) == (cut[0].faults, cut[1])
@@ -79,7 +79,7 @@ def test_errors_of_a_line(raw: bytes, code: str, param: str | None) -> None:
     assert faults(raw) == [(code, param, 1)]
 
 
-def test_a_body_is_kept_to_the_byte() -> None:
+def test_a_body_is_kept_byte_for_byte() -> None:
     raw = (
         b'{"custom_id":"a","method":"POST","url":"/v1/completions","body": {"x": 1e400, "n":12345678901234567890123} }'
     )
@@ -87,7 +87,7 @@ def test_a_body_is_kept_to_the_byte() -> None:
     assert isinstance(parsed, Fault) or parsed.body == b'{"x": 1e400, "n":12345678901234567890123}'
 
 
-def test_limits_of_lines_faults_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_errors_and_files_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_lines, "MAX_LINES", 3)
     monkeypatch.setattr(batch_lines, "MAX_FAULTS", 2)
     monkeypatch.setattr(batch_lines, "MAX_LINE_BYTES", 200)
@@ -98,7 +98,7 @@ def test_limits_of_lines_faults_and_files(monkeypatch: pytest.MonkeyPatch) -> No
     assert faults(b"\n \r\n") == [("empty_file", "input_file_id", None)]
 
 
-def test_ids_and_seed_are_those_of_batch_and_line() -> None:
+def test_ids_and_seeds_follow_from_batch_and_line() -> None:
     first, again, other = LineIds.of("batch_1", 1), LineIds.of("batch_1", 1), LineIds.of("batch_1", 2)
     assert first == again and len({*first, *other}) == 8
     assert (len(first.record), len(first.request), len(first.completion)) == (42, 36, 34)

@@ -203,7 +203,7 @@ def test_a_dialect_sets_the_field_that_it_is_an_alias_of(sent: dict[str, object]
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_an_order_of_text_generation_webui_lets_all_samplers_act(last: bool) -> None:
+def test_with_the_sampler_order_of_text_generation_webui_all_samplers_act(last: bool) -> None:
     listed = ["temperature", "quadratic_sampling", "top_k", "repetition_penalty", "min_p"]
     samplers = decode(sampler_priority=listed, temperature_last=last).samplers
     assert samplers is not None and sorted(samplers) == sorted(SAMPLERS)

@@ -160,14 +160,14 @@ WORDS: list[tuple[RequestRejected, int, str | None, str]] = [
 
 
 @each_row(("fact", "status", "param", "words"), WORDS, ids=lambda value: type(value).__name__)
-def test_a_rejection_is_said_in_openais_words(
+def test_a_rejection_has_openais_error_message(
     fact: RequestRejected, status: int, param: str | None, words: str
 ) -> None:
     error = api_error(fact)
     assert (error.status, error.param) == (status, param) and words in error.message
 
 
-def test_every_rejection_has_words() -> None:
+def test_every_rejection_has_an_error_message() -> None:
     facts = {each for each in vars(rejections).values() if isinstance(each, type)} - {RequestRejected}
     assert facts | {TextNotEncodable} == {type(row[0]) for row in WORDS}
     assert type(api_error(RequestRejected())) is ServerError, "one without words is an internal error"

@@ -27,7 +27,7 @@ def written(length: int) -> int:
 
 @pytest.mark.parametrize("length", [1, 7, 8, 31, 32, 33, 39, 40, 64, 100])
 @in_loop
-async def test_a_prompt_counts_as_written_once_and_then_as_cached(length: int) -> None:
+async def test_a_prompt_counts_as_a_cache_write_once_and_then_as_cached(length: int) -> None:
     async with toy_app() as app:
         first, again = await usage(app, length), await usage(app, length)
     assert first["prompt_tokens"] == length

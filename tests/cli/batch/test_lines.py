@@ -70,7 +70,7 @@ def test_the_order_of_fields_and_lines_does_not_matter() -> None:
     assert run().stderr.startswith("Nothing left to do · 3 before")
 
 
-def test_a_rejected_line_that_was_mended_says_how_to_run_it() -> None:
+def test_a_rejected_line_that_was_corrected_is_reported_with_how_to_run_it() -> None:
     write_input(1, temperature=9)
     assert run().exit_code == 1
     write_input(1)

@@ -234,7 +234,7 @@ def test_an_invalid_key_ends_the_run() -> None:
     assert not Path("out.errors.jsonl").exists() and not Path("out.jsonl").exists()
 
 
-def test_the_model_can_be_another_than_the_lines_say() -> None:
+def test_a_flag_can_replace_the_model_of_the_lines() -> None:
     write_input(2, model="text-davinci-003")
     assert run("--model", "toy").exit_code == 0
     assert {each["response"]["body"]["model"] for each in records().values()} == {"toy"}
@@ -409,7 +409,7 @@ def test_invalid_lines_do_not_count_as_completed_when_the_connection_fails() -> 
     )
 
 
-def test_the_failures_of_another_input_are_not_this_ones() -> None:
+def test_failures_of_another_input_do_not_count() -> None:
     write_input(1)
     Path("in.jsonl").write_text(Path("in.jsonl").read_text() + "{\n")
     assert run().exit_code == 1
@@ -581,7 +581,7 @@ def test_two_runs_do_not_share_a_file() -> None:
         process.wait(PATIENCE_SECONDS)
 
 
-def test_a_file_system_without_locks_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_runs_on_a_file_system_without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(file: int) -> bool:
         raise NoLocks
 

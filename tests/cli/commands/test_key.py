@@ -101,7 +101,7 @@ def test_a_key_is_written_to_a_new_file_of_its_user(tmp_path: Path) -> None:
     ], "a key that could not be shown is not stored"
 
 
-def test_limits_need_a_database_and_sense(tmp_path: Path) -> None:
+def test_limits_need_a_database_and_possible_values(tmp_path: Path) -> None:
     for limit in (["--tokens-per-day", "5"], ["--stored-bytes", "1GB"], ["--priority", "2"]):
         assert "need a database" in onward("key", "new", "alice", *limit).stderr
     assert "There is no database" in onward("key", "list").stderr

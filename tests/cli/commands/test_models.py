@@ -85,7 +85,7 @@ def test_pull_prints_the_models_folder() -> None:
     assert onward("models", "pull", "x", "--base-url", "http://127.0.0.1:1").exit_code == 2
 
 
-def test_a_hub_that_cannot_be_reached_is_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_cannot_be_reached_exits_with_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(**asked: object) -> str:
         raise ConnectionResetError("reset by peer")
 

@@ -158,7 +158,7 @@ def test_a_comparison_with_itself_has_no_difference(tmp_path: Path) -> None:
         (["in.txt", "-m", "nonsense/of/a/name"], "nonsense/of/a/name"),
     ],
 )
-def test_mistakes_are_one_sentence(tmp_path: Path, arguments: list[str], problem: str) -> None:
+def test_mistakes_are_reported_in_one_sentence(tmp_path: Path, arguments: list[str], problem: str) -> None:
     (tmp_path / "in.txt").write_text("text")
     done = onward("score", *arguments, stdin="")
     assert done.exit_code != 0 and problem in done.stderr and "Traceback" not in done.stderr
@@ -171,7 +171,7 @@ def test_a_server_needs_a_model(server: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 405])
-def test_a_server_that_cannot_score_is_one_error_message(tmp_path: Path, status: int) -> None:
+def test_a_server_that_cannot_score_is_reported_in_one_message(tmp_path: Path, status: int) -> None:
     """The error must not blame the URL."""
     (tmp_path / "in.txt").write_text("text")
     with scripted(error(status, "Not Found")) as other:

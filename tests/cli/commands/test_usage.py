@@ -60,7 +60,7 @@ def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe_and_numbers_do_not
     ]
 
 
-def test_a_table_for_people_and_what_is_wrong(tmp_path: Path) -> None:
+def test_usage_is_a_table_by_default_and_wrong_arguments_are_errors(tmp_path: Path) -> None:
     words = fill(tmp_path)
     shown = onward(*words).stdout.splitlines()
     assert shown[1].split()[:2] == ["alice", "2"]

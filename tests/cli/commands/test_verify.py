@@ -110,7 +110,7 @@ def test_a_difference_is_shown_where_it_begins() -> None:
         (lambda body: body.update(choices=7), "drawn", "the answer is not a completion"),
     ],
 )
-def test_what_cannot_be_known_has_a_reason(edit: Callable[[dict[str, Any]], None], only: str, reason: str) -> None:
+def test_what_cannot_be_verified_has_a_reason(edit: Callable[[dict[str, Any]], None], only: str, reason: str) -> None:
     files = batch()
     change(lambda line: edit(line["response"]["body"]), only)
     code, found = verdicts(*files)
@@ -119,7 +119,7 @@ def test_what_cannot_be_known_has_a_reason(edit: Callable[[dict[str, Any]], None
     assert found[only]["verdict"] == "unknown" and reason in found[only]["reason"]
 
 
-def test_without_a_seed_only_what_is_not_sampled_is_known() -> None:
+def test_without_a_seed_only_greedy_answers_are_verified() -> None:
     files = batch()
     for name in SHAPES:
         change(lambda line: line["response"].pop("seed", None), name)
@@ -219,7 +219,7 @@ def test_a_story_of_the_playground_is_the_same() -> None:
     assert verdicts("fox.json")[0] == 1
 
 
-def test_a_pair_is_verified_and_nothing_is_an_error() -> None:
+def test_a_request_and_its_answer_are_verified_and_a_folder_without_answers_is_an_error() -> None:
     request = {"model": "toy", "prompt": "Once", "max_tokens": 5, "seed": 1}
     Path("request.json").write_text(json.dumps(request))
     ran = onward("completions", "create", *(f"--{name.replace('_', '-')}={value}" for name, value in request.items()))

@@ -150,7 +150,7 @@ def test_white_space_around_a_key_is_not_sent(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_refused_connection_is_code_3() -> None:
+def test_a_refused_connection_exits_with_code_3() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     result = create(*ASK, "--base-url", f"http://127.0.0.1:{port}/v1")
@@ -160,7 +160,7 @@ def test_a_refused_connection_is_code_3() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_name_without_a_machine_is_code_3_in_a_clean_sentence() -> None:
+def test_a_name_without_a_machine_exits_with_code_3_in_a_clean_sentence() -> None:
     result = create(*ASK, "--base-url", "http://nosuch.invalid/v1")
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.startswith("onward: The host name nosuch.invalid cannot be resolved (")
@@ -246,7 +246,7 @@ def test_a_busy_server_is_retried() -> None:
     assert [each.headers["x-stainless-retry-count"] for each in server.requests] == ["0", "1", "2"]
 
 
-def test_two_retries_are_enough() -> None:
+def test_a_request_is_retried_at_most_twice() -> None:
     with scripted(error(500, "Broken.", retry_after_ms="1")) as server:
         assert create(*ASK, "--base-url", server.url).exit_code == 5
     assert len(server.requests) == 3
@@ -265,11 +265,13 @@ def test_two_retries_are_enough() -> None:
         (429, {"retry-after": "-5"}, 0.0),
     ],
 )
-def test_servers_say_when_to_come_back(status: int, headers: dict[str, str], expected: float | None) -> None:
+def test_headers_of_servers_set_the_delay_of_a_retry(
+    status: int, headers: dict[str, str], expected: float | None
+) -> None:
     assert retry_delay(0, status, headers) == expected
 
 
-def test_a_date_to_come_back_at_is_understood() -> None:
+def test_a_retry_after_header_may_be_a_date() -> None:
     delay = retry_delay(0, 429, {"retry-after": email.utils.formatdate(time.time() + 30)})
     assert delay is not None and 20 < delay <= 31
 
@@ -315,11 +317,11 @@ def test_a_stream_without_done_is_complete_when_its_choices_ended() -> None:
     streamed(chunk("a"), chunk("b", "stop"), code=0, text="a\nb\n")
 
 
-def test_a_stream_that_breaks_off_is_code_3_after_what_came() -> None:
+def test_a_stream_that_breaks_off_exits_with_code_3_after_what_came() -> None:
     streamed(chunk("a"), code=3, text="a\n", words="ended before it was complete")
 
 
-def test_a_disconnect_inside_a_chunked_body_is_code_3() -> None:
+def test_a_disconnect_inside_a_chunked_body_exits_with_code_3() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     part = chunk("a")
     with scripted(head + f"{len(part):x}\r\n".encode() + part + b"\r\n5\r\nda") as server:

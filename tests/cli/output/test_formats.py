@@ -66,7 +66,7 @@ def test_raw_strings_are_escaped_on_a_terminal_only() -> None:
     assert shown == "é\\x1b[31m\n"
 
 
-def test_text_cannot_command_the_terminal() -> None:
+def test_text_cannot_control_the_terminal() -> None:
     assert visible("a\x1b[2J\x07\x9b\x7f\rb\tc\n") == "a\\x1b[2J\\x07\\x9b\\x7f\\x0db\tc\n"
 
 

@@ -76,5 +76,5 @@ def test_a_path_without_a_match_prints_the_whole_value(path: str) -> None:
 
 
 @given(st.text(UNICODE))
-def test_no_path_is_an_accident(path: str) -> None:
+def test_no_path_raises_an_unexpected_error(path: str) -> None:
     find(VALUE, path)

@@ -35,7 +35,7 @@ def test_stages_are_a_line_that_is_removed_from_the_terminal(terminal: io.String
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_a_name_cannot_command_the_terminal(terminal: io.StringIO) -> None:
+def test_a_name_cannot_control_the_terminal(terminal: io.StringIO) -> None:
     with loading() as show:
         show("Loading a\x1b[31m\rb")
         wait_for_words(terminal, "Loading a\\x1b[31m\\x0db …")
@@ -110,6 +110,6 @@ def test_a_bar_stands_between_two_texts() -> None:
     assert with_bar("é" * 20, 1, 2, "50 %", 33) == "é" * 20 + " 50 %"
 
 
-def test_the_time_left_is_by_what_was_done() -> None:
+def test_the_time_left_is_estimated_from_what_was_done() -> None:
     assert time_left(0, 10, 5.0) == "" and time_left(10, 10, 5.0) == "0:00:00 left"
     assert time_left(1, 10, 7.0) == "0:01:03 left"

@@ -125,7 +125,7 @@ def test_a_retry_is_noted_before_the_completion() -> None:
         assert "\n{dim:Slow down. Retrying in 0.3 s.}\n{dim:Once} there\n" in terminal.screen
 
 
-def test_ctrl_c_is_code_130_and_closes_the_connection() -> None:
+def test_ctrl_c_exits_with_code_130_and_closes_the_connection() -> None:
     with (
         scripted(waiting_stream) as server,
         Terminal("completions", "create", "-m", "m", "Once", "--base-url", server.url) as terminal,

@@ -213,7 +213,7 @@ def test_yaml_is_parsed_as_written() -> None:
         ([], 'Required flag "prompt" not set'),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error(arguments: list[str], words: str) -> None:
+def test_values_that_contradict_each_other_are_usage_errors(arguments: list[str], words: str) -> None:
     result = create(*arguments, "--dry-run")
     assert result.exit_code == 2, result.output
     assert words in result.stderr.replace("\n", " ")
@@ -304,7 +304,7 @@ def test_a_prediction_may_be_piped_in() -> None:
     assert sent == {"prompt": "x", "prediction": {"type": "content", "content": "old\n"}}
 
 
-def test_a_piped_text_and_a_prompt_are_one_too_many() -> None:
+def test_a_piped_text_and_a_prompt_together_are_refused() -> None:
     result = create("-p", "a", "--dry-run", stdin="some text")
     assert result.exit_code == 2
     assert "Cannot merge flags with a body that is not a map: 'some text'" in result.stderr
@@ -370,7 +370,7 @@ def test_global_flags_may_stand_before_the_command() -> None:
         assert (result.exit_code, result.stdout) == (0, '{"prompt":"a"}\n'), result.output
 
 
-def test_an_empty_answer_to_the_base_url_is_a_usage_error() -> None:
+def test_a_base_url_without_a_scheme_is_a_usage_error() -> None:
     result = create("-p", "a", "--base-url", "localhost:8000")
     assert result.exit_code == 2
     assert '--base-url "localhost:8000" is missing a scheme (expected http:// or https://)' in result.stderr

@@ -62,7 +62,7 @@ def test_other_objects_are_reported_as_not_a_completion(body: bytes, streamed: b
         (("batch", "download", "b", "-o", "out"), BATCH | {"output_file_id": 5}),
     ],
 )
-def test_other_answers_have_their_forms_too(command: tuple[str, ...], body: dict[str, Any]) -> None:
+def test_answers_of_other_commands_are_checked_too(command: tuple[str, ...], body: dict[str, Any]) -> None:
     with scripted(answer(200, body)) as server:
         result = onward(*command, "--base-url", server.url)
     assert result.exit_code == 5 and OTHER in result.stderr

@@ -90,7 +90,7 @@ def test_stats_go_to_stderr() -> None:
     assert "prompt 4 tokens (0 cached) · completion 8 tokens" in result.stderr
 
 
-def test_a_rejected_request_is_code_4_with_empty_stdout() -> None:
+def test_a_rejected_request_exits_with_code_4_with_empty_stdout() -> None:
     result = create("Once", *TOY, "--temperature", "9")
     assert (result.exit_code, result.stdout) == (4, "")
     assert "Invalid 'temperature': decimal above maximum value." in result.stderr
@@ -109,7 +109,7 @@ def test_errors_have_formats_and_transforms_too() -> None:
     assert result.stderr == "temperature\n"
 
 
-def test_an_unknown_model_is_code_4_with_a_suggestion() -> None:
+def test_an_unknown_model_exits_with_code_4_with_a_suggestion() -> None:
     result = create("Once", "--model", "storyteler")
     assert (result.exit_code, result.stdout) == (4, "")
     assert "Did you mean 'storyteller'?" in result.stderr

@@ -116,7 +116,7 @@ def test_what_cannot_be_started_or_made_is_reported() -> None:
     checker.close()
 
 
-def test_an_error_of_the_conversion_is_that_of_the_request(checker: GrammarChecker) -> None:
+def test_an_error_of_the_conversion_is_an_error_of_the_request(checker: GrammarChecker) -> None:
     def wrong() -> Check:
         raise GrammarError("it has no start")
 

@@ -92,7 +92,7 @@ def wait_until_gone(pid: int) -> None:
     wait_for(lambda: not is_running(pid), f"the end of process {pid}")
 
 
-def test_it_computes_what_a_thread_computes_and_reports_each_step_once() -> None:
+def test_a_child_computes_what_a_thread_computes_and_reports_each_step_once() -> None:
     job = make_job(max_tokens=20, choices=2, logprobs=2)
     with child() as (engine, reports):
         engine.send(Submit([job]))
@@ -124,7 +124,7 @@ def test_a_choice_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
-def test_how_it_ended_is_reported_at_once(number: signal.Signals) -> None:
+def test_how_a_child_ended_is_reported_at_once(number: signal.Signals) -> None:
     with child() as (engine, reports):
         os.kill(engine.pid, number)
         reports.wait_for(lambda: reports.lost)
@@ -142,7 +142,7 @@ def test_a_child_that_is_stopped_or_hangs_can_be_killed() -> None:
 
 
 @pytest.mark.slow
-def test_signals_of_a_terminal_and_a_service_manager_do_not_end_it() -> None:
+def test_signals_of_a_terminal_and_a_service_manager_do_not_end_a_child() -> None:
     with child() as (engine, reports):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(engine.pid, number)
@@ -243,7 +243,7 @@ def test_a_process_that_does_not_start_is_an_error(command: tuple[str, ...]) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_stopped", [False, True])
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a stopped process is killed on Linux only")
-def test_it_ends_with_its_parent(is_stopped: bool) -> None:
+def test_a_child_ends_with_its_parent(is_stopped: bool) -> None:
     """A server that is killed leaves nothing, not even an engine that hangs."""
     script = (
         "import sys, time; from tests.engines.child.test_child import *; "
@@ -261,14 +261,16 @@ def test_it_ends_with_its_parent(is_stopped: bool) -> None:
 
 
 @pytest.mark.slow
-def test_its_log_is_written_by_the_parent(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_a_child_is_written_by_its_parent(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logging.getLogger("onward"), "propagate", True)
     with pytest.raises(SetupError, match="could not be loaded: ValidationError"):
         child(model_id=3).__enter__()
     assert "the engine could not be loaded" in caplog.text and "Traceback" in caplog.text
 
 
-def test_how_a_process_ended_in_words() -> None:
+def test_how_a_process_ended_is_described_in_words() -> None:
     assert how_it_ended(3) == "its process ended with exit code 3"
     assert how_it_ended(-9) == "its process was ended by SIGKILL; the system does this when memory runs out"
     assert "a mapped file was cut short" in how_it_ended(-signal.SIGBUS)

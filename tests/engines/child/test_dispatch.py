@@ -122,7 +122,7 @@ def test_other_jobs_continue_during_a_trial_and_suspects_follow_one_another() ->
     assert suspects.trial is None and suspects.select([6]) == [6]
 
 
-def test_who_is_lost_with_an_engine_in_its_trial_is_tried_alone() -> None:
+def test_a_suspect_that_is_lost_with_an_engine_during_its_trial_is_tried_alone_next() -> None:
     suspects = Suspects()
     for _ in range(3):
         suspects.select([1, 2])
@@ -134,7 +134,7 @@ def test_who_is_lost_with_an_engine_in_its_trial_is_tried_alone() -> None:
     assert suspects.select([2, 3]) == [2, 3], "it was cleared"
 
 
-def test_a_suspect_that_is_cancelled_holds_nobody_back() -> None:
+def test_a_suspect_that_is_cancelled_holds_no_other_job_back() -> None:
     suspects = Suspects()
     for _ in range(3):
         suspects.select([1, 2])

@@ -336,7 +336,7 @@ def test_what_a_lost_engine_still_says_is_ignored() -> None:
     check_whole(job, engine.events)
 
 
-def test_engines_that_are_lost_before_they_get_a_job_are_not_the_job_s_fault() -> None:
+def test_a_job_is_not_blamed_for_engines_that_are_lost_before_they_get_it() -> None:
     job = make_job(max_tokens=30, ignore_end=True)
     with supervised() as engine:
         engine.client.submit([job])
@@ -458,7 +458,7 @@ def lose(engine: Supervised) -> None:
 
 
 @pytest.mark.parametrize("before", [lambda engine: None, lose], ids=["running", "restarting"])
-def test_stop_fails_what_runs_and_refuses_what_comes(before: Callable[[Supervised], None]) -> None:
+def test_stopping_fails_running_jobs_and_refuses_new_ones(before: Callable[[Supervised], None]) -> None:
     job = make_job(max_tokens=50, ignore_end=True)
     with supervised() as engine:
         engine.client.submit([job])

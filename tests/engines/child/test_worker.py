@@ -88,7 +88,7 @@ def test_events_of_other_jobs_overtake_scores_and_those_of_the_same_job_do_not()
     assert line.events[-1] == decoded(2, 2)
 
 
-def test_the_last_report_says_that_the_engine_is_idle_and_no_other_one() -> None:
+def test_only_the_last_report_says_that_the_engine_is_idle() -> None:
     line = Line()
     sender = new_sender(line)
     sender.report(report(scored(1), num_running=2))

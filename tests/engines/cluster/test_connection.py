@@ -16,12 +16,12 @@ from tests.engines.cluster.local_transport import LocalTransport
 
 
 @pytest.mark.parametrize("address", ["nowhere", "ray://host:10001", "host:", ":6379", "host:port"])
-def test_an_address_that_is_none_is_reported(address: str) -> None:
+def test_an_invalid_address_is_reported(address: str) -> None:
     with pytest.raises(SetupError, match="pass HOST:PORT"):
         connect(address)
 
 
-def test_a_port_where_nothing_listens_is_said_at_once() -> None:
+def test_a_port_where_nothing_listens_is_reported_at_once() -> None:
     with pytest.raises(NoCluster, match="onward cluster up"):
         connect("127.0.0.1:1")
 
@@ -41,7 +41,7 @@ def test_settings_of_replicas_are_refused_by_name(fields: dict[str, Any], words:
         compose(Settings(cluster="127.0.0.1:1", **fields))
 
 
-def test_replicas_of_another_version_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_of_another_version_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither after minutes nor as a lack of processors."""
     monkeypatch.setattr(cluster, "POLL_SECONDS", 0.01)
     with pytest.raises(SetupError) as other_version:

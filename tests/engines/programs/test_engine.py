@@ -189,7 +189,7 @@ def test_a_program_that_hangs_when_it_is_first_started_is_ended(
         (361, 0, 1, False),  # it computes for another request
     ],
 )
-def test_a_program_hangs_where_nothing_comes_of_it(
+def test_a_program_hangs_if_it_is_silent_and_computes_nothing_for_long_enough(
     seconds: float, silent_for: float, num_tokens: int, is_hung: bool
 ) -> None:
     run = engine._Run(cast("ProgramProcess", None), 0.0, 0)

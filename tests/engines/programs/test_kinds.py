@@ -51,7 +51,7 @@ def test_the_command_of_each_program(tmp_path: Path, word: str) -> None:
         ("sglang", "--mine", False),
     ],
 )
-def test_what_keeps_to_grammars_in_a_program_is_known_unless_the_operator_says_it(
+def test_whether_a_program_enforces_grammars_is_known_from_its_arguments(
     tmp_path: Path, word: str, argument: str, found: bool
 ) -> None:
     stated = plan(tmp_path, arguments=(argument,))

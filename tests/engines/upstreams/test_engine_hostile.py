@@ -155,7 +155,7 @@ ANSWERS: dict[str, tuple[Callable[[str], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_what_cannot_be_an_answer_fails_its_request_alone(
+def test_an_impossible_answer_fails_its_request_alone(
     server: StandIn, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     make, words = ANSWERS[name]
@@ -172,7 +172,7 @@ def test_what_cannot_be_an_answer_fails_its_request_alone(
 
 
 @pytest.mark.parametrize("name", ["a negative token", "a probability above 1", "a boolean token"])
-def test_what_cannot_be_an_answer_is_asked_for_at_another_address(name: str) -> None:
+def test_an_impossible_answer_is_asked_for_at_another_address(name: str) -> None:
     with stand_in("vllm") as first, stand_in("vllm") as second:
         for server in (first, second):
             spell(server, "fine")
@@ -188,7 +188,7 @@ def ask_both(*servers: StandIn) -> str:
 @pytest.mark.parametrize(
     "content", [b"null", b"[]", b"5", b"", b"{", b'{"a":NaN}', b'"\xff"', b'{"a":' + b"[" * 50_000]
 )
-def test_what_is_not_a_message_fails_its_request_alone(
+def test_an_invalid_message_fails_its_request_alone(
     server: StandIn, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.faults = [raw(content)]
@@ -198,7 +198,7 @@ def test_what_is_not_a_message_fails_its_request_alone(
     assert OTHER_FORM in caplog.text or "did not answer with JSON" in caplog.text
 
 
-def test_no_probability_is_the_least_one(server: StandIn) -> None:
+def test_a_probability_of_zero_becomes_the_lowest_log_probability(server: StandIn) -> None:
     """llama-server sends the lowest float32 for -inf, and JSON has null for it; vLLM sends -9999."""
     least = {"llama": -3.4028234663852886e38, "vllm": -9999.0, "sglang": None}[server.kind]
     message = changed(event(server.kind, 97), ALTERNATIVES[server.kind], alternatives(server.kind, (98, least)))
@@ -235,7 +235,7 @@ LOST: dict[str, tuple[Fault, str]] = {
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_what_says_that_the_engine_is_lost_is_asked_for_again(
+def test_an_answer_that_says_that_the_engine_is_lost_is_asked_for_again(
     server: StandIn, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fault, words = LOST[name]
@@ -246,7 +246,7 @@ def test_what_says_that_the_engine_is_lost_is_asked_for_again(
     assert len(server.requests) == 2 and words in caplog.text
 
 
-def test_an_engine_that_stays_lost_is_said_to_be(server: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_engine_that_stays_lost_is_reported_as_lost(server: StandIn, caplog: pytest.LogCaptureFixture) -> None:
     server.faults = [LOST["an event of a dead engine"][0]] * 3
     with pytest.raises(EngineStopped, match=r"was lost and does not answer\. Retry your request later\."):
         ask(server, max_tokens=9)
@@ -445,7 +445,7 @@ DESCRIPTIONS: list[tuple[str, str, Value, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "path", "answer", "words"), DESCRIPTIONS)
-def test_a_description_that_cannot_be_is_refused_at_the_start(kind: str, path: str, answer: Value, words: str) -> None:
+def test_an_impossible_description_is_refused_at_the_start(kind: str, path: str, answer: Value, words: str) -> None:
     with stand_in(kind) as server:
         server.described = {path: answer}
         with pytest.raises(SetupError) as refused:
@@ -454,7 +454,7 @@ def test_a_description_that_cannot_be_is_refused_at_the_start(kind: str, path: s
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
-def test_adapters_that_it_lists_have_no_context_of_their_own(kind: str) -> None:
+def test_adapters_in_the_list_of_an_upstream_have_no_context_of_their_own(kind: str) -> None:
     """As in vLLM's entrypoints/openai/models/serving.py (0.32), and `available_models` of SGLang 0.5.23."""
     adapter = {"id": "tuned", "root": "/lora", "parent": "served", "max_model_len": None}
     with stand_in(kind) as server:

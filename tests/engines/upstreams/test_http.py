@@ -180,7 +180,7 @@ def test_whatever_a_server_sends_is_a_sign_of_life() -> None:
     ],
     ids=["kept", "not wanted", "not by the server"],
 )
-def test_connections_are_used_again(keep_alive: bool, answers: list[list[bytes]], connections: int) -> None:
+def test_connections_are_reused(keep_alive: bool, answers: list[list[bytes]], connections: int) -> None:
     async def test() -> None:
         server = Scripted(*answers)
         async with serving(server) as client:
@@ -210,7 +210,7 @@ def test_a_new_connection_that_closes_is_a_loss() -> None:
     run(test())
 
 
-def test_an_answer_that_is_left_closes_its_connection() -> None:
+def test_an_abandoned_answer_closes_its_connection() -> None:
     async def test() -> None:
         server = Scripted([CHUNKED[:-5]])
         async with serving(server) as client:

@@ -49,14 +49,14 @@ def test_a_completion_is_computed_there_by_token_ids(server: StandIn) -> None:
 
 
 @pytest.mark.parametrize(("stop", "text"), [(["wor"], "Hello "), (["lo w"], "Hel"), (["xyz"], "Hello world")])
-def test_stop_sequences_are_found_here(server: StandIn, stop: list[str], text: str) -> None:
+def test_onward_finds_stop_sequences_itself(server: StandIn, stop: list[str], text: str) -> None:
     spell(server, "Hello world")
     [choice] = ask(server, max_tokens=30, stop=stop).choices
     assert (choice.text, choice.finish_reason) == (text, "stop")
     assert all("stop" not in request for request in server.requests)
 
 
-def test_a_length_is_a_length(server: StandIn) -> None:
+def test_an_answer_of_the_requested_length_has_the_finish_reason_length(server: StandIn) -> None:
     spell(server, "Hello world")
     [choice] = ask(server, max_tokens=5).choices
     assert (choice.text, choice.finish_reason) == ("Hello", "length")
@@ -90,7 +90,7 @@ def test_min_tokens_bans_the_end_for_as_long(server: StandIn) -> None:
     assert [END, False] in server.requests[0]["logit_bias"] and not server.requests[1]["logit_bias"]
 
 
-def test_an_end_that_the_request_ignores_is_gone_beyond(server: StandIn) -> None:
+def test_a_text_continues_after_an_end_token_that_the_request_ignores(server: StandIn) -> None:
     spell(server, "ab")
     [choice] = ask(server, max_tokens=5, ignore_eos=True).choices
     assert (choice.text, choice.finish_reason) == ("ab", "length")
@@ -203,13 +203,13 @@ def test_what_is_not_allowed_is_banned_where_a_sampler_looks_at_all_logits(
     assert banned == set(range(TOKENIZER.size)) - {97, 98}
 
 
-def test_a_choice_without_a_token_left_asks_for_none() -> None:
+def test_a_choice_without_an_allowed_token_sends_no_request() -> None:
     job = make_job(allowed_tokens=(5, 6), banned_tokens=(5, 6))
     with pytest.raises(UpstreamError, match="no token is left"):
         ChoiceRun(job, 0, TOKENIZER, LlamaServer.traits, []).next_segment()
 
 
-def test_dry_is_computed_here(server: StandIn) -> None:
+def test_onward_computes_dry_itself(server: StandIn) -> None:
     ask(server, prompt="xyzw-xyz", max_tokens=2, dry_multiplier=0.5, dry_base=2, dry_allowed_length=2)
     first, second = server.requests
     assert first["logit_bias"] == [[ord("w"), -0.5 * 2 ** (3 - 2)]]
@@ -285,7 +285,7 @@ def test_another_model_behind_the_address_ends_the_engine(server: StandIn) -> No
     on(server, test)
 
 
-def test_a_client_that_leaves_ends_the_work_there(server: StandIn) -> None:
+def test_a_client_that_leaves_ends_the_work_at_the_upstream(server: StandIn) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         server.faults = ["slow"]
         request = check_request({"model": "there", "prompt": PROMPT, "stream": True, "max_tokens": 50})
@@ -309,7 +309,7 @@ def test_a_client_that_leaves_ends_the_work_there(server: StandIn) -> None:
         ({"repetition_penalty": 1.5, "dry_multiplier": 1}, "repetition_penalty"),
     ],
 )
-def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:
+def test_what_an_upstream_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         with pytest.raises(InvalidRequest, match="The engine behind this model does not have") as refused:
             await complete(backend, **fields)
@@ -345,7 +345,7 @@ def test_a_choice_that_is_cancelled_before_it_begins_is_forgotten(server: StandI
 
 
 @pytest.mark.parametrize("lists_slots", [True, False])
-def test_its_engine_is_asked_for_its_slots_or_where_they_are_not_listed_for_a_token(
+def test_a_probe_asks_for_the_slots_or_for_a_token_where_slots_are_not_listed(
     server: StandIn, lists_slots: bool
 ) -> None:
     server.lists_slots = lists_slots
@@ -364,7 +364,7 @@ def test_its_engine_is_asked_for_its_slots_or_where_they_are_not_listed_for_a_to
     assert asked == ([] if lists_slots else [([0], 1)] * 2)
 
 
-def test_more_choices_than_slots_wait_here(server: StandIn) -> None:
+def test_choices_beyond_the_slots_wait_in_onward(server: StandIn) -> None:
     answer = ask(server, n=5, max_tokens=3)
     assert len(answer.choices) == 5 and len(server.requests) == 5
 
@@ -424,7 +424,7 @@ def test_an_upstream_must_be_there_and_say_where_its_tokenizer_is(server: StandI
         ("x=llama+http://[::1", "must be http://HOST:PORT"),
     ],
 )
-def test_addresses_that_mean_nothing_are_refused(model: str, words: str) -> None:
+def test_invalid_addresses_are_refused(model: str, words: str) -> None:
     with pytest.raises(SetupError, match=words):
         compose(Settings(model=(model,)))
 

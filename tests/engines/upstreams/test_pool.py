@@ -81,7 +81,7 @@ def test_streams_of_a_server_that_dies_continue_at_others(servers: list[StandIn]
 
 @pytest.mark.parametrize("kind", ["llama", "vllm", "sglang"])
 @pytest.mark.parametrize("ends", [True, False])
-def test_connections_are_used_again(kind: str, ends: bool) -> None:
+def test_connections_are_reused(kind: str, ends: bool) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         for _ in range(5):
             assert (await complete(backend, max_tokens=30 if ends else 3)).choices[0].text == TEXT[: 30 if ends else 3]
@@ -111,7 +111,7 @@ def test_a_choice_continues_at_another_address(servers: list[StandIn], fault: st
     on(servers, test, engine_timeout=1)
 
 
-def test_what_is_refused_is_asked_nobody_else(servers: list[StandIn]) -> None:
+def test_a_refused_request_is_not_sent_to_another_address(servers: list[StandIn]) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         first = await home(backend, servers)
         first.faults = ["refuse"]
@@ -123,7 +123,7 @@ def test_what_is_refused_is_asked_nobody_else(servers: list[StandIn]) -> None:
     on(servers, test)
 
 
-def test_a_score_that_is_lost_is_asked_for_elsewhere(servers: list[StandIn]) -> None:
+def test_a_lost_score_is_asked_for_at_another_address(servers: list[StandIn]) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         (await home(backend, servers)).faults = ["busy"]
         [choice] = (await complete(backend, max_tokens=2, echo=True, logprobs=2)).choices
@@ -133,7 +133,7 @@ def test_a_score_that_is_lost_is_asked_for_elsewhere(servers: list[StandIn]) -> 
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_what_waits_for_a_slot_takes_one_elsewhere(servers: list[StandIn], is_lost: bool) -> None:
+def test_a_choice_that_waits_for_a_slot_takes_one_at_another_address(servers: list[StandIn], is_lost: bool) -> None:
     """As soon as there is one, or once its address is lost, even if the request that runs there never ends."""
     stuck, other = servers[:2]
     released = threading.Event()

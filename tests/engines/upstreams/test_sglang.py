@@ -103,7 +103,9 @@ def test_a_choice_with_penalties_continues_after_a_loss_with_the_same_penalties(
         ({"allowed_token_ids": [*range(98, TOKENIZER.size)]}, "bbcdef"),
     ],
 )
-def test_rules_that_depend_on_earlier_tokens_are_biases(server: StandIn, fields: dict[str, Any], text: str) -> None:
+def test_rules_that_depend_on_earlier_tokens_are_sent_as_biases(
+    server: StandIn, fields: dict[str, Any], text: str
+) -> None:
     server.script = lambda tokens: ord("a") + len([token for token in tokens if token >= ord("a")]) % 26
     [choice] = ask(server, prompt="!", max_tokens=6, **fields).choices
     assert choice.text == text
@@ -119,7 +121,7 @@ def test_seeds_act_in_its_deterministic_mode(server: StandIn) -> None:
     assert len(seeds) == 2
 
 
-def test_an_engine_that_is_ill_is_not_ready(server: StandIn) -> None:
+def test_an_unhealthy_engine_is_not_ready(server: StandIn) -> None:
     server.is_unhealthy = True
     with pytest.raises(SetupError, match="status 503"):
         ask(server)
@@ -135,7 +137,7 @@ def test_an_engine_that_is_busy_is_waited_for(server: StandIn) -> None:
     later.join()
 
 
-def test_penalties_that_would_come_late_are_biases(server: StandIn) -> None:
+def test_penalties_that_would_be_late_are_sent_as_biases(server: StandIn) -> None:
     server.overlaps, server.script = True, lambda tokens: ord("a")
     assert ask(server, max_tokens=3, presence_penalty=2, logit_bias={"98": 9}).choices[0].text == "aba"
     sent = [request["sampling_params"] for request in server.requests]
@@ -143,7 +145,7 @@ def test_penalties_that_would_come_late_are_biases(server: StandIn) -> None:
     assert all(each["presence_penalty"] == 0 and each["max_new_tokens"] == 1 for each in sent)
 
 
-def test_penalties_are_biases_where_those_of_one_address_would_come_late(server: StandIn) -> None:
+def test_penalties_are_sent_as_biases_where_those_of_one_address_would_be_late(server: StandIn) -> None:
     with stand_in("sglang") as other:
         other.overlaps = True
         server.script = other.script = lambda tokens: ord("a")
@@ -152,7 +154,7 @@ def test_penalties_are_biases_where_those_of_one_address_would_come_late(server:
     assert [each["presence_penalty"] for each in sent] == [0, 0]
 
 
-def test_penalties_of_a_window_are_biases(server: StandIn) -> None:
+def test_penalties_of_a_window_are_sent_as_biases(server: StandIn) -> None:
     server.script = lambda tokens: ord("a")
     fields = {"presence_penalty": 2, "repeat_last_n": 1, "logit_bias": {"98": 9}}
     assert ask(server, max_tokens=4, **fields).choices[0].text == "abab"
@@ -185,7 +187,7 @@ def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, 
         ({"seed": 1, "temperature": 1}, "seed"),
     ],
 )
-def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:
+def test_what_an_upstream_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         with pytest.raises(InvalidRequest, match="The engine behind this model does not have") as refused:
             await complete(backend, **fields)

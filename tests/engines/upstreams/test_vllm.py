@@ -58,7 +58,7 @@ def test_min_tokens_does_not_ban_ends_that_are_ignored(server: StandIn) -> None:
     assert [request["max_tokens"] for request in server.requests] == [6, 6, 5, 1]
 
 
-def test_its_engine_is_asked_for_a_token(server: StandIn) -> None:
+def test_a_probe_asks_the_engine_for_a_token(server: StandIn) -> None:
     """Its server reports that it is healthy whatever its engine does."""
 
     async def test() -> None:
@@ -142,7 +142,7 @@ def test_a_choice_with_penalties_continues_after_a_loss_with_the_same_penalties(
         assert request["frequency_penalty"] == request["presence_penalty"] == 0
 
 
-def test_penalties_of_a_window_are_biases(server: StandIn) -> None:
+def test_penalties_of_a_window_are_sent_as_biases(server: StandIn) -> None:
     server.script = lambda tokens: ord("a")
     [choice] = ask(server, max_tokens=4, presence_penalty=2, repeat_last_n=1, logit_bias={"98": 9}).choices
     assert choice.text == "abab"
@@ -310,7 +310,7 @@ def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, 
         ({"temperature_last": True, "min_p": 0.1, "temperature": 2}, "samplers"),
     ],
 )
-def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:
+def test_what_an_upstream_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         with pytest.raises(InvalidRequest, match="The engine behind this model does not have") as refused:
             await complete(backend, **fields)
@@ -385,7 +385,7 @@ def test_a_release_that_is_too_old_is_refused_at_the_start(server: StandIn, vers
         ask(server)
 
 
-def test_a_hub_name_is_not_a_file_here(server: StandIn) -> None:
+def test_a_model_without_a_tokenizer_on_this_machine_is_refused(server: StandIn) -> None:
     address = server.url.replace("http://", "vllm+http://")
     with pytest.raises(SetupError, match=r"the model that the vLLM at .* serves"):
         compose(Settings(model=(f"there={address}",)))

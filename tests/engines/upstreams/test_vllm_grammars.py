@@ -42,7 +42,7 @@ def given(server: StandIn) -> list[bool]:
         ("xyzq", "stop", {"regex": "[x-z]{3}q", "presence_penalty": 1, "logit_bias": {"7": 1}}),
     ],
 )
-def test_a_grammar_is_kept_there_in_one_request(
+def test_vllm_enforces_a_grammar_in_one_request(
     server: StandIn, text: str, finish: str, fields: dict[str, Any]
 ) -> None:
     spell(server, "xyzq" if text.startswith("x") else text)
@@ -55,7 +55,7 @@ def test_a_grammar_is_kept_there_in_one_request(
     assert "allowed_token_ids" not in request
 
 
-def test_every_choice_is_given_the_grammar(server: StandIn) -> None:
+def test_every_choice_is_sent_with_the_grammar(server: StandIn) -> None:
     spell(server, "xyzq")
     assert [choice.text for choice in ask(server, n=3, max_tokens=9, regex="[x-z]{3}q", temperature=1).choices] == [
         "xyzq"
@@ -79,7 +79,7 @@ def test_a_grammar_is_asked_for_again_where_the_answer_was_lost(server: StandIn)
     assert given(server)[:2] == [True, True]
 
 
-def test_what_is_not_allowed_here_is_not_taken_from_there(server: StandIn) -> None:
+def test_tokens_that_onwards_own_grammar_forbids_are_not_taken_from_vllm(server: StandIn) -> None:
     spell(server, "xyAq")
     [choice] = ask(server, max_tokens=9, regex="[x-z]{3}q").choices
     assert choice.text[:2] == "xy" and choice.text[2] in "xyz" and choice.text[3:] == "q"
@@ -104,7 +104,9 @@ def test_a_text_that_is_cut_continues_token_by_token(server: StandIn, fault: str
         {"regex": None, "grammar": 'start: "x" start? | "yzq"'},
     ],
 )
-def test_it_is_kept_here_where_it_would_mean_something_else_there(server: StandIn, fields: dict[str, Any]) -> None:
+def test_onward_enforces_a_grammar_that_would_mean_something_else_to_vllm(
+    server: StandIn, fields: dict[str, Any]
+) -> None:
     spell(server, "xyzq")
     assert ask(server, **{"max_tokens": 9, "regex": "[x-z]{3}q", **fields}).choices[0].text == "xyzq"
     assert not any(given(server))
@@ -125,21 +127,21 @@ def test_json_is_enforced_by_vllm_if_nothing_is_filtered_after_the_mask(
 
 
 @pytest.mark.parametrize("end", [None, 7])
-def test_it_is_kept_here_where_texts_end_otherwise_there(server: StandIn, end: int | None) -> None:
+def test_onward_enforces_a_grammar_where_texts_end_differently_in_vllm(server: StandIn, end: int | None) -> None:
     server.end_of_grammars = end
     spell(server, "xyzq")
     assert ask(server, max_tokens=9, regex="[x-z]{3}q").choices[0].text == "xyzq"
     assert not any(given(server))
 
 
-def test_a_grammar_that_takes_long_is_kept_here(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onward_enforces_a_grammar_that_takes_long_to_compile(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks, "QUICK_COMPILE_SECONDS", -1.0)
     spell(server, "xyzq")
     assert ask(server, max_tokens=9, regex="[x-z]{3}q").choices[0].text == "xyzq"
     assert not any(given(server))
 
 
-def test_masks_that_take_long_in_the_middle_are_computed_here_from_there_on(
+def test_masks_that_take_long_in_the_middle_are_computed_by_onward_from_then_on(
     server: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(masks, "QUICK_MASK_SECONDS", -1.0)
@@ -148,7 +150,7 @@ def test_masks_that_take_long_in_the_middle_are_computed_here_from_there_on(
     assert given(server)[0] and not any(given(server)[1:])
 
 
-def test_a_vllm_that_others_started_is_given_none() -> None:
+def test_a_vllm_that_others_started_is_sent_no_grammar() -> None:
     with stand_in("vllm") as server:
         spell(server, "xyzq")
         assert ask(server, max_tokens=9, regex="[x-z]{3}q").choices[0].text == "xyzq"

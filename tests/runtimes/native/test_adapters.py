@@ -189,7 +189,7 @@ def test_a_tape_is_kept_until_no_thread_can_read_it(tmp_path: Path) -> None:
     base.model.close()
 
 
-def test_one_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = Adapted(write_base(tmp_path / "m.gguf", "llama"))
     write_base(tmp_path / "other.gguf", "qwen2")
     with pytest.raises(ModelFolderError, match="is not a LoRA adapter, but a model"):

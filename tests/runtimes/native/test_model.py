@@ -458,7 +458,7 @@ def test_what_is_outside_of_the_memory_is_refused(models: Callable[..., ModelRun
         model.evaluate([Row(0, [1], 0, [0], 1)])
 
 
-def test_a_machine_that_computes_otherwise_says_so_and_has_another_fingerprint(
+def test_a_machine_that_computes_differently_says_so_and_has_another_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, found = write(tmp_path, "llama"), []
@@ -494,13 +494,15 @@ def test_exact_weights_cannot_be_rounded(tmp_path: Path) -> None:
         load(write(tmp_path, "llama"), precision="exact", weights="int8")
 
 
-def test_weights_that_do_not_fit_are_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_do_not_fit_are_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.runtimes.native.load.available_memory", lambda: AvailableMemory(100_000))
     with pytest.raises(MemoryTooSmall, match=r"m\.gguf take .* KiB of memory, but 98 KiB are free"):
         load(write(tmp_path, "llama"), precision="exact")
 
 
-def test_embeddings_that_do_not_fit_as_numbers_are_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embeddings_that_do_not_fit_as_numbers_are_reported_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     metadata, tensors = tiny("llama")
     stored = {name: floats(array) for name, array in tensors.items()}
     stored["token_embd.weight"] = random_blocks("IQ4_NL", 30, 64)

@@ -197,7 +197,7 @@ def _off() -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_what_is_outside_is_found() -> None:
+def test_a_record_that_exceeds_its_memory_is_found() -> None:
     """A record that states longer rows than their memory has."""
     made, checker, code = kernels((ProductKind("F32", "float32"),))
     tape = TapeBuilder(made, ROWS, 1)

@@ -36,5 +36,5 @@ def test_no_kernel_leaves_its_memory(name: str, tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-def test_the_guards_are_there() -> None:
+def test_guard_pages_are_in_place() -> None:
     assert run("--overrun").returncode < 0
