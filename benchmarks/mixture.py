@@ -4,7 +4,8 @@
 weights in the shape of a published model with some of its layers, if it is not there yet, and measures decoding with
 several rows, and prefilling: tokens per second of the bare loop and of llama-batched-bench, and their ratio within each
 round. Tokens are random, so that rows use different experts. `benchmarks.shapes` has the shapes: Qwen3-30B-A3B (3.6 GB
-with eight layers), gpt-oss-20b (5.4 GB), Qwen 3.5 0.8B and 35B-A3B, Granite 4 H micro and tiny.
+with eight layers), gpt-oss-20b (5.4 GB), Qwen 3.5 0.8B and 35B-A3B, Granite 4 H micro and tiny, and
+DeepSeek-V2-Lite (3.5 GB with nine layers).
 """
 
 from __future__ import annotations

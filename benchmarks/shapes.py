@@ -75,9 +75,24 @@ SHAPES = {
         "ssm.time_step_rank": 48, "ssm.inner_size": 3072, "expert_count": 64, "expert_used_count": 6,
         "expert_feed_forward_length": 512, "expert_shared_feed_forward_length": 1024,
     }, is_tied=True),
+    "deepseek-v2-lite": Shape("deepseek2", 102_400, 9, {
+        "context_length": 163_840, "rope.freq_base": 1e4, "embedding_length": 2048, "feed_forward_length": 10_944,
+        "attention.head_count": 16, "attention.head_count_kv": 1, "attention.kv_lora_rank": 512,
+        "attention.q_lora_rank": 0, "attention.key_length": 576, "attention.value_length": 512,
+        "attention.key_length_mla": 192, "attention.value_length_mla": 128, "rope.dimension_count": 64,
+        "leading_dense_block_count": 1, "expert_count": 64, "expert_used_count": 6, "expert_shared_count": 2,
+        "expert_feed_forward_length": 1408, "expert_weights_scale": 1.0, "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 40.0, "rope.scaling.original_context_length": 4096,
+        "rope.scaling.yarn_log_multiplier": 0.0707,
+    }),
 }  # fmt: skip
-_SCALES = {"Q4_K": ((0, 1.5e-4), (2, 1.1e-3)), "Q6_K": ((208, 4.5e-5),), "Q8_0": ((0, 3e-4),), "MXFP4": ()}
+_SCALES = {
+    "Q4_K": ((0, 1.5e-4), (2, 1.1e-3)), "Q6_K": ((208, 4.5e-5),), "Q8_0": ((0, 3e-4),), "Q5_0": ((0, 2.4e-3),),
+    "MXFP4": (),
+}  # fmt: skip
 """Where a block has scales, float16, and values with which random integers are weights of a usual size."""
+_OF_ODD_ROWS = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}
+"""What rows that are no whole blocks of 256 weights have instead."""
 
 
 def write(path: Path, shape: Shape, layers: int | None = None, seed: int = 0) -> None:
@@ -127,6 +142,7 @@ class _Tensors:
         heads = stated["attention.head_count"]
         self._size = stated.get("attention.key_length", self._hidden // heads)
         self._has_delta = "full_attention_interval" in stated
+        self._is_latent = "attention.kv_lora_rank" in stated
 
     def all(self) -> Iterator[tuple[str, Stored]]:
         """Yield names and tensors; where Q4_K_M alternates, every second layer has Q6_K."""
@@ -148,11 +164,14 @@ class _Tensors:
         of_layer = heads[layer] if isinstance(heads, list) else heads
         if self._has_delta and (layer + 1) % self._stated["full_attention_interval"]:
             yield from self._delta()
+        elif self._is_latent:
+            yield from self._latent_attention(better)
         elif of_layer:
             yield from self._attention(of_layer, better)
         else:
             yield from self._state_space()
-        yield from self._experts(better) if "expert_count" in self._stated else self._dense(better)
+        has_experts = "expert_count" in self._stated and layer >= self._stated.get("leading_dense_block_count", 0)
+        yield from self._experts(better) if has_experts else self._dense(better)
         has_other_name = self._is_oss or self._has_delta
         for name in ("attn_norm", "post_attention_norm" if has_other_name else "ffn_norm"):
             yield f"{name}.weight", self._filled(1.0, self._hidden)
@@ -169,6 +188,19 @@ class _Tensors:
         elif self._shape.architecture != "granitehybrid":
             for name in ("attn_q_norm", "attn_k_norm"):
                 yield f"{name}.weight", self._filled(1.0, size)
+
+    def _latent_attention(self, better: str) -> Iterator[tuple[str, Stored]]:
+        stated, hidden = self._stated, self._hidden
+        heads, rank, rotated = (
+            stated[name] for name in ("attention.head_count", "attention.kv_lora_rank", "rope.dimension_count")
+        )
+        keys, values = (stated[f"attention.{name}_length_mla"] for name in ("key", "value"))
+        yield from self._matrix("attn_q", "Q4_K", heads * keys, hidden)
+        yield from self._matrix("attn_kv_a_mqa", "Q4_K", rank + rotated, hidden)
+        yield "attn_kv_a_norm.weight", self._filled(1.0, rank)
+        yield from self._matrix("attn_k_b", "Q4_K", heads, rank, keys - rotated)
+        yield from self._matrix("attn_v_b", better, heads, values, rank)
+        yield from self._matrix("attn_output", "Q4_K", hidden, heads * values)
 
     def _delta(self) -> Iterator[tuple[str, Stored]]:
         stated, hidden = self._stated, self._hidden
@@ -213,7 +245,8 @@ class _Tensors:
         yield from self._matrix("ffn_gate_exps", usual, count, inner, hidden)
         yield from self._matrix("ffn_up_exps", usual, count, inner, hidden)
         yield from self._matrix("ffn_down_exps", down, count, hidden, inner)
-        if shared := stated.get("expert_shared_feed_forward_length"):
+        shared = stated.get("expert_shared_feed_forward_length", inner * stated.get("expert_shared_count", 0))
+        if shared:
             yield from self._matrix("ffn_gate_shexp", "Q4_K", shared, hidden)
             yield from self._matrix("ffn_up_shexp", "Q4_K", shared, hidden)
             yield from self._matrix("ffn_down_shexp", better, hidden, shared)
@@ -226,6 +259,8 @@ class _Tensors:
             yield f"{name}.bias", self._floats(0.05, *sizes[:-1])
 
     def _blocks(self, kind: str, *sizes: int) -> Stored:
+        if sizes[-1] % 256:
+            kind = _OF_ODD_ROWS.get(kind, kind)
         stored = gguf.GGMLQuantizationType[kind]
         weights, size = gguf.GGML_QUANT_SIZES[stored]
         found = np.frombuffer(bytearray(self._random.bytes(math.prod(sizes) // weights * size)), np.uint8)

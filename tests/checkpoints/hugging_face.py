@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import gemma4, mamba2, qwen35
+from tests.checkpoints import gemma4, latent, mamba2, qwen35
 from tests.checkpoints.reference import PAIRS
 from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, INNER, tiny
 
@@ -104,6 +104,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     **gemma4.CONFIGS,
     **qwen35.CONFIGS,
     **mamba2.CONFIGS,
+    **latent.CONFIGS,
     "phi3": {"model_type": "phi3", "sliding_window": 24},
     "starcoder2": {"model_type": "starcoder2", "rope_theta": 1e5, "norm_epsilon": 1e-5},
     "granite": {
@@ -188,6 +189,7 @@ _NAMES = {
     "granitehybrid": {**_GRANITE, **mamba2.NAMES},
     "falcon-h1": {**mamba2.FALCON_NAMES, **mamba2.NAMES},
     **dict.fromkeys(mamba2.NEMOTRON, mamba2.NEMOTRON_NAMES),
+    latent.KIND: latent.NAMES,
     "olmo2": _SANDWICHED,
     "exaone4": _SANDWICHED,
     "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
@@ -241,6 +243,8 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "num_attention_heads": HEADS, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5,
         "num_key_value_heads": metadata[f"{kind}.attention.head_count_kv"], **CONFIGS[name],
     }  # fmt: skip
+    if kind == latent.KIND:
+        metadata[f"{kind}.attention.latent_epsilon"] = 1e-6
     if kind == "gpt2":
         config = {
             "model_type": "gpt2", "n_layer": layers, "n_embd": HIDDEN, "n_inner": FEED_FORWARD, "n_head": HEADS,
@@ -259,6 +263,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "qwen3next": _as_qwen3next_stores,
         "granitehybrid": _as_granite_stores,
         **dict.fromkeys(mamba2.NEMOTRON, mamba2.as_nemotron_stores),
+        latent.KIND: latent.as_stored,
         "falcon-h1": partial(mamba2.as_falcon_stores, config=CONFIGS[name]),
     }
     usual = joining.get(kind, one_by_one)(tensors)

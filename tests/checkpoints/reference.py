@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.checkpoints import latent
 from tests.checkpoints.gemma4 import Gemma4
 from tests.checkpoints.mamba2 import NEMOTRON, state_space
 from tests.checkpoints.qwen35 import KINDS, delta_net
@@ -117,7 +118,7 @@ class Reference:
     def mixture(self, prefix: str, row: Array) -> Array:
         """The output of the experts with the largest logits for one row, weighted by their shares."""
         logits = self.linear(row, prefix + "ffn_gate_inp")
-        if self.kind in ("lfm2moe", "nemotron_h_moe"):
+        if self.kind in ("lfm2moe", "nemotron_h_moe") or self.stated.get("expert_gating_func") == 2:
             shares = 1 / (1 + np.exp(-logits))
             order = np.argsort(-(shares + self.tensors[f"{prefix.removesuffix('.')}.exp_probs_b.bias"]), kind="stable")
         else:
@@ -125,10 +126,12 @@ class Reference:
             shares /= shares.sum()
             order = np.argsort(-shares, kind="stable")
         chosen = order[: self.stated["expert_used_count"]]
-        if self.kind in NORMALISED:
+        if self.kind in NORMALISED or self.stated.get("expert_weights_norm"):
             shares /= shares[chosen].sum()
         if self.kind == "nemotron_h_moe":
             return self.ungated_experts(prefix, row, shares, chosen)
+        if self.kind == latent.KIND:
+            shares *= self.stated["expert_weights_scale"]
         total = np.zeros(len(row))
         for expert in chosen:
             gate, up, down = (
@@ -187,6 +190,8 @@ class Reference:
 
     def attention(self, layer: int, hidden: Array) -> Array:
         prefix, count = f"blk.{layer}.", len(hidden)
+        if self.kind == latent.KIND:
+            return self.latent_attention(prefix, hidden)
         gate = 1.0
         query, key, value = self.projected(prefix, hidden)
         if self.kind in KINDS:  # each head's query, then its gate
@@ -214,6 +219,14 @@ class Reference:
                 total = total + np.exp(self.tensors[prefix + "attn_sinks.weight"][head] - largest)
             result[:, head] = weights / total @ value[:, shared]
         return self.linear((gate * result).reshape(count, -1), prefix + "attn_output")
+
+    def latent_attention(self, prefix: str, hidden: Array) -> Array:
+        size, base = self.stated["rope.dimension_count"], self.stated.get("rope.freq_base", 1e4)
+        frequencies = base ** (-np.arange(0, size, 2) / size)
+        if self.stated.get("rope.scaling.type") == "yarn":
+            frequencies, _ = self.yarn(frequencies, base)
+        epsilon = self.stated.get("attention.latent_epsilon", self.epsilon)
+        return latent.attention(self.stated, self.tensors, prefix, hidden, epsilon, frequencies)
 
     def projected(self, prefix: str, hidden: Array) -> list[Array]:
         """Queries, keys and values, each [tokens, heads, size]."""

@@ -37,6 +37,13 @@ _DELTA = (
     "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "full_attention_interval",
     "attn_output_gate",
 )  # fmt: skip
+_LATENT = (
+    "first_k_dense_replace", "n_shared_experts", "n_routed_experts", "routed_scaling_factor", "kv_lora_rank",
+    "q_lora_rank", "qk_rope_head_dim", "v_head_dim", "qk_nope_head_dim", "n_group", "topk_group",
+    "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "attention_bias", "head_dim", "pretraining_tp",
+    "topk_method", "scoring_func", "moe_layer_freq", "aux_loss_alpha", "seq_aux", "ep_size",
+)  # fmt: skip
+"""With what the authors' own classes have (configuration_deepseek.py)."""
 _GEMMA4 = (
     *(key for key in _RMS if key != "hidden_act"), "hidden_activation", "attention_bias", "head_dim", "layer_types",
     "final_logit_softcapping", "sliding_window", "use_bidirectional_attention", "attention_k_eq_v",
@@ -91,6 +98,8 @@ READ: dict[str, tuple[str, ...]] = {
         "rescale_prenorm_residual", "mamba_n_groups", "mamba_d_conv", "mamba_conv_bias", "mamba_dt_limit",
         "hybrid_override_pattern",
     ),
+    "deepseek_v2": (*_RMS, *_LATENT, "mlp_bias", "output_router_logits"),
+    "deepseek_v3": (*_RMS, *_LATENT, "num_nextn_predict_layers", "rope_interleave"),
     "mellum": (*_RMS, *_EXPERTS, "attention_bias", "head_dim", "layer_types", "sliding_window", "mlp_layer_types"),
     "olmoe": (*_RMS, *(key for key in _EXPERTS if key != "moe_intermediate_size"), "attention_bias", "clip_qkv"),
     "gpt_oss": (
@@ -209,7 +218,9 @@ OTHERS: dict[str, Any] = {
     "ssm_state_size": 32, "mamba_num_heads": 4, "mamba_head_dim": 16, "mamba_hidden_act": "gelu", "n_groups": 2,
     "conv_kernel": 3, "use_conv_bias": False, "mamba_dt_limit": [0.1, 2.0], "n_routed_experts": 6,
     "moe_shared_expert_intermediate_size": 48, "moe_latent_size": 16, "n_group": 2, "num_nextn_predict_layers": 1,
-    "hybrid_override_pattern": "M*E",
+    "hybrid_override_pattern": "M*E", "first_k_dense_replace": 1, "n_shared_experts": 3, "kv_lora_rank": 48,
+    "q_lora_rank": 40, "qk_rope_head_dim": 8, "v_head_dim": 24, "qk_nope_head_dim": 24, "topk_method": "noaux",
+    "scoring_func": "tanh", "moe_layer_freq": 2, "rope_interleave": False,
     "global_head_dim": 8, "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
 }  # fmt: skip
 _WINDOWED = (
@@ -219,6 +230,7 @@ _SWITCHED_OFF = (
     ("mellum", "norm_topk_prob"), ("lfm2_moe", "norm_topk_prob"), ("qwen3_next", "norm_topk_prob"),
     ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
     ("seed_oss", "attention_bias"), ("internlm2", "bias"), ("nemotron_h", "norm_topk_prob"),
+    ("deepseek_v3", "norm_topk_prob"),
 )  # fmt: skip
 """Keys whose default is true."""
 _OF_GEMMA4 = {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 32}
@@ -251,7 +263,9 @@ CANNOT_MATTER: dict[str, str] = {
     "time_step_floor": "for the first weights of a training",
     "rescale_prenorm_residual": "for the first weights of a training",
     "expand": "the heads and their size are stated",
-    "n_shared_experts": "their size together is stated",
+    "aux_loss_alpha": "for training",
+    "seq_aux": "for training",
+    "ep_size": "the same experts on several machines",
     "chunk_size": "the same sums in other parts",
     "topk_group": "there is one group",
     "mtp_layers_block_type": "of layers that predict several tokens, which are refused",
@@ -270,6 +284,11 @@ CANNOT_MATTER: dict[str, str] = {
         ("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"),
         "for GPT2DoubleHeadsModel"),
 }  # fmt: skip
+_CANNOT_MATTER_HERE = {
+    ("nemotron_h", "n_shared_experts"): "their size together is stated",
+    **dict.fromkeys(
+        (("deepseek_v2", "head_dim"), ("deepseek_v3", "head_dim")), "the size of a part of heads, which is stated"),
+}  # fmt: skip
 
 
 def config(kind: str, **stated: Any) -> dict[str, Any]:
@@ -284,6 +303,8 @@ def config(kind: str, **stated: Any) -> dict[str, Any]:
     if kind == "nemotron_h":
         del sizes["num_hidden_layers"]
         sizes |= {"hybrid_override_pattern": "ME*-", "mamba_num_heads": 2, "num_key_value_heads": 2}
+    if kind.startswith("deepseek"):
+        sizes |= {"num_key_value_heads": 4, "n_group": 1, "num_experts_per_tok": 2}
     if kind == "falcon_h1":
         sizes |= {"mamba_n_heads": 2, "mamba_d_ssm": 128}
     return {"model_type": kind, **sizes, **stated}
@@ -300,7 +321,8 @@ def read(stated: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("kind", READ)
 def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind: str) -> None:
     for key in READ[kind]:
-        common = config(kind, **({} if kind == "nemotron_h" else NEEDS.get(key, {})))
+        has_own_experts = kind == "nemotron_h" or kind.startswith("deepseek")
+        common = config(kind, **({} if has_own_experts else NEEDS.get(key, {})))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
         if kind in _WINDOWED and key == "layer_types":
             other = ["full_attention"] * 2
@@ -319,7 +341,7 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
         if (kind, key) in (("internlm3", "qkv_bias"), ("nemotron_h", "use_bias")):
             other = True
         is_read = read({**common, key: other}) != read(common)
-        assert is_read != (key in CANNOT_MATTER), f"{kind}: {key}"
+        assert is_read != (key in CANNOT_MATTER or (kind, key) in _CANNOT_MATTER_HERE), f"{kind}: {key}"
 
 
 def test_every_model_type_has_its_keys_here_and_a_folder_that_is_computed() -> None:
@@ -546,6 +568,31 @@ def test_settings_with_which_falcon_h1_is_not_computed_are_refused(stated: dict[
 def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         metadata_of(config("nemotron_h", **stated), "config.json")
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3"])
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"n_group": 8, "topk_group": 3}, "'8' as 'n_group'"),
+        ({"topk_method": "random"}, "'random' as 'topk_method'"),
+        ({"scoring_func": "tanh"}, "'tanh' as 'scoring_func'"),
+        ({"moe_layer_freq": 2}, "'2' as 'moe_layer_freq'"),
+        ({"attention_bias": True}, "'True' as 'attention_bias'"),
+        ({"num_key_value_heads": 2}, "'2' as 'num_key_value_heads'"),
+        ({"num_nextn_predict_layers": 1}, "'1' as 'num_nextn_predict_layers'"),
+        ({"qk_rope_head_dim": "16"}, "as sizes of parts of keys"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "mscale_all_dim": "1"}}, "'1' as 'mscale_all_dim'"),
+    ],
+)
+def test_what_latent_attention_is_not_computed_with_is_refused(kind: str, stated: dict[str, Any], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        metadata_of(config(kind, **stated), "config.json")
+
+
+def test_weights_of_experts_that_two_sources_read_differently_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="'True' as 'norm_topk_prob'"):
+        metadata_of(config("deepseek_v2", norm_topk_prob=True), "config.json")
 
 
 NO_LIMITS = ["[0.0, Infinity]", '[0.0, "Infinity"]', '[0, {"__float__": "Infinity"}]', "[0.0, null]", "null"]

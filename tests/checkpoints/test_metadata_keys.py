@@ -79,6 +79,11 @@ READ: dict[str, tuple[str, ...]] = {
         _RMS, "attention.temperature_scale", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
         "rope.scaling.yarn_log_multiplier",
     ),
+    "deepseek2": (
+        _RMS, "leading_dense_block_count", "attention.q_lora_rank", "attention.kv_lora_rank",
+        "attention.key_length_mla", "attention.value_length_mla", "expert_feed_forward_length", "expert_shared_count",
+        "rope.scaling.yarn_log_multiplier", "attention.temperature_scale", "attention.temperature_length", *RULES,
+    ),
     "internlm2": (_RMS,),
     "glm4": (_RMS, "rope.dimension_sections"),
     "exaone4": (_RMS, *_WINDOW),
@@ -160,7 +165,9 @@ OTHERS: dict[str, Any] = {
     "embedding_length_per_layer_input": 64, "shortconv.l_cache": 5,
     "leading_dense_block_count": 2, "ssm.conv_kernel": 5, "ssm.inner_size": 64, "ssm.state_size": 16,
     "ssm.time_step_rank": 2, "ssm.group_count": 4, "nextn_predict_layers": 1, "full_attention_interval": 3,
-    "attention.recurrent_layers": [True] * 5, "rope.dimension_sections": [4, 2, 2, 0],
+    "attention.q_lora_rank": 48, "attention.kv_lora_rank": 48, "attention.key_length_mla": 32,
+    "attention.value_length_mla": 32, "expert_shared_count": 1, "attention.recurrent_layers": [True] * 5,
+    "rope.dimension_sections": [4, 2, 2, 0],
 }  # fmt: skip
 """Values that tiny models do not have."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -192,6 +199,14 @@ UNMOVED = {name: {"context_length"} for name in READ} | {
         "rope.scaling.type",
         "rope.scaling.yarn_beta_fast",
     },
+    "deepseek2": {
+        "attention.key_length",
+        "attention.value_length",
+        "context_length",
+        "expert_weights_norm",
+        "rope.scale_linear",
+        "rope.scaling.type",
+    },
     "qwen35": {"context_length", "rope.dimension_sections"},
     "qwen35moe": {"context_length", "feed_forward_length", "rope.dimension_sections"},
     "qwen3next": {"context_length", "feed_forward_length"},
@@ -204,7 +219,8 @@ UNMOVED = {name: {"context_length"} for name in READ} | {
     "stablelm": _ORIGINAL,
     "gptneox": _ORIGINAL,
 }
-"""What changes no number of these models: GPT-2 rotates nothing, and the others only two pairs of dimensions."""
+"""What changes no number of these models: GPT-2 rotates nothing, and others only two pairs of dimensions; DeepSeek's
+heads have other names."""
 
 
 @pytest.mark.slow
@@ -330,6 +346,61 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "states of another architecture": ("qwen3", {"ssm.state_size": 16}, "uses state-space layers"),
     "layers without attention": ("llama", {"attention.head_count_kv": [2, 0]}, "cannot compute"),
+    "latents of another size": (
+        "deepseek2", {"attention.kv_lora_rank": 48}, r"kv_a_mqa.weight' has the shape \[56, 64\], which contradicts",
+    ),
+    "keys and values of another size": (
+        "deepseek2, joined", {"attention.value_length": 24}, r"attn_kv_b.weight' has the shape .* contradicts",
+    ),
+    "latents without a size": (
+        "deepseek2", {"attention.kv_lora_rank": None}, "does not state 'attention.kv_lora_rank'",
+    ),
+    "latent queries that are not there": (
+        "deepseek2", {"attention.q_lora_rank": 48}, "no tensor 'blk.0.attn_q_a.weight'",
+    ),
+    "queries that are not latent": (
+        "deepseek2, latent queries", {"attention.q_lora_rank": 0}, "no tensor 'blk.0.attn_q.weight'",
+    ),
+    "keys that rotate as a whole": (
+        "deepseek2, joined", {"rope.dimension_count": 40}, "keys of 40 dimensions, of which 40 are rotated",
+    ),
+    "half of what older files state": (
+        "deepseek2", {"attention.value_length_mla": None}, "does not state 'attention.value_length_mla'",
+    ),
+    "latents in two forms": (
+        "deepseek2", {"tensors": {"blk.0.attn_kv_b.weight": np.zeros((176, 40), np.float32)}}, "is there in two forms",
+    ),
+    "keys without their matrix": (
+        "deepseek2", {"tensors": {"blk.1.attn_k_b.weight": None}}, "no tensor 'blk.1.attn_k_b.weight'",
+    ),
+    "latents without their norm": (
+        "deepseek2", {"tensors": {"blk.2.attn_kv_a_norm.weight": None}}, "no tensor 'blk.2.attn_kv_a_norm.weight'",
+    ),
+    "positions of latent attention by another rule": (
+        "deepseek2", {"rope.scaling.type": "linear"}, "scales its positions by 'linear'",
+    ),
+    "experts of latent attention in groups": ("deepseek2", {"expert_group_count": 4}, "uses groups of experts"),
+    "experts of latent attention by another rule": (
+        "deepseek2", {"expert_gating_func": 3}, "chooses experts by rule 3",
+    ),
+    "experts that a bias chooses by a softmax": (
+        "deepseek2, latent queries", {"expert_gating_func": 1}, "a tensor 'blk.1.exp_probs_b.bias'",
+    ),
+    "a layer whose experts no bias chooses": (
+        "deepseek2, latent queries", {"tensors": {"blk.2.exp_probs_b.bias": None}},
+        "no tensor 'blk.2.exp_probs_b.bias'",
+    ),
+    "experts of latent attention of another number": (
+        "deepseek2", {"expert_count": 6}, r"ffn_gate_inp.weight' has the shape \[8, 64\]",
+    ),
+    "a narrower expert for all": (
+        "deepseek2", {"expert_shared_count": 1}, r"_shexp.weight' has the shape \[64, 64\] instead of",
+    ),
+    "no layer with latent attention and experts": (
+        "deepseek2", {"leading_dense_block_count": 3}, "no layer with experts",
+    ),
+    "heads that share keys, of latents": ("deepseek2", {"attention.head_count_kv": 2}, "states 2 heads of keys"),
+    "queries that grow, of latents": ("deepseek2", {"attention.temperature_scale": 0.1}, "queries that grow"),
     "a switch as a number": ("gptneox", {"use_parallel_residual": 1}, "'use_parallel_residual'"),
     "a negative epsilon": ("llama", {"attention.layer_norm_rms_epsilon": -1.0}, "states -1 as the epsilon"),
     "heads that do not divide": ("llama", {"attention.head_count": 3}, r"3 heads \('attention.head_count'\)"),
@@ -371,6 +442,7 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "what cannot matter": ("llama", {"vocab_size": 7, "pooling_type": 2, "rope.scaling.finetuned": False}, {}),
     "a window as long as the context": ("llama", {"attention.sliding_window": CONTEXT}, {}),
+    "one group of experts": ("deepseek2", {"expert_group_count": 1, "expert_group_used_count": 1}, {}),
     "no groups of experts": ("llama", {"expert_group_count": 0, "expert_group_used_count": 0}, {}),
 }
 

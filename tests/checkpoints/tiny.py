@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import gemma4, mamba2, qwen35
+from tests.checkpoints import gemma4, latent, mamba2, qwen35
 from tests.checkpoints.making import letters_tokenizer
 
 HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, INNER, CONTEXT = 64, 4, 2, 96, 32, 512
@@ -92,6 +92,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     **gemma4.VARIANTS,
     **qwen35.VARIANTS,
     **mamba2.VARIANTS,
+    **latent.VARIANTS,
     "phi3": {"attention.sliding_window": 24},
     "phi3, long": {"rope.dimension_count": 12, "rope.scaling.attn_factor": 1.19},
     "starcoder2": {"rope.freq_base": 100_000.0},
@@ -138,7 +139,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
     "lfm2": 5, "lfm2moe": 3, "qwen35": 5, "qwen35moe": 3, "qwen3next": 3, "granitehybrid": 3,
-    "nemotron_h": 5, "nemotron_h_moe": 4,
+    "nemotron_h": 5, "nemotron_h_moe": 4, "deepseek2": 3,
 }  # fmt: skip
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
@@ -153,6 +154,7 @@ SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4")
 """What layers add is normalised."""
 UNGATED = ("starcoder2", "gpt2", "gptneox", *mamba2.NEMOTRON)
 UNTIED = (
+    "deepseek2, joined",
     "nemotron_h", "nemotron_h_moe",
     "llama, untied", "llama, biases", "llama, biases of queries",
     "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2",
@@ -223,6 +225,9 @@ class _Tensors:
     def block(self, layer: int) -> dict[str, Any]:
         if self.kind == "gemma4":
             return gemma4.block(self.name, self.stated, self, layer)
+        if self.kind == latent.KIND:
+            own = latent.attention_tensors(self.stated, self, HIDDEN)
+            return own | self._feed_forward(layer) | self.norm("attn_norm") | self.norm("ffn_norm")
         mixer = self._attention() if self.heads_by_layer[layer] else self._without_attention()
         if self.kind == "falcon-h1":
             mixer |= self._without_attention()
@@ -304,11 +309,16 @@ class _Tensors:
             found[f"ffn_{name}_exps.weight"] = np.stack([self.matrix(*shape) for _ in range(count)])
             if self.kind == "gpt-oss":  # gate and up projections reach their clamping limits
                 found[f"ffn_{name}_exps.bias"] = 4 * self.bias(count * shape[0]).reshape(count, -1)
-        if self.kind in ("lfm2moe", "nemotron_h_moe"):
+        if self.kind in ("lfm2moe", "nemotron_h_moe") or (
+            self.kind == latent.KIND and "expert_gating_func" in self.stated
+        ):
             found["exp_probs_b.bias"] = self.bias(count) / 4
         if self.kind == "gpt-oss":
             found["ffn_gate_inp.bias"] = self.bias(count)
-        if shared := self.stated.get("expert_shared_feed_forward_length"):
+        shared = self.stated.get("expert_shared_feed_forward_length", 0)
+        if self.kind == latent.KIND:
+            shared = inner * self.stated["expert_shared_count"]
+        if shared:
             for name in shapes:
                 shape = (HIDDEN, shared) if name == "down" else (shared, HIDDEN)
                 found[f"ffn_{name}_shexp.weight"] = self.matrix(*shape)

@@ -261,8 +261,8 @@ def exp2(x: Floats) -> Floats:
 
 
 def attention_line(query: Floats, keys: Floats, values: Floats) -> Floats:
-    """One row of one head: query [size], scaled; keys and values [positions, size], all of them visible."""
-    size = len(query)
+    """One row of one head: query [size], scaled; keys [positions, size] and values, all of them visible."""
+    size = values.shape[1]
     maximum, weight, sums = single(-1e30), single(0), np.zeros(size, np.float32)
     for segment in range(0, len(keys), 1024):
         own = (single(-1e30), single(0), np.zeros(size, np.float32))
@@ -291,7 +291,7 @@ def _step(state: tuple[Any, Any, Floats], query: Floats, keys: Floats, values: F
         lanes = lanes[:count] + lanes[count : 2 * count]
     sums = sums * factor
     for t in range(len(keys)):
-        sums = fma(values[t], np.full(len(query), weights[t]), sums)
+        sums = fma(values[t], np.full(len(sums), weights[t]), sums)
     return new, fma(weight, factor, lanes[0])[()], sums
 
 

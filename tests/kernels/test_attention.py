@@ -31,12 +31,14 @@ SHAPES = {
     "one head": AttentionShape(1, 1, 16, 16),
     "groups of three": AttentionShape(6, 2, 32, 32, is_wide=True),
     "padded heads": AttentionShape(8, 1, 24, 24),
+    "longer values": AttentionShape(2, 2, 24, 24, own_value_size=40),
+    "shorter values": AttentionShape(4, 2, 48, 48, own_value_size=20, is_wide=True),
     "windows and sinks": AttentionShape(4, 2, 16, 16, has_window=True, has_sinks=True),
     "windows and caps": AttentionShape(4, 2, 16, 16, has_window=True, has_cap=True),
 }
 PLAIN = [name for name in SHAPES if not SHAPES[name].has_window]
 """Those that the definition has."""
-SEGMENTED = ["groups of three", "windows and sinks", "windows and caps"]
+SEGMENTED = ["groups of three", "shorter values", "windows and sinks", "windows and caps"]
 WINDOW = 1100
 POSITIONS = {
     "a prompt": [*range(70)],
@@ -66,8 +68,8 @@ class Step:
         random = np.random.default_rng(len(positions))
         count = int(self.positions.max()) + 1
         dtype = np.float32 if shape.is_wide else np.float16
-        size = (count, shape.num_kv_heads, shape.head_size)
-        self.keys, self.values = (random.normal(size=size).astype(dtype) for _ in range(2))
+        sizes = ((count, shape.num_kv_heads, size) for size in (shape.head_size, shape.value_size))
+        self.keys, self.values = (random.normal(size=size).astype(dtype) for size in sizes)
         self.queries = random.normal(size=(len(positions), shape.num_heads, shape.padded)).astype(np.float32)
         self.queries[..., shape.head_size :] = 0
         blocks = -(-count // BLOCK_TOKENS)
@@ -75,16 +77,16 @@ class Step:
         self.cache = np.zeros((blocks + 2, shape.block_bytes // shape.kv_size), dtype)
         for position in range(count):
             block, slot = self.table[position // BLOCK_TOKENS], position % BLOCK_TOKENS
-            keys, values = self.cache[block].reshape(2, shape.num_kv_heads, -1)
+            keys, values = np.split(self.cache[block], [shape.values_offset // shape.kv_size])
             columns = keys.reshape(shape.num_kv_heads, shape.padded, BLOCK_TOKENS)
             columns[:, : shape.head_size, slot] = self.keys[position]
-            rows = values.reshape(shape.num_kv_heads, BLOCK_TOKENS, shape.padded)
-            rows[:, slot, : shape.head_size] = self.values[position]
+            rows = values.reshape(shape.num_kv_heads, BLOCK_TOKENS, shape.padded_values)
+            rows[:, slot, : shape.value_size] = self.values[position]
 
     def run(self, compiled_code: Functions, threads: int = 1) -> NDArray[np.float32]:
         """Both operations on one thread, planned for this many."""
         shape, count = self.shape, len(self.positions)
-        out = np.zeros((count, shape.num_heads, shape.head_size), np.float32)
+        out = np.zeros((count, shape.num_heads, shape.value_size), np.float32)
         tables = np.full(count, address(self.table), np.int64)
         plan = AttentionPlan([shape], count, int(self.positions.max()) + 1, threads)
         plan.make(tables, self.positions)
@@ -117,7 +119,7 @@ class Step:
 
     def expected(self) -> NDArray[np.float32]:
         shape = self.shape
-        out = np.empty((len(self.positions), shape.num_heads, shape.head_size), np.float32)
+        out = np.empty((len(self.positions), shape.num_heads, shape.value_size), np.float32)
         for row, position in enumerate(self.positions):
             for head in range(shape.num_heads):
                 kv = head // shape.group
@@ -127,7 +129,7 @@ class Step:
         return out
 
 
-@pytest.mark.parametrize("name", slow_but(["groups of three", "padded heads"], PLAIN))
+@pytest.mark.parametrize("name", slow_but(["groups of three", "padded heads", "shorter values"], PLAIN))
 @pytest.mark.parametrize("positions", slow_but([*POSITIONS][-1:], POSITIONS))
 def test_attention_has_the_bits_of_its_definition(name: str, positions: str) -> None:
     step = Step(SHAPES[name], POSITIONS[positions][:: 1 if name == "one head" else 5])

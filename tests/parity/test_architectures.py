@@ -29,6 +29,7 @@ ARCHITECTURES = (
     "gpt-oss", "gemma", "gemma2", "glm4", "exaone4, window", "seed_oss", "internlm2", "olmo2, window", "mistral3",
     "qwen3moe", "mellum", "granitemoe, shared", "lfm2", "lfm2moe", "gemma4",
     "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "nemotron_h", "nemotron_h_moe",
+    "deepseek2",
 )  # fmt: skip
 TURNS = 3
 """On how many of them each row runs. All of them pass with as many as there are, which takes a minute and a half."""
@@ -36,7 +37,7 @@ LETTERS = [*range(ord("a"), ord("z") + 1), ord(" ")]
 OF_INPUTS = (
     "attn_q", "attn_k", "attn_v", "ffn_up", "ffn_gate", "ffn_gate_inp", "ffn_up_exps", "ffn_gate_exps", "ffn_up_shexp",
     "ffn_gate_shexp", "shortconv.in_proj", "inp_gate", "attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta", "ssm_in",
-    "ssm_ba",
+    "ssm_ba", "attn_kv_a_mqa",
 )  # fmt: skip
 """Tensors of a layer that read what comes before it."""
 OF_OUTPUTS = ("attn_output", "shortconv.out_proj", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "proj")

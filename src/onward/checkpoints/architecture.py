@@ -37,6 +37,21 @@ class Heads:
     num_heads: int
     num_kv_heads: int
     head_size: int
+    """Of queries and keys."""
+    value_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Keys and values that are made of a few numbers of each position (MLA), and of a part of keys that is rotated and
+    that all heads have in common."""
+
+    rank: int
+    """How many numbers keys and values are made of."""
+    epsilon: float
+    """Of the norms of what keys, values and queries are made of."""
+    query_rank: int = 0
+    """How many numbers queries are made of; 0: of all that a layer reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +219,10 @@ class Architecture:
     """Positions that it reads, its own included."""
     delta: DeltaNet | None = None
     """None: sequences have no state."""
+    value_size: int = 0
+    """Of a head's values; 0: as of its keys."""
+    latent: LatentAttention | None = None
+    """None: keys and values are products of what layers read."""
     has_gated_attention: bool = False
     """Whether what attention returns is multiplied by the sigmoid of a product of its own."""
     state_space: StateSpace | None = None
@@ -226,7 +245,7 @@ class Architecture:
         """Return the sizes of a layer's attention."""
         if self.local_heads is not None and layer in self.window_layers:
             return self.local_heads
-        return Heads(self.num_heads, self.num_kv_heads, self.head_size)
+        return Heads(self.num_heads, self.num_kv_heads, self.head_size, self.value_size or self.head_size)
 
     def delta_of(self, layer: int) -> DeltaNet | None:
         """Return the sizes of a layer's delta rule, None if it has none."""

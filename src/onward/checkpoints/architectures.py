@@ -14,6 +14,8 @@ from onward.checkpoints.architecture import Activation, Architecture, NormKind, 
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.convolutions import lfm2moe, with_convolutions
 from onward.checkpoints.gemma4 import gemma4
+from onward.checkpoints.latent import NAME as LATENT
+from onward.checkpoints.latent import deepseek2
 from onward.checkpoints.metadata_keys import WINDOW
 from onward.checkpoints.mixtures import has_experts, mixture_of
 from onward.checkpoints.nemotron_h import NAMES as NEMOTRON_H
@@ -111,14 +113,6 @@ def _gemma3(checkpoint: Checkpoint) -> Architecture:
         logit_cap=parameters.real("final_logit_softcapping", 0.0) or None,
     )
     return _windowed(found, parameters, _GEMMA3_PATTERN)
-
-
-def _gemma4(checkpoint: Checkpoint) -> Architecture:
-    return gemma4(checkpoint.parameters, partial(_common, checkpoint))
-
-
-def _qwen35(checkpoint: Checkpoint) -> Architecture:
-    return qwen35(checkpoint.parameters, _common(checkpoint))
 
 
 def _exaone4(checkpoint: Checkpoint) -> Architecture:
@@ -295,21 +289,19 @@ def _common(
     *,
     norm: NormKind = "rms",
     activation: Activation = "silu",
+    head_size: int | None = None,
     num_kv_heads: int | None = None,
     feed_forward: int | None = None,
     may_lack_heads: bool = False,
     epsilon: float | None = None,
 ) -> Architecture:
-    """Return what all architectures state in the same way, as Llama would use it. `num_kv_heads`, `feed_forward`: of
-    an architecture whose layers may differ in that; `may_lack_heads`: layers may have no attention."""
+    """Return what all architectures state in the same way, as Llama would use it. `head_size`, `num_kv_heads`,
+    `feed_forward`: of an architecture that states it in another way; `may_lack_heads`: layers may have no attention."""
     parameters = checkpoint.parameters
     hidden, layers = parameters.integer("embedding_length", minimum=1), parameters.num_layers()
     heads = parameters.same_in_layers("attention.head_count", layers)
-    head_size = parameters.integer("attention.key_length", hidden // heads, minimum=1)
-    if parameters.integer("attention.value_length", head_size) != head_size:
-        raise CheckpointError(
-            f"{parameters.where} has keys and values of different sizes, which Onward does not compute."
-        )
+    if head_size is None:
+        head_size = parameters.head_size(hidden // heads)
     return Architecture(
         name=parameters.architecture,
         num_layers=layers,
@@ -383,7 +375,7 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
-    "gemma4": _gemma4,
+    "gemma4": lambda checkpoint: gemma4(checkpoint.parameters, partial(_common, checkpoint)),
     "phi3": _phi3,
     "starcoder2": _starcoder2,
     "granite": _granite,
@@ -393,7 +385,8 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "gpt2": _gpt2,
     "gptneox": _gptneox,
     "cohere2": _cohere2,
-    **dict.fromkeys(QWEN35, _qwen35),
+    LATENT: lambda checkpoint: deepseek2(checkpoint.parameters, checkpoint.tensors, partial(_common, checkpoint)),
+    **dict.fromkeys(QWEN35, lambda checkpoint: qwen35(checkpoint.parameters, _common(checkpoint))),
     "lfm2": _lfm2,
     "lfm2moe": lambda checkpoint: lfm2moe(checkpoint.parameters, _common(checkpoint, may_lack_heads=True)),
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints import nemotron_h, qwen35
+from onward.checkpoints import latent, nemotron_h, qwen35
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 
@@ -48,16 +48,18 @@ _LAYER = {
     "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
     "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
     "pre_feedforward_layernorm_2": "pre_ffw_norm_2", "router.proj": "ffn_gate_inp",
+    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
     "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "attention.query_key_value": "attn_qkv",
     "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
 }  # fmt: skip
 """Of a layer, in all architectures."""
 _NORM_AFTER = "post_feedforward_layernorm"
 """A folder with such norms has `post_attention_layernorm` after attention, too."""
-_OF_DELTA = {
-    "linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias",
-    "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight", "mlp.experts.down_proj": "ffn_down_exps.weight",
-}  # fmt: skip
+_STACKED = {"mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight", "mlp.experts.down_proj": "ffn_down_exps.weight"}
+_OF_DELTA = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias", **_STACKED}
 _OF_MAMBA = {"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"}
 _OF_NEMOTRON_H = {
     "mixer.A_log": "ssm_a", "mixer.D": "ssm_d", "mixer.dt_bias": "ssm_dt.bias",
@@ -68,6 +70,7 @@ _OTHERWISE: dict[str, dict[str, str]] = {
     **dict.fromkeys(("granitehybrid", "falcon-h1"), _OF_MAMBA),
     **dict.fromkeys(nemotron_h.NAMES, _OF_NEMOTRON_H),
     "lfm2moe": {"feed_forward.expert_bias": "exp_probs_b.bias"},
+    latent.NAME: {"mlp.gate.e_score_correction_bias": "exp_probs_b.bias", **_STACKED},
     **dict.fromkeys(qwen35.NAMES, _OF_DELTA),
     "gemma4": {
         "layer_scalar": "layer_output_scale.weight",
@@ -174,6 +177,8 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
         tensors = {_usual_norm(name, usual, tensors): tensor for name, tensor in tensors.items()}
     if parameters.architecture in qwen35.NAMES:
         tensors = qwen35.apart(parameters, tensors)
+    if parameters.architecture == latent.NAME:
+        tensors = latent.apart(parameters, tensors)
     has_parts = parameters.architecture in _JOINED_GATES or any(_layer(name) == "attn_qkv" for name in tensors)
     if not has_pairs and not has_parts:
         return dict(tensors)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from onward.checkpoints import gemma4, nemotron_h, qwen35, state_spaces
+from onward.checkpoints import gemma4, latent, nemotron_h, qwen35, state_spaces
 from onward.checkpoints.convolutions import convolution_metadata
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.parameters import MAX_LAYERS
@@ -18,7 +18,7 @@ _ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss", "mellum": "mellum",
     "granitemoe": "granitemoe", "granitemoeshared": "granitemoe", "granitemoehybrid": "granitehybrid",
-    "falcon_h1": "falcon-h1", "nemotron_h": "nemotron_h",
+    "falcon_h1": "falcon-h1", "nemotron_h": "nemotron_h", **dict.fromkeys(latent.DEFAULTS, latent.NAME),
     "seed_oss": "seed_oss", "glm4": "glm4", "exaone4": "exaone4", "gemma": "gemma", "gemma2": "gemma2",
     "gemma3_text": "gemma3", "gemma4_text": "gemma4", "gemma4_unified_text": "gemma4", "phi3": "phi3",
     "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2",
@@ -60,6 +60,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
     **state_spaces.DEFAULTS,
     "nemotron_h": nemotron_h.DEFAULTS,
+    **latent.DEFAULTS,
     "granite": {"attention_multiplier": 1.0},
     "internlm2": {"bias": True},
     "ministral3": {
@@ -165,6 +166,7 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "gpt_oss": ("attention_bias", True), "qwen2_moe": ("qkv_bias", False), "granitemoe": ("attention_bias", False),
     "granitemoeshared": ("attention_bias", False), "granitemoehybrid": ("attention_bias", False),
     "falcon_h1": (False, False), "nemotron_h": ("attention_bias", "mlp_bias"),
+    **dict.fromkeys(latent.DEFAULTS, (False, False)),
     "seed_oss": ("attention_bias", "mlp_bias"), "glm4": ("attention_bias", False), "exaone4": (False, False),
     "gemma": ("attention_bias", False),
     "gemma2": ("attention_bias", False),
@@ -196,7 +198,7 @@ _CHANGES = {
     "conv_bias": "convolutions with biases",
 }
 """Statements that change what is computed, and what they stand for."""
-_SWITCHED_OFF_BY_NULL = ("sliding_window", "block_ffn_dim_multiplier", "mamba_d_ssm")
+_SWITCHED_OFF_BY_NULL = ("sliding_window", "block_ffn_dim_multiplier", "mamba_d_ssm", "q_lora_rank")
 _OF_IMAGES_ONLY = (("use_bidirectional_attention", "vision"),)
 """Those of them that only change what is computed from images."""
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
@@ -272,6 +274,8 @@ def metadata_of(config: Config, where: str) -> dict[str, MetadataValue]:
         found |= convolution_metadata(stated, found, where)
     if architecture in state_spaces.METADATA:
         found |= state_spaces.METADATA[architecture](stated, found, where)
+    if architecture == latent.NAME:
+        found |= latent.latent_metadata(stated, where)
     if kind == "nemotron_h":
         found |= nemotron_h.nemotron_metadata(stated, found, where)
         architecture = nemotron_h.MIXED if "expert_count" in found else nemotron_h.DENSE

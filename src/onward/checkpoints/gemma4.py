@@ -133,11 +133,7 @@ def gemma4(parameters: Parameters, common: Callable[..., Architecture]) -> Archi
         raise parameters.unequal("attention.head_count_kv")
     widths = parameters.in_layers("feed_forward_length", count)
     found = common(activation="gelu_tanh", num_kv_heads=max(global_keys or local_keys), feed_forward=max(widths))
-    size = parameters.integer("attention.key_length_swa", minimum=1)
-    if parameters.integer("attention.value_length_swa", size) != size:
-        raise CheckpointError(
-            f"{parameters.where} has keys and values of different sizes, which Onward does not compute."
-        )
+    size = parameters.head_size(end="_swa")
     found = replace(
         found,
         has_norms_after=True,
@@ -147,7 +143,7 @@ def gemma4(parameters: Parameters, common: Callable[..., Architecture]) -> Archi
         logit_cap=parameters.real("final_logit_softcapping", _CAP) or None,
         window=parameters.integer(WINDOW, minimum=1),
         window_layers=frozenset(layer for layer in range(count) if local[layer]),
-        local_heads=Heads(found.num_heads, max(local_keys or global_keys), size),
+        local_heads=Heads(found.num_heads, max(local_keys or global_keys), size, size),
         local_rope=Rope(
             parameters.integer("rope.dimension_count_swa", min(size, found.head_size), minimum=2),
             parameters.real("rope.freq_base_swa", 10_000.0),

@@ -78,6 +78,16 @@ class Parameters:
             raise self._wrong(name, value, f"{count} layers")
         return [bool(each) for each in value]
 
+    def head_size(self, usual: int | None = None, end: str = "") -> int:
+        """Return the size of a head's keys and values, which are stated under names with this end. Raises
+        CheckpointError as `integer` does, and if they differ."""
+        found = self.integer(f"attention.key_length{end}", usual, minimum=1)
+        if self.integer(f"attention.value_length{end}", found) != found:
+            raise CheckpointError(
+                f"{self.where} has keys and values of different sizes, which Onward does not compute."
+            )
+        return found
+
     def same_in_layers(self, name: str, count: int, default: int | None = None, *, may_lack: bool = False) -> int:
         """Return a whole number of at least one that may be stated once, or for each of `count` layers. `may_lack`: a
         layer may state zero, which does not count. Raises CheckpointError as `integer` does, and for layers that

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onward.checkpoints import nemotron_h, qwen35
+from onward.checkpoints import latent, nemotron_h, qwen35
 from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture, StateSpace
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
@@ -171,6 +171,8 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
             yield f"{name}.bias", shape[:-1]
     if found.has_sinks:
         yield "attn_sinks.weight", (found.num_heads,)
+    if found.latent is not None:
+        yield from ((f"{name}.weight", shape) for name, shape in latent.norms(found).items())
     for name in _norms(found, layer):
         yield f"{name}.weight", (found.hidden,)
         if found.name in _BIASED_NORMS:
@@ -221,7 +223,9 @@ def _matrices(found: Architecture, layer: int, parameters: Parameters) -> dict[s
     heads, hidden, inner = found.heads_of(layer), found.hidden, found.feed_forward_of(layer)
     queries = heads.num_heads * heads.head_size
     matrices: dict[str, Shape] = {"attn_q": (queries, hidden), "attn_output": (hidden, queries)}
-    if layer in found.mixerless_layers:
+    if found.latent is not None:
+        matrices = {**latent.matrices(found), "attn_output": (hidden, heads.num_heads * heads.value_size)}
+    elif layer in found.mixerless_layers:
         matrices = {}
     elif found.keys_of(layer) == layer:
         matrices |= _keys_and_values(found, layer)
@@ -284,8 +288,8 @@ def _experts(mixture: Mixture, hidden: int) -> dict[str, Shape]:
 
 def _may_have_bias(parameters: Parameters, name: str) -> bool:
     """Return whether a matrix may have a bias, as the configuration of a folder says; of a GGUF file: it may, unless it
-    is a convolution's, or makes a state."""
-    if name.startswith(("shortconv", "ssm")):
+    is a convolution's, or makes a state, or attention is latent."""
+    if name.startswith(("shortconv", "ssm")) or parameters.architecture == latent.NAME:
         return False
     found = parameters.switch("attention.bias" if name.startswith("attn") else "feed_forward.bias", True)
     return parameters.switch("attention.output_bias", found) if name == "attn_output" else found

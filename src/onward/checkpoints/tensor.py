@@ -28,6 +28,8 @@ class Tensor:
     """Of experts that a file has one by one: their matrices, [rows, inputs] each; `data` is empty."""
     exponents: NDArray[np.uint8] | None = None
     """Of MXFP4 as safetensors files have it, uint8 [rows, blocks]; `data` are its codes (blocks.mxfp4_blocks)."""
+    stored: Tensor | None = None
+    """Of a matrix of several heads that a file has with inputs and rows exchanged: as it is there (see `turned`)."""
 
     @property
     def num_rows(self) -> int:
@@ -38,6 +40,8 @@ class Tensor:
         """Return the bytes of these rows, uint8 [rows, bytes per row]: a view where they are stored like that."""
         if self.exponents is not None:
             return mxfp4_blocks(self.data[start:stop], self.exponents[start:stop])
+        if self.stored is not None:
+            return _turned_rows(self.stored, start, stop)
         row_bytes = self.shape[-1] // self.type.block_weights * self.type.block_bytes
         stored = self.data if self.data.ndim > 1 else self.data.reshape(-1, row_bytes)
         picked = stored[start:stop] if self.order is None else stored[self.order[start:stop]]
@@ -87,6 +91,21 @@ class Tensor:
     def groups(self, start: int, stop: int) -> Groups:
         """Return these rows of a quantised tensor, whose type is none of CODEBOOK_TYPES, as integers and scales."""
         return unpack(self.type, self.rows(start, stop), self.shape[-1])
+
+
+def turned(stored: Tensor) -> Tensor:
+    """Return a tensor [heads, inputs, rows] as a matrix [heads * rows, inputs], in float32: blocks of quantised weights
+    lie along its columns. No weights are read."""
+    heads, inputs, rows = stored.shape
+    return Tensor(stored.name, (heads * rows, inputs), FLOAT32, stored.data.reshape(1, -1), stored=stored)
+
+
+def _turned_rows(stored: Tensor, start: int, stop: int) -> NDArray[np.uint8]:
+    _, inputs, rows = stored.shape
+    first, last = start // rows, -(-stop // rows)
+    floats = stored.floats(first * inputs, last * inputs).reshape(last - first, inputs, rows)
+    found = floats.swapaxes(1, 2).reshape(-1, inputs)[start - first * rows : stop - first * rows]
+    return np.ascontiguousarray(found, "<f4").view(np.uint8)
 
 
 def vector(name: str, values: NDArray[np.floating]) -> Tensor:

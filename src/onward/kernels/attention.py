@@ -137,7 +137,7 @@ class Attention:
         self._table = f.load_pointer(CONTEXT.load(f, context, "tables"), row * 8)
         cache = ATTEND.load(f, record, "cache")
         self._keys = f.at(cache, kv_head * shape.head_bytes)
-        self._values = f.at(cache, kv_head * shape.head_bytes + shape.values_offset)
+        self._values = f.at(cache, kv_head * shape.value_bytes + shape.values_offset)
         first_head = kv_head * shape.group
         self.first_head = first_head
         self.queries = f.at(
@@ -151,7 +151,7 @@ class Attention:
         """Return where the result of a row and a head begins, both counted from the first."""
         f = self.f
         at = (self._row + row) * ATTEND.load(f, self.record, "target_stride")
-        return f.at(ATTEND.load(f, self.record, "target"), at + (self.first_head + head) * (self.shape.head_size * 4))
+        return f.at(ATTEND.load(f, self.record, "target"), at + (self.first_head + head) * (self.shape.value_size * 4))
 
     def first_step(self) -> Value:
         """Return the first step that the first row sees keys of."""
@@ -259,7 +259,7 @@ class Attention:
 
     def write(self, sums: Value, total: Value, target: Value) -> None:
         """Emit the store of a line's result: its sums, padded, divided by the sum of its weights."""
-        f, size = self.f, self.shape.head_size
+        f, size = self.f, self.shape.value_size
         inverse = f.f32(1.0) / total
         with f.loop(0, size // LANES * HEAD_VECTOR, HEAD_VECTOR) as at:
             f.store(f.load(sums, V16, at) * inverse + 0.0, target, at)
@@ -277,7 +277,7 @@ class Lines:
     def __init__(self, f: Function, attention: Attention, place: Value, lines: Value, memory: Any) -> None:
         self.f, self.attention, self.lines, self.memory = f, attention, lines, memory
         self.shape = attention.shape
-        self.row_bytes = self.shape.padded * 4
+        self.query_bytes, self.row_bytes = self.shape.padded * 4, self.shape.padded_values * 4
         self._first, self._last = (TILE.load(f, place, name) for name in ("first_segment", "last_segment"))
 
     def rows_and_heads(self, line: Value) -> tuple[Value, Value]:

@@ -36,17 +36,17 @@ class _Memory:
 
 
 class _TileMemory:
-    """Buffers of the tile kernel, float32: [lines][padded head size] unless said otherwise."""
+    """Buffers of the tile kernel, float32: queries [lines][padded head size], sums [lines][padded value size]."""
 
     def __init__(self, f: Any, shape: AttentionShape, isa: Isa, take: Callable[[int], Any]) -> None:
         per = Registers.of(isa).lines
         self.lines = -(-shape.tile_rows * shape.group // per) * per
-        row = shape.padded * 4
-        self.queries, self.sums, self.all_sums = (take(self.lines * row) for _ in range(3))
+        row, value = shape.padded * 4, shape.padded_values * 4
+        self.queries, self.sums, self.all_sums = (take(self.lines * size) for size in (row, value, value))
         self.scores = take(self.lines * STEP_BYTES)
         self.keys = take(STEP_KEYS * row)
         """[block][head size][BLOCK_TOKENS]"""
-        self.values = take(STEP_KEYS * row)
+        self.values = take(STEP_KEYS * value)
         """[strip of 16 dimensions][STEP_KEYS][16]"""
         self.softmax = Softmax(f, self.lines, take)
 
@@ -55,7 +55,7 @@ class _RowMemory:
     """Buffers of the row kernel, for all heads."""
 
     def __init__(self, f: Any, shape: AttentionShape, take: Callable[[int], Any]) -> None:
-        row = shape.num_heads * shape.padded * 4
+        row = shape.num_heads * shape.padded_values * 4
         self.sums, self.all_sums = take(row), take(row)
         self.scores = take(shape.num_heads * STEP_BYTES)
         self.softmax = Softmax(f, shape.num_heads, take)
@@ -93,12 +93,11 @@ class _Tile(Lines):
 
     def begin(self) -> None:
         f, memory, group = self.f, self.memory, self.shape.group
-        total = self.groups * (self.registers.lines * self.row_bytes)
-        for buffer in (memory.queries, memory.all_sums):
-            self.clear(buffer, total)
-        with f.loop(0, self.rows) as i, f.loop(0, group * self.row_bytes, HEAD_VECTOR) as at:
+        for buffer, size in ((memory.queries, self.query_bytes), (memory.all_sums, self.row_bytes)):
+            self.clear(buffer, self.groups * (self.registers.lines * size))
+        with f.loop(0, self.rows) as i, f.loop(0, group * self.query_bytes, HEAD_VECTOR) as at:
             query = f.load(self.attention.queries, V16, i * self.shape.query_stride + at)
-            f.store(query, memory.queries, i * (group * self.row_bytes) + at)
+            f.store(query, memory.queries, i * (group * self.query_bytes) + at)
         with f.loop(0, self.groups * self.registers.lines) as i:
             memory.softmax.begin(i, self.attention.sink(i % group))
 
@@ -122,7 +121,7 @@ class _Tile(Lines):
             self.memory.scores, self.memory.softmax, self.lines, start, self.attention.position, self.end - 1,
             self.shape.group,
         )  # fmt: skip
-        with f.loop(0, self.shape.padded // LANES) as strip, f.loop(0, self.groups) as group:
+        with f.loop(0, self.shape.padded_values // LANES) as strip, f.loop(0, self.groups) as group:
             self._weighted(start, keys, strip, group)
 
     def _widen(self, step: Value, j: Value, keys: Value) -> None:
@@ -134,8 +133,8 @@ class _Tile(Lines):
             f.store(self.attention.cached(key, i * shape.kv_size), target, i * 4)
         with f.loop(0, f.min(keys - j * BLOCK_TOKENS, BLOCK_TOKENS)) as t:
             place = f.at(self.memory.values, (j * BLOCK_TOKENS + t) * HEAD_VECTOR)
-            source = f.at(value, t * (shape.padded * shape.kv_size))
-            for strip in range(shape.padded // LANES):
+            source = f.at(value, t * (shape.padded_values * shape.kv_size))
+            for strip in range(shape.padded_values // LANES):
                 cached = self.attention.cached(source, strip * LANES * shape.kv_size)
                 f.store(cached, place, strip * STEP_KEYS * HEAD_VECTOR)
 
@@ -143,9 +142,9 @@ class _Tile(Lines):
         f = self.f
         last = (self.end - 1) // BLOCK_TOKENS
         key, value = self.attention.keys_and_values(f.min((step + 1) * STEP_BLOCKS + j, last))
-        with f.loop(0, self.shape.head_bytes, 64) as line:
-            f.prefetch(key, line, 2)
-            f.prefetch(value, line, 2)
+        for begin, size in ((key, self.shape.head_bytes), (value, self.shape.value_bytes)):
+            with f.loop(0, size, 64) as line:
+                f.prefetch(begin, line, 2)
 
     def _scores(self, start: Value, j: Value) -> None:
         f, per, width = self.f, self.registers.lines, self.registers.vectors
@@ -153,13 +152,13 @@ class _Tile(Lines):
         # groups whose rows all come before these keys need no scores: they are masked
         early = f.max(start + j * BLOCK_TOKENS - self.attention.position, 0) * self.shape.group // per
         with f.loop(early, self.groups) as group, f.loop(0, BLOCK_VECTORS, width) as vector:
-            queries = f.at(self.memory.queries, group * (per * self.row_bytes))
+            queries = f.at(self.memory.queries, group * (per * self.query_bytes))
             columns = f.at(keys, vector * HEAD_VECTOR)
             grid = Grid(f, per, width, lambda i, w: f.const(V16, 0.0))
             with f.loop(0, self.shape.padded, 2) as first:
                 for d in (first, first + 1):
                     query, column = f.at(queries, d * 4), f.at(columns, d * (BLOCK_TOKENS * 4))
-                    _add(f, grid, query, self.row_bytes, column)
+                    _add(f, grid, query, self.query_bytes, column)
             scores = f.at(self.memory.scores, group * (per * STEP_BYTES) + (j * BLOCK_VECTORS + vector) * HEAD_VECTOR)
             _store(f, grid, scores, STEP_BYTES)
 
@@ -213,7 +212,7 @@ class _Row(Lines):
         self.heads = heads
         held = Registers.of(isa).lines * Registers.of(isa).vectors
         self.width = max(
-            w for w in (1, 2, 4) if w == 1 or (w * shape.group <= held and shape.padded % (LANES * w) == 0)
+            w for w in (1, 2, 4) if w == 1 or (w * shape.group <= held and shape.padded_values % (LANES * w) == 0)
         )
         self.last_block = attention.position // BLOCK_TOKENS
 
@@ -243,7 +242,7 @@ class _Row(Lines):
         with f.loop(0, (keys + (LANES - 1)) // LANES, self.width) as vector, f.loop(0, self.heads) as head:
             self._scores(step, vector, head)
         self.attention.soften(memory.scores, memory.softmax, self.lines, start, position, position, None)
-        with f.loop(0, self.heads) as head, f.loop(0, self.shape.padded // (LANES * self.width)) as strip:
+        with f.loop(0, self.heads) as head, f.loop(0, self.shape.padded_values // (LANES * self.width)) as strip:
             self._weighted(step, keys, head, strip)
 
     def _scores(self, step: Value, vector: Value, head: Value) -> None:
@@ -254,7 +253,7 @@ class _Row(Lines):
         at = head * shape.head_bytes + within
         keys = [f.at(self._block(first + i)[0], at) for i in blocks]
         coming = [f.at(self._block(first + STEP_BLOCKS + i)[0], head * shape.head_bytes) for i in blocks]
-        queries = f.at(self.attention.queries, head * (group * self.row_bytes))
+        queries = f.at(self.attention.queries, head * (group * self.query_bytes))
         grid = Grid(f, group, width, lambda i, w: f.const(V16, 0.0))
         with f.loop(0, shape.padded, 2) as start:
             for d in (start, start + 1):
@@ -262,7 +261,7 @@ class _Row(Lines):
                 for key in coming:
                     f.prefetch(key, row, 2)
                 grid.add(
-                    lambda i, d=d: f.load(queries, F32, d * 4 + i * self.row_bytes),  # type: ignore[misc]
+                    lambda i, d=d: f.load(queries, F32, d * 4 + i * self.query_bytes),  # type: ignore[misc]
                     lambda w, row=row: self.attention.cached(  # type: ignore[misc]
                         keys[w // BLOCK_VECTORS], row + w % BLOCK_VECTORS * LANES * shape.kv_size
                     ),
@@ -283,12 +282,12 @@ class _Row(Lines):
         )
         with f.loop(0, (keys + (BLOCK_TOKENS - 1)) // BLOCK_TOKENS) as j:
             block = step * STEP_BLOCKS + j
-            values = f.at(self._block(block)[1], head * shape.head_bytes + strip * strip_bytes)
-            coming = f.at(self._block(block + STEP_BLOCKS)[1], head * shape.head_bytes)
+            values = f.at(self._block(block)[1], head * shape.value_bytes + strip * strip_bytes)
+            coming = f.at(self._block(block + STEP_BLOCKS)[1], head * shape.value_bytes)
             weights = f.at(self.memory.scores, line * STEP_BYTES + j * (BLOCK_TOKENS * 4))
             with f.loop(0, f.min(keys - j * BLOCK_TOKENS, BLOCK_TOKENS)) as t:
                 f.prefetch(coming, (strip * BLOCK_TOKENS + t) * strip_bytes, 2)
-                value = f.at(values, t * (shape.padded * shape.kv_size))
+                value = f.at(values, t * (shape.padded_values * shape.kv_size))
                 weight = f.at(weights, t * 4)
                 grid.add(
                     lambda i, weight=weight: f.load(weight, F32, i * STEP_BYTES),  # type: ignore[misc]

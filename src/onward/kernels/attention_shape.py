@@ -1,8 +1,8 @@
 """The sizes of a layer's attention, and where keys and values of a block lie.
 
 A layer's part of a block has `BLOCK_TOKENS` positions, all heads side by side: for each key-value head its keys,
-transposed [head size][BLOCK_TOKENS], then for each its values, [BLOCK_TOKENS][head size]. A decode step so reads whole
-blocks, in the order of their addresses. Head sizes are rounded up to a multiple of 16; what is added is zero.
+transposed [head size][BLOCK_TOKENS], then for each its values, [BLOCK_TOKENS][value size]. A decode step so reads whole
+blocks, in the order of their addresses. Sizes are rounded up to a multiple of 16; what is added is zero.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ class AttentionShape:
     has_window: bool = False
     has_cap: bool = False
     has_sinks: bool = False
+    own_value_size: int = 0
+    """Size of a head's values, where it is not that of its keys."""
+    has_common_part: bool = False
+    """Whether the dimensions of keys that rotate are the same in all heads, and are given apart from the others."""
 
     @property
     def name(self) -> str:
@@ -45,12 +49,26 @@ class AttentionShape:
     @property
     def unrotated(self) -> AttentionShape:
         """What attention itself is compiled for: queries and keys are rotated before."""
-        return replace(self, rotated=0)
+        return replace(self, rotated=0, has_common_part=False)
+
+    @property
+    def value_size(self) -> int:
+        return self.own_value_size or self.head_size
+
+    @property
+    def own_key_size(self) -> int:
+        """Dimensions of keys that each head has its own of."""
+        return self.head_size - self.rotated if self.has_common_part else self.head_size
 
     @property
     def padded(self) -> int:
         """The head size in memory."""
         return -(-self.head_size // LANES) * LANES
+
+    @property
+    def padded_values(self) -> int:
+        """The size of a head's values in memory."""
+        return -(-self.value_size // LANES) * LANES
 
     @property
     def group(self) -> int:
@@ -68,8 +86,13 @@ class AttentionShape:
 
     @property
     def head_bytes(self) -> int:
-        """Bytes of one head's keys, or values, in a block."""
+        """Bytes of one head's keys in a block."""
         return self.padded * BLOCK_TOKENS * self.kv_size
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of one head's values in a block."""
+        return self.padded_values * BLOCK_TOKENS * self.kv_size
 
     @property
     def values_offset(self) -> int:
@@ -79,7 +102,7 @@ class AttentionShape:
     @property
     def block_bytes(self) -> int:
         """Bytes of one layer's block."""
-        return 2 * self.values_offset
+        return self.num_kv_heads * (self.head_bytes + self.value_bytes)
 
     def kept_bytes(self, width: int) -> int:
         """Return the bytes of a layer's block that has `width` numbers of each position."""
@@ -93,7 +116,7 @@ class AttentionShape:
     @property
     def partial_bytes(self) -> int:
         """Bytes of what is kept of a segment, for one row and head."""
-        return self.padded * 4 + 64
+        return self.padded_values * 4 + 64
 
     @property
     def tile_rows(self) -> int:

@@ -285,35 +285,53 @@ class _Rotation:
         with f.when(has_queries), f.loop(0, shape.num_heads) as head:
             self._turn(f.at(queries, head * (4 * size)), f.at(rotated, head * (4 * padded)), self.scale)
         has_keys = op.field(ROTATE, "keys").is_null().eq(0)
+        if shape.has_common_part:
+            with f.when(has_keys):
+                common = f.at(op.field(ROTATE, "common"), self.row * op.field(ROTATE, "common_stride"))
+                self._turn_first(common, self.turned, None)
         with f.when(has_keys), f.loop(0, shape.num_kv_heads) as head:
-            self._turn(f.at(keys, head * (4 * size)), self.turned, None)
+            own, rotated_bytes = f.at(keys, head * (4 * shape.own_key_size)), 4 * shape.rotated
+            if shape.has_common_part:
+                self._keep_rest(f.at(own, -rotated_bytes), self.turned, None)
+            else:
+                self._turn(own, self.turned, None)
             column = f.at(block, head * shape.head_bytes + slot * shape.kv_size)
-            self._copy(self.turned, lambda d: f.at(column, d * (BLOCK_TOKENS * shape.kv_size)))
-            place = f.at(block, head * shape.head_bytes + slot * (padded * shape.kv_size) + shape.values_offset)
-            self._copy(f.at(values, head * (4 * size)), lambda d, place=place: f.at(place, d * shape.kv_size))  # type: ignore[misc]
+            self._copy(self.turned, size, lambda d: f.at(column, d * (BLOCK_TOKENS * shape.kv_size)))
+            width = shape.value_size
+            first = head * shape.value_bytes + slot * (shape.padded_values * shape.kv_size) + shape.values_offset
+            place = f.at(block, first)
+            self._copy(f.at(values, head * (4 * width)), width, lambda d, place=place: f.at(place, d * shape.kv_size))  # type: ignore[misc]
 
     def _turn(self, source: Value, target: Value, scale: Value | None) -> None:
         """Write a head with its first dimensions rotated: those of a pair are half of them apart."""
+        self._turn_first(source, target, scale)
+        self._keep_rest(source, target, scale)
+
+    def _turn_first(self, source: Value, target: Value, scale: Value | None) -> None:
         f, half = self.f, self.half
-
-        def scaled(value: Value) -> Value:
-            return value if scale is None else value * scale
-
         lanes = math.gcd(half, LANES)
         t = vec(F32, lanes) if lanes > 1 else F32
         with f.loop(0, 4 * half, 4 * lanes) as at:
             first, second = f.load(source, t, at), f.load(source, t, at + 4 * half)
             cosine, sine = (f.load(table, t, at) for table in self.tables)
-            f.store(scaled(f.fma(first, cosine, -(second * sine))), target, at)
-            f.store(scaled(f.fma(first, sine, second * cosine)), target, at + 4 * half)
-        with f.loop(8 * half, 4 * self.shape.head_size, 4) as at:
-            f.store(scaled(f.load(source, F32, at)), target, at)
+            f.store(_scaled(f.fma(first, cosine, -(second * sine)), scale), target, at)
+            f.store(_scaled(f.fma(first, sine, second * cosine), scale), target, at + 4 * half)
 
-    def _copy(self, source: Value, place: Callable[[Value], Value]) -> None:
+    def _keep_rest(self, source: Value, target: Value, scale: Value | None) -> None:
+        """Write the dimensions of a head that do not rotate."""
+        f = self.f
+        with f.loop(8 * self.half, 4 * self.shape.head_size, 4) as at:
+            f.store(_scaled(f.load(source, F32, at), scale), target, at)
+
+    def _copy(self, source: Value, size: int, place: Callable[[Value], Value]) -> None:
         """Write a head's numbers to the cache."""
         f = self.f
-        with f.loop(0, self.shape.head_size) as d:
+        with f.loop(0, size) as d:
             f.store(narrowed(f, self.shape, f.load(source, F32, d * 4)), place(d))
+
+
+def _scaled(value: Value, scale: Value | None) -> Value:
+    return value if scale is None else value * scale
 
 
 def narrowed(f: Function, shape: AttentionShape, value: Value) -> Value:

@@ -84,10 +84,12 @@ CAP = Layout(values=PTR, stride=I64, num_vectors=I64, pieces=I64, cap=F32)
 ROTATE = Layout(
     queries=PTR, keys=PTR, values=PTR, query_stride=I64, key_stride=I64,
     cosines=PTR, sines=PTR, cache=PTR, cache_stride=I64, target=PTR, scale=F32, growth=PTR,
+    common=PTR, common_stride=I64,
 )  # fmt: skip
 """Rotates queries, to `target`, and keys by their positions; multiplies queries by a scale, and by that of their
 position if there is `growth`; writes keys and values to the layer's cache, whose blocks are `cache_stride` bytes apart.
-`keys`, `values`: null for a layer that attends to another one's; `queries`: null where none are wanted."""
+`keys`, `values`: null for a layer that attends to another one's; `queries`: null where none are wanted. `common`: of
+shapes whose heads have the rotated dimensions of keys in common, these; `keys` are the others."""
 ATTEND = Layout(
     queries=PTR, query_stride=I64, cache=PTR, cache_stride=I64, target=PTR, target_stride=I64,
     window=I64, cap=F32, sinks=PTR,

@@ -251,16 +251,21 @@ class TapeBuilder:
         cache: Rows,
         scale: float,
         growth: Rows | None = None,
+        common: Rows | None = None,
     ) -> None:
         """Rotate queries, from the first to the second of `queries`, and write keys, rotated, and values to a layer's
         cache, `written`; None: there are none, or they are not wanted. `tables`: cosines and sines by position;
-        `growth`: what queries are multiplied by, a float32 for each position."""
+        `growth`: what queries are multiplied by, float32 by position; `common`: what keys of all heads have alike."""
         source, target = queries or (None, None)
         if source is not None and target is not None:
             source.require(self._rows, 4 * shape.num_heads * shape.head_size)
             target.require(self._rows, shape.query_stride)
-        for rows in written or ():
-            rows.require(self._rows, 4 * shape.num_kv_heads * shape.head_size)
+        for rows, size in zip(written or (), (shape.own_key_size, shape.value_size), strict=False):
+            rows.require(self._rows, 4 * shape.num_kv_heads * size)
+        if (common is not None) != shape.has_common_part:
+            raise ValueError("The kernels were compiled with dimensions that all keys have in common, or without.")
+        if common is not None:
+            common.require(self._rows, 4 * shape.rotated)
         cache.require(1, shape.block_bytes)
         strides = {rows.stride for rows in written or ()}
         if len(strides) > 1 or (target is not None and target.stride != shape.query_stride):
@@ -278,8 +283,9 @@ class TapeBuilder:
             cosines=tables[0].address, sines=tables[1].address, cache=cache.address, cache_stride=cache.stride,
             target=0 if target is None else target.address, scale=scale,
             growth=0 if growth is None else growth.address,
+            common=0 if common is None else common.address, common_stride=0 if common is None else common.stride,
         )  # fmt: skip
-        self._append(record, queries, written, tables, cache, growth, row=shape.head_size)
+        self._append(record, queries, written, tables, cache, growth, common, row=shape.head_size)
 
     def attend(
         self,
@@ -292,10 +298,10 @@ class TapeBuilder:
         sinks: Vector | None = None,
         cap: float | None = None,
     ) -> None:
-        """Write what each head attends to, float32 [rows, heads * head size]: to all positions, or to the last ones.
+        """Write what each head attends to, float32 [rows, heads * value size]: to all positions, or to the last ones.
         `sinks`: of each head, the score of a key without a value; `cap`: of scores."""
         queries.require(self._rows, shape.query_stride)
-        target.require(self._rows, 4 * shape.num_heads * shape.head_size)
+        target.require(self._rows, 4 * shape.num_heads * shape.value_size)
         if window is not None and not shape.has_window:
             raise ValueError("The kernels were compiled without windows.")
         if (sinks is not None) != shape.has_sinks or (sinks is not None and sinks.length != shape.num_heads):

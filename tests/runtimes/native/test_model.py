@@ -68,6 +68,7 @@ FAST_NAMES = [
     "qwen35",
     "granitehybrid",
     "nemotron_h_moe",
+    "deepseek2",
 ]
 """Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
 NUM_TOKENS = 70
@@ -195,7 +196,7 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
 CUT = [
     "gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2", "lfm2moe",
     "gemma4", "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "granitehybrid", "falcon-h1",
-    "nemotron_h", "nemotron_h_moe",
+    "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, queries joined",
 ]  # fmt: skip
 PLAIN, MIXTURE, OTHERS = "llama", "qwen3moe", ["lfm2", "lfm2moe", "gemma4", "gemma4, experts"]
 """`OTHERS`: layers of one model keep other things in a block, or read those of another layer."""

@@ -89,7 +89,7 @@ def test_a_tape_knows_the_longest_row_that_needs_scratch_memory() -> None:
     assert tape.longest_row == 320
 
 
-SHAPES = AttentionShape(4, 2, 16, 16), AttentionShape(2, 1, 32, 32)
+SHAPES = AttentionShape(4, 2, 16, 16), AttentionShape(2, 1, 32, 32), AttentionShape(2, 2, 32, 16, own_value_size=20)
 KINDS = (ProductKind("Q4_0", "int8"), ProductKind("Q6_K", "int8"), ProductKind("F16", "float32"))
 CHECKERS: list[Checker] = []
 

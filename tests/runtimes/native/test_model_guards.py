@@ -20,6 +20,7 @@ NAMES = (
     "llama, untied", "gemma3", "phi3", "gpt2", "cohere2", "olmo2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2",
     "lfm2moe", "gemma4", "gemma4, experts", "qwen35", "qwen35, equal heads", "granitehybrid",
     "granitehybrid, groups", "qwen35moe", "qwen3next", "falcon-h1", "nemotron_h", "nemotron_h_moe",
+    "deepseek2", "deepseek2, queries joined",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from onward.checkpoints.architecture import Architecture, DeltaNet, Heads
+from onward.checkpoints.architecture import Architecture, DeltaNet, Heads, LatentAttention
 from onward.kernels.activations import ACTIVATIONS, ActivationName
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.memory import Rows
@@ -32,13 +32,23 @@ class HeadBuffers:
     """The memory of attention, for heads of some sizes."""
 
     def __init__(self, heads: Heads, rows: int, *, is_gated: bool) -> None:
-        queries, keys = heads.num_heads * heads.head_size, heads.num_kv_heads * heads.head_size
+        queries, attended = heads.num_heads * heads.head_size, heads.num_heads * heads.value_size
+        keys = heads.num_kv_heads * max(heads.head_size, heads.value_size)
         self.queries, self.attended, self.keys, self.values = (
-            Rows.allocate(rows, float_row_bytes(numbers)) for numbers in (queries, queries, keys, keys)
+            Rows.allocate(rows, float_row_bytes(numbers)) for numbers in (queries, attended, keys, keys)
         )
         self.gates = Rows.allocate(rows, float_row_bytes(queries if is_gated else 0))
         padded = -(-heads.head_size // 16) * 16
         self.rotated = Rows.exactly(rows, 4 * heads.num_heads * padded)
+
+
+class LatentBuffers:
+    """The memory of what keys, values and queries are made of, and of what keys of all heads have in common."""
+
+    def __init__(self, latent: LatentAttention, common: int, rows: int) -> None:
+        self.keys, self.queries, self.common = (
+            Rows.allocate(rows, float_row_bytes(numbers)) for numbers in (latent.rank, latent.query_rank, common)
+        )
 
 
 class DeltaBuffers:
@@ -66,6 +76,7 @@ class Buffers:
             heads: HeadBuffers(heads, rows, is_gated=found.has_gated_attention)
             for heads in dict.fromkeys(map(found.heads_of, layers))
         }
+        self.latent = LatentBuffers(found.latent, found.rope.size, rows) if found.latent and found.rope else None
         self.delta = None if found.delta is None else DeltaBuffers(found.delta, rows)
         space = found.state_space
         self.mixed = self.floats(space.inner + space.width + space.num_heads if space else 0)

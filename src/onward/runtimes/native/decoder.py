@@ -23,13 +23,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from onward.checkpoints.architecture import Architecture, Mixture
-from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.panels import panel_count
 from onward.kernels.recurrence_tape import RecurrentTape
 from onward.kernels.tape import Matrix, Norm
 from onward.kernels.weight_types import PANEL_ROWS
-from onward.runtimes.native.buffers import Buffers, Cache, HeadBuffers
+from onward.runtimes.native.attention_records import AttentionRecords, norm_of
+from onward.runtimes.native.buffers import Buffers, Cache
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.state_records import StateRecords
@@ -59,12 +59,15 @@ class Decoder:
     ) -> None:
         """`experts`: writes the layers that have some, if there are any."""
         self._found, self._weights, self._tape, self._buffers = found, weights, tape, buffers
-        self._positions, self._cache = positions, cache
+        self._cache = cache
         self._experts = experts
         readers = [*matrix_names(found, weights), *expert_names(found)]
         self._inputs = {form: buffers.inputs(form) for name in readers for form in weights.forms(name)}
         self._hidden, self._added = buffers.hidden, buffers.added
         self._states = StateRecords(found, weights, tape, buffers, self._inputs)
+        self._attention = AttentionRecords(
+            found, weights, tape, buffers, positions, cache, self._inputs, self._products
+        )
         self._first_of_rest = found.last_kept_layer + (found.last_kept_layer in cache.kept)
 
     def write_first(self) -> None:
@@ -91,7 +94,7 @@ class Decoder:
         if layer in self._found.convolution_layers:
             self._tape.keep(self._buffers.convolved, self._found.hidden, self._cache.layers[layer])
         else:
-            self._rotate(layer, has_queries=False)
+            self._attention.rotate(layer, has_queries=False)
 
     def write_rest(self) -> None:
         """Write that layer and all that follows. The logits, float32 [rows, vocabulary], are those of the buffers."""
@@ -124,14 +127,12 @@ class Decoder:
 
     def _kept(self, layer: int) -> list[tuple[str, Rows]]:
         """Return the matrices whose products later positions read, with where these lie."""
-        prefix, heads = f"blk.{layer}.", self._buffers.heads[self._found.heads_of(layer)]
         if layer in self._found.convolution_layers:
-            return [(f"{prefix}shortconv.in_proj", self._buffers.convolved)]
+            return [(f"blk.{layer}.shortconv.in_proj", self._buffers.convolved)]
         parts = self._states.inputs(layer)
         if not self._found.has_attention(layer) or self._found.keys_of(layer) != layer:
             return parts
-        both = (f"{prefix}attn_k", heads.keys), (f"{prefix}attn_v", heads.values)
-        return [*parts, *(part for part in both if self._weights.has(f"{part[0]}.weight"))]
+        return [*parts, *self._attention.keys(layer)]
 
     def _block(self, layer: int) -> None:
         found, prefix, norm = self._found, f"blk.{layer}.", f"blk.{layer}.attn_norm"
@@ -140,7 +141,7 @@ class Decoder:
         if layer not in found.mixerless_layers:
             projections = self._kept(layer)
             if found.has_attention(layer):
-                projections = [*self._queries(layer), *projections]
+                projections = [*self._attention.queries(layer), *projections]
             self._read(norm, [name for name, _ in projections])
             self._products(projections)
             if self._weights.has(f"{prefix}ffn_norm.weight") or not found.is_parallel:
@@ -178,8 +179,8 @@ class Decoder:
             self._convolve(layer)
             self._add(self._mixer_output(layer), norm)
         if self._found.has_attention(layer):
-            self._rotate(layer)
-            self._attend(layer)
+            self._attention.rotate(layer)
+            self._attention.attend(layer)
             self._add(self._mixer_output(layer), norm)
         if layer in self._cache.kept:
             self._states.write(layer, self._cache.kept[layer])
@@ -259,12 +260,6 @@ class Decoder:
             return f"blk.{layer}.ssm_out"
         return f"blk.{layer}.{'shortconv.out_proj' if layer in self._found.convolution_layers else 'attn_output'}"
 
-    def _queries(self, layer: int) -> list[tuple[str, Rows]]:
-        """Return the matrices of a layer's queries, and of a gate of what they find, with where their products lie."""
-        prefix, heads = f"blk.{layer}.", self._buffers.heads[self._found.heads_of(layer)]
-        gates = [(f"{prefix}attn_q_gate", heads.gates)] if self._found.has_gated_attention else []
-        return [(f"{prefix}attn_q", heads.queries), *gates]
-
     def _convolve(self, layer: int) -> None:
         """Write a layer's convolution, in the form that its output reads."""
         width, source, cache = self._found.hidden, self._buffers.convolved, self._cache.layers[layer]
@@ -273,62 +268,8 @@ class Decoder:
         for form in self._weights.forms(self._mixer_output(layer)):
             self._tape.convolve(source, width, taps, cache, self._inputs[form], form)
 
-    def _rotate(self, layer: int, *, has_queries: bool = True) -> None:
-        """Write queries, if they are wanted, and a layer's own keys and values as attention reads them."""
-        found, prefix = self._found, f"blk.{layer}."
-        heads = found.heads_of(layer)
-        buffers, shape, blocks = self._buffers.heads[heads], self._cache.shapes[layer], self._cache.layers[layer]
-        queries = written = None
-        if has_queries:
-            queries = buffers.queries, buffers.rotated
-            self._norm_heads(f"{prefix}attn_q_norm", buffers.queries, heads.num_heads, heads.head_size)
-        if found.keys_of(layer) == layer:
-            written = buffers.keys, buffers.values
-            self._values(layer, buffers)
-            self._norm_heads(f"{prefix}attn_k_norm", buffers.keys, heads.num_kv_heads, heads.head_size)
-        tables, growth = self._positions.of_layer(layer)
-        scale = found.attention_scale or 1.0 / math.sqrt(heads.head_size)
-        self._tape.rotate(shape, queries, written, tables, blocks, scale * LOG2_E, growth)
-
-    def _attend(self, layer: int) -> None:
-        """Write what a layer attends to, in the form that its output reads."""
-        found, tape, prefix = self._found, self._tape, f"blk.{layer}."
-        heads = found.heads_of(layer)
-        buffers, shape, blocks = self._buffers.heads[heads], self._cache.shapes[layer], self._cache.layers[layer]
-        sinks = self._weights.vector(f"{prefix}attn_sinks.weight")
-        window = found.window if layer in found.window_layers else None
-        tape.attend(shape, buffers.rotated, blocks, buffers.attended, window, sinks=sinks, cap=found.attention_cap)
-        for form in self._weights.forms(f"{prefix}attn_output"):
-            size, target = heads.num_heads * heads.head_size, self._inputs[form]
-            if found.has_gated_attention:
-                tape.unit(buffers.gates, buffers.attended, size, target, form, "sigmoid")
-            else:
-                tape.quantise(buffers.attended, size, target, form)
-
-    def _values(self, layer: int, buffers: HeadBuffers) -> None:
-        """Write the values that are not the product of a matrix as it is: keys before their norm, and norms."""
-        heads = self._found.heads_of(layer)
-        if not self._weights.has(f"blk.{layer}.attn_v.weight"):
-            self._tape.quantise(buffers.keys, heads.num_kv_heads * heads.head_size, buffers.values, "float32")
-        if self._found.has_value_norms:
-            ones = Vector.of(np.ones(heads.head_size, np.float32))
-            self._tape.norm_heads(buffers.values, heads.num_kv_heads, heads.head_size, Norm(ones, self._found.epsilon))
-
-    def _norm_heads(self, name: str, values: Rows, num_heads: int, size: int) -> None:
-        """Normalise queries or keys where there is a norm for them: per head, or over all heads where it is as long. A
-        layer norm as long as all heads has the weights of each, one after the other (StableLM)."""
-        if not self._weights.has(f"{name}.weight"):
-            return
-        norm = self._norm(name)
-        if norm.weight.length == size or norm.is_centred:
-            self._tape.norm_heads(values, num_heads, size, norm)
-        else:
-            self._tape.norm(values, norm, values, "float32")
-
     def _norm(self, name: str) -> Norm:
-        weights, found = self._weights, self._found
-        weight = weights.required_vector(f"{name}.weight")
-        return Norm(weight, found.epsilon, weights.vector(f"{name}.bias"), found.norm == "layer")
+        return norm_of(self._found, self._weights, name)
 
     def _read(self, norm: str, readers: Sequence[str]) -> None:
         """Write the hidden values, normalised unless the architecture reads them as they are, in each form that one of

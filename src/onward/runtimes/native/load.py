@@ -150,6 +150,8 @@ def attention_shapes(found: Architecture, *, is_wide: bool) -> list[AttentionSha
             AttentionShape(
                 heads.num_heads, heads.num_kv_heads, heads.head_size, positions.rotated(layer), is_wide=is_wide,
                 has_window=has_window, has_sinks=found.has_sinks, has_cap=found.attention_cap is not None,
+                own_value_size=heads.value_size if heads.value_size != heads.head_size else 0,
+                has_common_part=found.latent is not None,
             )
         )  # fmt: skip
     return shapes

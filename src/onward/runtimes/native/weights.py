@@ -24,6 +24,8 @@ from onward.runtimes.native.types import StoredType, is_sensitive
 EMBEDDING, POSITION_EMBEDDING, LAYER_EMBEDDING = "token_embd", "position_embd", "per_layer_token_embd"
 TABLES = (EMBEDDING, POSITION_EMBEDDING, LAYER_EMBEDDING)
 """What rows are looked up in."""
+LATENT_MATRICES = ("attn_q_a", "attn_q_b", "attn_kv_a_mqa", "attn_k_rope", "attn_k_b", "attn_v_b")
+"""What makes queries, keys and values where they are made of fewer numbers."""
 OUTPUT, LAYER_PROJECTION = "output", "per_layer_model_proj"
 
 
@@ -174,7 +176,7 @@ class Weights:
 def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
     """Yield the names of all matrices that a decoder multiplies with."""
     parts = (
-        "attn_q", "attn_k", "attn_v", "attn_output", "shortconv.in_proj", "shortconv.out_proj",
+        "attn_q", "attn_k", "attn_v", *LATENT_MATRICES, "attn_output", "shortconv.in_proj", "shortconv.out_proj",
         "attn_q_gate", "ssm_qkv", "ssm_gate", "ssm_alpha", "ssm_beta", "ssm_in", "ssm_out",
         "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp",
         "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "inp_gate", "proj",

@@ -1,0 +1,134 @@
+"""Attention on a tape, between the products of what a layer reads and that of what it returns.
+
+Where keys and values are made of fewer numbers of a position, as latent attention has them (checkpoints.latent), they
+are computed, and kept, for all heads: later steps attend to them as to others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from onward.checkpoints.architecture import Architecture
+from onward.kernels.activations import ActivationName
+from onward.kernels.maths import LOG2_E
+from onward.kernels.memory import Rows, Vector
+from onward.kernels.tape import Norm, TapeBuilder
+from onward.runtimes.native.buffers import Buffers, Cache, HeadBuffers
+from onward.runtimes.native.positions import Positions
+from onward.runtimes.native.weights import Weights
+
+Products = Sequence[tuple[str, Rows]]
+"""Matrices by name, and where their products go."""
+
+
+def norm_of(found: Architecture, weights: Weights, name: str) -> Norm:
+    """Return a norm of an architecture's kind."""
+    weight = weights.required_vector(f"{name}.weight")
+    return Norm(weight, found.epsilon, weights.vector(f"{name}.bias"), found.norm == "layer")
+
+
+class AttentionRecords:
+    """Writes the records. `inputs`: where what matrices read is written, by its form; `products`: writes products of
+    what is there."""
+
+    def __init__(
+        self,
+        found: Architecture,
+        weights: Weights,
+        tape: TapeBuilder,
+        buffers: Buffers,
+        positions: Positions,
+        cache: Cache,
+        inputs: Mapping[ActivationName, Rows],
+        products: Callable[[Products], None],
+    ) -> None:
+        self._found, self._weights, self._tape, self._buffers = found, weights, tape, buffers
+        self._positions, self._cache = positions, cache
+        self._inputs, self._products = inputs, products
+
+    def queries(self, layer: int) -> list[tuple[str, Rows]]:
+        """Return the matrices of a layer's queries, and of a gate of what they find, with where their products lie."""
+        prefix, heads = f"blk.{layer}.", self._buffers.heads[self._found.heads_of(layer)]
+        gates = [(f"{prefix}attn_q_gate", heads.gates)] if self._found.has_gated_attention else []
+        if (latent := self._buffers.latent) is not None and self._weights.has(f"{prefix}attn_q_a.weight"):
+            return [(f"{prefix}attn_q_a", latent.queries)]
+        return [(f"{prefix}attn_q", heads.queries), *gates]
+
+    def keys(self, layer: int) -> list[tuple[str, Rows]]:
+        """Return the matrices of a layer's own keys and values, or of what these are made of."""
+        prefix, heads = f"blk.{layer}.", self._buffers.heads[self._found.heads_of(layer)]
+        if (latent := self._buffers.latent) is not None:
+            return [(f"{prefix}attn_kv_a_mqa", latent.keys), (f"{prefix}attn_k_rope", latent.common)]
+        both = (f"{prefix}attn_k", heads.keys), (f"{prefix}attn_v", heads.values)
+        return [part for part in both if self._weights.has(f"{part[0]}.weight")]
+
+    def _expand(self, layer: int, *, has_queries: bool) -> None:
+        """Write keys and values of all heads, and queries if they are wanted, where they are made of fewer numbers."""
+        prefix, heads = f"blk.{layer}.attn_", self._buffers.heads[self._found.heads_of(layer)]
+        if self._found.latent is None or (latent := self._buffers.latent) is None:
+            return
+        sources = [("kv_a_norm", latent.keys, [(f"{prefix}k_b", heads.keys), (f"{prefix}v_b", heads.values)])]
+        if has_queries and self._weights.has(f"{prefix}q_b.weight"):
+            sources.append(("q_a_norm", latent.queries, [(f"{prefix}q_b", heads.queries)]))
+        for name, source, parts in sources:
+            norm = Norm(self._weights.required_vector(f"{prefix}{name}.weight"), self._found.latent.epsilon)
+            for form in dict.fromkeys(form for part, _ in parts for form in self._weights.forms(part)):
+                self._tape.norm(source, norm, self._inputs[form], form)
+            self._products(parts)
+
+    def rotate(self, layer: int, *, has_queries: bool = True) -> None:
+        """Write queries, if they are wanted, and a layer's own keys and values as attention reads them."""
+        found, prefix = self._found, f"blk.{layer}."
+        heads = found.heads_of(layer)
+        buffers, shape, blocks = self._buffers.heads[heads], self._cache.shapes[layer], self._cache.layers[layer]
+        self._expand(layer, has_queries=has_queries)
+        queries = written = None
+        if has_queries:
+            queries = buffers.queries, buffers.rotated
+            self._norm_heads(f"{prefix}attn_q_norm", buffers.queries, heads.num_heads, heads.head_size)
+        if found.keys_of(layer) == layer:
+            written = buffers.keys, buffers.values
+            self._values(layer, buffers)
+            self._norm_heads(f"{prefix}attn_k_norm", buffers.keys, heads.num_kv_heads, heads.head_size)
+        tables, growth = self._positions.of_layer(layer)
+        scale = found.attention_scale or 1.0 / math.sqrt(heads.head_size)
+        common = self._buffers.latent.common if self._buffers.latent is not None else None
+        self._tape.rotate(shape, queries, written, tables, blocks, scale * LOG2_E, growth, common)
+
+    def attend(self, layer: int) -> None:
+        """Write what a layer attends to, in the form that its output reads."""
+        found, tape, prefix = self._found, self._tape, f"blk.{layer}."
+        heads = found.heads_of(layer)
+        buffers, shape, blocks = self._buffers.heads[heads], self._cache.shapes[layer], self._cache.layers[layer]
+        sinks = self._weights.vector(f"{prefix}attn_sinks.weight")
+        window = found.window if layer in found.window_layers else None
+        tape.attend(shape, buffers.rotated, blocks, buffers.attended, window, sinks=sinks, cap=found.attention_cap)
+        for form in self._weights.forms(f"{prefix}attn_output"):
+            size, target = heads.num_heads * heads.value_size, self._inputs[form]
+            if found.has_gated_attention:
+                tape.unit(buffers.gates, buffers.attended, size, target, form, "sigmoid")
+            else:
+                tape.quantise(buffers.attended, size, target, form)
+
+    def _values(self, layer: int, buffers: HeadBuffers) -> None:
+        """Write the values that are not the product of a matrix as it is: keys before their norm, and norms."""
+        heads = self._found.heads_of(layer)
+        if not any(self._weights.has(f"blk.{layer}.attn_{part}.weight") for part in ("v", "v_b")):
+            self._tape.quantise(buffers.keys, heads.num_kv_heads * heads.head_size, buffers.values, "float32")
+        if self._found.has_value_norms:
+            ones = Vector.of(np.ones(heads.head_size, np.float32))
+            self._tape.norm_heads(buffers.values, heads.num_kv_heads, heads.head_size, Norm(ones, self._found.epsilon))
+
+    def _norm_heads(self, name: str, values: Rows, num_heads: int, size: int) -> None:
+        """Normalise queries or keys where there is a norm for them: per head, or over all heads where it is as long. A
+        layer norm as long as all heads has the weights of each, one after the other (StableLM)."""
+        if not self._weights.has(f"{name}.weight"):
+            return
+        norm = norm_of(self._found, self._weights, name)
+        if norm.weight.length == size or norm.is_centred:
+            self._tape.norm_heads(values, num_heads, size, norm)
+        else:
+            self._tape.norm(values, norm, values, "float32")

@@ -1,0 +1,81 @@
+"""Latent attention: two forms of files are alike, and matrices that are stored with inputs and rows exchanged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.checkpoints import latent
+from onward.checkpoints.architectures import architecture_of
+from onward.checkpoints.checkpoint import read_checkpoint
+from onward.checkpoints.tensor import Tensor, turned
+from onward.checkpoints.types import TENSOR_TYPES
+from onward.model_files.gguf import GGUFFiles
+from tests.checkpoints.making import NUMBERS, floats, write_gguf
+from tests.checkpoints.test_architectures import check_logits
+from tests.checkpoints.tiny import tiny
+from tests.models.doors import scores
+
+
+def written(path: Path, metadata: dict[str, Any], tensors: dict[str, Any]) -> Path:
+    return write_gguf(path, metadata, {key: floats(array) for key, array in tensors.items()})
+
+
+def test_both_forms_of_files_have_the_same_bits(tmp_path: Path) -> None:
+    """With `exact`, which keeps the weights as they are."""
+    metadata, tensors = tiny("deepseek2, joined")
+    parts = {}
+    for name, array in tensors.items():
+        if not name.endswith("attn_kv_b.weight"):
+            continue
+        keys, values = np.split(array.reshape(4, -1, array.shape[1]), [24], axis=1)
+        parts[name.replace("kv_b", "k_b")] = np.ascontiguousarray(keys.swapaxes(1, 2))
+        parts[name.replace("kv_b", "v_b")] = np.ascontiguousarray(values)
+    kept = {name: array for name, array in tensors.items() if "attn_kv_b" not in name}
+    stated = {key: value for key, value in tiny("deepseek2")[0].items() if "attention." in key or "general" in key}
+    prompt = [token * 7 % 25 for token in range(50)]
+    older = scores(written(tmp_path / "older.gguf", metadata, tensors), prompt, tmp_path, precision="exact")
+    newer = scores(
+        written(tmp_path / "newer.gguf", metadata | stated, kept | parts), prompt, tmp_path, precision="exact"
+    )
+    assert older == newer
+
+
+@pytest.mark.parametrize(("kind", "columns"), [("F32", 24), ("BF16", 24), ("Q8_0", 64), ("Q5_0", 32)])
+def test_any_rows_of_a_matrix_that_is_turned_are_the_columns_of_what_is_stored(kind: str, columns: int) -> None:
+    """[heads, inputs, rows] as [heads * rows, inputs]."""
+    heads, inputs, stored_as = 3, 40, TENSOR_TYPES[NUMBERS[kind]]
+    size = heads * inputs * columns // stored_as.block_weights * stored_as.block_bytes
+    data = np.random.default_rng(1).integers(0, 60, size, np.uint8)
+    stored = Tensor("k", (heads, inputs, columns), stored_as, data)
+    expected = stored.floats().reshape(heads, inputs, columns).swapaxes(1, 2).reshape(-1, inputs)
+    found = turned(stored)
+    assert (found.shape, found.type.name) == ((heads * columns, inputs), "F32")
+    for start, stop in (
+        (0, heads * columns),
+        (0, 1),
+        (5, columns + 7),
+        (columns, 2 * columns),
+        (columns - 1, columns + 1),
+    ):
+        assert np.array_equal(found.floats(start, stop), expected[start:stop], equal_nan=True)
+
+
+def test_yarn_raises_the_scale_of_attention_and_no_magnitude(tmp_path: Path) -> None:
+    found = architecture_of(read_checkpoint(written(tmp_path / "m.gguf", *tiny("deepseek2"))))
+    assert found.rope is not None and found.rope.magnitude == 1.0 and found.rope.size == 16
+    assert found.attention_scale == pytest.approx(40**-0.5 * (0.0707 * np.log(8) + 1) ** 2)
+    assert (found.heads_of(0).head_size, found.heads_of(0).value_size) == (40, 20)
+
+
+def test_a_file_of_glm_that_does_not_say_how_experts_are_chosen_has_sigmoids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata, tensors = tiny("deepseek2, latent queries")
+    path = written(tmp_path / "m.gguf", {k: v for k, v in metadata.items() if not k.endswith("gating_func")}, tensors)
+    monkeypatch.setattr(latent, "_GLM_TOKENS", len(metadata["tokenizer.ggml.tokens"]))
+    monkeypatch.setattr(latent, "_GLM_LAYERS", (3,))
+    check_logits(GGUFFiles(path), metadata, tensors, cache=tmp_path)
