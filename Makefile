@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 # Tests of the repository and of its benchmarks: `make check` runs them, and `make test` the rest.
-CHECKED := tests/benchmarks tests/test_clocks.py tests/test_docs.py tests/test_layers.py tests/test_repository.py
+CHECKED := tests/benchmarks $(patsubst %,tests/test_%.py,clocks docs imports layers repository)
 
 # With it, each worker of the tests, and each server that they start, would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE

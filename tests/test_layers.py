@@ -372,7 +372,7 @@ def test_the_parts_of_the_scheduler_stay_small(file: str, name: str) -> None:
 
 
 TESTS = Path(__file__).parent
-NO_MODULE = {"clocks", "docs", "layers", "repository"}
+NO_MODULE = {"clocks", "docs", "imports", "layers", "repository"}
 """Test files next to this one that are about the whole source, or about the repository."""
 
 

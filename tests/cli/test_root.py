@@ -21,48 +21,12 @@ from tests.cli.commands.test_models import fake_model
 from .conftest import onward as command
 from .conftest import runner
 
-HEAVY = (
-    "numpy",
-    "openvino",
-    "llvmlite",
-    "starlette",
-    "uvicorn",
-    "httpx2",
-    "prometheus_client",
-    "msgspec",
-    "tokenizers",
-    "ruamel.yaml",
-)
-
 
 @pytest.fixture
 def onward_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     return lambda *arguments: runner().invoke(root, list(arguments), prog_name="onward")
-
-
-def modules_after(code: str) -> set[str]:
-    """The modules that a fresh interpreter has loaded after running `code`."""
-    script = f"import sys\n{code}\nprint('loaded:', *sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.rpartition("loaded:")[2].split())
-
-
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    loaded = modules_after("import onward")
-    assert not loaded & {*HEAVY, "typing", "asyncio", "click"}
-
-
-def test_help_loads_nothing_heavy() -> None:
-    loaded = modules_after("from onward.cli.root import root\nroot(['--help'], standalone_mode=False)")
-    assert not loaded & {*HEAVY, "asyncio", "onward.cli.commands.serve"}
-
-
-def test_the_help_of_serve_loads_no_model_and_no_server() -> None:
-    loaded = modules_after("from onward.cli.root import root\nroot(['serve', '-h'], standalone_mode=False)")
-    assert not loaded & set(HEAVY)
 
 
 def test_help_lists_every_command(onward_command: Callable[..., Result]) -> None:
@@ -214,18 +178,6 @@ def test_the_package_is_a_command_too() -> None:
 def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         onward.nope  # noqa: B018
-
-
-def test_the_help_of_no_command_loads_anything_heavy() -> None:
-    commands = [name for name in COMMANDS if name != "serve"]
-    code = f"from onward.cli.root import root\nfor name in {commands}:\n"
-    code += f"    root([name, '--help'], standalone_mode=False)\n    assert not sys.modules.keys() & {set(HEAVY)}, name"
-    assert not modules_after(code) & set(HEAVY)
-
-
-def test_the_help_of_create_loads_nothing_heavy() -> None:
-    code = "from onward.cli.root import root\nroot(['completions', 'create', '--help'], standalone_mode=False)"
-    assert not modules_after(code) & {*HEAVY, "asyncio"}
 
 
 EXAMPLES = [

@@ -7,7 +7,6 @@ import errno
 import gzip
 import logging
 import os
-import subprocess
 import sys
 import threading
 import zlib
@@ -419,17 +418,3 @@ def test_without_the_extra_the_setting_is_refused_in_a_sentence(monkeypatch: pyt
     with pytest.raises(SetupError, match=r"pip install 'onward\[otel\]'"):
         open_tracer(Settings(otlp_endpoint="http://127.0.0.1:4318"))
     assert open_tracer(Settings()) is None
-
-
-def test_without_the_setting_nothing_of_opentelemetry_is_imported() -> None:
-    code = (
-        "import sys\n"
-        "from onward.compose.live_models import open_models\n"
-        "from onward.compose.telemetry import open_tracer\n"
-        "from onward.server.run import serve\n"
-        "from onward.settings import Settings\n"
-        "assert open_tracer(Settings()) is None\n"
-        "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
