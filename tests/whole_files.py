@@ -1,6 +1,7 @@
 """Workers of pytest-xdist collect a file of tests when they run it. Otherwise each of them would import all tests and
 make items of them first, which takes seconds of every processor. They also report less: of a test that passed, its call
-and slow phases. And the time limit of pytest's faulthandler is reset every few seconds, not for every test: each reset
+and slow phases, and many such tests in one message, because each message wakes the controller, which takes a processor
+from a worker. And the time limit of pytest's faulthandler is reset every few seconds, not for every test: each reset
 ends a thread, which takes milliseconds on a busy machine.
 """
 
@@ -20,6 +21,8 @@ LONG_SECONDS = 0.01
 """Preparations that take longer are reported: they may be among the slowest (`--durations`)."""
 LIMIT_EVERY_SECONDS = 10.0
 """How often the time limit is set anew."""
+REPORT_EVERY_SECONDS = 0.5
+"""How long reports of tests that passed wait to be sent with a later one."""
 
 
 class _File(pytest.File):
@@ -37,6 +40,13 @@ class _WholeFile(pytest.Item):
 class WholeFiles:
     """A plugin of a worker. Its items are files until they are run."""
 
+    def __init__(self) -> None:
+        self._earlier: list[tuple[object, ...]] = []
+        """Reports to be sent with the next one."""
+        self._reported = time.monotonic()
+        self._is_last = True
+        """Whether the test that runs is the last one of its file."""
+
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.File:
         return _File.from_parent(parent, path=module_path)
 
@@ -53,13 +63,14 @@ class WholeFiles:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """Collect and run the tests of a file. The fixtures of its folder and of the session stay for the next one."""
         if not isinstance(item, _WholeFile):
-            return _run(item, nextitem)
+            return self._run(item, nextitem)
         session, plugins = item.session, item.config.pluginmanager
         protocol = plugins.subset_hook_caller("pytest_runtest_protocol", [plugins.get_plugin("faulthandler")])
         tests = _collect(item)
         place, limited = session.items.index(item), time.monotonic()
         for test, following in zip(tests, [*tests[1:], nextitem], strict=False):
             session.items[place] = test  # the worker compares it with the reports
+            self._is_last = test is tests[-1]
             if time.monotonic() - limited > LIMIT_EVERY_SECONDS:
                 limited = time.monotonic()
                 _limit(item.config)
@@ -71,12 +82,36 @@ class WholeFiles:
             runtestprotocol(item, log=False, nextitem=nextitem)  # for the fixtures that end here
         return True
 
+    def _run(self, test: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        reports = [
+            report
+            for report in runtestprotocol(test, nextitem=nextitem, log=False)
+            if report.when == "call" or not report.passed or report.duration > LONG_SECONDS
+        ]
+        for report in reports:
+            is_due = self._is_last and report is reports[-1]
+            is_due = is_due or time.monotonic() - self._reported > REPORT_EVERY_SECONDS
+            if report.passed and not is_due:
+                self._earlier.append((report.nodeid, report.location, report.when, report.sections, report.duration))
+            else:
+                report.earlier, self._earlier = self._earlier, []  # type: ignore[attr-defined]
+                test.ihook.pytest_runtest_logreport(report=report)
+                self._reported = time.monotonic()
+        return True
 
-def _run(test: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    for report in runtestprotocol(test, nextitem=nextitem, log=False):
-        if report.when == "call" or not report.passed or report.duration > LONG_SECONDS:
-            test.ihook.pytest_runtest_logreport(report=report)
-    return True
+
+class EarlierReports:
+    """A plugin of the controller: reports that came with a later one are as if they had come before it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._hook = config.hook
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for nodeid, location, when, sections, duration in vars(report).pop("earlier", ()):
+            earlier = pytest.TestReport(nodeid, location, {}, "passed", None, when, sections, duration)
+            earlier.node = report.node  # type: ignore[attr-defined]
+            self._hook.pytest_runtest_logreport(report=earlier)
 
 
 def _limit(config: pytest.Config) -> None:
