@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL
 
 from onward.api.routes import Services
 from onward.errors import InvalidRequest, ServerError
@@ -20,9 +19,9 @@ from onward.server.metrics import Metrics
 from onward.service.batch_records import BatchLine, Computed, StoredBatch
 from onward.service.keys import create_key
 from onward.service.limits import Limits
-from onward.service.store import open_store
 from onward.service.team import Team
 from tests.server.fakes import FakeBackend, delta, settings
+from tests.service.databases import new_store
 
 OF_FILE = Key(digest("sk-of-the-file"), "carol")
 
@@ -31,7 +30,7 @@ class Accepted:
     """The keys that a server accepts at the moment."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = open_store(URL.create("sqlite", database=str(folder / "onward.db")))
+        self.store = new_store(folder / "onward.db")
         with self.store.begin() as connection:
             create_key(connection, "sk-a", "alice", Limits(tokens_per_day=10**6), self.store.clock())
         self.team = Team(self.store, folder / "spool")

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Connection, Table, func, select
+from sqlalchemy import Connection, Table, func, select
 
 from onward.api.openai import files as api
 from onward.server.app import make_app
 from onward.service.keys import create_key
 from onward.service.limits import Limits
-from onward.service.store import DatabaseAway, Store, open_store
+from onward.service.store import DatabaseAway, Store
 from onward.service.tables import CONTENTS, FILES
 from onward.service.team import Team
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
+from tests.service.databases import new_store
 from tests.waiting import until
 
 LINE = b'{"custom_id": "a"}\n'
@@ -48,7 +49,7 @@ class Served:
 
 
 def serving(folder: Path, test: Callable[[Served], Coroutine[Any, Any, None]]) -> None:
-    store = open_store(URL.create("sqlite", database=str(folder / "onward.db")))
+    store = new_store(folder / "onward.db")
     with store.begin() as connection:
         create_key(connection, "sk-a", "a", Limits(stored_bytes=3000), store.clock())
         create_key(connection, "sk-free", "free", Limits(), store.clock())

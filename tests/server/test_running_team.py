@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, func, select
+from sqlalchemy import func, select
 
 from onward.api.dialects import DIALECTS
 from onward.errors import ServerError, SetupError
@@ -24,11 +24,12 @@ from onward.server.run import Service
 from onward.service.keys import create_key, forget_key, new_secret, read_keys, rotate_key
 from onward.service.limits import Limits
 from onward.service.reservations import read_usages
-from onward.service.store import DatabaseAway, Store, open_store, unix_ms
+from onward.service.store import DatabaseAway, Store, unix_ms
 from onward.service.tables import RESERVATIONS
 from onward.service.team import Team
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
 from tests.server.streams.resumable import id_of
+from tests.service.databases import new_store
 from tests.waiting import until
 
 Test = Callable[["Served"], Coroutine[Any, Any, None]]
@@ -63,7 +64,7 @@ class Served:
 
 @contextmanager
 def store_with(folder: Path, **keys: dict[str, Any]) -> Iterator[Store]:
-    store = open_store(URL.create("sqlite", database=str(folder / "onward.db")))
+    store = new_store(folder / "onward.db")
     with store.begin() as connection:
         for name, given in keys.items():
             create_key(connection, f"sk-{name}", name, given.pop("limits", Limits()), store.clock(), **given)

@@ -12,7 +12,7 @@ from sqlalchemy import URL
 from onward.service.store import Store, open_store
 from tests.examples import slow_but
 
-from .databases import PostgreSQL, postgresql
+from .databases import PostgreSQL, new_store, postgresql
 
 
 class Clock:
@@ -48,6 +48,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
 @pytest.fixture
 def store(url: URL, clock: Clock) -> Iterator[Store]:
     with ExitStack() as stack:
-        opened = open_store(url, clock)
+        is_file = url.get_backend_name() == "sqlite"
+        opened = new_store(Path(url.database or ""), clock) if is_file else open_store(url, clock)
         stack.callback(opened.close)
         yield opened

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import URL, func, select
+from sqlalchemy import func, select
 
 from onward.errors import Overloaded, RateLimited, SetupError
 from onward.models.registry import ListedModel
@@ -19,20 +19,19 @@ from onward.service.limits import Limits
 from onward.service.prices import Price
 from onward.service.records import LedgerRow, Question
 from onward.service.reservations import read_usage
-from onward.service.store import open_store
 from onward.service.tables import REQUESTS, RESERVATIONS
 from onward.service.team import Team
 from tests.server.fakes import in_loop
 from tests.waiting import until
 
 from .conftest import Clock
-from .databases import BreakingStore
+from .databases import BreakingStore, new_store
 from .spool_rows import EMPTY
 
 
 @pytest.fixture
 def breaking(tmp_path: Path, clock: Clock) -> Iterator[BreakingStore]:
-    opened = open_store(URL.create("sqlite", database=str(tmp_path / "onward.db")), clock)
+    opened = new_store(tmp_path / "onward.db", clock)
     store = BreakingStore(opened._engine, clock)
     with store.begin() as connection:
         create_key(connection, "sk-a", "alice", Limits(tokens_per_day=100, tokens_per_minute=1000), clock.now)

@@ -8,10 +8,9 @@ import json
 from pathlib import Path
 
 from msgspec.structs import replace
-from sqlalchemy import URL
 
 from onward.service.ledger import write_row
-from onward.service.store import open_store
+from tests.service.databases import new_store
 from tests.service.spool_rows import EMPTY
 
 from ..conftest import onward
@@ -20,7 +19,7 @@ DAY_MS = 86_400_000
 
 
 def fill(folder: Path) -> tuple[str, ...]:
-    store = open_store(URL.create("sqlite", database=str(folder / "onward.db")))
+    store = new_store(folder / "onward.db")
     with store.begin() as connection:
         for number, (name, model, day) in enumerate(
             [("alice", "=m", 0), ("alice", "n", 1), ("bob", "=m", 1), ("bob", "=m", 9)]
