@@ -126,8 +126,9 @@ import os, sys, time
 from pathlib import Path
 from onward.engines.programs.process import ProgramProcess
 
+sys.stdout.reconfigure(line_buffering=True)
 process = ProgramProcess(["sh", "-c", "echo up; sleep 600"], dict(os.environ), print, Path(sys.argv[1]))
-print(process.pid, flush=True)
+print(process.pid)
 time.sleep(600)
 """
 
