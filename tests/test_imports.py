@@ -33,7 +33,14 @@ STEPS = {
     "the help of serve": (help_of("serve"), HEAVY),
     "the table of model formats": ("import onward.model_files.formats", HEAVY),
     "the table of runtimes": ("import onward.runtimes.table", HEAVY),
-    "parameters of samplers": ("import onward.sampling.params, onward.sampling.reference", HEAVY - {"numpy"}),
+    "a process that checks grammars": (
+        "from onward.constraints.process.worker import check; assert not check('start: /a/')",
+        HEAVY - {"msgspec"},
+    ),
+    "parameters of samplers": (
+        "import onward.sampling.params, onward.sampling.reference",
+        HEAVY - {"msgspec", "numpy"},
+    ),
     "a server without traces": (
         "import onward.compose.live_models, onward.server.run\n"
         "from onward.compose.telemetry import open_tracer\n"

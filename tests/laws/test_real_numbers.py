@@ -87,7 +87,7 @@ def test_a_score_depends_only_on_the_tokens_before_it(precision: Precision) -> N
             tokens = (await backend.tokenize(None, TEXT, True))[:70]
             asked = (
                 complete(backend, model="storyteller", prompt=tokens[:end], echo=True, logprobs=0, max_tokens=0)
-                for end in range(3, len(tokens), 1 if precision == "fast" else 3)
+                for end in range(3, len(tokens), 1 if precision == "fast" else 7)
             )
             return [logprobs_of(answer.choices[0]).token_logprobs[1:] for answer in await asyncio.gather(*asked)]
 

@@ -226,7 +226,7 @@ class ToyWithStates(ToyModel):
         self._taken[target] = self._taken[source]
 
 
-@pytest.mark.parametrize("num_states", [4, 8, 18])
+@pytest.mark.parametrize("num_states", slow_but([4], [4, 8, 18]))
 @pytest.mark.parametrize("others", [0, 60])
 def test_law_3_a_common_prefix_is_computed_twice_though_more_prompts_wait_than_there_are_states(
     num_states: int, others: int

@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,32 @@ from onward.model_files.tokenizer import MAX_VOCABULARY_TOKENS, HuggingFaceToken
 from onward.models.check import check_model, problems
 from onward.models.resolve import resolve
 from tests.examples import slow_but
-from tests.models.story_folder import write_story_folder
+from tests.models.story_folder import tokenizer, write_story_folder
 
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
 MUTATIONS = slow_but(range(5), range(60))
 
 
+NUM_TOKENS = 512
+"""Of the 8,192 that the built-in model has: to read all of them takes longer than most of these tests."""
+
+
+@cache
+def small_tokenizer() -> bytes:
+    content = json.loads(tokenizer().tokenizer)
+    vocabulary = content["model"]["vocab"]
+    content["model"]["vocab"] = {token: number for token, number in vocabulary.items() if number < NUM_TOKENS}
+    merges = [pair if isinstance(pair, list) else pair.split(" ") for pair in content["model"]["merges"]]
+    content["model"]["merges"] = [pair for pair in merges if vocabulary["".join(pair)] < NUM_TOKENS]
+    return json.dumps(content).encode()
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_story_folder(tmp_path)
+    write_story_folder(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(small_tokenizer())
+    return tmp_path
 
 
 def read_all(folder: Path) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from onward.constraints.errors import GrammarError
 from onward.constraints.gbnf.write import gbnf_to_lark
 from onward.constraints.lark import check_options, is_gbnf, quoted, with_tokens
@@ -158,13 +156,13 @@ def _error_of_first_steps(library: Any) -> str:
     for share in (0.0, 0.5, 1.0):
         matcher = library.deep_copy()
         for _ in range(NUM_STEPS):
-            mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+            mask = int.from_bytes(matcher.compute_bitmask(), "little")
             if matcher.is_error():
                 return str(matcher.get_error())
-            allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little")[:256])
-            if matcher.is_stopped() or not len(allowed):
+            allowed = [byte for byte in range(256) if mask >> byte & 1]
+            if matcher.is_stopped() or not allowed:
                 break
-            matcher.consume_token(int(allowed[int((len(allowed) - 1) * share)]))
+            matcher.consume_token(allowed[int((len(allowed) - 1) * share)])
             if matcher.is_error():
                 return str(matcher.get_error())
     return ""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
-
 from onward.constraints.grammar import parser_limits
 from onward.constraints.tokens import byte_tokens
 
@@ -53,8 +51,8 @@ def _only_names(pattern: str, names: set[str]) -> set[str] | None:
             if matcher.is_accepting():
                 found.add(json.loads(text))
                 continue
-            mask = np.frombuffer(matcher.compute_bitmask(), np.uint32)
-            allowed = [byte for byte in range(256) if mask[byte // 32] >> (byte % 32) & 1]
+            mask = int.from_bytes(matcher.compute_bitmask(), "little")
+            allowed = [byte for byte in range(256) if mask >> byte & 1]
             if matcher.is_error() or len(longer) + len(allowed) + len(found) > len(names) + 1:
                 return None
             for byte in allowed:

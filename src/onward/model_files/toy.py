@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -33,7 +34,7 @@ class ToyTokenizer:
         self._token_bytes = [bytes([byte]) for byte in range(256)]
         self._token_bytes += [literal.encode() for literal in (*SPECIALS, *WORDS)]
         self._ids = {literal: 256 + index for index, literal in enumerate((*SPECIALS, *WORDS))}
-        self._longest_first = sorted(self._ids, key=len, reverse=True)
+        self._literals = re.compile("|".join(map(re.escape, sorted(self._ids, key=len, reverse=True))))
         self.size = len(self._token_bytes)
         self.max_token_bytes = max(map(len, self._token_bytes))
 
@@ -45,15 +46,12 @@ class ToyTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         ids: list[int] = []
-        while text:
-            for literal in self._longest_first:
-                if text.startswith(literal):
-                    ids.append(self._ids[literal])
-                    text = text[len(literal) :]
-                    break
-            else:
-                ids += text[0].encode("utf-8", "replace")
-                text = text[1:]
+        end = 0
+        for found in self._literals.finditer(text):
+            ids += text[end : found.start()].encode("utf-8", "replace")
+            ids.append(self._ids[found[0]])
+            end = found.end()
+        ids += text[end:].encode("utf-8", "replace")
         return ids
 
     def implicit_prefix(self, *, add_special_tokens: bool) -> int:

@@ -10,24 +10,18 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from onward.constraints.errors import GrammarError
 from onward.constraints.grammar import check, text_grammar
 from onward.constraints.json_schema import check_embedded, json_schema_grammar
-from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie, what_follows
 from onward.constraints.process.messages import (
     Advance,
-    Advanced,
     Check,
     Checked,
     Compile,
-    CompiledGrammar,
     Encode,
     Encoded,
     Forget,
@@ -39,7 +33,6 @@ from onward.constraints.process.messages import (
     encode,
 )
 from onward.constraints.reasons import shown_reason
-from onward.constraints.tokens import LibraryTokens
 from onward.ipc.frames import BrokenFrame, FrameReader, write_frame
 from onward.ipc.worker_end import (
     ignore_server_signals,
@@ -48,7 +41,9 @@ from onward.ipc.worker_end import (
     prefer_as_oom_victim,
     take_connection,
 )
-from onward.sampling.masks import pack_mask
+
+if TYPE_CHECKING:
+    from onward.constraints.process.choices import Choices
 
 CHECK_SECONDS = 2.0
 """Processor time for one grammar: its text, its first masks."""
@@ -71,9 +66,8 @@ class Worker:
     def __init__(self, down: int, up: int) -> None:
         self._requests = self._read(down)
         self._up = up
-        self._trie: TokenTrie | None = None
-        self._grammars: dict[int, tuple[Matcher, NDArray[np.uint32]]] = {}
-        self._choices: dict[int, Matcher] = {}
+        self._choices: Choices | None = None
+        """Once a vocabulary is loaded."""
 
     def run(self) -> None:
         """Answer until the other side is gone."""
@@ -89,47 +83,23 @@ class Worker:
                 return _checked(request)
             case Load(token_bytes, control):
                 return self._load(token_bytes, frozenset(control))
-            case Compile(number, grammar, end_tokens):
-                return self._compile(number, grammar, end_tokens)
-            case Advance(choice, grammar, tokens):
-                return self._advance(choice, grammar, tokens)
-            case Forget(choices, grammars):
-                for choice in choices:
-                    self._choices.pop(choice, None)
-                for number in grammars:
-                    self._grammars.pop(number, None)
             case Encoded():
                 raise BrokenFrame("an answer to no question")
+        assert self._choices is not None
+        match request:
+            case Compile(number, grammar, end_tokens):
+                return self._choices.compile(number, grammar, end_tokens)
+            case Advance(choice, grammar, tokens):
+                return self._choices.advance(choice, grammar, tokens)
+            case Forget(choices, grammars):
+                self._choices.forget(choices, grammars)
         return None
 
     def _load(self, token_bytes: list[bytes], control: frozenset[int]) -> Loaded:
-        tokens = LibraryTokens(len(token_bytes), token_bytes.__getitem__, control.__contains__, self._encode)
-        self._trie = TokenTrie(tokens)
+        from onward.constraints.process.choices import Choices  # and numpy, which no check needs
+
+        self._choices = Choices(token_bytes, control, self._encode)
         return Loaded()
-
-    def _compile(self, number: int, grammar: str, end_tokens: list[int]) -> CompiledGrammar:
-        assert self._trie is not None
-        started = time.thread_time()
-        try:
-            matcher = self._trie.compile(grammar)
-        except GrammarError as error:
-            return CompiledGrammar(b"", str(error))
-        ends = pack_mask(frozenset(end_tokens), self._trie.vocab_size)
-        masks = MaskBuffer.compute_here(matcher, ends)
-        if matcher.error:
-            return CompiledGrammar(b"", matcher.error)
-        self._grammars[number] = matcher, ends
-        return CompiledGrammar(masks.tobytes(), "", time.thread_time() - started)
-
-    def _advance(self, choice: int, grammar: int, tokens: list[int]) -> Advanced:
-        first, ends = self._grammars[grammar]
-        matcher = self._choices.get(choice)
-        if matcher is None:
-            matcher = self._choices[choice] = first.copy()
-        for token in tokens:
-            matcher.consume(token)
-        follows = what_follows(matcher, ends)
-        return Advanced(follows.masks.tobytes(), follows.forced, follows.completes, follows.error, follows.seconds)
 
     def _encode(self, text: str) -> list[int]:
         """Ask the other side for the tokens of a text."""
