@@ -72,7 +72,7 @@ test-all: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run al
 
 elsewhere: $(VENV)/.dev  ## Run the fast tests in random order as on another machine: ASCII, another time zone, umask 077, an empty home
 	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && umask 077 && \
-		env -u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u XDG_DATA_HOME HOME="$$home" TZ=Asia/Kathmandu \
+		env -u PYTHONUNBUFFERED -u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u XDG_DATA_HOME HOME="$$home" TZ=Asia/Kathmandu \
 		LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 $(BIN)/python -m pytest -p tests.shuffled \
 		-n auto --dist worksteal --max-worker-restart 0 -o faulthandler_timeout=300 $(ARGS)
 
