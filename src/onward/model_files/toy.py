@@ -34,7 +34,7 @@ class ToyTokenizer:
         self._token_bytes = [bytes([byte]) for byte in range(256)]
         self._token_bytes += [literal.encode() for literal in (*SPECIALS, *WORDS)]
         self._ids = {literal: 256 + index for index, literal in enumerate((*SPECIALS, *WORDS))}
-        self._literals = re.compile("|".join(map(re.escape, sorted(self._ids, key=len, reverse=True))))
+        self._pattern = re.compile("|".join(map(re.escape, sorted(self._ids, key=len, reverse=True))))
         self.size = len(self._token_bytes)
         self.max_token_bytes = max(map(len, self._token_bytes))
 
@@ -47,7 +47,7 @@ class ToyTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         ids: list[int] = []
         end = 0
-        for found in self._literals.finditer(text):
+        for found in self._pattern.finditer(text):
             ids += text[end : found.start()].encode("utf-8", "replace")
             ids.append(self._ids[found[0]])
             end = found.end()
