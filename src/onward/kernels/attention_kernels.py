@@ -47,7 +47,7 @@ class _TileMemory:
         self.keys = take(STEP_KEYS * row)
         """[block][head size][BLOCK_TOKENS]"""
         self.values = take(STEP_KEYS * value)
-        """[strip of 16 dimensions][STEP_KEYS][16]"""
+        """[strip][STEP_KEYS][dimensions of a strip]"""
         self.softmax = Softmax(f, self.lines, take)
 
 
@@ -85,6 +85,10 @@ class _Tile(Lines):
         super().__init__(f, attention, place, rows * shape.group, _TileMemory(f, shape, isa, _Memory(f, scratch).take))
         self.rows = rows
         self.registers = Registers.of(isa)
+        widest = self.registers.vectors
+        self.strip_vectors = widest if shape.padded_values % (LANES * widest) == 0 else 1
+        """Of a strip of dimensions, whose sums are in registers."""
+        self.strip_bytes = self.strip_vectors * HEAD_VECTOR
         self.groups = (self.lines + (self.registers.lines - 1)) // self.registers.lines
         self.end = attention.position + rows
 
@@ -121,7 +125,7 @@ class _Tile(Lines):
             self.memory.scores, self.memory.softmax, self.lines, start, self.attention.position, self.end - 1,
             self.shape.group,
         )  # fmt: skip
-        with f.loop(0, self.shape.padded_values // LANES) as strip, f.loop(0, self.groups) as group:
+        with f.loop(0, self.row_bytes // self.strip_bytes) as strip, f.loop(0, self.groups) as group:
             self._weighted(start, keys, strip, group)
 
     def _widen(self, step: Value, j: Value, keys: Value) -> None:
@@ -132,11 +136,12 @@ class _Tile(Lines):
         with f.loop(0, shape.padded * BLOCK_TOKENS, LANES) as i:
             f.store(self.attention.cached(key, i * shape.kv_size), target, i * 4)
         with f.loop(0, f.min(keys - j * BLOCK_TOKENS, BLOCK_TOKENS)) as t:
-            place = f.at(self.memory.values, (j * BLOCK_TOKENS + t) * HEAD_VECTOR)
+            place = f.at(self.memory.values, (j * BLOCK_TOKENS + t) * self.strip_bytes)
             source = f.at(value, t * (shape.padded_values * shape.kv_size))
-            for strip in range(shape.padded_values // LANES):
-                cached = self.attention.cached(source, strip * LANES * shape.kv_size)
-                f.store(cached, place, strip * STEP_KEYS * HEAD_VECTOR)
+            for vector in range(shape.padded_values // LANES):
+                strip, within = divmod(vector, self.strip_vectors)
+                cached = self.attention.cached(source, vector * LANES * shape.kv_size)
+                f.store(cached, place, strip * (STEP_KEYS * self.strip_bytes) + within * HEAD_VECTOR)
 
     def _prefetch(self, step: Value, j: Value) -> None:
         f = self.f
@@ -163,13 +168,18 @@ class _Tile(Lines):
             _store(f, grid, scores, STEP_BYTES)
 
     def _weighted(self, start: Value, keys: Value, strip: Value, group: Value) -> None:
-        """Add a step's values, 16 dimensions of a group of lines."""
-        f, per = self.f, self.registers.lines
-        values = f.at(self.memory.values, strip * (STEP_KEYS * HEAD_VECTOR))
-        sums = f.at(self.memory.sums, group * (per * self.row_bytes) + strip * HEAD_VECTOR)
+        """Add a step's values, a strip of dimensions of a group of lines."""
+        f, per, strip_bytes = self.f, self.registers.lines, self.strip_bytes
+        values = f.at(self.memory.values, strip * (STEP_KEYS * strip_bytes))
+        sums = f.at(self.memory.sums, group * (per * self.row_bytes) + strip * strip_bytes)
         weights = f.at(self.memory.scores, group * (per * STEP_BYTES))
         scales = f.at(self.memory.softmax.scale, group * (per * 4))
-        grid = Grid(f, per, 1, lambda i, w: f.load(sums, V16, i * self.row_bytes) * f.load(scales, F32, i * 4))
+        grid = Grid(
+            f,
+            per,
+            self.strip_vectors,
+            lambda i, w: f.load(sums, V16, i * self.row_bytes + w * HEAD_VECTOR) * f.load(scales, F32, i * 4),
+        )
 
         def position(i: int) -> Value:
             """Of a line, within the step."""
@@ -177,12 +187,12 @@ class _Tile(Lines):
 
         common = f.max(f.min(position(0) + 1, keys), 0)
         with f.loop(0, common) as t:
-            _add(f, grid, f.at(weights, t * 4), STEP_BYTES, f.at(values, t * HEAD_VECTOR))
+            _add(f, grid, f.at(weights, t * 4), STEP_BYTES, f.at(values, t * strip_bytes))
         with f.loop(common, f.min(position(per - 1) + 1, keys)) as t:  # 0 times infinity is not 0
             at = t
             grid.add(
                 lambda i: f.load(weights, F32, at * 4 + i * STEP_BYTES),
-                lambda w: f.load(values, V16, at * HEAD_VECTOR),
+                lambda w: f.load(values, V16, at * strip_bytes + w * HEAD_VECTOR),
                 lambda i: at <= position(i),
             )
         _store(f, grid, sums, self.row_bytes)

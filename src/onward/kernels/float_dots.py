@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from onward.kernels.activations import broadcast_float
@@ -17,10 +18,12 @@ from onward.kernels.values import Value
 from onward.kernels.weight_types import F32X16, GROUP, PREFETCH_BYTES, BlockReader, FloatType, WeightType
 
 VECTOR = 64
+_TOGETHER = 2
+"""Unpacked weights of each row in a turn of a loop."""
 _UNROLLED = 4
 """Weights of a panel that lies as in the file, in a turn of a loop."""
 Use = Callable[..., None]
-"""(k, *weights): the k-th weight of every row, a vector for each panel."""
+"""(k, *weights): the k-th weight of every row, a vector for each panel; then those of k + 1, if there are more."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +124,19 @@ class Float32:
 
     def unpacked(self, *targets: Value) -> FloatBlock:
         """Return the blocks that `unpack` wrote, or that need none, of panels that are multiplied together."""
-        f, unrolled = self.f, 2 // len(targets)  # of two panels, a turn has enough to do
+        f = self.f
 
         def each(use: Use) -> None:
-            with f.loop(0, self.kind.block_weights, unrolled) as first:
-                for k in (first + index for index in range(unrolled)):
-                    use(k, *(self._unpacked_weight(target, k * VECTOR) for target in targets))
+            with f.loop(0, self.kind.block_weights, _TOGETHER) as first:
+                turn = [
+                    [self._unpacked_weight(target, (first + index) * VECTOR) for target in targets]
+                    for index in range(_TOGETHER)
+                ]
+                if self.isa.width == 64:  # there are registers for all, so each row's place is computed once
+                    use(first, *chain.from_iterable(turn))
+                else:
+                    for index, weights in enumerate(turn):
+                        use(first + index, *weights)
 
         return FloatBlock(each)
 
@@ -139,14 +149,14 @@ class Float32:
     def add(self, block: FloatBlock, rows: Sequence[Value], results: Sequence[Variable]) -> None:
         """Emit the sums of one block. `rows`: pointers to its first activation; `results`: float32 x 16, those of the
         first row for each panel, then those of the next."""
-        f = self.f
+        f, panels = self.f, len(results) // len(rows)
 
         def use(k: Value, *weights: Value) -> None:
-            sums = iter(results)
-            for row in rows:
-                activation = broadcast_float(f, row, k * 4)
-                for weight in weights:
-                    result = next(sums)
-                    result.set(f.fma(weight, activation, result.value))
+            for number, row in enumerate(rows):
+                for index in range(len(weights) // panels):
+                    activation = broadcast_float(f, row, (k + index) * 4)
+                    for panel in range(panels):
+                        result = results[number * panels + panel]
+                        result.set(f.fma(weights[index * panels + panel], activation, result.value))
 
         block.each(use)

@@ -41,6 +41,14 @@ class Rows:
         return cls.exactly(count, -(-row_bytes // 64) * 64)
 
     @classmethod
+    def spread(cls, count: int, row_bytes: int) -> Rows:
+        """Return rows of at least this many bytes, of which products read several together: 8 lines more than a
+        multiple of 16 apart, so that the same 8 lines of eight rows have 64 places of their own in a first-level
+        cache (64 sets, everywhere). Rows 2,048 bytes apart have 16."""
+        lines = -(-row_bytes // 64)
+        return cls.exactly(count, 64 * (lines + (8 - lines) % 16))
+
+    @classmethod
     def exactly(cls, count: int, stride: int) -> Rows:
         """Return rows of exactly this many bytes."""
         return cls(untouched(count * stride), count, stride)

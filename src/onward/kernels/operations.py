@@ -38,6 +38,8 @@ from onward.kernels.weight_types import F32X16, GROUP, WEIGHT_TYPES, FloatType, 
 FORMS: tuple[ActivationName, ...] = ("int8", "float32")
 """By number in records."""
 MAX_FLOAT16 = 65504.0
+SHARES, MAX_PIECES = 8, 32
+"""A thread's part of small pieces is cut into so many claims, if a claim has no more than so many."""
 _ROW_VECTOR = 4 * LANES
 
 
@@ -61,16 +63,27 @@ class Operation:
 
     @contextmanager
     def rows(self) -> Iterator[Value]:
-        """Loop over the rows of the step, one at a time."""
-        with claim(self.f, self.counter, self.shared("rows"), self.f.i64(1)) as (row, _):
+        """Loop over the rows of the step."""
+        with self.pieces(self.shared("rows")) as row:
             yield row
+
+    @contextmanager
+    def pieces(self, total: Value) -> Iterator[Value]:
+        """Loop over so many small pieces, of which a thread takes a few at a time where there are many."""
+        f = self.f
+        few = f.min(total // (self.shared("threads") * SHARES), MAX_PIECES)
+        with claim(f, self.counter, total, f.max(few, 1)) as (first, last), f.loop(first, last) as piece:
+            yield piece
 
 
 @contextmanager
-def claim(f: Function, own: Value, total: Value, chunk: Value) -> Iterator[tuple[Value, Value]]:
+def claim(
+    f: Function, own: Value, total: Value, chunk: Value | Callable[[Value], Value]
+) -> Iterator[tuple[Value, Value]]:
     """Repeat the body for pieces [first, last) taken from a counter that all threads share. Once per operation.
 
-    `own`: the thread's memory (records.OWN). `total` must not change within a step. A counter holds the step, so that a
+    `own`: the thread's memory (records.OWN). `total` must not change within a step. `chunk`: how many pieces are taken
+    at a time, or a function that returns it of the first one's number. A counter holds the step, so that a
     thread that comes late from an earlier one takes nothing: its step does not match any more, whatever it has read of
     the next one. What was computed is counted in the word after it; the thread that completes the last piece notes
     that.
@@ -82,8 +95,9 @@ def claim(f: Function, own: Value, total: Value, chunk: Value) -> Iterator[tuple
         word = f.load_acquire(counter)
         first = word & PIECE_MASK
         turns.leave((first >= total) | (word >> STEP_SHIFT).ne(step))
-        turns.again(f.compare_and_swap(counter, word, word + chunk).eq(0))
-        last = f.min(first + chunk, total)
+        taken = chunk(first) if callable(chunk) else chunk
+        turns.again(f.compare_and_swap(counter, word, word + taken).eq(0))
+        last = f.min(first + taken, total)
         yield first, last
         completed.value += last - first
     OWN.store(f, own, "total", total)
@@ -208,7 +222,7 @@ def emit_unit(module: Module, writers: Writers) -> Any:
     pieces, stride = op.field(UNIT, "pieces"), op.field(UNIT, "source_stride")
     blocks, values = blocks_of(op.field(UNIT, "inputs")), op.scratch()
     per_piece = (blocks + pieces - 1) // pieces
-    with claim(f, op.counter, op.shared("rows") * op.field(UNIT, "copies") * pieces, f.i64(1)) as (piece, _):
+    with op.pieces(op.shared("rows") * op.field(UNIT, "copies") * pieces) as piece:
         row = piece // pieces
         first = piece % pieces * per_piece
         last = f.min(first + per_piece, blocks)
@@ -216,15 +230,14 @@ def emit_unit(module: Module, writers: Writers) -> Any:
         target = f.at(op.field(UNIT, "target"), row * op.field(UNIT, "target_stride"))
         is_gated = op.field(UNIT, "gate").is_null().eq(0)
         source = f.select(is_gated, gate, up)
-        for number, activation in enumerate(_ACTIVATIONS):
+        for number, (name, activation) in enumerate(zip(UNITS, _ACTIVATIONS, strict=True)):
             is_chosen = op.field(UNIT, "activation").eq(number)
             with f.when(is_chosen), f.loop(first * (4 * GROUP), last * (4 * GROUP), _ROW_VECTOR) as at:
-                f.store(activation(f, f.load(source, F32X16, at)), values, at)
-        is_clamped = op.field(UNIT, "activation").eq(UNITS.index("clamped_silu"))
-        with f.when(is_gated), f.loop(first * (4 * GROUP), last * (4 * GROUP), _ROW_VECTOR) as at:
-            factor = f.load(up, F32X16, at)
-            factor = f.select(is_clamped, f.max(f.min(factor, _LIMIT), -_LIMIT) + 1.0, factor)
-            f.store(f.load(values, F32X16, at) * factor, values, at)
+                factor = f.load(up, F32X16, at)
+                if name == "clamped_silu":
+                    factor = f.max(f.min(factor, _LIMIT), -_LIMIT) + 1.0
+                factor = f.select(is_gated, factor, f.const(F32X16, 1.0))
+                f.store(activation(f, f.load(source, F32X16, at)) * factor, values, at)
         writers.call(f, op.field(UNIT, "form"), values, target, first, last)
     return f.ret()
 
@@ -236,7 +249,7 @@ def emit_cap(module: Module) -> Any:
     pieces, vectors = op.field(CAP, "pieces"), op.field(CAP, "num_vectors")
     per_piece = (vectors + pieces - 1) // pieces
     cap = f.splat(op.field(CAP, "cap"), LANES)
-    with claim(f, op.counter, op.shared("rows") * pieces, f.i64(1)) as (piece, _):
+    with op.pieces(op.shared("rows") * pieces) as piece:
         values = f.at(op.field(CAP, "values"), piece // pieces * op.field(CAP, "stride"))
         first = piece % pieces * per_piece
         last = f.min(first + per_piece, vectors)
@@ -296,11 +309,15 @@ class _Rotation:
             else:
                 self._turn(own, self.turned, None)
             column = f.at(block, head * shape.head_bytes + slot * shape.kv_size)
-            self._copy(self.turned, size, lambda d: f.at(column, d * (BLOCK_TOKENS * shape.kv_size)))
+            with f.loop(0, size) as d:
+                f.store(self._cached(self.turned, F32, d), column, d * (BLOCK_TOKENS * shape.kv_size))
             width = shape.value_size
             first = head * shape.value_bytes + slot * (shape.padded_values * shape.kv_size) + shape.values_offset
-            place = f.at(block, first)
-            self._copy(f.at(values, head * (4 * width)), width, lambda d, place=place: f.at(place, d * shape.kv_size))  # type: ignore[misc]
+            source, place = f.at(values, head * (4 * width)), f.at(block, first)
+            whole = width // LANES * LANES
+            for t, begin, end, step in ((F32X16, 0, whole, LANES), (F32, whole, width, 1)):
+                with f.loop(begin, end, step) as d:
+                    f.store(self._cached(source, t, d), place, d * shape.kv_size)
 
     def _turn(self, source: Value, target: Value, scale: Value | None) -> None:
         """Write a head with its first dimensions rotated: those of a pair are half of them apart."""
@@ -323,11 +340,9 @@ class _Rotation:
         with f.loop(8 * self.half, 4 * self.shape.head_size, 4) as at:
             f.store(_scaled(f.load(source, F32, at), scale), target, at)
 
-    def _copy(self, source: Value, size: int, place: Callable[[Value], Value]) -> None:
-        """Write a head's numbers to the cache."""
-        f = self.f
-        with f.loop(0, size) as d:
-            f.store(narrowed(f, self.shape, f.load(source, F32, d * 4)), place(d))
+    def _cached(self, source: Value, t: Any, d: Value) -> Value:
+        """Return a head's numbers from the d-th on, as the cache keeps them."""
+        return narrowed(self.f, self.shape, self.f.load(source, t, d * 4))
 
 
 def _scaled(value: Value, scale: Value | None) -> Value:
@@ -345,11 +360,16 @@ def f_at(op: Operation, name: str, offset: Value) -> Value:
 
 
 def emit_product_operation(module: Module, isa: Isa, kind: ProductKind) -> Any:
-    """Panels of a product, taken a few at a time."""
+    """Panels of a product, taken a few at a time: towards the end fewer, so that the threads end together."""
     product = emit_product(module, isa, kind)
     op = Operation(module, f"product_{kind.name}")
     f = op.f
-    step = whole_claim(f, isa, kind, op.field(PRODUCT, "claim"))
-    with claim(f, op.counter, op.field(PRODUCT, "num_panels"), step) as (first, last):
+    panels, most = op.field(PRODUCT, "num_panels"), op.field(PRODUCT, "claim")
+
+    def chunk(first: Value) -> Value:
+        share = (panels - first) // (op.shared("threads") * 2)
+        return whole_claim(f, isa, kind, f.max(f.min(share, most), 1))
+
+    with claim(f, op.counter, panels, chunk) as (first, last):
         f.call(product, [op.record, first, last, op.shared("rows"), op.scratch()])
     return f.ret()

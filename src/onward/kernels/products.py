@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from onward.kernels.activations import ACTIVATIONS, ActivationName
@@ -30,7 +31,7 @@ from onward.kernels.weight_types import F32X16, GROUP, PANEL_ROWS, PREFETCH_BYTE
 OUT_BYTES = 4 * PANEL_ROWS
 AHEAD_SLABS = 2
 """How far ahead of the slab in use others are fetched, where weights are not unpacked into memory."""
-SLAB_WEIGHTS = {"int8": 256, "float32": 128}
+SLAB_WEIGHTS = {"int8": 256, "float32": 192}
 """Weights of each row that are unpacked at a time, or a block if that has more."""
 
 
@@ -182,6 +183,10 @@ def emit_product(module: Module, isa: Isa, kind: ProductKind) -> Any:
     return f.ret()
 
 
+Put = Callable[[Value, Value, Value], None]
+"""(row, panel, result): emits the store of one row's result of a panel, float32 x 16."""
+
+
 class _Record:
     """The fields of a PRODUCT record, loaded where they are used."""
 
@@ -205,22 +210,24 @@ class _Record:
     def stride(self) -> Value:
         return PRODUCT.load(self._f, self._record, "source_stride")
 
-    def finish(self, row: Value, panel: Value, result: Value) -> None:
-        """Emit the store of one row's result of a panel, float32 x 16."""
+    def finish(self, each: Callable[[Put], None]) -> None:
+        """Emit `each(put)` for every way to finish results, of which a record has one."""
         f, record = self._f, self._record
-        bias = PRODUCT.load(f, record, "bias")
-        total = f.var(F32X16, result)
-        with f.when(bias.is_null().eq(0)):
-            total.set(result + f.load(bias, F32X16, panel * OUT_BYTES))
-        scaled = total.value * f.splat(PRODUCT.load(f, record, "scale"), PANEL_ROWS)
-        place = f.at(
-            PRODUCT.load(f, record, "target"), PRODUCT.load(f, record, "target_stride") * row + panel * OUT_BYTES
-        )
-        with f.otherwise(PRODUCT.load(f, record, "is_added").ne(0)) as (added, alone):
-            with added:
-                f.store(f.load(place, F32X16) + scaled, place)
-            with alone:
-                f.store(scaled, place)
+        bias, scale = PRODUCT.load(f, record, "bias"), f.splat(PRODUCT.load(f, record, "scale"), PANEL_ROWS)
+        target, stride = PRODUCT.load(f, record, "target"), PRODUCT.load(f, record, "target_stride")
+
+        def put(has_bias: bool, is_added: bool, row: Value, panel: Value, result: Value) -> None:
+            place = f.at(target, stride * row + panel * OUT_BYTES)
+            scaled = (result + f.load(bias, F32X16, panel * OUT_BYTES) if has_bias else result) * scale
+            f.store(f.load(place, F32X16) + scaled if is_added else scaled, place)
+
+        with f.otherwise(bias.is_null()) as without_and_with_bias:
+            for has_bias, branch in enumerate(without_and_with_bias):
+                with branch, f.otherwise(PRODUCT.load(f, record, "is_added").ne(0)) as (added, alone):
+                    with added:
+                        each(partial(put, bool(has_bias), True))
+                    with alone:
+                        each(partial(put, bool(has_bias), False))
 
 
 def _emit_single(module: Module, isa: Isa, kind: ProductKind, rows: int) -> Any:
@@ -235,8 +242,12 @@ def _emit_single(module: Module, isa: Isa, kind: ProductKind, rows: int) -> Any:
         place = f.at(weights, block * kind.type.panel_block_bytes)
         packed = arithmetic.packed(place, PREFETCH_BYTES)
         arithmetic.add(packed, [f.at(source, block * kind.activation_block_bytes) for source in sources], results)
-    for row in range(rows):
-        fields.finish(f.i64(row), panel, results[row].value)
+
+    def finish(put: Put) -> None:
+        for row in range(rows):
+            put(f.i64(row), panel, results[row].value)
+
+    fields.finish(finish)
     return f.ret()
 
 
@@ -323,9 +334,13 @@ def _emit_many(module: Module, isa: Isa, kind: ProductKind, row_counts: Sequence
                         function,
                         [weights, used, count, f.at(x, row * stride), stride, f.at(c, row * OUT_BYTES), *rest],
                     ))  # fmt: skip
-    with f.loop(0, panels) as panel, f.loop(0, rows) as row:
-        at = panel * (tile.rows * OUT_BYTES) + row * OUT_BYTES
-        fields.finish(first_row + row, first_panel + panel, f.load(sums, F32X16, at, OUT_BYTES))
+
+    def finish(put: Put) -> None:
+        with f.loop(0, rows) as row, f.loop(0, panels) as panel:
+            at = panel * (tile.rows * OUT_BYTES) + row * OUT_BYTES
+            put(first_row + row, first_panel + panel, f.load(sums, F32X16, at, OUT_BYTES))
+
+    fields.finish(finish)
     return f.ret()
 
 

@@ -16,6 +16,7 @@ from onward.kernels.activations import ActivationName
 from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.tape import Norm, TapeBuilder
+from onward.kernels.weight_types import GROUP
 from onward.runtimes.native.buffers import Buffers, Cache, HeadBuffers
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.weights import Weights
@@ -105,9 +106,12 @@ class AttentionRecords:
         buffers, shape, blocks = self._buffers.heads[heads], self._cache.shapes[layer], self._cache.layers[layer]
         sinks = self._weights.vector(f"{prefix}attn_sinks.weight")
         window = found.window if layer in found.window_layers else None
-        tape.attend(shape, buffers.rotated, blocks, buffers.attended, window, sinks=sinks, cap=found.attention_cap)
-        for form in self._weights.forms(f"{prefix}attn_output"):
-            size, target = heads.num_heads * heads.value_size, self._inputs[form]
+        size, forms = heads.num_heads * heads.value_size, self._weights.forms(f"{prefix}attn_output")
+        is_read_as_written = forms == ["float32"] and size % GROUP == 0 and not found.has_gated_attention
+        attended = self._inputs["float32"] if is_read_as_written else buffers.attended
+        tape.attend(shape, buffers.rotated, blocks, attended, window, sinks=sinks, cap=found.attention_cap)
+        for form in () if is_read_as_written else forms:
+            target = self._inputs[form]
             if found.has_gated_attention:
                 tape.unit(buffers.gates, buffers.attended, size, target, form, "sigmoid")
             else:

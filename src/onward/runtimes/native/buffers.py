@@ -106,7 +106,7 @@ class Buffers:
     def inputs(self, form: ActivationName) -> Rows:
         """Return what products read, in a form of activations."""
         if form not in self._inputs:
-            self._inputs[form] = Rows.allocate(self._rows, ACTIVATIONS[form].row_bytes(self._longest))
+            self._inputs[form] = Rows.spread(self._rows, ACTIVATIONS[form].row_bytes(self._longest))
         return self._inputs[form]
 
     def low(self, rank: int) -> Rows:

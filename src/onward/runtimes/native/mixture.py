@@ -50,7 +50,7 @@ class ExpertRecords:
             form = weights.activations(name)
             size = ACTIVATIONS[form].row_bytes(matrix.padded_inputs)
             if form not in rows_of or rows_of[form].stride < size:
-                rows_of[form] = Rows.allocate(self._uses, size)
+                rows_of[form] = Rows.spread(self._uses, size)
 
     def on(self, tape: ExpertTape) -> ExpertRecords:
         """Return what writes the records to a tape. Whatever tape that is, they use the same memory."""
