@@ -43,7 +43,7 @@ class Runs:
         runs: list[list[int]] = []
         first, slot = 0, -1
         for row in rows:
-            if row.state == slot:
+            if runs and row.state == slot:
                 self._continue(runs[-1], row)
             else:
                 runs.append(self._begin(row, first))
