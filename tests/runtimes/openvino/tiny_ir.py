@@ -12,6 +12,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as op
 from openvino.op.util import Variable, VariableInfo
+from openvino.utils.node_factory import NodeFactory
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,9 @@ class _Builder:
             return x
         wide = op.unsqueeze(x, op.constant(2))
         target = op.constant(np.array([1, 1, heads // kv_heads, 1, 1], np.int64))
-        return op.reshape(
-            op.broadcast(wide, target, broadcast_spec="BIDIRECTIONAL"), [0, heads, -1, dim], special_zero=True
-        )
+        # not op.broadcast, which passes capital letters, and an I has no small letter in a Turkish locale
+        repeated = NodeFactory("opset13").create("Broadcast", [wide, target], {"mode": "bidirectional"})
+        return op.reshape(repeated, [0, heads, -1, dim], special_zero=True)
 
     def head(self, x: Any, embedding: Any) -> Any:
         shape = self.shape
