@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -67,6 +68,19 @@ def test_a_row_that_is_written_twice_counts_and_settles_once(store: Store) -> No
     for _ in range(3):
         write(store, row, grant, "r")
     assert (count(store), usage_of(store, grant).day_tokens, usage_of(store, grant).num_running) == (1, 25, 0)
+
+
+def test_a_row_that_is_written_twice_settles_once_in_a_turkish_locale(store: Store) -> None:
+    """There, Python's sqlite3 takes no statement for an INSERT that is written in capital letters."""
+    before = locale.setlocale(locale.LC_CTYPE)
+    try:
+        locale.setlocale(locale.LC_CTYPE, "tr_TR.UTF-8")
+    except locale.Error:
+        pytest.skip("this system has no Turkish locale")
+    try:
+        test_a_row_that_is_written_twice_counts_and_settles_once(store)
+    finally:
+        locale.setlocale(locale.LC_CTYPE, before)
 
 
 def test_a_row_that_is_about_to_be_committed_is_settled_by_that_transaction_alone(store: Store) -> None:

@@ -29,7 +29,8 @@ _ROW_NAMES = LedgerRow.__struct_fields__
 _FIND_KEYS = (
     select(KEYS.c.id).where(KEYS.c.id.in_(bindparam("ids", expanding=True))).with_for_update(read=True, key_share=True)
 )
-_INSERT = f"INSERT INTO requests ({', '.join(_ROW_NAMES)}) VALUES"
+_INSERT = f"insert INTO requests ({', '.join(_ROW_NAMES)}) VALUES"
+"""In small letters: in a Turkish locale, an I has none, and Python's sqlite3 counts no rows of an INSERT."""
 _ADD = text(f"{_INSERT} ({', '.join(':' + name for name in _ROW_NAMES)}) ON CONFLICT (id) DO NOTHING")
 _DELIVER = (
     "ON CONFLICT (id) DO UPDATE SET delivered_tokens = excluded.delivered_tokens "
