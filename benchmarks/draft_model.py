@@ -3,7 +3,8 @@
 `python -m benchmarks.draft_model MODEL --draft DRAFT`. Prose and code are continued, greedily and sampled; every ratio
 is taken within one text, prefill included. Fails if a token differs. Where no smaller model with the same tokens is
 available, the model itself stands in: another quantisation of it, or, with `--precision exact` for the model alone, the
-same file, which then drafts faster and nearly as well.
+same file, which then drafts faster and nearly as well. `--draft mtp`: with the layers of the model that predict several
+tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from benchmarks import measure
 from benchmarks.edits import CODE, PROSE
 from benchmarks.measure import BenchmarkError
 from benchmarks.models import find_model
+from onward.compose.drafts import PREDICTOR
 from onward.engine.events import Decoded
 from onward.engine.job import Job
 from onward.engine.model import ModelRunner, Tokenizer
@@ -120,7 +122,7 @@ def texts(tokenizer: Tokenizer, length: int, count: int) -> Iterator[tuple[str, 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.draft_model", description=__doc__)
     parser.add_argument("model", help="a built-in name, a folder or a file")
-    parser.add_argument("--draft", required=True, help="the model that drafts for it")
+    parser.add_argument("--draft", required=True, help="the model that drafts for it; mtp: its own layers")
     parser.add_argument("--precision", choices=("fast", "exact"), default="fast", help="of the model (default fast)")
     parser.add_argument("--prompt", type=int, default=64, help="tokens of each prompt (default 64)")
     parser.add_argument("--out", type=int, default=128, help="tokens of each completion (default 128)")
@@ -129,14 +131,18 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     at_start = measure.start()
-    found, small = find_model(options.model), find_model(options.draft)
+    has_predictor = options.draft == PREDICTOR
+    found = find_model(options.model)
+    small = found if has_predictor else find_model(options.draft)
     wanted = RuntimeOptions(precision=options.precision)
-    plain, other = (load_model(found.files, wanted, lambda line: None).model for _ in range(2))
+    plain = load_model(found.files, wanted, lambda line: None).model
+    other = load_model(found.files, replace(wanted, has_predictor=has_predictor), lambda line: None)
     tokenizer = found.files.load_tokenizer()
     if problem := difference(tokenizer, small.files.load_tokenizer()):
         raise SystemExit(f"error: {options.draft} has another tokenizer than {options.model}: {problem}")
-    draft = load_model(small.files, RuntimeOptions(draft_context=other.context_length), lambda line: None).model
-    arms = {"with": Arm(other, tokenizer, draft), "without": Arm(plain, tokenizer, None)}
+    alone = RuntimeOptions(draft_context=other.model.context_length)
+    draft = other.predictor or load_model(small.files, alone, lambda line: None).model
+    arms = {"with": Arm(other.model, tokenizer, draft), "without": Arm(plain, tokenizer, None)}
     cases: list[dict[str, Any]] = []
     try:
         for kind, prompt in texts(tokenizer, options.prompt, options.texts):

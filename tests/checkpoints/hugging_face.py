@@ -42,6 +42,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
     "qwen2": {"model_type": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    "qwen2, mimo": {
+        "model_type": "mimo", "rope_theta": 640_000, "head_dim": 16, "attention_bias": True,
+        "num_nextn_predict_layers": 1,
+    },
     "qwen3": {"model_type": "qwen3", "head_dim": 32},
     "qwen3moe": {
         "model_type": "qwen3_moe", "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3,

@@ -70,8 +70,8 @@ def check_logits(
     return loaded
 
 
-OF_FOLDERS = {"qwen2, yarn"}
-"""Stated in a way that llama.cpp does not read."""
+OF_FOLDERS = {"qwen2, yarn", "qwen2, mimo"}
+"""Stated in a way that llama.cpp does not read, or in folders alone."""
 
 
 FAST = ["llama, yarn", "qwen2", "smollm3", "olmo2", "starcoder2", "granite", "gptneox", "qwen2moe"]

@@ -57,6 +57,7 @@ READ: dict[str, tuple[str, ...]] = {
         "output_router_logits", "router_jitter_noise",
     ),
     "qwen2": (*_RMS, *_WINDOW),
+    "mimo": (*_RMS, *_WINDOW),
     "qwen3": (*_RMS, *_WINDOW, "attention_bias", "head_dim"),
     "qwen3_moe": (
         *_RMS, *_WINDOW, "attention_bias", "head_dim", *_EXPERTS, "mlp_only_layers", "decoder_sparse_step",

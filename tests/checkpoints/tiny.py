@@ -35,6 +35,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "rope.scaling.attn_factor": 1.2,
     },
     "qwen2": {"rope.freq_base": 1_000_000.0},
+    "qwen2, mimo": {"rope.freq_base": 640_000.0},
     "qwen3": {"attention.key_length": 32, "attention.value_length": 32},
     "qwen3moe": {
         "attention.key_length": 32, "attention.value_length": 32, "expert_count": 8, "expert_used_count": 3,
@@ -157,7 +158,7 @@ UNTIED = (
     "deepseek2, joined",
     "nemotron_h", "nemotron_h_moe",
     "llama, untied", "llama, biases", "llama, biases of queries",
-    "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "phi3", "phi3, long", "olmo2",
+    "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "qwen2, mimo", "phi3", "phi3, long", "olmo2",
     "olmo2, window", "falcon-h1, norms", "stablelm", "stablelm, parallel", "stablelm, head norms",
     "gptneox", "gptneox, sequential",
 )  # fmt: skip

@@ -19,16 +19,17 @@ from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.plan import ServedModel
 from onward.compose import compose
 from onward.compose.backend import start_engine
-from onward.compose.drafts import draft_words
+from onward.compose.drafts import draft_of, draft_words, require_predictor, with_drafts
 from onward.compose.engine import EngineConfig, load_models
 from onward.engine_load import EngineLoad
 from onward.engines.cluster.config import parse_config
 from onward.engines.cluster.engine import ClusterEngine
 from onward.engines.cluster.members import Members
-from onward.errors import SetupError
+from onward.errors import ModelFolderError, SetupError
 from onward.models.resolve import resolve
 from onward.settings import Settings
 from tests.checkpoints.hugging_face import write_folder
+from tests.checkpoints.mtp import predicting_layer, write_predicting_folder
 from tests.engines.cluster.local_transport import LocalReplica, LocalTransport
 from tests.runtimes.native.test_adapters import write_adapter, write_base
 
@@ -214,3 +215,72 @@ def test_a_model_whose_sequences_have_states_cannot_draft(tmp_path: Path) -> Non
     with pytest.raises(SetupError) as refused:
         load_models(config, lambda line: None)
     assert str(refused.value) == "qwen35 cannot draft for llama: its sequences have states."
+
+
+# --- layers of the model itself ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def predicting(tmp_path: Path) -> Path:
+    return write_predicting_folder(tmp_path / "m", "qwen2, mimo", predicting_layer("qwen2, mimo"))
+
+
+@pytest.mark.parametrize(
+    ("name", "own_process"),
+    [("qwen2, mimo", False), pytest.param("qwen2, mimo", True, marks=pytest.mark.slow), ("qwen35", False)],
+)
+def test_law_2_answers_have_the_same_bytes_where_layers_of_the_model_draft(
+    name: str, own_process: bool, tmp_path: Path
+) -> None:
+    folder = write_predicting_folder(tmp_path / "m", name, predicting_layer(name))
+    settings = Settings(model=(str(folder),), kv_memory=8_000_000)
+    plain, before = asked(settings, own_process=own_process)
+    drafted, load = asked(replace(settings, draft=(("", "mtp"),)), own_process=own_process)
+    assert drafted == plain
+    assert before.draft_seconds == 0.0 < load.draft_seconds
+    assert load.drafts.model_accepted + load.drafts.model_rejected > 0
+
+
+def test_prefixes_of_a_disk_are_kept_apart_where_blocks_have_hidden_states(predicting: Path, tmp_path: Path) -> None:
+    settings = Settings(model=(str(predicting),), kv_memory=8_000_000, prefix_cache_dir=tmp_path / "cache")
+    long = {**ASKED, "prompt": "once upon a time there was a fox " * 4, "max_tokens": 20}
+    drafting = replace(settings, draft=(("", "mtp"),))
+
+    async def ask(settings: Settings) -> tuple[object, int]:
+        backend = compose(settings)
+        try:
+            request = check_request({**long, "model": "m", "temperature": 0.0, "seed": 5}, profile="default")
+            whole = await fold_whole(await backend.complete(request), request)
+            [load] = backend.load().values()
+            return whole.choices, load.num_cached_tokens
+        finally:
+            await backend.aclose()
+
+    found = [asyncio.run(ask(each)) for each in (drafting, drafting, settings, settings)]
+    assert len({repr(choices) for choices, _ in found}) == 1
+    assert [cached > 0 for _, cached in found] == [False, True, False, True]
+
+
+def test_a_base_and_its_adapters_are_drafted_for_by_its_layers(predicting: Path, tmp_path: Path) -> None:
+    found = resolve(str(predicting))
+    settings = Settings(model=(str(predicting),), draft=(("", "mtp"),))
+    drafted = with_drafts({str(predicting): found}, settings, resolve)[str(predicting)]
+    assert drafted.draft is not None and drafted.draft.is_predictor and drafted.draft.path == found.path
+    assert draft_of([drafted, replace(found, adapter=tmp_path)]) == drafted.draft
+    with pytest.raises(SetupError, match="have one engine, and so one draft model"):
+        draft_of([drafted, replace(found, draft=found)])
+    config = EngineConfig.decode(EngineConfig.create(drafted, Settings()).encode())
+    assert config.options.has_predictor and config.draft is not None and config.draft.is_predictor
+    assert not EngineConfig.create(found, Settings()).options.has_predictor
+
+
+def test_layers_that_predict_are_refused_where_there_are_none(tmp_path: Path) -> None:
+    write_folder(tmp_path / "qwen2", "qwen2")
+    for model, message in {
+        str(tmp_path / "qwen2"): "has no layers that predict several tokens at once, which --draft mtp needs",
+        "toy": "--draft mtp is for GGUF and safetensors models with layers that .* and toy is toy: leave it out",
+    }.items():
+        with pytest.raises((SetupError, ModelFolderError), match=message):
+            compose(Settings(model=(model,), draft=(("", "mtp"),), kv_memory=4_000_000)).close()
+        with pytest.raises((SetupError, ModelFolderError)):
+            require_predictor(resolve(model))

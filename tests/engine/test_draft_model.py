@@ -243,6 +243,45 @@ def test_the_next_job_keeps_what_its_text_has_in_common() -> None:
     assert draft.evaluated_tokens - before > len(prompt), "nobody's text makes another's completion sooner"
 
 
+# --- layers of the model itself -----------------------------------------------------------------------------------
+
+
+class ToyPredictor(Draft):
+    """Implements engine.model.Predictor: agrees with the model unless a hash is a multiple of `period`. Knows which of
+    its cells are of tokens that the model has not computed."""
+
+    def __init__(self, clock: Clock, period: int = 0) -> None:
+        super().__init__(clock, period)
+        self._end, self._first_drafted, self.num_drafted = 0, 0, 0
+
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        assert rows[0].start <= self._first_drafted, "what was drafted is evaluated again"
+        assert all(len(row.blocks) >= self.shape.blocks_for(row.start) for row in rows), "the model's blocks"
+        self._end = self._first_drafted = rows[-1].start + len(rows[-1].tokens)
+        return super().evaluate([replace(row, blocks=range(self.blocks)) for row in rows], before_compute)
+
+    def extend(self, token: int) -> NDArray[np.float32]:
+        self.num_drafted += 1
+        self._end += 1
+        return super().evaluate([Row(0, (token,), self._end - 1, range(self.blocks), 1)])
+
+
+@pytest.mark.parametrize("period", [0, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_law_2_layers_of_the_model_change_no_byte_and_save_steps(period: int, temperature: float) -> None:
+    clock = Clock()
+    predictor = ToyPredictor(clock, period)
+    engine = engine_with(predictor, clock)
+    for number in range(3):
+        job = make_job(PROMPT * 3 + str(number), max_tokens=200, ignore_end=True, temperature=temperature)
+        assert run(engine, [job]).jobs[job.id].bits == run_alone(job).bits
+    load = engine.load()
+    assert load.drafts.model_accepted > 300 and load.num_steps < 600 - 200
+    assert predictor.num_drafted > 200
+    if period == 0:
+        assert load.drafts.model_rejected < 30
+
+
 # --- where it does not draft -----------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from onward.checkpoints.arrange import PAIRED_IN_GGUF, arranged
@@ -13,7 +13,7 @@ from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.metadata_keys import understood
 from onward.checkpoints.mixtures import joined_experts
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.qwen35 import prediction_note
+from onward.checkpoints.qwen35 import of_predictions
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
 
@@ -31,6 +31,8 @@ class Checkpoint:
     """Whether the embeddings are the output layer, too; None: where the file has no other one."""
     notes: tuple[str, ...] = ()
     """Sentences for the operator about what the files state."""
+    predictions: Mapping[str, Tensor] = field(default_factory=dict)
+    """Tensors of layers that predict several tokens at once, which only draft (predictions)."""
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor that the architecture requires. Raises CheckpointError."""
@@ -44,17 +46,33 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read a GGUF file, or a folder of safetensors files. Raises CheckpointError."""
     if path.is_dir():
         found = read_folder(path)
-        tensors = joined_experts(found.tensors, str(path))
-        return Checkpoint(found.paths, found.parameters, tensors, found.num_tokens, found.is_tied, found.notes)
+        tensors, predictions = (joined_experts(each, str(path)) for each in (found.tensors, found.predictions))
+        notes = found.notes + _prediction_notes(predictions, path)
+        return Checkpoint(found.paths, found.parameters, tensors, found.num_tokens, found.is_tied, notes, predictions)
     file = read_gguf(path)
     metadata, notes = understood(file.metadata, str(path))
     parameters = Parameters(metadata, str(path))
     has_pairs = parameters.architecture in PAIRED_IN_GGUF
+    predicting = of_predictions(parameters, file.tensors)
+    tensors, predictions = (
+        joined_experts(arranged(parameters, each, has_pairs=has_pairs), str(path))
+        for each in (
+            {name: tensor for name, tensor in file.tensors.items() if name not in predicting},
+            {name: tensor for name, tensor in file.tensors.items() if name in predicting},
+        )
+    )
     tokens = parameters.whole("tokenizer.ggml.tokens")
     return Checkpoint(
         file.paths,
         parameters,
-        joined_experts(arranged(parameters, file.tensors, has_pairs=has_pairs), str(path)),
+        tensors,
         num_tokens=len(tokens) if isinstance(tokens, Strings) and len(tokens) else None,
-        notes=(*notes, *prediction_note(parameters)),
+        notes=notes + _prediction_notes(predictions, path),
+        predictions=predictions,
     )
+
+
+def _prediction_notes(predictions: Mapping[str, Tensor], path: Path) -> tuple[str, ...]:
+    """Return a note about layers that only draft, if there are some."""
+    note = f"{path} has layers that predict several tokens at once (MTP): only --draft mtp uses them."
+    return (note,) if predictions else ()

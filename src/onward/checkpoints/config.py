@@ -15,7 +15,7 @@ from onward.errors import CheckpointError
 
 Config = Mapping[str, Any]
 _ARCHITECTURES = {
-    "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
+    "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "mimo": "qwen2", "qwen3": "qwen3",
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss", "mellum": "mellum",
     "granitemoe": "granitemoe", "granitemoeshared": "granitemoe", "granitemoehybrid": "granitehybrid",
     "falcon_h1": "falcon-h1", "nemotron_h": "nemotron_h", **dict.fromkeys(latent.DEFAULTS, latent.NAME),
@@ -28,7 +28,7 @@ _ARCHITECTURES = {
 }  # fmt: skip
 """GGUF's name of each `model_type`."""
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "qwen2": {"use_sliding_window": False},
+    **{kind: {"use_sliding_window": False} for kind in ("qwen2", "mimo")},
     "qwen3": {"head_dim": 128, "use_sliding_window": False},
     "qwen3_moe": {
         "use_sliding_window": False, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
@@ -160,7 +160,7 @@ _ACTIVATIONS = {
 _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "llama": ("attention_bias", "mlp_bias"), "granite": ("attention_bias", "mlp_bias"),
     "smollm3": ("attention_bias", "mlp_bias"), "mistral": (False, False), "mixtral": (False, False),
-    "qwen2": (True, False),
+    "qwen2": (True, False), "mimo": (True, False),
     "qwen3": ("attention_bias", False), "qwen3_moe": ("attention_bias", False),
     "olmoe": ("attention_bias", False), "mellum": ("attention_bias", False),
     "gpt_oss": ("attention_bias", True), "qwen2_moe": ("qkv_bias", False), "granitemoe": ("attention_bias", False),
@@ -181,7 +181,7 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
 }  # fmt: skip
 """Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
 _OUTPUT_BIASES: dict[str, str | bool] = {
-    "qwen2": False, "qwen2_moe": False, "glm4": False, "seed_oss": "attention_out_bias",
+    "qwen2": False, "mimo": False, "qwen2_moe": False, "glm4": False, "seed_oss": "attention_out_bias",
     "internlm3": "bias",
 }  # fmt: skip
 """Whether attention's output has one, where that is not as its other biases."""

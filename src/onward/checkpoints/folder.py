@@ -37,8 +37,17 @@ MAX_JSON_BYTES = 32_000_000
 MAX_JSON_ENTRIES = 100_000
 """Of such a file: several times the tensors that a model may have."""
 MAX_FILES = 1000
-_PREDICTING = ("mtp.", "model.mtp.")
-"""Beginnings of the names of tensors that predict several tokens at once."""
+_PREDICTING = {
+    **dict.fromkeys(qwen35.NAMES, re.compile(r"(?:model\.)?mtp\.(?:layers\.(?P<layer>\d{1,3})\.)?(?P<rest>[\w.]+)")),
+    "qwen2": re.compile(r"model\.mtp_layers\.(?P<layer>\d{1,3})\.(?P<rest>[\w.]+)"),
+}
+"""By architecture: names of tensors of layers that predict several tokens at once. Of qwen2 they are MiMo's."""
+_OWN_PARTS = {
+    "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm",
+    "input_proj": "eh_proj", "token_layernorm": "enorm", "hidden_layernorm": "hnorm",
+    "final_layernorm": "shared_head_norm",
+}  # fmt: skip
+"""What such a layer has that others do not have, by GGUF's names."""
 _ENDLESS = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?Infinity', re.DOTALL)
 """Texts, which stay, and numbers without end, which become texts of their names. A text that never ends is one, too:
 else the rest of the file would be searched again from each quote in it."""
@@ -66,6 +75,8 @@ class Folder:
     tensors: dict[str, Tensor]
     num_tokens: int | None
     is_tied: bool
+    predictions: dict[str, Tensor]
+    """Of layers that predict several tokens at once."""
     notes: tuple[str, ...] = ()
 
 
@@ -80,10 +91,8 @@ def read_folder(folder: Path) -> Folder:
     if reads_images(whole):
         stored = {name: tensor for name, tensor in stored.items() if not name.startswith(OF_IMAGES)}
         notes = (f"{folder} reads images, too: that part is left out.",)
-    if parameters.architecture in qwen35.NAMES and (of_predictions := {n for n in stored if n.startswith(_PREDICTING)}):
-        stored = {name: tensor for name, tensor in stored.items() if name not in of_predictions}
-        notes = (*notes, f"{folder} has layers that predict several tokens at once: they are left out.")
-    tensors = _named(parameters, _with_norms_together(stored))
+    stored, predicting = _without_predictions(parameters, stored)
+    tensors, predictions = _named(parameters, _with_norms_together(stored)), _named(parameters, predicting)
     for name, factors in factor_lists(parameters).items():
         tensors[name] = vector(name, np.asarray(factors, np.float32))
     has_pairs = parameters.architecture in PAIRED_IN_FOLDERS
@@ -95,8 +104,30 @@ def read_folder(folder: Path) -> Folder:
         arranged(parameters, tensors, has_pairs=has_pairs),
         max(stated, rows) if type(stated) is int else None,
         is_tied(config),
+        arranged(parameters, predictions, has_pairs=has_pairs),
         notes,
     )
+
+
+def _without_predictions(
+    parameters: Parameters, stored: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the tensors of the model, and those of layers that predict several tokens, which are named as if they
+    followed the others."""
+    pattern = _PREDICTING.get(parameters.architecture)
+    own: dict[str, Tensor] = {}
+    predicting: dict[str, Tensor] = {}
+    for name, tensor in stored.items():
+        if pattern is None or (found := pattern.fullmatch(name)) is None:
+            own[name] = tensor
+            continue
+        layer, (part, _, kind) = parameters.num_layers() + int(found["layer"] or 0), found["rest"].rpartition(".")
+        is_own = part in _OWN_PARTS and "." not in part
+        renamed = f"blk.{layer}.nextn.{_OWN_PARTS[part]}.{kind}" if is_own else f"model.layers.{layer}.{found['rest']}"
+        if renamed in predicting:
+            raise CheckpointError(f"{parameters.where} has a tensor {name[:80]!r} twice, under different names.")
+        predicting[renamed] = tensor
+    return own, predicting
 
 
 def _listed_files(index: Path) -> Iterable[str]:

@@ -9,7 +9,7 @@ rule reads in one matrix or in two, and what says how fast its states decay in o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -137,7 +137,7 @@ def qwen35(parameters: Parameters, common: Architecture) -> Architecture:
 
 
 def num_layers(parameters: Parameters) -> int:
-    """Return how many layers are computed: those that predict several tokens at once, the last ones, are not."""
+    """Return how many layers compute a token: those that predict several at once, the last ones, do not."""
     stated, predicting = parameters.num_layers(), parameters.integer(_PREDICTING, 0)
     if predicting >= stated:
         raise CheckpointError(
@@ -148,14 +148,10 @@ def num_layers(parameters: Parameters) -> int:
 
 
 def apart(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with those apart that are several in one, matrices of delta rules by names of their own, and
-    without the layers that predict several tokens. One whose size contradicts the parameters stays as it is, and so
-    does one that contains what another tensor is."""
-    count = num_layers(parameters)
+    """Return the tensors with those apart that are several in one, and matrices of delta rules by names of their own.
+    One whose size contradicts the parameters stays as it is, and so does one that contains what another tensor is."""
     groups = _groups(parameters)
-    predicting = range(count, parameters.num_layers())
-    computed = {name: tensor for name, tensor in tensors.items() if _layer_number(name) not in predicting}
-    named = {_with_own_name(name): tensor for name, tensor in computed.items()}
+    named = {_with_own_name(name): tensor for name, tensor in tensors.items()}
     found: dict[str, Tensor] = {}
     for name, tensor in named.items():
         block, part, kind = _split(name)
@@ -188,11 +184,13 @@ def _groups(parameters: Parameters) -> dict[str, tuple[int, tuple[int, ...]]]:
     return {**found, "ssm_in": (keys, (of_key, of_key, values, values)), "ssm_ba": (keys, (share, share))}
 
 
-def prediction_note(parameters: Parameters) -> tuple[str, ...]:
-    """Return a note about layers that are left out, if there are some. Raises CheckpointError."""
-    if parameters.architecture not in NAMES or not parameters.integer(_PREDICTING, 0):
-        return ()
-    return (f"{parameters.where} has layers that predict several tokens at once: they are left out.",)
+def of_predictions(parameters: Parameters, names: Iterable[str]) -> frozenset[str]:
+    """Return which of the tensors of a GGUF file are those of layers that predict several tokens. Raises
+    CheckpointError."""
+    if parameters.architecture not in NAMES:
+        return frozenset()
+    predicting = range(num_layers(parameters), parameters.num_layers())
+    return frozenset(name for name in names if _layer_number(name) in predicting)
 
 
 def as_in_gguf(tensor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -121,6 +121,26 @@ def _require_tensors(found: Architecture, checkpoint: Checkpoint) -> None:
                 f"{where} has a tensor {name[:80]!r}, which Onward does not compute for {found.name!r}."
             )
         _require_shape(tensor.shape, optional[name], name, where)
+
+
+def require_layer(found: Architecture, checkpoint: Checkpoint, layer: int, own: Mapping[str, Shape]) -> None:
+    """Raise CheckpointError for a tensor of a layer that is missing, has another shape, or would be left out. `own`:
+    what it must have in addition to those of the architecture, by names without the layer's."""
+    prefix, parameters = f"blk.{layer}.", checkpoint.parameters
+    required = {**dict(_block(found, layer, parameters)), **own}
+    matrices = _matrices(found, layer, parameters)
+    optional = {f"{name}.bias": shape[:1] for name, shape in matrices.items() if _may_have_bias(parameters, name)}
+    for name, shape in required.items():
+        _require_shape(checkpoint.tensor(f"{prefix}{name}").shape, shape, f"{prefix}{name}", parameters.where)
+    for name, tensor in checkpoint.tensors.items():
+        part = name.removeprefix(prefix)
+        if part == name or part in required:
+            continue
+        if part not in optional:
+            raise CheckpointError(
+                f"{parameters.where} has a tensor {name[:80]!r}, which Onward does not compute for {found.name!r}."
+            )
+        _require_shape(tensor.shape, optional[part], name, parameters.where)
 
 
 def _require_shape(shape: Shape, needed: Shape, name: str, where: str) -> None:

@@ -369,7 +369,7 @@ def _start_threads(
 def _report_notes(found: ResolvedModel, progress: Progress) -> None:
     """Report what the files of a model, and of the one that drafts for it, state that its operator should know."""
     for each in (found, found.draft):
-        for note in () if each is None else each.files.notes():
+        for note in () if each is None or each.is_predictor else each.files.notes():
             progress(note)
 
 

@@ -1,4 +1,4 @@
-"""Draft models: which of the settings drafts for which model, and whether the two have the same tokens."""
+"""What drafts for which model, according to the settings, and whether a draft model has the same tokens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.errors import SetupError
+from onward.model_files.checkpoint import CheckpointFiles
 from onward.model_files.vocabulary import difference
 from onward.models.resolve import ResolvedModel
 from onward.settings import Settings, adapted_models, served_names, upstreams_of
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from onward.engine.model import Tokenizer
+
+PREDICTOR = "mtp"
+"""In place of the name of a draft model: the layers of the model itself that predict several tokens at once."""
 
 
 def draft_words(settings: Settings) -> dict[str, str]:
@@ -42,11 +46,17 @@ def with_drafts(
     settings: Settings,
     resolve: Callable[[str], ResolvedModel],
 ) -> dict[str, ResolvedModel]:
-    """Return models, by the names of the settings, with their draft models. Raises SetupError."""
+    """Return models, by the names of the settings, with what drafts for them. Raises SetupError."""
     words = draft_words(settings)
     return {
-        name: replace(found, draft=resolve(words[name])) if name in words else found for name, found in models.items()
+        name: replace(found, draft=draft_named(words[name], found, resolve)) if name in words else found
+        for name, found in models.items()
     }
+
+
+def draft_named(word: str, found: ResolvedModel, resolve: Callable[[str], ResolvedModel]) -> ResolvedModel:
+    """Return what drafts for a model, by its name in --draft. Raises SetupError."""
+    return replace(found.base, draft=None, is_predictor=True) if word == PREDICTOR else resolve(word)
 
 
 def refuse_drafts(models: Mapping[str, ResolvedModel], elsewhere: Container[str]) -> None:
@@ -58,7 +68,7 @@ def refuse_drafts(models: Mapping[str, ResolvedModel], elsewhere: Container[str]
 
 def require_same_tokens(found: ResolvedModel, tokenizer: Tokenizer, cache_dir: Path) -> None:
     """Raise SetupError where the draft model of a model, if it has one, has an adapter, or other tokens. Slow."""
-    if found.draft is None:
+    if found.draft is None or found.draft.is_predictor:
         return
     if found.draft.adapter is not None:
         raise SetupError(f"{found.draft.id} cannot draft for {found.id}, because it has an adapter: merge it.")
@@ -69,6 +79,17 @@ def require_same_tokens(found: ResolvedModel, tokenizer: Tokenizer, cache_dir: P
         )
 
 
+def require_predictor(found: ResolvedModel) -> None:
+    """Raise SetupError for a model that --draft mtp is not for."""
+    from onward.checkpoints.architectures import architecture_of
+    from onward.checkpoints.predictions import with_prediction
+
+    if not isinstance(found.files, CheckpointFiles):
+        raise SetupError(f"--draft mtp is for GGUF and safetensors models, and {found.id} is {found.files.format}.")
+    checkpoint = found.files.checkpoint()
+    with_prediction(architecture_of(checkpoint), checkpoint)
+
+
 def _not_computed_here(name: str) -> str:
     return f"--draft is for models that Onward itself computes, and {name} is computed by another program."
 
@@ -76,7 +97,7 @@ def _not_computed_here(name: str) -> str:
 def draft_of(models: Sequence[ResolvedModel]) -> ResolvedModel | None:
     """Return the draft model of models that differ in their adapters, and have one engine. Raises SetupError where it
     is not the same for those that have one."""
-    found = {each.draft.path: each for each in models if each.draft is not None}
+    found = {(each.draft.path, each.draft.is_predictor): each for each in models if each.draft is not None}
     if len(found) > 1:
         raise SetupError(
             f"{' and '.join(each.id for each in found.values())} have one engine, and so one draft model: pass "

@@ -49,15 +49,19 @@ COMPILING = "Compiling the sampling kernels (once; about a second)"
 
 
 class DraftModelConfig(msgspec.Struct, frozen=True):
-    """The draft model of an engine."""
+    """The draft model of an engine. `is_predictor`: it is the model itself, of which layers that predict several tokens
+    at once draft."""
 
     model_id: str
     format: str
     path: str
+    is_predictor: bool = False
 
     @classmethod
     def create(cls, found: ResolvedModel | None) -> DraftModelConfig | None:
-        return None if found is None else cls(found.id, found.files.format, str(found.path.absolute()))
+        if found is None:
+            return None
+        return cls(found.id, found.files.format, str(found.path.absolute()), found.is_predictor)
 
     def files(self) -> ModelFiles:
         """Return the files of the model."""
@@ -91,6 +95,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
             context_length=settings.context_length or None,
             must_fit=must_fit,
             max_rows=settings.max_rows,
+            has_predictor=found.draft is not None and found.draft.is_predictor,
         )
         return cls(
             model_id=found.id,
@@ -181,6 +186,13 @@ def _load_draft(config: EngineConfig, model: LoadedModel, progress: Progress) ->
     draft = config.draft
     if draft is None:
         return None
+    if draft.is_predictor:
+        if model.predictor is None:
+            raise SetupError(
+                f"--draft mtp is for GGUF and safetensors models with layers that predict several tokens at once, and "
+                f"{config.model_id} is {config.format}: leave it out."
+            )
+        return LoadedModel(model.predictor, model.fingerprint)
     progress(f"Loading {draft.model_id}, which drafts for {config.model_id}")
     options = RuntimeOptions(
         threads=config.options.threads,
@@ -221,7 +233,9 @@ def make_engine(
         in_disposable_process=load_tokenizer is not None,
     )
     if config.prefix_cache_dir is not None and not model.model.shape.states:
-        _keep_prefixes(engine, config.prefix_cache_dir, config.prefix_cache_disk, fingerprint)
+        # blocks of a model with a predictor contain more
+        identity = fingerprint if model.predictor is None else f"{fingerprint}-mtp"
+        _keep_prefixes(engine, config.prefix_cache_dir, config.prefix_cache_disk, identity)
     engine.adapters = model.adapters
     max_rows = engine.scheduler.rows.max_rows
     info = EngineInfo(model.model.vocab_size, model.model.context_length, max_rows, fingerprint)

@@ -118,7 +118,7 @@ def ending_model(model: EmbeddedModel) -> LiveModel:
 def files_of(found: ResolvedModel) -> list[Path]:
     """Return the files that a model is read from."""
     own = [*found.files.paths(), *(() if found.adapter is None else adapter_files(found.adapter))]
-    return own if found.draft is None else own + files_of(found.draft)
+    return own if found.draft is None or found.draft.is_predictor else own + files_of(found.draft)
 
 
 def version_of(found: ResolvedModel) -> Version | None:

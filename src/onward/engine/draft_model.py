@@ -1,4 +1,4 @@
-"""Drafts for the one sequence that decodes, by a small model with the same tokens.
+"""Drafts for the one sequence that decodes, by a small model with the same tokens, or by layers of the model itself.
 
 The draft model has a KV cache of its own, with the tokens of one sequence: those that another one has in common with it
 stay. It samples as the model will, by the sequence's own sampler: with the random number of each position, so the two
@@ -12,13 +12,14 @@ saved, or cost, is counted: where they do not pay, they end until an occasional 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onward.engine.drafter import Draft
-from onward.engine.model import Hook, ModelRunner, Row
+from onward.engine.model import Hook, ModelRunner, Predictor, Row
 from onward.engine.sequence import Sequence
 from onward.sampling.sampler import Sampler
 
@@ -272,9 +273,10 @@ class DraftModel:
             return None
         is_whole = end == len(sequence.tokens)
         num_prompt = max(0, min(end, prompt_length) - begin)
-        rows = [Row(sequence.id, tokens[:num_prompt], begin, self._blocks, 0)] if num_prompt else []
+        blocks = self._blocks_of(sequence)
+        rows = [Row(sequence.id, tokens[:num_prompt], begin, blocks, 0)] if num_prompt else []
         rows += [
-            Row(sequence.id, (token,), position, self._blocks, int(is_whole and position == end - 1))
+            Row(sequence.id, (token,), position, blocks, int(is_whole and position == end - 1))
             for position, token in enumerate(tokens[num_prompt:], begin + num_prompt)
         ]
         began = self._clock()
@@ -293,12 +295,20 @@ class DraftModel:
 
     def _evaluate_next(self, sequence: Sequence, token: int) -> NDArray[np.float32]:
         """Return the logits after a drafted token."""
-        position = len(self._cached.tokens)
         began = self._clock()
-        logits = self._model.evaluate([Row(sequence.id, (token,), position, self._blocks, 1)])
+        logits = self._extend(sequence, token)
         self._token_seconds = _averaged(self._token_seconds, self._clock() - began)
-        self._cached.tokens.append(token)
         return self._widened(logits)
+
+    def _blocks_of(self, sequence: Sequence) -> ReadOnly[int]:
+        """Return the block table of rows of a sequence."""
+        return self._blocks
+
+    def _extend(self, sequence: Sequence, token: int) -> NDArray[np.float32]:
+        """As `_evaluate_next`, without measuring."""
+        position = len(self._cached.tokens)
+        self._cached.tokens.append(token)
+        return self._model.evaluate([Row(sequence.id, (token,), position, self._blocks, 1)])
 
     def _widened(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return logits, float32 [1, width], with the model's width."""
@@ -307,6 +317,28 @@ class DraftModel:
             return logits[:, :width]
         self._padded[:, :width] = logits
         return self._padded
+
+
+class PredictorDrafts(DraftModel):
+    """Drafts tokens with layers of the model itself that predict several. Drafted tokens that were accepted are
+    evaluated again, now from the model's hidden states: no cached key or value is one of a draft."""
+
+    def __init__(self, model: Predictor, vocab_size: int, sampler: Sampler, clock: Callable[[], float]) -> None:
+        super().__init__(model, vocab_size, sampler, clock)
+        self._predictor = model
+
+    def _blocks_of(self, sequence: Sequence) -> ReadOnly[int]:
+        return sequence.blocks
+
+    def _extend(self, sequence: Sequence, token: int) -> NDArray[np.float32]:
+        return self._predictor.extend(token)
+
+
+def drafting_with(model: ModelRunner, vocab_size: int, sampler: Sampler, clock: Callable[[], float]) -> DraftModel:
+    """Return what drafts with a model of its own, or with a `Predictor`."""
+    if isinstance(model, Predictor):
+        return PredictorDrafts(model, vocab_size, sampler, clock)
+    return DraftModel(model, vocab_size, sampler, clock)
 
 
 def _averaged(average: float, newest: float) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,6 +125,20 @@ class RecurrentModel(ModelRunner, Protocol):
 
     def copy_state(self, source: int, target: int) -> None:
         """Copy a state to another one, without drafts. Between steps."""
+        ...
+
+
+@runtime_checkable
+class Predictor(ModelRunner, Protocol):
+    """Layers of a model that predict further tokens from its hidden states, with keys and values of one sequence.
+
+    `evaluate` takes rows of that sequence at positions that the model has computed, but for the newest one, with the
+    model's block tables. The logits of a row are those of the token after it, as the model's are.
+    """
+
+    def extend(self, token: int) -> NDArray[np.float32]:
+        """Return the logits after a token that follows the last one of `evaluate` or `extend`, and that the model has
+        not computed: float32 [1, vocab_size], valid until the next call. The next call of `evaluate` replaces it."""
         ...
 
 

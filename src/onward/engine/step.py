@@ -14,7 +14,7 @@ from onward.constraints.errors import GrammarError
 from onward.engine.cache import Copy, KVCache
 from onward.engine.choice_end import ChoiceEnd
 from onward.engine.constraints import Constraints, LoadTokenizer
-from onward.engine.draft_model import DraftModel
+from onward.engine.draft_model import drafting_with
 from onward.engine.drafter import Draft, Drafter
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
@@ -67,7 +67,7 @@ class Engine:
         self.vocabulary = vocabulary
         self.cache = KVCache(model.blocks, model.shape, share_prefixes=share_prefixes, copy_state=state_copier(model))
         self._cost = StepCost()
-        drafting = None if draft_model is None else DraftModel(draft_model, model.vocab_size, sampler, clock)
+        drafting = None if draft_model is None else drafting_with(draft_model, model.vocab_size, sampler, clock)
         self._speculation = Speculation(model.shape, self._cost, drafting) if speculate else None
         self.scheduler = Scheduler(self.cache, max_rows, self._speculation.choose if self._speculation else None)
         self.constraints = Constraints(

@@ -72,7 +72,9 @@ class ResolvedModel:
     adapter: Path | None = None
     """A LoRA adapter that changes it."""
     draft: ResolvedModel | None = None
-    """A smaller model that drafts tokens for it."""
+    """What drafts tokens for it: a smaller model, or itself."""
+    is_predictor: bool = False
+    """Whether, of a model that drafts for itself, only the layers are used that predict several tokens at once."""
     base_id: str = ""
     """The id that it would have without its adapter, if it has one of its own."""
 

@@ -13,7 +13,7 @@ from onward.runtimes.kv_plan import MAX_DEFAULT_SEQUENCES
 from onward.values import Precision, RuntimeName, WeightForm
 
 if TYPE_CHECKING:
-    from onward.engine.model import AdapterLoader, ModelRunner
+    from onward.engine.model import AdapterLoader, ModelRunner, Predictor
     from onward.model_files.base import ModelFiles, Progress
 
 
@@ -41,6 +41,9 @@ class RuntimeOptions:
     """Sequences that are computed together, for which a model whose sequences have states has some."""
     draft_context: int | None = None
     """For a model that only drafts: tokens of the one sequence that it computes, whose model has so many."""
+    has_predictor: bool = False
+    """Whether layers of the model that predict several tokens at once are loaded, too, where it has such layers
+    and the runtime computes them."""
 
     def require_possible(self) -> None:
         """Raise SetupError for options that contradict each other."""
@@ -81,6 +84,8 @@ class LoadedModel:
     """Sentences for the operator: what was lowered to fit, what was assumed."""
     adapters: AdapterLoader | None = None
     """What loads its adapters; None if the runtime does not support them."""
+    predictor: Predictor | None = None
+    """Its layers that predict several tokens at once, where they were asked for. Closed before `model`."""
 
 
 class Runtime(ABC):

@@ -42,7 +42,8 @@ class Settings:
     draft: tuple[tuple[str, str], ...] = option(
         (), "Model", values.draft,
         "A small model with the same tokenizer that drafts tokens for a model, the first one without MODEL=, while a "
-        "single request runs. It never changes a token. Repeatable.",
+        "single request runs; mtp: the model's own layers that predict several tokens. It never changes a token. "
+        "Repeatable.",
         metavar="[MODEL=]NAME_OR_PATH", is_repeatable=True,
     )  # fmt: skip
     tokenizer: tuple[tuple[str, str], ...] = option(

@@ -14,6 +14,7 @@ from onward.cli.output.findings import Finding
 from onward.kernels import executable_memory, self_test
 from onward.machine import available_memory, cpu_quota
 from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.mtp import predicting_layer, write_predicting_folder
 from tests.checkpoints.tiny import tiny
 from tests.cli.conftest import onward
 from tests.runtimes.native.test_adapters import write_adapter
@@ -161,6 +162,19 @@ def test_the_doctor_compares_a_draft_model_with_its_model(monkeypatch: pytest.Mo
     monkeypatch.setattr(doctor, "_configured", lambda name, cache_dir: Finding("model", "good", name))
     same = finding("toy", "toy")
     assert same["state"] == "note" and "100% of toy" in str(same["words"])
+
+
+def test_the_doctor_looks_for_layers_that_predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_predicting_folder(tmp_path / "mimo", "qwen2, mimo", predicting_layer("qwen2, mimo"))
+    monkeypatch.setenv("ONWARD_DRAFT", "mtp")
+    found = {}
+    for model in (str(tmp_path / "mimo"), "storyteller"):
+        monkeypatch.setenv("ONWARD_MODEL", model)
+        findings = json.loads(onward("doctor").stdout)["findings"]
+        [found[model]] = [each for each in findings if each["subject"] == "mtp"]
+    drafting, other = found.values()
+    assert drafting["state"] == "good" and drafting["words"].endswith("its layers that predict several tokens at once")
+    assert other["state"] == "bad" and "has no layers that predict several tokens at once" in other["words"]
 
 
 def test_the_doctor_finds_a_missing_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -180,8 +180,8 @@ def _settings() -> Iterator[Finding]:
 
 
 def _drafts(settings: Settings) -> Iterator[Finding]:
-    """Compare the tokens of each draft model with those of its model."""
-    from onward.compose.drafts import draft_words, require_same_tokens
+    """Compare the tokens of each draft model with those of its model, and look for the layers of --draft mtp."""
+    from onward.compose.drafts import PREDICTOR, draft_words, require_predictor, require_same_tokens
     from onward.models.resolve import resolve
     from onward.settings import model_named
 
@@ -192,8 +192,12 @@ def _drafts(settings: Settings) -> Iterator[Finding]:
         return
     for name, word in words.items():
         try:
-            draft = resolve(word, allow_download=False, cache_dir=settings.cache_dir)
             found = resolve(model_named(name, settings), allow_download=False, cache_dir=settings.cache_dir)
+            if word == PREDICTOR:
+                require_predictor(found)
+                yield Finding(word, "good", f"drafts for {name}: its layers that predict several tokens at once")
+                continue
+            draft = resolve(word, allow_download=False, cache_dir=settings.cache_dir)
             tokenizer = found.files.load_tokenizer(settings.cache_dir)
             require_same_tokens(replace(found, draft=draft), tokenizer, settings.cache_dir)
         except (OnwardError, OSError) as problem:

@@ -14,6 +14,7 @@ from onward.checkpoints.checkpoint import Checkpoint
 from onward.errors import MemoryTooSmall
 from onward.kernels.code import Code
 from onward.kernels.interpreter import Kernels
+from onward.kernels.memory import Rows
 from onward.kernels.parts import joined
 from onward.kernels.recurrence_tape import RecurrentTape
 from onward.machine import available_memory
@@ -46,6 +47,8 @@ class TapeWriter:
     positions: Positions
     cache: Cache
     experts: ExpertRecords | None = None
+    hidden: Rows | None = None
+    """Where a step leaves the hidden states of its rows, if something reads them."""
 
     def write(self, weights: Weights) -> tuple[Tape, RecurrentTape]:
         """Return a tape, and its builder, which owns the memory that it points to."""
@@ -56,9 +59,14 @@ class TapeWriter:
         first = tape.take()
         decoder.write_kept()
         kept = tape.take()
-        decoder.write_rest()
+        decoder.write_rest(target=self.hidden)
         rest = tape.take()
-        return Tape(whole=joined(first, rest), kept=joined(first, kept), rest=joined(rest)), tape
+        decoder.write_output()
+        output = tape.take()
+        written = Tape(joined(first, rest, output), joined(first, kept), joined(rest, output))
+        if self.hidden is not None:
+            written = written._replace(layers=joined(first, rest), output=joined(output))
+        return written, tape
 
 
 class NativeAdapters:

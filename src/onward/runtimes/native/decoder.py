@@ -96,18 +96,22 @@ class Decoder:
         else:
             self._attention.rotate(layer, has_queries=False)
 
-    def write_rest(self) -> None:
-        """Write that layer and all that follows. The logits, float32 [rows, vocabulary], are those of the buffers."""
-        found, weights = self._found, self._weights
-        for layer in range(self._first_of_rest, found.num_layers):
+    def write_rest(self, norm: str = "output_norm", target: Rows | None = None) -> None:
+        """Write that layer and all that follow; `target`: where hidden states after the last norm are wanted."""
+        for layer in range(self._first_of_rest, self._found.num_layers):
             self._block(layer)
-        output, logits = weights.output_name(), self._buffers.logits
+        if target is not None:
+            self._tape.norm(self._hidden, self._norm(norm), target, "float32")
+
+    def write_output(self, norm: str = "output_norm") -> None:
+        """Write the logits, float32 [rows, vocabulary], to those of the buffers."""
+        weights, output, logits = self._weights, self._weights.output_name(), self._buffers.logits
         self._tape.begin_part(weights.stream_index(output))
         for form in weights.forms(output):
-            self._tape.norm(self._hidden, self._norm("output_norm"), self._inputs[form], form)
-        self._products([(output, logits)], scale=found.logit_scale)
-        if found.logit_cap is not None:
-            self._tape.cap(logits, panel_count(weights.matrix(output).rows) * PANEL_ROWS, found.logit_cap)
+            self._tape.norm(self._hidden, self._norm(norm), self._inputs[form], form)
+        self._products([(output, logits)], scale=self._found.logit_scale)
+        if self._found.logit_cap is not None:
+            self._tape.cap(logits, panel_count(weights.matrix(output).rows) * PANEL_ROWS, self._found.logit_cap)
 
     def _layer_inputs(self) -> None:
         """Write what each layer adds of its token: an embedding of the layer's own, and a part of the token's."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 
 from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.expansion import EXPANDED_TYPES
 from onward.checkpoints.mapped import FileWatch
+from onward.checkpoints.predictions import with_prediction
 from onward.checkpoints.rope import has_long_positions
 from onward.errors import MemoryTooSmall, SetupError
 from onward.kernels.activations import ActivationName
@@ -39,6 +41,7 @@ from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
 from onward.runtimes.native.panel_cache import PanelCache, PanelGroup, bytes_of
 from onward.runtimes.native.positions import Positions
+from onward.runtimes.native.predictor import PredictorLoader
 from onward.runtimes.native.runs import LOG_ROWS
 from onward.runtimes.native.types import FLOATS, expansion_note, form_for
 from onward.runtimes.native.weights import TABLES, Weights, expert_names, matrix_names
@@ -68,8 +71,9 @@ def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progre
         watch = FileWatch(checkpoint.paths)
         on_failure.callback(watch.close)
         identity = hashing.submit(fingerprint, checkpoint.paths, facts, options.cache_dir)
-        model, notes, adapters = _load(checkpoint, found, options, watch, progress)
-        loaded = LoadedModel(model, identity.result(), (tested.problem, *notes) if tested.problem else notes, adapters)
+        loaded = _load(checkpoint, found, options, watch, progress)
+        notes = (tested.problem, *loaded.notes) if tested.problem else loaded.notes
+        loaded = replace(loaded, fingerprint=identity.result(), notes=notes)
         on_failure.pop_all()
     return loaded
 
@@ -86,56 +90,64 @@ def _require_form(checkpoint: Checkpoint, options: RuntimeOptions) -> None:
 
 def _load(
     checkpoint: Checkpoint, found: Architecture, options: RuntimeOptions, watch: FileWatch, progress: Progress
-) -> tuple[NativeModel, tuple[str, ...], NativeAdapters]:
+) -> LoadedModel:
+    """Return the model, without its fingerprint."""
     threads = options.threads or compute_threads()
     is_exact = options.precision == "exact"
-    weights = Weights(checkpoint, form_for(options), "float32" if is_exact else FAST_ACTIVATIONS)
-    names = list(matrix_names(found, weights))
-    read = [*names, *expert_names(found)]
+    all_layers, whole = with_prediction(found, checkpoint) if options.has_predictor else (found, checkpoint)
+    weights = Weights(whole, form_for(options), "float32" if is_exact else FAST_ACTIVATIONS)
+    names = list(matrix_names(all_layers, weights))
+    read = [*names, *expert_names(all_layers)]
     context = options.context_within(found.context_length, checkpoint.paths[0].name)
-    shapes = attention_shapes(found, is_wide=is_exact)
+    shapes = attention_shapes(all_layers, is_wide=is_exact)
     _require_room_for_tables(checkpoint)
     kernels, isa = _kernels(found, weights, read, shapes), host().isa
     code = load_code(*kernels.recipes(isa), notify=lambda: progress(COMPILING))
     if code.was_compiled:
         progress("Loading the weights")
-    memory = _Memory(checkpoint, weights.groups(names), weights.expert_layers(found), must_fit=options.must_fit)
+    memory = _Memory(whole, weights.groups(names), weights.expert_layers(all_layers), must_fit=options.must_fit)
     panels = memory.panels(code, threads)
     weights.use(panels)
     experts = memory.experts(found.mixture, code, threads) if found.mixture else None
-    places, block_bytes = _cache_places(found, shapes)
+    places, own_bytes = _cache_places(found, shapes[: found.num_layers])
+    predicting = PredictorLoader(all_layers, shapes[-1], context) if options.has_predictor else None
+    block_bytes = own_bytes + (predicting.block_bytes if predicting else 0)
     state_places, state_bytes, log_bytes = _state_places(found)
+    free = available_memory().free_bytes - memory.expert_bytes - (predicting.cache_bytes if predicting else 0)
     plan = plan_kv_cache(
-        block_bytes, STEP_SHAPE.block_tokens, context,
-        available_memory().free_bytes - memory.expert_bytes, options.kv_memory, max_sequences=options.max_sequences,
+        block_bytes, STEP_SHAPE.block_tokens, context, free, options.kv_memory, max_sequences=options.max_sequences,
         state_bytes=state_bytes, max_rows=options.max_rows,
     )  # fmt: skip
     # all layers of a block side by side: a short sequence touches few huge pages
     cache, states = Rows.exactly(plan.blocks, block_bytes), Rows.exactly(plan.states, state_bytes)
     log = Rows.exactly(LOG_ROWS, log_bytes)
     positions = Positions(found, plan.context_length)
-    buffers = Buffers(found, weights, MAX_ROWS)
+    buffers = Buffers(all_layers, weights, MAX_ROWS)
     writer = TapeWriter(
         found, kernels, threads, buffers, positions,
         Cache(
             shapes, [cache.without(place) for place in places],
             {layer: Kept(states.without(own), log.without(logged)) for layer, (own, logged) in state_places.items()},
         ),
-        ExpertRecords(found, weights, experts, MAX_ROWS) if experts else None,
+        ExpertRecords(all_layers, weights, experts, MAX_ROWS) if experts else None,
+        predicting.allocate(buffers) if predicting else None,
     )  # fmt: skip
     tape, builder = writer.write(weights)
+    longest = max(builder.longest_row, predicting.write(writer, weights) if predicting else 0)
     machine = Machine(
         code, tape.parts, panels, kernels, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
-        scratch_bytes=kernels.scratch_bytes(isa, builder.longest_row), growth=TAPE_GROWTH, log_stride=log_bytes,
+        scratch_bytes=kernels.scratch_bytes(isa, longest), growth=TAPE_GROWTH, log_stride=log_bytes,
     )  # fmt: skip
     model = NativeModel(
         machine, tape, panels, experts, cache, states, positions, buffers, watch, context_length=plan.context_length,
-        vocab_size=weights.matrix(weights.output_name()).rows, blocks=plan.blocks, keep=(builder, weights, checkpoint),
+        vocab_size=weights.matrix(weights.output_name()).rows, blocks=plan.blocks, keep=(builder, weights, whole),
     )  # fmt: skip
     adapters = NativeAdapters(checkpoint, weights, code, writer, model, options.cache_dir)
-    grown = expansion_note(checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(read))
+    grown = expansion_note(whole.tensor(f"{name}.weight") for name in dict.fromkeys(read))
     others = (_longer_note(checkpoint, found), *memory.notes, grown, _state_note(plan.states, state_bytes), code.remark)
-    return model, (*plan.notes, *(each for each in others if each)), adapters
+    notes = (*plan.notes, *(each for each in others if each))
+    predictor = predicting.predictor(model, cache, own_bytes) if predicting else None
+    return LoadedModel(model, "", notes, adapters, predictor)
 
 
 def attention_shapes(found: Architecture, *, is_wide: bool) -> list[AttentionShape]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -32,15 +33,20 @@ MAX_ROWS = 1024
 class Tape(NamedTuple):
     """What a step walks: `whole` where the logits of all rows are wanted; else `kept` for all rows, and then `rest` for
     those that are wanted. `kept` ends with the keys and values of the last layer that has some of its own: what follows
-    no other row reads, whether in this step or in a later one."""
+    no other row reads, whether in this step or in a later one.
+
+    Where hidden states are kept, `layers` for all rows, which ends with these, and then `output` for those that are
+    wanted."""
 
     whole: Sequence[Part]
     kept: Sequence[Part]
     rest: Sequence[Part]
+    layers: Sequence[Part] = ()
+    output: Sequence[Part] = ()
 
     @property
     def parts(self) -> list[Part]:
-        return [*self.whole, *self.kept, *self.rest]
+        return [*self.whole, *self.kept, *self.rest, *self.layers, *self.output]
 
 
 class NativeModel:
@@ -78,12 +84,14 @@ class NativeModel:
         self._parts: tuple[Machine, PanelCache] | None = (machine, panels)
         self._experts, self._watch = experts, watch
         self._tapes: dict[str, tuple[Tape, object]] = {"": (tape, keep)}
-        """Of adapters, and of none, each with what owns the memory that it points to."""
+        """Of adapters, of none, and of a layer that predicts, each with what owns the memory that it points to."""
         self._cache, self._states = _array(cache), _array(states)
         self._positions = positions
         self._carried = [_array(each) for each in buffers.carried]
         self._logits = _array(buffers.logits).view(np.float32)[:, :vocab_size]
         self._tables = np.zeros(1024, np.int32)
+        self.keep_hidden: Callable[[Sequence[Row]], None] | None = None
+        """Keeps the hidden states of a step's rows; None: nothing reads them."""
 
     def use_tape(self, adapter: str, tape: Tape, keep: object) -> None:
         """Compute the rows of an adapter by a tape of its own. `keep`: what owns the memory that it points to."""
@@ -120,22 +128,50 @@ class NativeModel:
         tape, _ = self._tapes[adapter]
         count, wanted = self._fill(machine, rows)
         runs = 0 if self._runs is None else self._runs.fill(machine.runs, rows)
+        keep = None if self.keep_hidden is None else partial(self.keep_hidden, rows)
+        return self.walk(machine, tape, count, wanted, before_compute, runs=runs, keep=keep)
+
+    def begin_rows(self, tokens: Sequence[int], positions: Sequence[int]) -> Machine:
+        """Return the machine, with tokens and positions of the next step, whose block tables the caller writes. Raises
+        RuntimeError for those outside of the vocabulary or the context."""
+        machine, count = self._open(), len(tokens)
+        self._require_bounds(tokens, positions)
+        machine.tokens[:count], machine.positions[:count] = tokens, positions
+        return machine
+
+    def walk(
+        self,
+        machine: Machine,
+        tape: Tape,
+        count: int,
+        wanted: NDArray[np.int64],
+        before_compute: Hook,
+        *,
+        runs: int = 0,
+        keep: Hook | None = None,
+    ) -> NDArray[np.float32]:
+        """Compute the rows that were written, and return the logits of those that are wanted. `keep`: called once all
+        rows have hidden states."""
         machine.plan(count)
         before_compute()
         if self._experts is not None:
             self._experts.begin_step()
-        if len(wanted) == count:
+        if keep is not None:
+            machine.step(count, tape.layers, tape.output if len(wanted) else (), runs=runs)
+            keep()
+            self._compute_rest(machine, tape.output, wanted)
+        elif len(wanted) == count:
             machine.step(count, tape.whole, runs=runs)
         else:
             machine.step(count, tape.kept, tape.rest if len(wanted) else (), runs=runs)
-            self._compute_rest(machine, tape, wanted)
+            self._compute_rest(machine, tape.rest, wanted)
         if self._experts is not None:
             self._experts.check()
         self._watch.require_unchanged()
         logits = self._logits[: len(wanted)]
         return logits if logits.flags.c_contiguous else np.ascontiguousarray(logits)
 
-    def _compute_rest(self, machine: Machine, tape: Tape, wanted: NDArray[np.int64]) -> None:
+    def _compute_rest(self, machine: Machine, rest: Sequence[Part], wanted: NDArray[np.int64]) -> None:
         """Compute the rest of a step for the rows that are wanted, which become the first ones."""
         if not len(wanted):
             return
@@ -143,7 +179,7 @@ class NativeModel:
         for values in carried:
             values[: len(wanted)] = values[wanted]
         machine.plan(len(wanted))
-        machine.step(len(wanted), tape.rest, runs=0)
+        machine.step(len(wanted), rest, runs=0)
 
     def _fill(self, machine: Machine, rows: Sequence[Row]) -> tuple[int, NDArray[np.int64]]:
         """Write the step's rows; return how many there are, and those whose logits are wanted. With lists, because most

@@ -179,7 +179,7 @@ def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
         "attn_q", "attn_k", "attn_v", *LATENT_MATRICES, "attn_output", "shortconv.in_proj", "shortconv.out_proj",
         "attn_q_gate", "ssm_qkv", "ssm_gate", "ssm_alpha", "ssm_beta", "ssm_in", "ssm_out",
         "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp",
-        "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "inp_gate", "proj",
+        "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "inp_gate", "proj", "nextn.eh_proj",
     )  # fmt: skip
     if found.layer_input:
         yield LAYER_PROJECTION

@@ -1,0 +1,55 @@
+"""Layers that predict one more token than the model (multi-token prediction, MTP).
+
+    g[p] = norm(layer(W [norm(embedding[token p + 1]), norm(h[p])]))
+    logits of token p + 2 = output layer(g[p])
+
+h are the model's hidden states after its last norm. The layer is a decoder layer of the model's own kind, with
+attention and its own keys and values; embedding and output layer are the model's. To draft further tokens, g takes the
+place of h. As published for MiMo (modeling_mimo.py), Qwen 3 Next and Qwen 3.5, and as in vLLM's mimo_mtp.py,
+qwen3_next_mtp.py and qwen3_5_mtp.py. Where there are several such layers, the first one is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.requirements import require_layer
+from onward.errors import CheckpointError
+
+PART = "nextn"
+"""Begins the names of the tensors that other layers do not have: "blk.36.nextn.eh_proj.weight"."""
+_HIDDEN_FIRST = frozenset({"qwen2"})
+"""Architectures whose projection reads the hidden state before the embedding: MiMo's."""
+
+
+def reads_hidden_first(found: Architecture) -> bool:
+    """Return whether the projection reads the normalised hidden state first, and then the normalised embedding."""
+    return found.name in _HIDDEN_FIRST
+
+
+def with_prediction(found: Architecture, checkpoint: Checkpoint) -> tuple[Architecture, Checkpoint]:
+    """Return an architecture and a checkpoint in which the layer that predicts is the last one. Raises CheckpointError
+    if there is none, or if its tensors are missing or have other shapes."""
+    layer, where = found.num_layers, checkpoint.parameters.where
+    prefix = f"blk.{layer}."
+    own = {name: tensor for name, tensor in checkpoint.predictions.items() if name.startswith(prefix)}
+    if not own:
+        raise CheckpointError(
+            f"{where} has no layers that predict several tokens at once, which --draft mtp needs: leave it out, or "
+            "pass a smaller model with the same tokenizer."
+        )
+    if unknown := next((name for name in checkpoint.predictions if not name.startswith("blk.")), None):
+        raise CheckpointError(
+            f"{where} has a tensor {unknown[:80]!r}, which Onward does not compute for {found.name!r}."
+        )
+    mixture = found.mixture
+    if mixture is not None and layer - 1 in mixture.layers:
+        mixture = replace(mixture, layers=mixture.layers | {layer})
+    extended = replace(found, num_layers=layer + 1, mixture=mixture)
+    whole = replace(checkpoint, tensors={**checkpoint.tensors, **own})
+    hidden = found.hidden
+    norms = {f"{PART}.{name}.weight": (hidden,) for name in ("enorm", "hnorm", "shared_head_norm")}
+    require_layer(extended, whole, layer, {f"{PART}.eh_proj.weight": (hidden, 2 * hidden), **norms})
+    return extended, whole

@@ -1,0 +1,129 @@
+"""Layers that predict several tokens: read from both formats, left out unless they are asked for, and refused by name
+where their tensors are not complete."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onward.checkpoints.architectures import architecture_of
+from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from onward.checkpoints.predictions import with_prediction
+from onward.errors import CheckpointError
+from tests.checkpoints.hugging_face import safetensors_bytes, write_folder
+from tests.checkpoints.mtp import Arrays, predicting_layer, write_predicting_folder, write_predicting_gguf
+from tests.checkpoints.tiny import HIDDEN
+
+FOLDERS = ("qwen2, mimo", "qwen35", "qwen35moe", "qwen3next", "qwen3next, joined")
+FILES = ("qwen35", "qwen35moe", "qwen3next")
+
+
+def written(path: Path, name: str, layer: Arrays, *, is_folder: bool) -> Checkpoint:
+    write = write_predicting_folder if is_folder else write_predicting_gguf
+    return read_checkpoint(write(path / "m" if is_folder else path / "m.gguf", name, layer))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_folder"), [*((name, True) for name in FOLDERS), *((name, False) for name in FILES)]
+)
+def test_a_layer_that_predicts_is_apart_from_those_of_the_model(name: str, is_folder: bool, tmp_path: Path) -> None:
+    checkpoint = written(tmp_path, name, predicting_layer(name), is_folder=is_folder)
+    found = architecture_of(checkpoint)
+    count = found.num_layers
+    assert f"{count}" == next(iter(predicting_layer(name))).split(".")[1]
+    assert not any(key.startswith(f"blk.{count}.") for key in checkpoint.tensors)
+    assert all(key.startswith(f"blk.{count}.") for key in checkpoint.predictions)
+    [note] = [note for note in checkpoint.notes if "predict" in note]
+    assert note.endswith("has layers that predict several tokens at once (MTP): only --draft mtp uses them.")
+    extended, whole = with_prediction(found, checkpoint)
+    assert extended.num_layers == count + 1 and extended.has_attention(count)
+    assert whole.tensors.keys() == checkpoint.tensors.keys() | checkpoint.predictions.keys()
+    if extended.mixture is not None:
+        assert count in extended.mixture.layers
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_numbers_are_those_that_files_of_both_formats_state(is_folder: bool, tmp_path: Path) -> None:
+    layer = predicting_layer("qwen35")
+    checkpoint = written(tmp_path, "qwen35", layer, is_folder=is_folder)
+    for part in ("nextn.enorm", "nextn.eh_proj", "attn_norm", "attn_k_norm", "ffn_down"):
+        found = checkpoint.predictions[f"blk.5.{part}.weight"].floats()
+        np.testing.assert_allclose(
+            found.reshape(layer[f"blk.5.{part}.weight"].shape), layer[f"blk.5.{part}.weight"], 1e-6
+        )
+
+
+def test_of_several_such_layers_the_first_one_is_used(tmp_path: Path) -> None:
+    checkpoint = written(tmp_path, "qwen2, mimo", predicting_layer("qwen2, mimo"), is_folder=True)
+    renamed = {
+        name.replace("blk.2.", "blk.3."): replace(tensor, name=name) for name, tensor in checkpoint.predictions.items()
+    }
+    both = replace(checkpoint, predictions={**checkpoint.predictions, **renamed})
+    extended, whole = with_prediction(architecture_of(both), both)
+    assert extended.num_layers == 3 and not any(name.startswith("blk.3.") for name in whole.tensors)
+
+
+def _without(part: str) -> Callable[[Arrays], None]:
+    def change(layer: Arrays) -> None:
+        del layer[f"blk.2.{part}.weight"]
+
+    return change
+
+
+def _wrong(part: str, *shape: int) -> Callable[[Arrays], None]:
+    def change(layer: Arrays) -> None:
+        layer[f"blk.2.{part}.weight"] = np.ones(shape, np.float32)
+
+    return change
+
+
+BROKEN: dict[str, tuple[Callable[[Arrays], None], str]] = {
+    "no projection": (_without("nextn.eh_proj"), "has no tensor 'blk.2.nextn.eh_proj.weight'"),
+    "no norm": (_without("nextn.hnorm"), "has no tensor 'blk.2.nextn.hnorm.weight'"),
+    "no keys": (_without("attn_k"), "has no tensor 'blk.2.attn_k.weight'"),
+    "a projection of one half": (
+        _wrong("nextn.eh_proj", HIDDEN, HIDDEN), r"'blk.2.nextn.eh_proj.weight' has the shape \[64, 64\] instead of",
+    ),
+    "a longer norm": (_wrong("nextn.enorm", 96), r"'blk.2.nextn.enorm.weight' has the shape \[96\] instead of \[64\]"),
+    "fewer queries": (_wrong("attn_q", 32, HIDDEN), r"'blk.2.attn_q.weight' has the shape \[32, 64\] instead of"),
+    "a norm of queries": (_wrong("attn_q_norm", 16), "has a tensor 'blk.2.attn_q_norm.weight', which Onward does not"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_layer_that_is_not_complete_is_refused_where_it_is_asked_for(case: str, tmp_path: Path) -> None:
+    change, message = BROKEN[case]
+    layer = predicting_layer("qwen2, mimo")
+    change(layer)
+    checkpoint = written(tmp_path, "qwen2, mimo", layer, is_folder=True)
+    found = architecture_of(checkpoint)  # the model is computed as it was
+    with pytest.raises(CheckpointError, match=message):
+        with_prediction(found, checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"), [("qwen2, mimo", "mtp_layers.0.gate.weight"), ("qwen35", "mtp.gate.weight")]
+)
+def test_a_tensor_that_nothing_uses_is_refused(name: str, stored: str, tmp_path: Path) -> None:
+    folder = write_predicting_folder(tmp_path / "m", name, predicting_layer(name))
+    content = safetensors_bytes({f"model.{stored}": np.ones((2, 2), np.float32)})
+    (folder / "more.safetensors").write_bytes(content)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index["weight_map"][f"model.{stored}"] = "more.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    checkpoint = read_checkpoint(folder)
+    found = architecture_of(checkpoint)
+    with pytest.raises(CheckpointError, match=r"has a tensor 'model\.layers\.\d\.gate\.weight', which Onward does not"):
+        with_prediction(found, checkpoint)
+
+
+def test_a_model_without_one_is_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "qwen2")
+    checkpoint = read_checkpoint(tmp_path / "m")
+    with pytest.raises(CheckpointError, match="m has no layers that predict several tokens at once, which --draft mtp"):
+        with_prediction(architecture_of(checkpoint), checkpoint)
