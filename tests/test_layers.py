@@ -162,6 +162,7 @@ LATE_LIBRARIES = {
     "llguidance": "only constrained requests need it",
     "msgspec": "completion reads the table of formats",
     "tqdm": "only downloads need it",
+    "urllib": "urllib.request imports http.client and email, and only requests to other servers need it",
 }
 """Libraries that other rooms import inside functions, and why."""
 

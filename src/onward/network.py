@@ -13,7 +13,6 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import SplitResult, urlsplit
-from urllib.request import getproxies
 
 from onward.errors import SetupError
 
@@ -49,6 +48,8 @@ def proxy_of(url: str) -> Proxy | None:
 
     Raises SetupError for one that cannot be used; the message does not show it, since it may contain a password.
     """
+    from urllib.request import getproxies
+
     try:
         parts, proxies = urlsplit(url), getproxies()
     except ValueError:
