@@ -29,8 +29,8 @@ LOGGERS = [logging.getLogger(name) for name in ("onward", "uvicorn")]
 # No deadlines: a busy machine must not fail a property test.
 settings.register_profile("random", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("random"), derandomize=True)
-# The fast suite draws a tenth of the examples (tests/examples.py), the same ones each time.
-settings.register_profile("repeatable", settings.get_profile("thorough"), max_examples=10)
+# The fast suite draws a twentieth of the examples (tests/examples.py), the same ones each time.
+settings.register_profile("repeatable", settings.get_profile("thorough"), max_examples=5)
 settings.load_profile("repeatable")
 
 

@@ -17,8 +17,8 @@ first, which takes a second."""
 
 
 def examples(num: int) -> int:
-    """Return how many of `num` examples to draw: a tenth in the fast suite, all of them under the profiles "thorough"
-    and "random"."""
+    """Return how many of `num` examples to draw: a twentieth in the fast suite, all of them under the profiles
+    "thorough" and "random"."""
     return max(1, num * settings().max_examples // 100)
 
 

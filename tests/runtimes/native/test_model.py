@@ -327,8 +327,9 @@ def test_the_number_of_threads_changes_no_bit(name: str, threads: int, models: C
         assert whole(several, tokens).tobytes() == whole(one, tokens).tobytes()
 
 
+@pytest.mark.parametrize("several", slow_but([3], [2, 3, 4]))
 @pytest.mark.parametrize("name", ["qwen2", "gemma3"])
-def test_a_long_sequence_has_the_same_bits_on_any_number_of_threads(name: str, tmp_path: Path) -> None:
+def test_a_long_sequence_has_the_same_bits_on_any_number_of_threads(name: str, several: int, tmp_path: Path) -> None:
     """Its segments are split among threads, in prefill and decode, alone and among other sequences."""
     metadata, tensors = tiny(name)
     metadata[f"{name}.context_length"] = 4096
@@ -336,7 +337,7 @@ def test_a_long_sequence_has_the_same_bits_on_any_number_of_threads(name: str, t
         metadata["gemma3.attention.sliding_window"] = 1500
     path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
     found = []
-    for threads in (1, 2, 3, 4):
+    for threads in (1, several):
         model = load(path, threads=threads, kv_memory=16_000_000).model
         tokens, blocks = tokens_of(model, 2300), range(100)
         try:
@@ -348,7 +349,7 @@ def test_a_long_sequence_has_the_same_bits_on_any_number_of_threads(name: str, t
         finally:
             model.close()
         found.append(np.concatenate(logits).tobytes())
-    assert found == [found[0]] * 4
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3moe"])
