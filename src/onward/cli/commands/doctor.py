@@ -34,7 +34,6 @@ MAX_DRAFT_SHARE = 0.5
 """A draft model larger than this fraction of its model's size seldom saves time."""
 LOW_DISK_ADVICE = "Larger models will not fit."
 _INSTRUCTIONS = (
-    ("amx_bf16", "AMX: fastest"),
     ("avx512_vnni", "AVX-512 with VNNI: fast int8"),
     ("avx_vnni", "AVX2 with VNNI: fast int8"),
     ("avx512f", "AVX-512"),
