@@ -39,18 +39,26 @@ from onward.runtimes.table import load_model  # noqa: E402
 
 
 def main(path: str) -> None:
+    files = GGUFFiles(Path(path))
     for precision, threads in (("fast", 1), ("fast", 2), ("exact", 1)):
         options = RuntimeOptions(
             runtime="native",
             threads=threads,
             precision="fast" if precision == "fast" else "exact",
             kv_memory=4_000_000,
+            has_predictor=bool(files.checkpoint().predictions),
         )
-        model = load_model(GGUFFiles(Path(path)), options, lambda line: None).model
+        loaded = load_model(files, options, lambda line: None)
+        model = loaded.model
         tokens = [index % model.vocab_size for index in range(70)]
         last = model.blocks - 1
         blocks = [last, 0, last - 1]
         model.evaluate([Row(0, tokens, 0, blocks, 70, state=9)])
+        if loaded.predictor is not None:
+            for begin, outputs in ((0, 0), (33, 1), (69, 1)):
+                loaded.predictor.evaluate([Row(0, tokens[begin:], begin, blocks, outputs)])
+            for token in range(40):
+                loaded.predictor.extend(token % model.vocab_size)
         for count in (1, 2, 3, 5, 8):
             model.evaluate([Row(index, [1], 0, [index + 1], 1, state=index) for index in range(count)])
         model.evaluate([Row(0, tokens[:1], 70, blocks, 1, state=9)])

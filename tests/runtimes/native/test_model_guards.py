@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.mtp import predicting_layer, write_predicting_gguf
 from tests.checkpoints.tiny import tiny
 
 pytestmark = [
@@ -34,6 +35,12 @@ def test_no_kernel_leaves_its_memory(name: str, tmp_path: Path) -> None:
     metadata, tensors = tiny(name)
     path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
     ran = run(str(path))
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
+def test_no_kernel_of_a_predicting_layer_leaves_its_memory(name: str, tmp_path: Path) -> None:
+    ran = run(str(write_predicting_gguf(tmp_path / "m.gguf", name, predicting_layer(name))))
     assert ran.returncode == 0, ran.stderr
 
 
