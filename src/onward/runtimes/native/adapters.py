@@ -63,10 +63,10 @@ class TapeWriter:
         rest = tape.take()
         decoder.write_output()
         output = tape.take()
-        written = Tape(joined(first, rest, output), joined(first, kept), joined(rest, output))
+        whole = joined(first, rest, output)
         if self.hidden is not None:
-            written = written._replace(layers=joined(first, rest), output=joined(output))
-        return written, tape
+            return Tape(whole, joined(first, rest), joined(output)), tape
+        return Tape(whole, joined(first, kept), joined(rest, output)), tape
 
 
 class NativeAdapters:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -33,20 +32,16 @@ MAX_ROWS = 1024
 class Tape(NamedTuple):
     """What a step walks: `whole` where the logits of all rows are wanted; else `kept` for all rows, and then `rest` for
     those that are wanted. `kept` ends with the keys and values of the last layer that has some of its own: what follows
-    no other row reads, whether in this step or in a later one.
-
-    Where hidden states are kept, `layers` for all rows, which ends with these, and then `output` for those that are
-    wanted."""
+    no other row reads, whether in this step or in a later one. Where hidden states of all rows are kept, it ends with
+    these, and only the output layer is left."""
 
     whole: Sequence[Part]
     kept: Sequence[Part]
     rest: Sequence[Part]
-    layers: Sequence[Part] = ()
-    output: Sequence[Part] = ()
 
     @property
     def parts(self) -> list[Part]:
-        return [*self.whole, *self.kept, *self.rest, *self.layers, *self.output]
+        return [*self.whole, *self.kept, *self.rest]
 
 
 class NativeModel:
@@ -128,8 +123,10 @@ class NativeModel:
         tape, _ = self._tapes[adapter]
         count, wanted = self._fill(machine, rows)
         runs = 0 if self._runs is None else self._runs.fill(machine.runs, rows)
-        keep = None if self.keep_hidden is None else partial(self.keep_hidden, rows)
-        return self.walk(machine, tape, count, wanted, before_compute, runs=runs, keep=keep)
+        logits = self.walk(machine, tape, count, wanted, before_compute, runs=runs)
+        if self.keep_hidden is not None:
+            self.keep_hidden(rows)
+        return logits
 
     def begin_rows(self, tokens: Sequence[int], positions: Sequence[int]) -> Machine:
         """Return the machine, with tokens and positions of the next step, whose block tables the caller writes. Raises
@@ -148,19 +145,13 @@ class NativeModel:
         before_compute: Hook,
         *,
         runs: int = 0,
-        keep: Hook | None = None,
     ) -> NDArray[np.float32]:
-        """Compute the rows that were written, and return the logits of those that are wanted. `keep`: called once all
-        rows have hidden states."""
+        """Compute the rows that were written, and return the logits of those that are wanted."""
         machine.plan(count)
         before_compute()
         if self._experts is not None:
             self._experts.begin_step()
-        if keep is not None:
-            machine.step(count, tape.layers, tape.output if len(wanted) else (), runs=runs)
-            keep()
-            self._compute_rest(machine, tape.output, wanted)
-        elif len(wanted) == count:
+        if len(wanted) == count:
             machine.step(count, tape.whole, runs=runs)
         else:
             machine.step(count, tape.kept, tape.rest if len(wanted) else (), runs=runs)
