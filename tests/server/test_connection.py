@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Iterable
 
 import pytest
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from onward.errors import SetupError
-from onward.server.connection import UVICORN_HOOKS, Protocol, check_uvicorn
+from onward.server.connection import UVICORN_HOOKS, HeadWithBody, Protocol, check_uvicorn
 from onward.server.run import serve
 from tests.server.conftest import Process
-from tests.server.fakes import FakeBackend, events, settings
+from tests.server.fakes import FakeBackend, events, in_loop, settings
 from tests.server.wire import completion_request, receive_all, split_response, talk
 
 
@@ -142,3 +143,78 @@ def test_the_hooks_are_all_methods_that_are_overridden() -> None:
     overridden = {name for one in own for name in vars(one) if name in vars(HttpToolsProtocol)}
     of_asyncio = set(dir(asyncio.Protocol))
     assert overridden - of_asyncio <= set(UVICORN_HOOKS)
+
+
+class Recorded:
+    """A transport that keeps each of its writes."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closed
+        self.writes.append(data)
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.write(b"".join(parts))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+
+def response_to(transport: Recorded) -> HeadWithBody:
+    return HeadWithBody(transport, asyncio.get_running_loop())  # type: ignore[arg-type]
+
+
+@in_loop
+async def test_a_head_leaves_with_the_first_bytes_of_its_body() -> None:
+    transport = Recorded()
+    response = response_to(transport)
+    response.write(b"head ")
+    response.write(b"one")
+    response.write(b"two")
+    assert transport.writes == [b"head one", b"two"]
+    await asyncio.sleep(0)
+    assert transport.writes == [b"head one", b"two"]
+
+
+@in_loop
+async def test_a_head_that_nothing_follows_leaves_in_the_next_turn() -> None:
+    transport = Recorded()
+    response = response_to(transport)
+    response.write(b"head ")
+    assert not transport.writes
+    await asyncio.sleep(0)
+    assert transport.writes == [b"head "]
+    response.write(b"one")
+    assert transport.writes == [b"head ", b"one"]
+
+
+@in_loop
+async def test_a_head_leaves_before_its_connection_is_closed() -> None:
+    transport = Recorded()
+    response = response_to(transport)
+    response.write(b"head ")
+    response.close()
+    assert transport.writes == [b"head "] and response.is_closing()
+
+
+@in_loop
+async def test_a_head_is_dropped_where_the_client_is_gone() -> None:
+    transport = Recorded()
+    response = response_to(transport)
+    response.write(b"head ")
+    transport.close()
+    await asyncio.sleep(0)
+    assert not transport.writes
+
+
+def test_a_response_without_a_body_is_followed_by_the_next_one(server: Process) -> None:
+    head = b"/health HTTP/1.1\r\nhost: localhost\r\n"
+    answers = talk(server, b"HEAD " + head + b"\r\nGET " + head + b"connection: close\r\n\r\n")
+    _, first, second = answers.split(b"HTTP/1.1 ")
+    assert first.endswith(b"\r\n\r\n") and b'"status"' in second

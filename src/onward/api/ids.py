@@ -5,18 +5,15 @@ from __future__ import annotations
 import secrets
 import string
 
-_ALPHABET = string.ascii_letters + string.digits
+_ALPHABET = (string.ascii_letters + string.digits).encode()
+_CHARACTERS = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
+"""The character of each byte. Eight of the 62 are a little more likely: an id has 172.5 random bits, not 172.7."""
 _LENGTH = 29
 
 
 def completion_id() -> str:
     """Return `cmpl-` and 29 random letters and digits. All chunks of a stream share one id."""
-    number = secrets.randbelow(len(_ALPHABET) ** _LENGTH)
-    characters = []
-    for _ in range(_LENGTH):
-        number, digit = divmod(number, len(_ALPHABET))
-        characters.append(_ALPHABET[digit])
-    return "cmpl-" + "".join(characters)
+    return "cmpl-" + secrets.token_bytes(_LENGTH).translate(_CHARACTERS).decode()
 
 
 def request_id() -> str:

@@ -136,8 +136,9 @@ def plan(
     for index, prompt in enumerate(prompts):
         breathe()
         sampling = sampling_params(request, index, rules, breakers)
-        one = _plan_prompt(prompt, request, model, request_number, next(job_ids), sampling, prediction)
-        planned.append(replace(one, job=replace(one.job, client=client)))
+        planned.append(
+            _plan_prompt(prompt, request, model, request_number, next(job_ids), sampling, prediction, client)
+        )
         num_tokens += len(planned[-1].job.prompt)
         limits.check_prompts(len(prompts), num_tokens, request)
     return Plan(request, tuple(planned), model.reasoning_markers, _start_token_warning(request, model))
@@ -165,6 +166,7 @@ def _plan_prompt(
     job_id: int,
     sampling: SamplingParams,
     prediction: tuple[int, ...],
+    client: int,
 ) -> PlannedPrompt:
     ids, num_implicit = _truncated(*_encode(prompt, request, model), request, model)
     job_prompt = _job_prompt(ids, num_implicit, request, model)
@@ -194,6 +196,7 @@ def _plan_prompt(
         score_ranks=request.prompt_logprobs is not None,
         pending=pending,
         prediction=prediction,
+        client=client,
         salt=_salt(request),
         priority=request.priority,
         is_background=request.is_background,

@@ -119,7 +119,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Set by the server: that of the client among others, by which it has its share."""
     is_background: bool = False
     """Nobody waits for the answer: give way to all requests whose clients do."""
-    random_seed: int = msgspec.field(default_factory=lambda: secrets.randbelow(MAX_RANDOM_SEED + 1))
+    random_seed: int = msgspec.field(default_factory=lambda: secrets.randbits(MAX_RANDOM_SEED.bit_length()))
     """The seed if `seed` is None: the first prompt's, from which those of the others are derived. The same request with
     the same one has the same answer, however many prompts and choices it has."""
 

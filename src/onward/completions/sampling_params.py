@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,7 +12,7 @@ from onward.completions.request import CompletionRequest
 from onward.completions.token_rules import TokenRules
 from onward.engine.model import Tokenizer
 from onward.offload import breathe
-from onward.sampling.filters import ALIASES, COMMON, DEFAULT_ORDER, FILTERS, PARAMETERS, optional_values
+from onward.sampling.filters import ALIASES, COMMON, DEFAULT_ORDER, FILTERS, OPTIONAL, PARAMETERS, optional_values
 from onward.sampling.params import Dry, Mirostat, SamplingParams
 from onward.sampling.rng import GOLDEN_GAMMA, mix
 
@@ -21,6 +22,9 @@ MAX_CACHED_BREAKERS = 16
 """Lists of `dry_sequence_breakers` per tokenizer whose tokens are remembered."""
 
 _SEED_MASK = (1 << 64) - 1
+_optional = attrgetter(*OPTIONAL)
+_NO_FILTERS = _optional(CompletionRequest())
+"""The values of a request that sets none of them: most do, and need not be asked filter by filter."""
 _breaking: WeakKeyDictionary[Tokenizer, dict[tuple[str, ...], tuple[int, ...]]] = WeakKeyDictionary()
 
 
@@ -49,13 +53,19 @@ def sampling_params(
         allowed_tokens=rules.allowed,
         banned_tokens=rules.banned,
         banned_sequences=rules.sequences,
-        filters=() if request.mirostat else optional_values(partial(getattr, request)),
+        filters=_filters(request),
         order=DEFAULT_ORDER if request.mirostat else filter_order(request),
         dry=_dry(request, breakers) if acts("dry") else None,
         mirostat=_mirostat(request),
         seed=_seed(request, prompt_index),
         logprobs=0 if ranks_candidates and request.logprobs is None else request.logprobs,
     )
+
+
+def _filters(request: CompletionRequest) -> tuple[tuple[str, float], ...]:
+    if request.mirostat or _optional(request) == _NO_FILTERS:
+        return ()
+    return optional_values(partial(getattr, request))
 
 
 def breaking_tokens(request: CompletionRequest, tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -14,5 +14,5 @@ from onward.completions import request
 def constant_random_seed() -> Iterator[None]:
     """The random seed of every request is 0, so that requests can be compared."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request, "secrets", SimpleNamespace(randbelow=lambda limit: 0))
+        patch.setattr(request, "secrets", SimpleNamespace(randbits=lambda count: 0))
         yield
