@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from onward.server import process
 from onward.server.process import (
     MAX_YOUNG_COLLECTIONS,
     MIN_YOUNG_COLLECTIONS,
+    NEW_OBJECTS,
     READY,
     STOPPING,
     collect_when_idle,
@@ -33,10 +35,21 @@ def thresholds() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_only_full_collections_are_delayed() -> None:
-    youngest, middle, _ = gc.get_threshold()
-    process.delay_full_collections()
-    assert gc.get_threshold() == (youngest, middle, MAX_YOUNG_COLLECTIONS)
+class Cycle:
+    """Garbage that only a collection frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_garbage_is_freed_after_so_many_new_objects_and_full_collections_are_delayed() -> None:
+    process.delay_collections()
+    assert gc.get_threshold()[2] == MAX_YOUNG_COLLECTIONS
+    garbage = weakref.ref(Cycle())
+    kept: list[list[int]] = []
+    while garbage() is not None and len(kept) < 2 * NEW_OBJECTS:
+        kept.append([])
+    assert garbage() is None and len(kept) <= NEW_OBJECTS + 1
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,14 @@ log = logging.getLogger("onward.server")
 
 READY = "READY=1"
 STOPPING = "STOPPING=1"
-MAX_YOUNG_COLLECTIONS = 1_000
-"""Collections of the middle generation after which a full one comes in any case: an overloaded server makes about five
-per second, so that this is every few minutes."""
-MIN_YOUNG_COLLECTIONS = 10
-"""Those after which a full collection is worth its time when the server is idle, which is Python's default."""
+NEW_OBJECTS, NEW_COLLECTIONS = 5_000, 5
+"""New objects after which they are traversed, and after how many such collections the middle generation is. A burst of
+requests reaches Python's 700 again and again, and nothing is freed."""
+MAX_YOUNG_COLLECTIONS = 250
+"""Collections of the middle generation after which a full one comes in any case: an overloaded server makes more than
+one per second, so that this is every few minutes."""
+MIN_YOUNG_COLLECTIONS = 3
+"""Those after which a full collection is worth its time when the server is idle: 75,000 objects, as by default."""
 GARBAGE_POLL_SECONDS = 1.0
 DEAD_ENGINE_EXIT_CODE = 70
 """EX_SOFTWARE of sysexits.h. Not zero, so that `Restart=on-failure` and the like start the server again."""
@@ -132,10 +135,9 @@ def notify(state: str) -> None:
         log.warning("the service manager could not be notified of %s: %s", state, problem.strerror or problem)
 
 
-def delay_full_collections() -> None:
-    """Let Python make a full collection only after MAX_YOUNG_COLLECTIONS."""
-    youngest, middle, _ = gc.get_threshold()
-    gc.set_threshold(youngest, middle, MAX_YOUNG_COLLECTIONS)
+def delay_collections() -> None:
+    """Let Python collect after NEW_OBJECTS, and make a full collection only after MAX_YOUNG_COLLECTIONS."""
+    gc.set_threshold(NEW_OBJECTS, NEW_COLLECTIONS, MAX_YOUNG_COLLECTIONS)
 
 
 async def collect_when_idle(num_running: Callable[[], int]) -> None:

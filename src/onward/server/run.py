@@ -33,7 +33,7 @@ from onward.server.process import (
     bind,
     bind_error,
     collect_when_idle,
-    delay_full_collections,
+    delay_collections,
     has_terminal,
     notify,
     raise_open_files_limit,
@@ -120,7 +120,7 @@ def serve(
         live = open_models(settings, backend)
         app = make_app(backend, settings, keys, team, predecessor, request_log, live, tracer)
         freeze_objects()
-        delay_full_collections()
+        delay_collections()
         if settings.engine_process == "on":
             sys.setswitchinterval(SWITCH_SECONDS)
     except BaseException:
