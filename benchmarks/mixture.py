@@ -14,6 +14,7 @@ import argparse
 import json
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import measure
@@ -47,12 +48,14 @@ def of_onward(model: ModelRunner, rows: int, prompt: int, out: int, seed: int) -
     return rows * prompt / (prefilled - begin), rows * out / (done - prefilled)
 
 
-def of_llama(program: Path, file: Path, threads: int, rows: int, prompt: int, out: int) -> tuple[float, float]:
-    """Return the same rates from llama-batched-bench, with its best settings for CPUs."""
+def of_llama(
+    program: Path, file: Path, threads: int, rows: int, prompt: int, out: int, flags: Sequence[str] = ()
+) -> tuple[float, float]:
+    """Return the same rates from llama-batched-bench, with its best settings for CPUs. `flags`: others of its own."""
     command = [
         str(program), "-m", str(file), "-c", str(rows * (prompt + out) + 512), "-b", "2048", "-ub", "512",
         "-npp", str(prompt), "-ntg", str(out), "-npl", str(rows), "-t", str(threads),
-        "--output-format", "jsonl",
+        "--output-format", "jsonl", *flags,
     ]  # fmt: skip
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith("{")))
@@ -83,6 +86,7 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds, after a warm-up round (default 3)")
     parser.add_argument("--llama-server", type=Path, help="default: the one on PATH, else built into .peers")
+    parser.add_argument("--llama-flags", default="", help="others of llama-batched-bench's, as one text: '-fa off'")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     program = find(BATCHED_BENCH, options.llama_server)
@@ -96,7 +100,7 @@ def main() -> int:
         rounds = []
         for number in range(options.rounds + 1):
             own = of_onward(model, *sizes, seed=1000 * rows + 2 * number)
-            rounds.append((own, of_llama(program, options.file, options.threads, *sizes)))
+            rounds.append((own, of_llama(program, options.file, options.threads, *sizes, options.llama_flags.split())))
         figures[str(rows)] = found = figures_of(rounds[1:])
         words = " · ".join(f"{name} {each['median']:.2f}" for name, each in found.items())
         print(f"{rows:>3} rows: {words}", flush=True)

@@ -63,8 +63,8 @@ def _many_tensors(path: Path) -> Path:
     return _folder(path, _safetensors(json.dumps({str(number): entry for number in range(70_000)}).encode()))
 
 
-def _many_heads(path: Path) -> Path:
-    write_folder(path, "glm4")
+def _many_heads(path: Path, name: str = "glm4") -> Path:
+    write_folder(path, name)
     stated = json.loads((path / "config.json").read_text())
     heads = {"num_attention_heads": 3_000_000, "num_key_value_heads": 3_000_000}
     (path / "config.json").write_text(json.dumps(stated | heads))
@@ -103,6 +103,9 @@ COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "tensors": (_many_tensors, "70000 tensors"),
     "heads, whose rows are put in order": (_many_heads, "'blk.0.attn_q.weight' has the shape [64, 64]"),
+    "heads whose keys and values are made together": (
+        lambda path: _many_heads(path, "deepseek2, joined"), "attn_kv_b.weight' has the shape [176, 40], which contra",
+    ),
     "a long header": (lambda path: _folder(path, _safetensors(b" " * 17_000_000)), "a header of 17000000 bytes"),
     "a nested header": (
         lambda path: _folder(path, _safetensors(b'{"a":[' + b"[[],[]]," * 1_500_000 + b"[]]}")), "states no tensors",

@@ -103,7 +103,7 @@ class _Sizes:
 def deepseek2(
     parameters: Parameters, tensors: Mapping[str, Tensor], common_of: Callable[..., Architecture]
 ) -> Architecture:
-    """DeepSeek-V2 and V3 (modeling_deepseek_v2.py, modeling_deepseek_v3.py), Moonlight, GLM-4.7 Flash and others.
+    """DeepSeek-V2 and V3 (modeling_deepseek_v2.py, modeling_deepseek_v3.py), GLM-4.7 Flash, Youtu-LLM and others.
     `tensors`: as `apart` returns them; `common_of`: returns what all architectures state in the same way. Raises
     CheckpointError."""
     where, sizes = parameters.where, _Sizes.of(parameters)
@@ -209,18 +209,24 @@ def apart(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Te
 
 def _parts(part: str, tensor: Tensor, sizes: _Sizes) -> Iterator[tuple[str, Tensor]]:
     heads, rows = sizes.heads, tensor.shape[0]
-    each = np.arange(heads)[:, None]
+
+    def of_heads(size: int, of_head: NDArray[np.int64]) -> Tensor:
+        """Return these rows of all heads, which have `size` each."""
+        return tensor.selected((np.arange(heads)[:, None] * size + of_head).reshape(-1))
+
     match part:
         case "attn_q" | "attn_q_b" if rows == heads * sizes.keys:
-            of_head = np.concatenate([sizes.unrotated + sizes.halves, np.arange(sizes.unrotated)])
-            yield part, tensor.selected((each * sizes.keys + of_head).reshape(-1))
+            yield (
+                part,
+                of_heads(sizes.keys, np.concatenate([sizes.unrotated + sizes.halves, np.arange(sizes.unrotated)])),
+            )
         case "attn_kv_a_mqa" if rows == sizes.rank + sizes.rotated:
             yield part, tensor.selected(np.arange(sizes.rank))
             yield "attn_k_rope", tensor.selected(sizes.rank + sizes.halves)
         case "attn_kv_b" if rows == heads * (sizes.unrotated + sizes.values):
-            begins = each * (sizes.unrotated + sizes.values)
-            yield "attn_k_b", tensor.selected((begins + np.arange(sizes.unrotated)).reshape(-1))
-            yield "attn_v_b", tensor.selected((begins + sizes.unrotated + np.arange(sizes.values)).reshape(-1))
+            both = sizes.unrotated + sizes.values
+            yield "attn_k_b", of_heads(both, np.arange(sizes.unrotated))
+            yield "attn_v_b", of_heads(both, sizes.unrotated + np.arange(sizes.values))
         case "attn_k_b" if tensor.shape == (heads, sizes.rank, sizes.unrotated):
             yield part, turned(tensor)
         case "attn_v_b" if tensor.shape == (heads, sizes.values, sizes.rank):

@@ -19,6 +19,7 @@ _LOWER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
 _UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT4O = f"{_LOWER}{_CONTRACTIONS}?|{_UPPER}{_CONTRACTIONS}?|" + r"\p{N}{1,3}" + _REST
+_YOUTU = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+"
 _STORYTELLER = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SEED = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = f"{_LOWER}|{_UPPER}|" + r"\p{N}" + _REST
@@ -82,6 +83,7 @@ _BY_PATTERN: dict[PreTokenizer, tuple[str, ...]] = {
         "\\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+", r"\p{N}+",
     )): ("deepseek-llm",),
     PreTokenizer((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3)): ("deepseek-v3",),
+    PreTokenizer((_YOUTU, _GPT4O.replace(r"\p{N}{1,3}", r"\p{N}")), ignore_merges=True): ("youtu",),
     PreTokenizer((_SEED,)): ("seed-coder",),
     PreTokenizer((_STORYTELLER,)): ("storyteller",),
     PreTokenizer((_GPT4O,)): ("gpt-4o", "llama4", "kanana2"),

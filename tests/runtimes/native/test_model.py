@@ -198,8 +198,9 @@ CUT = [
     "gemma4", "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "granitehybrid", "falcon-h1",
     "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, queries joined",
 ]  # fmt: skip
-PLAIN, MIXTURE, OTHERS = "llama", "qwen3moe", ["lfm2", "lfm2moe", "gemma4", "gemma4, experts"]
-"""`OTHERS`: layers of one model keep other things in a block, or read those of another layer."""
+PLAIN, MIXTURE, OTHERS = "llama", "qwen3moe", ["lfm2", "lfm2moe", "gemma4", "gemma4, experts", "deepseek2"]
+"""`OTHERS`: layers of one model keep other things in a block, or read those of another layer, or have values of another
+size than keys."""
 RECURRENT = [
     "qwen35", "qwen35, equal heads", "qwen35moe", "qwen3next", "granitehybrid", "granitehybrid, experts", "falcon-h1",
     "nemotron_h", "nemotron_h_moe",
