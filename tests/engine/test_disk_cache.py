@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.engine import block_files, block_writer, disk_cache
+from onward.engine import block_files, block_reader, block_writer, disk_cache
 from onward.engine.block_files import BlockFiles, Forgotten, Parts, forget
 from onward.engine.client import Cancel, Stop, Submit
 from onward.engine.disk_cache import DiskCache
@@ -48,7 +48,7 @@ def open_engine(tmp_path: Path) -> Iterator[OpenEngine]:
     def open_one(blocks: int = 256, identity: str = "fp_toy", max_bytes: int = 1 << 24) -> ToyEngine:
         engine = make_engine(blocks=blocks)
         files = BlockFiles(tmp_path / "cache", max_bytes, BLOCK_BYTES)
-        engine.disk = DiskCache(files, identity, engine.cache, engine.model.block_memory)
+        engine.disk = DiskCache(files, identity, engine.cache, engine.model)
         engines.append(engine)
         return engine
 
@@ -129,12 +129,16 @@ def test_law_3_blocks_that_memory_has_no_room_for_come_back(open_engine: OpenEng
 @given(data=st.data())
 def test_laws_2_3_and_4_hold_with_a_disk(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Jobs that share parts of prompts, in little memory, over several engines and damaged files."""
-    folder = tmp_path_factory.mktemp("cache")
+    hold_with_a_disk(data, tmp_path_factory.mktemp("cache"), lambda blocks: make_engine(blocks=blocks))
+
+
+def hold_with_a_disk(data: st.DataObject, folder: Path, make: Callable[[int], ToyEngine]) -> None:
+    """`make`: returns an engine with so many blocks."""
     draw = data.draw
     for _ in range(draw(st.integers(1, 3))):
-        engine = make_engine(blocks=draw(st.sampled_from([16, 24, 64])))
+        engine = make(draw(st.sampled_from([16, 24, 64])))
         files = BlockFiles(folder / "cache", draw(st.sampled_from([3000, 1 << 20])), BLOCK_BYTES)
-        engine.disk = DiskCache(files, "fp_toy", engine.cache, engine.model.block_memory)
+        engine.disk = DiskCache(files, "fp_toy", engine.cache, engine.model)
         jobs = [
             make_job(
                 prompt(draw(st.integers(1, 180)), draw(st.integers(0, 2)), common=draw(st.sampled_from([0, 40, 96]))),
@@ -390,20 +394,20 @@ def test_what_is_read_has_a_bound_and_a_longer_prompt_comes_in_parts(
 ) -> None:
     prompts = [prompt(200), prompt(300, seed=1), prompt(250, seed=2)]
     serve(open_engine(), [make_job(each, max_tokens=1) for each in prompts])
-    monkeypatch.setattr(disk_cache, "MAX_READ_BYTES", 1000)
+    monkeypatch.setattr(block_reader, "MAX_READ_BYTES", 1000)
     engine = open_engine()
     assert engine.disk is not None
     disk, read, buffered = engine.disk, engine.disk._files.read, list[int]()
 
     def counted(key: bytes, parts: Parts) -> PackedScores | None:
-        buffered.append(disk._num_buffered_bytes)
+        buffered.append(disk._reader.num_buffered_bytes)
         return read(key, parts)
 
     monkeypatch.setattr(disk._files, "read", counted)
     jobs = [make_job(each, max_tokens=4, client=client) for client, each in enumerate(prompts)]
     for job, result in zip(jobs, serve(engine, jobs), strict=True):
         assert result.bits == run_alone(job).bits and result.num_reused_tokens >= 192
-    assert len(buffered) == 6 + 9 + 7 and 500 < max(buffered) <= 1000 and disk._num_buffered_bytes == 0
+    assert len(buffered) == 6 + 9 + 7 and 500 < max(buffered) <= 1000 and disk._reader.num_buffered_bytes == 0
 
 
 def test_a_disk_that_hangs_at_the_end_is_waited_for_no_longer_than_one_that_does_not(
@@ -506,6 +510,7 @@ def test_waiting_for_other_reads_is_not_a_sign_of_a_disk_that_hangs(
     assert engine.disk is not None
     disk, clock, steps, begun = engine.disk, Clock(), threading.Semaphore(0), threading.Semaphore(0)
     monkeypatch.setattr(disk_cache, "time", clock)
+    monkeypatch.setattr(block_reader, "time", clock)
     monkeypatch.setattr(disk_cache, "READ_SECONDS", 5.0)
     read = disk._files.read
 
@@ -540,6 +545,7 @@ def test_a_job_that_waits_for_several_reads_waits_no_longer_in_all(
     assert engine.disk is not None
     clock = Clock()
     monkeypatch.setattr(disk_cache, "time", clock)
+    monkeypatch.setattr(block_reader, "time", clock)
     monkeypatch.setattr(disk_cache, "READ_SECONDS", 5.0)
     loop, first, second = EngineLoop(engine), JOBS["plain"](), make_job(longer, max_tokens=1)
     loop.mailbox.put(Submit([first, second]))

@@ -45,7 +45,8 @@ def test_a_snapshot_is_a_copy_that_other_sequences_begin_with() -> None:
     computed(states, first, nodes, 3)
     assert copies == [(first.state, nodes[2].state)]
     second = sequence(3)
-    assert states.num_reusable(second, nodes) == 3 and states.num_reusable(second, nodes[:2]) == 0
+    assert states.num_reusable(nodes, wants_scores=False) == 3
+    assert states.num_reusable(nodes[:2], wants_scores=False) == 0
     states.begin(second, nodes, 3, BLOCK)
     assert copies[1:] == [(nodes[2].state, second.state)] and second.snapshot_ends == []
     states.check([first, second], nodes)
@@ -154,7 +155,7 @@ def test_snapshots_are_made_where_prompts_part_and_a_block_earlier_for_scores() 
     assert scored.snapshot_ends == [3 * BLOCK, 6 * BLOCK]
     nodes = path(4)
     nodes[3].state = 5
-    assert (states.num_reusable(one, nodes), states.num_reusable(scored, nodes)) == (4, 0)
+    assert [states.num_reusable(nodes, wants_scores=wants) for wants in (False, True)] == [4, 0]
 
 
 def test_a_fork_has_a_copy() -> None:
@@ -183,3 +184,30 @@ def test_accepted_drafts_are_computed_again_by_a_sequence_that_has_no_part_in_th
     second.computed = 90
     states.schedule([], [])
     assert second.computed == 90, "it had no drafts"
+
+
+def test_who_keeps_used_snapshots_hears_of_those_that_are_displaced() -> None:
+    displaced: list[tuple[Node, int]] = []
+    states = States(3, Copies(), lambda node: displaced.append((node, node.state)), has_snapshots=False)
+    used, unused = left_by(states, sequence(1)), left_by(states, sequence(1))
+    states.begin(first := sequence(1), used, 1, BLOCK)
+    kept = used[0].state
+    assert states.is_used(used[0]) and not states.is_used(unused[0]) and not displaced
+    states.begin(second := sequence(1), [], 0, BLOCK)
+    assert unused[0].state == NONE and not displaced, "nothing has continued from it"
+    states.begin(third := sequence(1), used, 1, BLOCK)
+    assert displaced == [(used[0], kept)] and third.state == kept and not states.is_used(used[0])
+    states.check([first, second, third], [*used, *unused])
+
+
+def test_a_snapshot_that_was_read_has_a_place_unless_all_states_are_sequences() -> None:
+    states, (node, other) = States(2, Copies(), has_snapshots=False), path(2)
+    states.begin(one := sequence(1), [], 0, BLOCK)
+    state = states.place(node, is_used=True)
+    assert node.state == state != NONE and states.is_used(node)
+    assert states.place(node, is_used=True) == NONE, "it has one"
+    assert states.place(other, is_used=False) == NONE != states.place(other, is_used=True) == state
+    assert node.state == NONE
+    states.begin(two := sequence(1), [], 0, BLOCK)
+    assert states.place(node, is_used=True) == NONE
+    states.check([one, two], [node, other])

@@ -7,7 +7,6 @@ import asyncio
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from collections.abc import Sequence as ReadOnly
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -30,10 +29,10 @@ from onward.engines.book import Journal
 from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.native.model import NativeModel
-from onward.runtimes.toy.model import ToyModel
 from onward.sampling.sampler import Sampler
-from tests.engine.harness import JobResult, ToyEngine, make_job, run_alone
+from tests.engine.harness import JobResult, make_job, run_alone
 from tests.engine.harness import run as run_toy
+from tests.engine.toy_states import engine_with_states
 from tests.examples import slow_but
 from tests.laws.test_hybrid import BEGINNING, SHAPES, Alone, answers_alone, answers_in_a_crowd, ask, make_backend
 from tests.laws.test_real_resume import by_choice
@@ -66,15 +65,26 @@ def test_law_2_and_3_the_same_bytes_among_neighbours_and_cached(alone: Alone, pa
         assert answer == alone[shape], shape
 
 
-def test_law_3_nothing_is_written_to_a_disk(alone: Alone, path: Path, tmp_path: Path) -> None:
-    """A block on disk would also need its state."""
+def test_law_3_the_same_bytes_from_a_disk(alone: Alone, path: Path, tmp_path: Path) -> None:
+    """Blocks, and the states after them, of which some files are damaged."""
 
-    async def twice() -> list[list[dict[str, Any]]]:
+    async def all_shapes() -> tuple[list[tuple[str, list[dict[str, Any]]]], int]:
         async with running(make_backend(path, prefix_cache_dir=tmp_path / "cache")) as backend:
-            return [await ask(backend, "sampled") for _ in range(2)]
+            answers = [(shape, await ask(backend, shape)) for shape in [*SHAPES, *SHAPES]]
+            return answers, backend.load()["m"].num_disk_tokens
 
-    assert asyncio.run(twice()) == [alone["sampled"]] * 2
-    assert list((tmp_path / "cache").iterdir()) == []
+    read = []
+    for _ in range(3):
+        answers, num_tokens = asyncio.run(all_shapes())
+        read.append(num_tokens)
+        for shape, answer in answers:
+            assert answer == alone[shape], shape
+        files = sorted((tmp_path / "cache").glob("*.kv"), key=lambda file: file.stat().st_size)
+        assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+        if len(read) == 2:
+            for file in files[-1::-2]:
+                file.write_bytes(file.read_bytes()[:-1] + b"x")
+    assert read[0] == 0 < read[2] < read[1]
 
 
 class Checked(Engine):
@@ -197,35 +207,6 @@ def test_law_2_the_same_bits_when_memory_is_tight(bench: Bench, name: str, path:
     assert engine.scheduler.reclaim.num_preemptions > 0
 
 
-class ToyWithStates(ToyModel):
-    """Its states are the numbers of positions that they have processed. Implements engine.model.RecurrentModel."""
-
-    def __init__(self, num_states: int, blocks: int = 4096) -> None:
-        super().__init__(blocks=blocks)
-        self.shape = replace(self.shape, states=num_states, max_draft_tokens=20)
-        self._taken = [0] * num_states
-        self._drafts: dict[int, int] = {}
-        """How many the last step had, by state."""
-
-    def evaluate(self, rows: ReadOnly[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        before, self._drafts = self._drafts, {}
-        for row in rows:
-            taken = self._taken[row.state]
-            if row.is_draft:
-                num_drafts = self._drafts.get(row.state, 0)
-                assert row.start == taken + num_drafts and len(row.tokens) == 1
-                self._drafts[row.state] = num_drafts + 1
-                continue
-            num_drafts = before.pop(row.state, 0)
-            assert row.start == 0 or 0 <= row.start - taken <= num_drafts
-            self._taken[row.state] = row.start + len(row.tokens)
-        assert sum(self._drafts.values()) <= self.shape.max_draft_tokens
-        return super().evaluate(rows, before_compute)
-
-    def copy_state(self, source: int, target: int) -> None:
-        self._taken[target] = self._taken[source]
-
-
 @pytest.mark.parametrize("num_states", slow_but([4], [4, 8, 18]))
 @pytest.mark.parametrize("others", [0, 60])
 def test_law_3_a_common_prefix_is_computed_twice_though_more_prompts_wait_than_there_are_states(
@@ -233,9 +214,7 @@ def test_law_3_a_common_prefix_is_computed_twice_though_more_prompts_wait_than_t
 ) -> None:
     """By the first and by the second one, which leaves a snapshot for all later ones. `others`: prompts without a
     cached prefix that alternate with them."""
-    model = ToyWithStates(num_states)
-    sampler = Sampler(model.vocab_size, 1)
-    engine = ToyEngine(model, sampler, max_rows=64, share=True, speculate=True)
+    engine = engine_with_states(num_states)
     common = [token % 26 + 97 for token in range(200)]
     alike = [make_job([*common, 30 + number, *common[:30]], max_tokens=24) for number in range(60)]
     apart = [make_job([number + 30, *common], max_tokens=24, client=1) for number in range(others)]
@@ -250,8 +229,7 @@ def test_laws_2_and_4_with_drafts_among_others_that_take_turns(blocks: int) -> N
     """Predictions that are right, wrong, and right in part, of background jobs and several clients: sequences have no
     part in the step after their drafts were accepted, give way, and are cancelled."""
     random = np.random.default_rng(5)
-    model = ToyWithStates(7, blocks)
-    engine = ToyEngine(model, Sampler(model.vocab_size, 1), max_rows=64, share=True, speculate=True)
+    engine = engine_with_states(7, blocks)
     jobs, expected = [], {}
     for number in range(40):
         prompt = [97 + number % 7] * int(random.integers(3, 60))
@@ -283,8 +261,7 @@ def test_laws_2_and_4_with_drafts_among_others_that_take_turns(blocks: int) -> N
 @pytest.mark.parametrize("num_states", [2, 5, 18])
 def test_a_client_gives_way_to_another_until_both_have_half_of_the_states(num_states: int) -> None:
     """Also with the last one: once it is suspended, which takes no state from it, its client holds no more rows."""
-    model = ToyWithStates(num_states)
-    engine = ToyEngine(model, Sampler(model.vocab_size, 1), max_rows=64, share=True, speculate=True)
+    engine = engine_with_states(num_states)
     most = engine.scheduler.rows.max_rows
     for client in range(2):
         for number in range(most):

@@ -232,7 +232,7 @@ def make_engine(
         load_tokenizer=load_tokenizer or partial(_load_tokenizer, config),
         in_disposable_process=load_tokenizer is not None,
     )
-    if config.prefix_cache_dir is not None and not model.model.shape.states:
+    if config.prefix_cache_dir is not None:
         # blocks of a model with a predictor contain more
         identity = fingerprint if model.predictor is None else f"{fingerprint}-mtp"
         _keep_prefixes(engine, config.prefix_cache_dir, config.prefix_cache_disk, identity)
@@ -285,13 +285,12 @@ def _keep_prefixes(engine: Engine, folder: Path, max_bytes: int, fingerprint: st
     from onward.engine.block_files import BlockFiles
     from onward.engine.disk_cache import DiskCache
 
-    memory = engine.model.block_memory
     try:
-        files = BlockFiles(folder, max_bytes, sum(part.nbytes for part in memory(0)))
+        files = BlockFiles(folder, max_bytes, sum(part.nbytes for part in engine.model.block_memory(0)))
     except OSError as problem:
         log.warning("the prefix cache in %s cannot be used: %s", folder, problem.strerror or problem)
         return
-    engine.disk = DiskCache(files, fingerprint, engine.cache, memory)
+    engine.disk = DiskCache(files, fingerprint, engine.cache, engine.model)
 
 
 def _load_tokenizer(config: EngineConfig) -> Tokenizer:

@@ -1,6 +1,7 @@
 """KV blocks in files of one folder, by key, shared by any number of processes; the least recently used are removed.
 
-A block's key is a digest of the engine's fingerprint, the salt, and all tokens up to the block's end. A file contains a
+A block's key is a digest of the engine's fingerprint, the salt, and all tokens up to the block's end. A state after a
+block is a file of the same form, with a key that follows from the block's. A file contains a
 digest of its key and its content: one that was cut, altered or renamed is a miss. Prompts can be inferred from keys and
 values, so folder and files are the user's alone.
 
@@ -47,7 +48,7 @@ RANK_NS = 1000
 _MAGIC = b"onward kv block 1\n"
 _DIGEST_BYTES, _FAMILY_BYTES = 32, 8
 _HEADER = struct.Struct("<QIII")
-"""Bytes of keys and values, scored tokens, alternatives per token, whether there are ranks."""
+"""Bytes of keys and values, or of a state; scored tokens, alternatives per token, whether there are ranks."""
 
 Parts = ReadOnly[NDArray[np.uint8]]
 """The memory of a block (`model.ModelRunner.block_memory`)."""
@@ -81,6 +82,11 @@ def next_key(key: bytes, tokens: ReadOnly[int]) -> bytes:
     return (family_of(key) or digest[:_FAMILY_BYTES]) + digest
 
 
+def state_key(key: bytes) -> bytes:
+    """Return the key of the state after a block, of the same family."""
+    return family_of(key) + hashlib.blake2b(key, digest_size=_DIGEST_BYTES, person=b"state").digest()
+
+
 def family_of(key: bytes) -> bytes:
     """Return what the keys of a prompt's first block and of all blocks that continue it have in common."""
     return key[:-_DIGEST_BYTES]
@@ -112,8 +118,8 @@ def usage(folder: Path) -> tuple[int, int]:
 
 
 class BlockFiles:
-    """The files of blocks of `block_bytes` each, as far as they are known: those of other processes are found by
-    `refresh`.
+    """The files of blocks of `block_bytes` each, and of states, as far as they are known: those of other processes are
+    found by `refresh`.
 
     `size_of`, `read`, `disregard`, `drop` and `discard` may be used on any thread; all others on one thread at a time.
     """
@@ -150,7 +156,8 @@ class BlockFiles:
     def read(self, key: bytes, parts: Parts) -> PackedScores | None:
         """Read a block into `parts`, and return its scores. What `parts` contain is only valid if this returns. Raises
         Unusable; OSError where it cannot be read now, which says nothing about the file."""
-        with private_folder(self.folder) as opened, self._open(opened, key) as file:
+        expected = sum(part.nbytes for part in parts)
+        with private_folder(self.folder) as opened, self._open(opened, key, expected) as file:
             found = os.fstat(file.fileno()).st_size
             magic, digest = file.read(len(_MAGIC)), file.read(_DIGEST_BYTES)
             header = file.read(_HEADER.size)
@@ -158,7 +165,7 @@ class BlockFiles:
                 raise Unusable("its beginning is not that of a block")
             num_bytes, *shape = _HEADER.unpack(header)
             scores = _empty_scores(*shape, limit=found)
-            if num_bytes != self.block_bytes or found != file_bytes(num_bytes, scores):
+            if num_bytes != expected or found != file_bytes(num_bytes, scores):
                 raise Unusable("its size is not that of a block")
             arrays = [*parts, *_arrays(scores)]
             if any(file.readinto(array.data) != array.nbytes for array in arrays):
@@ -167,11 +174,11 @@ class BlockFiles:
             raise Unusable("it was altered")
         return scores
 
-    def _open(self, opened: PrivateFolder, key: bytes) -> FileIO:
+    def _open(self, opened: PrivateFolder, key: bytes, num_bytes: int) -> FileIO:
         if family_of(key) in self.discarded:
             raise Missing("it was discarded")
         try:
-            return opened.reader(_name(key), file_bytes(self.block_bytes, None) + MAX_SCORES_BYTES)
+            return opened.reader(_name(key), file_bytes(num_bytes, None) + MAX_SCORES_BYTES)
         except FileNotFoundError:
             raise Missing("there is none") from None
         except OSError as error:
@@ -184,10 +191,10 @@ class BlockFiles:
         while others forget, and for one that was discarded, is too large, or was removed by another process at once.
         `word`: that of the folder when the block was computed, as this process knew it. Raises OSError, and
         Forgotten."""
-        arrays = [*parts, *_arrays(scores)]
-        header = _HEADER.pack(self.block_bytes, *_shape(scores))
-        size = file_bytes(self.block_bytes, scores)
-        is_too_large = size > min(self.max_bytes * FULL_FRACTION, self.block_bytes + MAX_SCORES_BYTES)
+        arrays, num_bytes = [*parts, *_arrays(scores)], sum(part.nbytes for part in parts)
+        header = _HEADER.pack(num_bytes, *_shape(scores))
+        size = file_bytes(num_bytes, scores)
+        is_too_large = size > min(self.max_bytes * FULL_FRACTION, num_bytes + MAX_SCORES_BYTES)
         if is_too_large or family_of(key) in self.discarded:
             return 0
         with private_folder(self.folder) as opened:

@@ -74,8 +74,9 @@ class BlockWriter:
         return True
 
     def put_block(self, key: bytes, block: NDArray[np.uint8], scores: PackedScores | None, ns: int) -> bool:
-        """Have a block written that was used at `ns`, and whose memory belongs to the thread now. Returns as `put`."""
-        size = file_bytes(self._files.block_bytes, scores)
+        """Have a block, or a state, written that was used at `ns`, and whose memory belongs to the thread now. Returns
+        as `put`."""
+        size = file_bytes(block.nbytes, scores)
         self._count(size)
         if self.put(partial(self._write_queued, key, block, scores, ns, self._files.word)):
             return True
@@ -124,12 +125,12 @@ class BlockWriter:
             if self.may_write and word == self._files.word:
                 self._write(key, block, scores, ns, word)
         finally:
-            self._count(-file_bytes(self._files.block_bytes, scores))
+            self._count(-file_bytes(block.nbytes, scores))
 
     def _write(self, key: bytes, block: NDArray[np.uint8], scores: PackedScores | None, ns: int, word: bytes) -> None:
         """Write a block that was used at `ns`, unless it is there."""
         try:
-            if self._files.size_of(key) >= file_bytes(self._files.block_bytes, scores):
+            if self._files.size_of(key) >= file_bytes(block.nbytes, scores):
                 self._files.touch([key], ns)
                 return
             self.num_written_bytes += self._files.write(key, [block], scores, ns, word)

@@ -20,15 +20,18 @@ class NextTier(Protocol):
     """Where cached blocks go when memory has no room for them."""
 
     def evicted(self, node: Node) -> None:
-        """Called when the tree no longer has a node, whose block will be used for something else. Its keys and values
-        are still
-        there, and its parents are still in the tree."""
+        """Called when the tree no longer has a node, whose block will be used for something else. Its keys and values,
+        and its state, are still there, and its parents are still in the tree."""
+        ...
+
+    def displaced(self, node: Node) -> None:
+        """Called when a node is about to lose its state, from which prompts have continued."""
         ...
 
     def discarded(self, prompt: ReadOnly[int], salt: str, nodes: ReadOnly[Node]) -> None:
         """Called when nodes are about to be removed because they may be damaged: all that hold the beginning of
-        `prompt`, or
-        continue it. Neither they nor other blocks after the prompt's first one may come back, from this call on."""
+        `prompt`, or continue it. Neither they nor other blocks after the prompt's first one may come back, from this
+        call on."""
         ...
 
 
@@ -46,8 +49,9 @@ class KVCache:
         self.block_tokens = shape.block_tokens
         self.min_shared_tokens = shape.min_prefill_tokens
         """Fewest tokens in common with a cached block for which that block is copied instead of computed."""
-        self.states = None if copy_state is None else States(shape.states, copy_state, has_snapshots=share_prefixes)
-        if self.states is not None:
+        self.states: States | None = None
+        if copy_state is not None:
+            self.states = States(shape.states, copy_state, self._displaced, has_snapshots=share_prefixes)
             self.min_shared_tokens = shape.block_tokens + 1  # none: there are no states within a block
         self.tree = PrefixTree(shape.block_tokens)
         self.pool = BlockPool(num_blocks, self._evict)
@@ -60,7 +64,9 @@ class KVCache:
     def find(self, sequence: Sequence) -> list[Node]:
         """Return the cached blocks of the longest reusable prefix of a sequence's prompt. Modifies nothing."""
         nodes = self._cached(sequence)
-        return nodes if self.states is None else nodes[: self.states.num_reusable(sequence, nodes)]
+        if self.states is None:
+            return nodes
+        return nodes[: self.states.num_reusable(nodes, wants_scores=sequence.wants_scores)]
 
     def _cached(self, sequence: Sequence) -> list[Node]:
         """Return the cached blocks with which a sequence's prompt begins. One that scores its prompt can only use
@@ -226,10 +232,14 @@ class KVCache:
     def _evict(self, block: int) -> None:
         """Remove a block from the tree whose memory is needed."""
         node = self.tree.forget(block)
-        if self.states is not None:
-            self.states.drop(node)
         if self.next_tier is not None:
             self.next_tier.evicted(node)
+        if self.states is not None:
+            self.states.drop(node)
+
+    def _displaced(self, node: Node) -> None:
+        if self.next_tier is not None:
+            self.next_tier.displaced(node)
 
     def _remove(self, nodes: Iterable[Node]) -> None:
         """Remove nodes, those before their parents."""

@@ -26,7 +26,7 @@ from onward.engine.job import Job
 from onward.fair_pool import FairPool
 
 if TYPE_CHECKING:  # it imports the sampler, which takes long
-    from onward.engine.disk_cache import Restore
+    from onward.engine.block_reader import Restore
     from onward.engine.step import Engine
 
 log = logging.getLogger("onward.engine")

@@ -127,6 +127,15 @@ class RecurrentModel(ModelRunner, Protocol):
         """Copy a state to another one, without drafts. Between steps."""
         ...
 
+    def state_memory(self, state: int) -> NDArray[np.uint8]:
+        """Return a state as bytes: a view of the runtime's memory, uint8 [n], of the same length for all. It means the
+        same to every runtime with the same fingerprint."""
+        ...
+
+    def set_state(self, state: int, content: NDArray[np.uint8], num_positions: int) -> None:
+        """Replace a state by what `state_memory` returned of one that had taken in so many positions. Between steps."""
+        ...
+
 
 @runtime_checkable
 class Predictor(ModelRunner, Protocol):

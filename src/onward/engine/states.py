@@ -29,6 +29,8 @@ MIN_STRIDE_BLOCKS = 8
 
 CopyState = Callable[[int, int], None]
 """Copies a state to another one; see `model.RecurrentModel`."""
+Displaced = Callable[[Node], None]
+"""Called when a node is about to lose its snapshot, from which prompts have continued, to another one or a sequence."""
 
 
 def max_sequences(num_states: int, *, has_snapshots: bool) -> int:
@@ -39,10 +41,17 @@ def max_sequences(num_states: int, *, has_snapshots: bool) -> int:
 class States:
     """Counts the states. Copies are made at once, between steps. Engine thread only."""
 
-    def __init__(self, num_states: int, copy: CopyState, *, has_snapshots: bool = True) -> None:
+    def __init__(
+        self,
+        num_states: int,
+        copy: CopyState,
+        displaced: Displaced = lambda node: None,
+        *,
+        has_snapshots: bool = True,
+    ) -> None:
         self.num_states = num_states
         self.max_sequences = max_sequences(num_states, has_snapshots=has_snapshots)
-        self._copy = copy
+        self._copy, self._displaced = copy, displaced
         self._free = list(range(num_states - 1, -1, -1))
         self._unused: OrderedDict[int, Node] = OrderedDict()
         self._used: OrderedDict[int, Node] = OrderedDict()
@@ -56,10 +65,10 @@ class States:
         num_taken = self.num_states - len(self._free) - len(self._unused) - len(self._used)
         return self.max_sequences - num_taken
 
-    def num_reusable(self, sequence: Sequence, nodes: ReadOnly[Node]) -> int:
+    def num_reusable(self, nodes: ReadOnly[Node], *, wants_scores: bool) -> int:
         """Return how many of a prompt's cached blocks need not be computed: up to the deepest snapshot. Of a prompt
         that is scored another cached block has to follow, with the score of its first token."""
-        limit = max(0, len(nodes) - sequence.wants_scores)
+        limit = max(0, len(nodes) - wants_scores)
         return max((number for number in range(1, limit + 1) if nodes[number - 1].state != NONE), default=0)
 
     def begin(self, sequence: Sequence, nodes: ReadOnly[Node], num_cached: int, block_tokens: int) -> None:
@@ -91,18 +100,30 @@ class States:
     def keep(self, sequence: Sequence, nodes: ReadOnly[Node]) -> None:
         """Make a snapshot of a sequence that has just computed the last of `nodes`, if one is wanted there. It is used
         already if that had been computed before, without a snapshot."""
-        if sequence.computed not in sequence.snapshot_ends or nodes[-1].state != NONE:
+        if sequence.computed not in sequence.snapshot_ends:
             return
         is_used = sequence.computed == sequence.shared_end
-        others = len(self._unused) + len(self._used)
-        if not self._free and (others == 0 or (others == 1 and self._used and not is_used)):
-            return  # there is no place, or only that of a used one
-        state = self._take()
+        state = self.place(nodes[-1], is_used=is_used)
+        if state == NONE:
+            return
         self._copy(sequence.state, state)
-        nodes[-1].state = state
-        (self._used if is_used else self._unused)[state] = nodes[-1]
         if is_used:
             self._used.move_to_end(state, last=False)  # prompts may come from the others at this moment
+
+    def place(self, node: Node, *, is_used: bool) -> int:
+        """Return a state for a node's snapshot, which the caller writes. NONE if it has one, if there is no place, or
+        only that of a used one for one that is not."""
+        others = len(self._unused) + len(self._used)
+        has_place = bool(self._free) or others > 1 or (others == 1 and (is_used or not self._used))
+        if node.state != NONE or not has_place:
+            return NONE
+        node.state = self._take()
+        (self._used if is_used else self._unused)[node.state] = node
+        return node.state
+
+    def is_used(self, node: Node) -> bool:
+        """Whether a node has a snapshot from which prompts have continued, or would have."""
+        return node.state in self._used
 
     def schedule(self, decoding: ReadOnly[Sequence], drafted: list[tuple[Sequence, int]]) -> None:
         """Note which sequences decode in the next step, and which with drafts: each with its end without them. Accepted
@@ -144,5 +165,7 @@ class States:
             return self._free.pop()
         snapshots = self._unused if len(self._unused) >= len(self._used) else self._used
         state, node = snapshots.popitem(last=False)
+        if snapshots is self._used:
+            self._displaced(node)
         node.state = NONE
         return state

@@ -314,7 +314,7 @@ def test_law_3_blocks_from_a_disk_have_the_same_bits_as_computed_ones(
         model = load_model(folder, RuntimeOptions(kv_memory=KV_MEMORY))
         engine = Engine(model, TOKENIZER, Sampler(model.vocab_size))
         files = BlockFiles(tmp_path / "cache", 1 << 24, sum(part.nbytes for part in model.block_memory(0)))
-        engine.disk = DiskCache(files, model.fingerprint, engine.cache, model.block_memory)
+        engine.disk = DiskCache(files, model.fingerprint, engine.cache, model)
         try:
             jobs = [make_job(prompt, score_top=2), make_job(prompt[:100], choices=2, max_tokens=4)]
             found.append([result.bits for result in serve(engine, jobs, one_by_one=True)])

@@ -48,7 +48,7 @@ from onward.runtimes.native.weights import TABLES, Weights, expert_names, matrix
 
 KERNELS_REVISION = 2
 """Raised with every change of kernels, of a tape, or of how weights are held that may change a bit of a logit, and of
-where numbers lie in a KV block: blocks are read from a disk that another version has written."""
+where numbers lie in a KV block or a state: they are read from a disk that another version has written."""
 FAST_ACTIVATIONS: ActivationName = "int8"
 """What `fast` multiplies with; `exact` multiplies with float32."""
 _LINE = 64
@@ -212,7 +212,7 @@ def _state_note(count: int, size: int) -> str:
         return ""
     return (
         f"In addition to keys and values, each sequence has a state of {mib(size)}, of which {count} fit into "
-        "--kv-memory: so many sequences and beginnings of prompts together. No prefix is kept on a disk."
+        "--kv-memory: so many sequences and beginnings of prompts together."
     )
 
 

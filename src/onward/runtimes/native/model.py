@@ -236,6 +236,18 @@ class NativeModel:
         self._states[target] = self._states[source]
         self._runs.copy(source, target)
 
+    def state_memory(self, state: int) -> NDArray[np.uint8]:
+        self._open()
+        own: NDArray[np.uint8] = self._states[state]
+        return own
+
+    def set_state(self, state: int, content: NDArray[np.uint8], num_positions: int) -> None:
+        """See engine.model.RecurrentModel."""
+        self._open()
+        assert self._runs is not None
+        self._states[state] = content
+        self._runs.replace(state, num_positions)
+
     def close(self) -> None:
         """End the threads, and free the weights and the KV cache. May be called again."""
         if self._parts is not None:

@@ -55,8 +55,12 @@ class Runs:
 
     def copy(self, source: int, target: int) -> None:
         """Note that a state was copied, without its drafts."""
-        self._known[target] = self._known[source]
-        self._logged_next.pop(target, None)
+        self.replace(target, self._known[source])
+
+    def replace(self, state: int, num_positions: int) -> None:
+        """Note that a state is now another one, which has taken in so many positions."""
+        self._known[state] = num_positions
+        self._logged_next.pop(state, None)
 
     def _begin(self, row: Row, first: int) -> list[int]:
         """Return the run that begins with a row, whose number in the step is `first`."""
