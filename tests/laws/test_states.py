@@ -30,7 +30,7 @@ from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.native.model import NativeModel
 from onward.sampling.sampler import Sampler
-from tests.engine.harness import JobResult, make_job, run_alone
+from tests.engine.harness import JobResult, ToyEngine, make_job, run_alone
 from tests.engine.harness import run as run_toy
 from tests.engine.toy_states import engine_with_states
 from tests.examples import slow_but
@@ -256,6 +256,30 @@ def test_laws_2_and_4_with_drafts_among_others_that_take_turns(blocks: int) -> N
     assert min(drafts.prediction_accepted, drafts.prediction_rejected) > 0
     assert engine.scheduler.reclaim.num_preemptions > 0 or blocks > 40
     engine.close()
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_law_2_accepted_drafts_of_a_job_that_another_one_interrupts(wrong: int) -> None:
+    """Its state has not processed them yet when a prompt comes first. At any step."""
+    job = make_job("one two three", max_tokens=300, ignore_end=True)
+    plain = run_alone(job)
+    said = tuple(100 if wrong and index % 5 == 4 else token for index, token in enumerate(plain.choices[0].tokens))
+    job = replace(job, prediction=said, is_background=True)
+    num_replayed = 0
+    for cut in range(3, 12):
+        engine = engine_with_states(4)
+
+        def interrupt(step: int, engine: ToyEngine = engine, cut: int = cut) -> None:
+            if step == cut:
+                engine.add(make_job([97] * 40, max_tokens=2))
+
+        found = run_toy(engine, [job], before_step=interrupt).jobs[job.id]
+        assert found.bits == plain.bits
+        drafts = engine.counters.drafts
+        once = len(job.prompt) + 299 + 41 + drafts.prediction_rejected + drafts.lookup_rejected
+        num_replayed += engine.model.evaluated_tokens - once
+        engine.close()
+    assert num_replayed > 0
 
 
 @pytest.mark.parametrize("num_states", [2, 5, 18])
