@@ -25,6 +25,7 @@ from onward.engine.events import Event, Failed, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Hook, Row, nothing
 from onward.engine.step import Engine
+from onward.engine_load import EngineLoad
 from onward.engines.book import Journal
 from onward.model_files.gguf import GGUFFiles
 from onward.runtimes.base import LoadedModel
@@ -68,15 +69,16 @@ def test_law_2_and_3_the_same_bytes_among_neighbours_and_cached(alone: Alone, pa
 def test_law_3_the_same_bytes_from_a_disk(alone: Alone, path: Path, tmp_path: Path) -> None:
     """Blocks, and the states after them, of which some files are damaged."""
 
-    async def all_shapes() -> tuple[list[tuple[str, list[dict[str, Any]]]], int]:
+    async def all_shapes() -> tuple[list[tuple[str, list[dict[str, Any]]]], EngineLoad]:
         async with running(make_backend(path, prefix_cache_dir=tmp_path / "cache")) as backend:
             answers = [(shape, await ask(backend, shape)) for shape in [*SHAPES, *SHAPES]]
-            return answers, backend.load()["m"].num_disk_tokens
+            return answers, backend.load()["m"]
 
-    read = []
+    read, damaged = [], []
     for _ in range(3):
-        answers, num_tokens = asyncio.run(all_shapes())
-        read.append(num_tokens)
+        answers, load = asyncio.run(all_shapes())
+        read.append(load.num_disk_tokens)
+        damaged.append(load.num_damaged_files)
         for shape, answer in answers:
             assert answer == alone[shape], shape
         files = sorted((tmp_path / "cache").glob("*.kv"), key=lambda file: file.stat().st_size)
@@ -84,7 +86,8 @@ def test_law_3_the_same_bytes_from_a_disk(alone: Alone, path: Path, tmp_path: Pa
         if len(read) == 2:
             for file in files[-1::-2]:
                 file.write_bytes(file.read_bytes()[:-1] + b"x")
-    assert read[0] == 0 < read[2] < read[1]
+    assert read[0] == 0 < read[1] >= read[2]
+    assert damaged[:2] == [0, 0] < damaged[1:]
 
 
 class Checked(Engine):
