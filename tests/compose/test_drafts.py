@@ -20,7 +20,7 @@ from onward.completions.plan import ServedModel
 from onward.compose import compose
 from onward.compose.backend import start_engine
 from onward.compose.drafts import draft_of, draft_words, require_predictor, with_drafts
-from onward.compose.engine import EngineConfig, load_models
+from onward.compose.engine import EngineConfig
 from onward.engine_load import EngineLoad
 from onward.engines.cluster.config import parse_config
 from onward.engines.cluster.engine import ClusterEngine
@@ -208,13 +208,16 @@ def test_a_replica_of_a_cluster_has_its_draft_model() -> None:
     assert before.draft_seconds == 0.0 < load.draft_seconds and load.drafts.model_accepted > 0
 
 
-def test_a_model_whose_sequences_have_states_cannot_draft(tmp_path: Path) -> None:
-    paths = {name: write_base(tmp_path / f"{name}.gguf", name) for name in ("llama", "qwen35")}
-    found = replace(resolve(str(paths["llama"])), draft=resolve(str(paths["qwen35"])))
-    config = EngineConfig.create(found, Settings(kv_memory=4_000_000, threads=1, cache_dir=tmp_path))
-    with pytest.raises(SetupError) as refused:
-        load_models(config, lambda line: None)
-    assert str(refused.value) == "qwen35 cannot draft for llama: its sequences have states."
+@pytest.mark.parametrize(("model", "draft"), [("qwen35", "qwen35"), ("llama", "qwen35"), ("granitehybrid", "llama")])
+def test_law_2_models_whose_sequences_have_states_draft_and_are_drafted_for(
+    model: str, draft: str, tmp_path: Path
+) -> None:
+    base, small = (str(write_base(tmp_path / f"{role}.gguf", name)) for role, name in (("m", model), ("d", draft)))
+    settings = Settings(model=(base,), kv_memory=4_000_000, engine_process="off", cache_dir=tmp_path)
+    plain, _ = asked(settings)
+    drafted, load = asked(replace(settings, draft=(("", small),)))
+    assert drafted == plain and load.draft_seconds > 0.0
+    assert load.drafts.model_accepted > 0 or model != draft
 
 
 # --- layers of the model itself ----------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from onward.model_files.toy import END
 from onward.runtimes.toy.model import ToyModel
 from onward.sampling.params import Mirostat
 from onward.text.assembler import TextRules
+from tests.engine.toy_states import ToyWithStates
 from tests.examples import examples
 
 from .harness import JobOptions, ToyEngine, events_of, make_engine, make_job, run, run_alone
@@ -88,7 +89,7 @@ class Draft(Timed):
         return np.roll(logits, 7) if self._period and value % self._period == 0 else logits
 
 
-def engine_with(draft: Draft | None, clock: Clock, *, rows: int = 64, blocks: int = 256) -> ToyEngine:
+def engine_with(draft: ToyModel | None, clock: Clock, *, rows: int = 64, blocks: int = 256) -> ToyEngine:
     engine = make_engine(rows=rows, blocks=blocks, draft_model=draft, clock=clock)
     engine.model = Timed(clock, STEP, STEP / 20, blocks=blocks)
     return engine
@@ -353,3 +354,42 @@ def test_closing_the_engine_closes_the_draft_model() -> None:
     draft = Draft(clock)
     engine_with(draft, clock).close()
     assert draft.is_closed
+
+
+class ForgetfulDraft(ToyWithStates):
+    """Agrees with the toy where a hash is no multiple of `period`. Its memory suffices for all steps but every 40th."""
+
+    def __init__(self, clock: Clock, period: int) -> None:
+        super().__init__(2, 256)
+        self._clock, self._period = clock, period
+
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        self._clock.now += STEP / 50
+        logits = super().evaluate(rows, before_compute)
+        if self.steps % 40 == 39:
+            raise MemoryError
+        return logits
+
+    def _logits(self, value: int) -> NDArray[np.float32]:
+        logits = super()._logits(value)
+        return np.roll(logits, 7) if value % self._period == 0 else logits
+
+
+@pytest.mark.parametrize("period", [1, 2, 5, 1000])
+def test_law_2_a_draft_model_with_states_does_not_change_a_byte(period: int) -> None:
+    """Of one text after the other, some of which continue the one before, and with choices and prompts between."""
+    clock = Clock()
+    engine = engine_with(ForgetfulDraft(clock, period), clock)
+    text = list(PROMPT.encode())
+    for number in range(8):
+        jobs = [make_job(text, max_tokens=60, seed=number, ignore_end=True, choices=1 + (number % 4 == 3))]
+        if number % 3 == 2:
+            jobs.append(make_job(text[:9], max_tokens=5, salt="other"))
+        results = run(engine, jobs)
+        for job in jobs:
+            assert results.jobs[job.id].bits == run_alone(job).bits
+        text = text + results.jobs[jobs[0].id].choices[0].tokens if number % 2 else text[: 20 + number]
+    drafts = engine.counters.drafts
+    assert drafts.model_accepted > 0 or period == 1
+    assert drafts.model_rejected > 0 or period == 1000
+    engine.close()

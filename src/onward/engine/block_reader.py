@@ -69,7 +69,7 @@ class Restore:
         return [*self.keys, self.state_key] if self.num_before_state else self.keys
 
 
-class BlockReader:
+class BlockRestorer:
     """Reads blocks, and states of `state_bytes`. Engine thread, unless it says otherwise."""
 
     def __init__(self, files: BlockFiles, block_tokens: int, state_bytes: int) -> None:

@@ -35,7 +35,7 @@ from onward.engine.block_files import (
     root_key,
     state_key,
 )
-from onward.engine.block_reader import BlockReader, Restore, WaitingJob, is_enough, wants_scores
+from onward.engine.block_reader import BlockRestorer, Restore, WaitingJob, is_enough, wants_scores
 from onward.engine.block_writer import BlockWriter
 from onward.engine.cache import KVCache
 from onward.engine.job import Job
@@ -57,7 +57,7 @@ KEPT_FRACTION = 1 / 4
 """Of all blocks: how many reading leaves available."""
 
 
-class Stored(NamedTuple):
+class CacheEntry(NamedTuple):
     """What may lie on the disk of a node: its block, or its snapshot. `copy` returns its bytes."""
 
     key: bytes
@@ -83,7 +83,7 @@ class DiskCache:
         self._model = cast(RecurrentModel, model)  # where there are states
         self._state_bytes = self._model.state_memory(0).nbytes if self._states is not None else 0
         self._restores: list[Restore] = []
-        self._reader = BlockReader(files, cache.block_tokens, self._state_bytes)
+        self._reader = BlockRestorer(files, cache.block_tokens, self._state_bytes)
         self._writer = BlockWriter(files)
         self._refresh_at = 0.0
         self._num_read = self._num_read_bytes = self._num_damaged = 0
@@ -183,12 +183,12 @@ class DiskCache:
         self._look_around()
         deadline = time.monotonic() + PREFIX_CACHE_SAVE_SECONDS
         now, total = time.time_ns(), 0
-        for rank, stored in enumerate(self._all_stored()):
-            size = stored.file_bytes
+        for rank, entry in enumerate(self._all_entries()):
+            size = entry.file_bytes
             total += size
             if total > self._files.max_bytes or not self._writer.wait_for_room(size, deadline - time.monotonic()):
                 break
-            if not self._put(stored, now - rank * RANK_NS):
+            if not self._put(entry, now - rank * RANK_NS):
                 break
         if not self._writer.end(deadline - time.monotonic()):
             log.info("prefix cache: the disk is too slow to keep everything")
@@ -270,19 +270,19 @@ class DiskCache:
             self._model.set_state(state, restore.state, count * self._cache.block_tokens)
             self._num_read_bytes += self._state_bytes
 
-    def _block_of(self, node: Node) -> Stored:
+    def _block_of(self, node: Node) -> CacheEntry:
         def copy() -> NDArray[np.uint8]:
             return np.concatenate(self._memory(node.block))
 
-        return Stored(self._key_of(node), self._files.block_bytes, node.scores, copy)
+        return CacheEntry(self._key_of(node), self._files.block_bytes, node.scores, copy)
 
-    def _snapshot_of(self, node: Node) -> Stored:
+    def _snapshot_of(self, node: Node) -> CacheEntry:
         def copy() -> NDArray[np.uint8]:
             return self._model.state_memory(node.state).copy()
 
-        return Stored(state_key(self._key_of(node)), self._state_bytes, None, copy)
+        return CacheEntry(state_key(self._key_of(node)), self._state_bytes, None, copy)
 
-    def _all_stored(self) -> Iterator[Stored]:
+    def _all_entries(self) -> Iterator[CacheEntry]:
         """Yield all full blocks and snapshots, those used last first."""
         for node in map(self._cache.tree.node, self._cache.pool.by_last_use()):
             if node.is_full:
@@ -290,19 +290,19 @@ class DiskCache:
                 if node.state != NONE:
                     yield self._snapshot_of(node)
 
-    def _offer(self, stored: Stored) -> None:
+    def _offer(self, entry: CacheEntry) -> None:
         """Have something written if there is room for it."""
-        if self._files.size_of(stored.key) >= stored.file_bytes or self._writer.has_room(stored.file_bytes):
-            self._put(stored, time.time_ns())
+        if self._files.size_of(entry.key) >= entry.file_bytes or self._writer.has_room(entry.file_bytes):
+            self._put(entry, time.time_ns())
 
-    def _put(self, stored: Stored, ns: int) -> bool:
+    def _put(self, entry: CacheEntry, ns: int) -> bool:
         """Have a copy written of what was used at `ns`, or, if it is there, that noted. Returns whether it will be."""
-        if self._files.size_of(stored.key) >= stored.file_bytes:
-            self._writer.put(partial(self._files.touch, [stored.key], ns))
+        if self._files.size_of(entry.key) >= entry.file_bytes:
+            self._writer.put(partial(self._files.touch, [entry.key], ns))
             return True
         if self._writer.may_write:
             with suppress(MemoryError):
-                return self._writer.put_block(stored.key, stored.copy(), stored.scores, ns)
+                return self._writer.put_block(entry.key, entry.copy(), entry.scores, ns)
         return False
 
     def _key_of(self, node: Node) -> bytes:

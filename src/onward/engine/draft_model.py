@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onward.engine.drafter import Draft
-from onward.engine.model import Hook, ModelRunner, Predictor, Row
+from onward.engine.model import Hook, ModelRunner, Predictor, RecurrentModel, Row
 from onward.engine.sequence import Sequence
 from onward.sampling.sampler import Sampler
 
@@ -38,6 +39,8 @@ _PRIOR_AGREEMENT = (0.25, 0.5, 0.75, 0.95)
 _AGREEMENT_WEIGHT = 0.05
 _COST_WEIGHT = 0.2
 """Weights of the newest token and round in the moving averages."""
+_STATE, _STATE_OF_DRAFTS = 0, 1
+"""Those of a draft model whose sequences have some."""
 
 
 class Agreement:
@@ -119,6 +122,8 @@ class _Cached:
     """That of its job: only jobs with the same one may find out, by the time they take, what others have sent."""
     num_compared: int = 0
     """The first tokens that are known to be those of that sequence."""
+    has_state: bool = False
+    """Whether a state has processed them, so that none is of use without the others."""
 
     def keep_common(self, sequence: Sequence) -> int:
         """Forget the tokens from the first one on that the sequence does not have, and its newest one, whose logits are
@@ -132,9 +137,16 @@ class _Cached:
         while end < limit and self.tokens[end] == wanted[end]:
             end += 1
         end = min(end, limit)
+        if self.has_state and end < len(self.tokens):
+            end = 0
         del self.tokens[end:]
         self.sequence, self.num_compared = sequence.id, end
         return end
+
+    def evaluation_failed(self) -> None:
+        """Forget what may not be there any more: a state may have processed tokens that are not among these."""
+        if self.has_state:
+            self.tokens.clear()
 
 
 class DraftModel:
@@ -181,6 +193,7 @@ class DraftModel:
             draft = self._draft(sequence, room, before_compute)
         except MemoryError:
             draft = None
+            self._cached.evaluation_failed()
         seconds = self._clock() - began
         self.seconds += seconds
         self._round_seconds = seconds
@@ -262,7 +275,7 @@ class DraftModel:
         nearer a draft model is to the model, the more often the two agree.
         """
         begin, prompt_length = len(self._cached.tokens), sequence.prompt_length
-        if begin and prompt_length - begin == 1:
+        if begin and prompt_length - begin == 1 and not self._cached.has_state:
             begin -= 1
             del self._cached.tokens[begin:]
         end = min(begin + self._chunk_tokens(), len(sequence.tokens))
@@ -334,10 +347,37 @@ class PredictorDrafts(DraftModel):
         return self._predictor.extend(token)
 
 
+class RecurrentDrafts(DraftModel):
+    """Drafts tokens with a model whose sequences have states. One takes in tokens of the text alone, a copy of it those
+    of a draft: accepted ones are evaluated again, together with what follows. A sequence that does not continue the
+    text is computed from its first token."""
+
+    def __init__(self, model: RecurrentModel, vocab_size: int, sampler: Sampler, clock: Callable[[], float]) -> None:
+        super().__init__(model, vocab_size, sampler, clock)
+        self._cached = _Cached(has_state=True)
+        self._recurrent = model
+        self._num_drafted = 0
+        """Tokens that the copy has taken in after those of the text."""
+
+    def _evaluate_missing(self, sequence: Sequence, before_compute: Hook) -> NDArray[np.float32] | None:
+        logits = super()._evaluate_missing(sequence, before_compute)
+        if logits is not None:
+            self._recurrent.copy_state(_STATE, _STATE_OF_DRAFTS)
+            self._num_drafted = 0
+        return logits
+
+    def _extend(self, sequence: Sequence, token: int) -> NDArray[np.float32]:
+        position = len(self._cached.tokens) + self._num_drafted
+        self._num_drafted += 1
+        return self._model.evaluate([Row(sequence.id, (token,), position, self._blocks, 1, state=_STATE_OF_DRAFTS)])
+
+
 def drafting_with(model: ModelRunner, vocab_size: int, sampler: Sampler, clock: Callable[[], float]) -> DraftModel:
     """Return what drafts with a model of its own, or with a `Predictor`."""
     if isinstance(model, Predictor):
         return PredictorDrafts(model, vocab_size, sampler, clock)
+    if model.shape.states:
+        return RecurrentDrafts(cast(RecurrentModel, model), vocab_size, sampler, clock)
     return DraftModel(model, vocab_size, sampler, clock)
 
 

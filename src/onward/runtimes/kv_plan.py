@@ -44,12 +44,12 @@ def plan_kv_cache(
     `block_bytes`: of a block of all layers; `scratch_blocks`: blocks that the runtime needs for itself;
     `max_sequences`: see MAX_DEFAULT_SEQUENCES; `state_bytes`: of a sequence's state, for which up to half of the memory
     is kept, but room for MIN_STATES in any case: at most STATES_PER_SEQUENCE for each of `max_rows` sequences, or of
-    MAX_DEFAULT_SEQUENCES if those are more. Lowers the context length, down to MIN_CONTEXT_TOKENS, until one sequence
+    `max_sequences` if those are more. Lowers the context length, down to MIN_CONTEXT_TOKENS, until one sequence
     fits; raises MemoryTooSmall if none does.
     """
     notes = []
     full = -(-context_length // block_tokens)
-    most_states = STATES_PER_SEQUENCE * max(max_rows, MAX_DEFAULT_SEQUENCES) if state_bytes else 0
+    most_states = STATES_PER_SEQUENCE * max(max_rows, max_sequences) if state_bytes else 0
     if wanted_bytes is None:
         whole = (max_sequences * full + scratch_blocks) * block_bytes + most_states * state_bytes
         budget = min(available_bytes // 4, whole)
