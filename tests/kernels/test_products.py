@@ -176,6 +176,25 @@ def test_every_form_has_the_bits_of_the_definition(kind: ProductKind, form: str)
     check(kind, form)
 
 
+@pytest.mark.parametrize("name", ["Q5_K", "Q6_K", "Q8_X"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_sums_with_their_scales_are_exact(name: str, sign: int) -> None:
+    """Of the types with the largest: float32 has to hold them."""
+    block = {
+        "Q5_K": np.r_[np.array([1, -1], "<f2").view(np.uint8), np.full(172, 255, np.uint8)],
+        "Q6_K": np.r_[np.zeros(192, np.uint8), np.full(16, 128, np.uint8), np.array([1], "<f2").view(np.uint8)],
+        "Q8_X": np.r_[np.array([1], "<f4").view(np.uint8), np.array([32, 32], "<i2").view(np.uint8),
+                      np.full(32, 127, np.uint8)],
+    }[name]  # fmt: skip
+    kind, inputs = ProductKind(name, "int8"), 512
+    stored = np.tile(block, (OUTPUTS, inputs // kind.type.block_weights))
+    x = sign * np.random.default_rng(3).integers(125, 128, (5, inputs)).astype(np.float32)
+    x[:, ::32] = 127 * sign
+    product = Product(kind, "host", stored, inputs)
+    for rows in (1, 2, 5):
+        assert product(x[:rows]).tobytes() == expected(kind, stored, x[:rows]).tobytes()
+
+
 def test_bias_scale_and_addition_are_rounded_one_after_the_other() -> None:
     kind = ProductKind("Q8_0", "int8")
     stored = file_rows("Q8_0", 64)

@@ -67,9 +67,10 @@ def beside(vectors: Sequence[Any]) -> Value:
 class Int8:
     """int8 activations. Unpacked weights are bytes, as in the file. `f`: the function that is being written.
 
-    Blocks of several panels are multiplied as one with more lanes. Where a processor sums four products
-    of bytes, scales are multiplied in as int32; elsewhere pairs are summed in int16, as many as fit, and the
-    multiplication with the scale widens them.
+    Blocks of several panels are multiplied as one with more lanes. Where a processor sums four products of bytes,
+    scales are multiplied in as float32, which is exact: with every type, sums with their scales are below 2^24
+    (Q6_K and Q8_X come nearest: 32 weights of at most 4,096 with their scale, times 127). Elsewhere pairs are summed in
+    int16, as many as fit, and the multiplication with the scale widens them.
     """
 
     block_bytes = 48
@@ -179,7 +180,7 @@ class Int8:
             min_factor,
             kind.step_groups if readers else 1,
             read if readers else load,
-            lambda index: self._loaded(heads, index * VECTOR, I32),
+            lambda index: self._loaded(heads, index * VECTOR, F32 if self.isa.has_dot else I32),
             lambda index: self._loaded(minima, index * VECTOR, I32 if kind.minimum_weights == 16 else F32),
         )
 
@@ -220,7 +221,7 @@ class Int8:
             for e in parts:
                 for m, place in enumerate(places):
                     scale = self._float(place, e * self.block_bytes + INT8_SCALE)
-                    totals[m].set(f.fma(exact[e, m].to_f32(), scale, totals[m].value))
+                    totals[m].set(f.fma(exact[e, m], scale, totals[m].value))
 
     def _add_minima(self, block: Block, group: Value, rows: Sequence[Value], minima: list[Variable]) -> None:
         f = self.f
@@ -246,7 +247,7 @@ class Int8:
         return self.isa.maddwd(self.f, both, self._word(row, at + INT8_PAIR).as_(self.i16))
 
     def _scale(self, scale: Value) -> Value:
-        return scale if self.isa.has_dot else as_pairs(scale)
+        return scale.to_f32() if self.isa.has_dot else as_pairs(scale)
 
     @property
     def _is_biased(self) -> bool:
@@ -264,9 +265,10 @@ class Int8:
     def _dots(
         self, block: Block, words: Words, step: Value, parts: list[int], rows: Sequence[Value]
     ) -> dict[tuple[int, int], Value]:
-        """Return the exact sums, int32, by group of the step and row."""
-        sums = self._fours if self.isa.has_dot else self._pairs
-        return sums(block, words, step, parts, rows)
+        """Return the exact sums, in float32, by group of the step and row."""
+        if self.isa.has_dot:
+            return self._fours(block, words, step, parts, rows)
+        return {at: total.to_f32() for at, total in self._pairs(block, words, step, parts, rows).items()}
 
     @property
     def _offset(self) -> int:
@@ -322,7 +324,7 @@ class Int8:
                         x = self._word(row, e * self.block_bytes + 4 * i).as_(self.i8)
                         dots[e, m] = isa.dpbusd(f, dots[e, m], weights.as_(self.i8), x)
             for e, m in dots:
-                dot = dots[e, m]
+                dot = dots[e, m].to_f32()
                 if self.kind.scale_weights:
                     dot = dot * self._scale_of(block, step, e, half)
                 exact[e, m] = exact[e, m] + dot if (e, m) in exact else dot
