@@ -11,6 +11,7 @@ import pytest
 
 from onward.backends.base import ModelChange
 from onward.errors import ModelNameError, SetupError
+from tests.checkpoints.mtp import predicting_layer, write_predicting_gguf
 from tests.compose.test_live_models import LONG, OUTSIDE, Live, allow, live, toy
 from tests.runtimes.native.test_adapters import write_adapter, write_base
 
@@ -254,3 +255,33 @@ def test_settings_that_are_read_again_load_adapters_into_the_engine_that_runs(fo
         assert await answer(live, "one") == before
 
     adapted(test, folder, lora=(one,))
+
+
+def test_an_adapter_joins_the_engine_of_a_base_that_drafts_for_itself(folder: Path) -> None:
+    base = str(folder.parent / "base.gguf")
+
+    async def test(live: Live) -> None:
+        engine = live.backend.served["base"].engine
+        plain = await answer(live, "base")
+        await load(live, "one", "one.gguf")
+        assert live.backend.served["one"].engine is engine
+        assert await answer(live, "one") != plain == await answer(live, "base")
+
+    adapted(test, folder, draft=(("", base),))
+
+
+def test_an_adapter_that_layers_of_its_base_draft_for_is_not_drafted_for_by_the_whole_base(folder: Path) -> None:
+    write_predicting_gguf(folder.parent / "base.gguf", "qwen35", predicting_layer("qwen35"))
+    lora = tuple((name, str(write_adapter(folder.parent / name, "qwen35", seed))) for seed, name in enumerate("ab", 1))
+    base = str(folder.parent / "base.gguf")
+
+    async def test(live: Live) -> None:
+        await live.apply(lora=lora[:1], draft=(("", "mtp"), ("a", "mtp")))
+        engine = live.backend.served["base"].engine
+        assert live.backend.served["a"].engine is engine
+        await live.apply(lora=lora, draft=(("", "mtp"), ("a", "mtp"), ("b", "mtp")))
+        assert live.backend.served["b"].engine is engine
+        await live.apply(lora=lora, draft=(("", "mtp"), ("a", "mtp"), ("b", base)))
+        assert live.backend.served["b"].engine is not engine
+
+    adapted(test, folder, draft=(("", "mtp"),))

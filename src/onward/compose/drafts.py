@@ -94,10 +94,15 @@ def _not_computed_here(name: str) -> str:
     return f"--draft is for models that Onward itself computes, and {name} is computed by another program."
 
 
+def drafter_of(found: ResolvedModel) -> tuple[Path, bool] | None:
+    """Return what tells the draft model of a model from others: where it is, and whether only layers of it draft."""
+    return None if found.draft is None else (found.draft.path.absolute(), found.draft.is_predictor)
+
+
 def draft_of(models: Sequence[ResolvedModel]) -> ResolvedModel | None:
     """Return the draft model of models that differ in their adapters, and have one engine. Raises SetupError where it
     is not the same for those that have one."""
-    found = {(each.draft.path, each.draft.is_predictor): each for each in models if each.draft is not None}
+    found = {drafter: each for each in models if (drafter := drafter_of(each)) is not None}
     if len(found) > 1:
         raise SetupError(
             f"{' and '.join(each.id for each in found.values())} have one engine, and so one draft model: pass "

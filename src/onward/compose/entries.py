@@ -43,11 +43,6 @@ class LiveEntry:
         return self.found.adapter or self.found.path
 
     @property
-    def draft_path(self) -> Path | None:
-        """Where the model is that drafts for it, if there is one."""
-        return None if self.found.draft is None else self.found.draft.path
-
-    @property
     def num_requests(self) -> int:
         """Requests that it answers."""
         return 0 if self.model is None else len(set(self.model.answers.values()))
@@ -116,9 +111,9 @@ def ending_model(model: EmbeddedModel) -> LiveModel:
 
 
 def files_of(found: ResolvedModel) -> list[Path]:
-    """Return the files that a model is read from."""
+    """Return the files that a model is read from, each once: it may draft for itself."""
     own = [*found.files.paths(), *(() if found.adapter is None else adapter_files(found.adapter))]
-    return own if found.draft is None or found.draft.is_predictor else own + files_of(found.draft)
+    return list(dict.fromkeys(own if found.draft is None else own + files_of(found.draft)))
 
 
 def version_of(found: ResolvedModel) -> Version | None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from onward.backends.base import Backend, LiveModel, ModelChange, Permit
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.compose.backend import model_folders, named_upstreams, resolve_models, start_engines
+from onward.compose.drafts import drafter_of
 from onward.compose.entries import (
     LiveEntry,
     change_of,
@@ -281,13 +282,13 @@ class EmbeddedLiveModels:
     def _running_base(self, entry: LiveEntry, others: Sequence[LiveEntry]) -> EmbeddedModel | None:
         """Return a model that runs, in whose engine the adapter of an entry can be loaded; None if there is none, or if
         another engine is started for its base together with it."""
-        base = version_of(replace(entry.found.base, draft=None))
+        base, drafter = version_of(replace(entry.found.base, draft=None)), drafter_of(entry.found)
         if entry.found.adapter is None or any(
             each.found.adapter is None and each.found.path == entry.found.path for each in others
         ):
             return None
         for each in self._entries:
-            is_same = base == each.base_version and entry.draft_path in (None, each.draft_path)
+            is_same = base == each.base_version and drafter in (None, drafter_of(each.found))
             if is_same and each.model and isinstance(each.model.engine, AdaptableClient):
                 return each.model
         return None
