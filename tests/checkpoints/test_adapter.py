@@ -230,7 +230,7 @@ def test_adapters_of_other_models_are_refused(tmp_path: Path) -> None:
 
     refused("made for 'qwen2', not for 'llama'", pairs, **{"general.architecture": "qwen2"})
     refused("is not a LoRA adapter, but a model", pairs, **{"general.type": "model"})
-    for alpha in (math.inf, math.nan):
+    for alpha in (math.inf, math.nan, 1e30):
         refused("states an alpha that is not a finite number", pairs, **{"adapter.lora.alpha": alpha})
     refused("was made for another model", {name: (low[:, :-2], high) for name, (low, high) in pairs.items()})
     refused("changes 'blk.9.attn_q.weight', which", {"blk.9.attn_q.weight": pairs["blk.0.attn_q.weight"]})

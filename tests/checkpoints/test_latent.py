@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from onward.checkpoints.checkpoint import read_checkpoint
 from onward.checkpoints.tensor import Tensor, turned
 from onward.checkpoints.types import TENSOR_TYPES
 from onward.model_files.gguf import GGUFFiles
+from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import NUMBERS, floats, write_gguf
 from tests.checkpoints.test_architectures import check_logits
 from tests.checkpoints.tiny import tiny
-from tests.models.doors import scores
+from tests.models.doors import refusal, scores
 
 
 def written(path: Path, metadata: dict[str, Any], tensors: dict[str, Any]) -> Path:
@@ -69,6 +71,39 @@ def test_yarn_raises_the_scale_of_attention_and_no_magnitude(tmp_path: Path) -> 
     assert found.rope is not None and found.rope.magnitude == 1.0 and found.rope.size == 16
     assert found.attention_scale == pytest.approx(40**-0.5 * (0.0707 * np.log(8) + 1) ** 2)
     assert (found.heads_of(0).head_size, found.heads_of(0).value_size) == (40, 20)
+
+
+def test_a_magnitude_of_positions_raises_the_scale_without_yarn_too(tmp_path: Path) -> None:
+    """As in llama.cpp (src/models/deepseek2.cpp, kq_scale)."""
+    metadata, tensors = tiny("deepseek2, dense")
+    found = architecture_of(
+        read_checkpoint(written(tmp_path / "m.gguf", metadata | {"deepseek2.rope.scaling.attn_factor": 0.5}, tensors))
+    )
+    assert found.rope is not None and found.rope.magnitude == 0.5
+    assert found.attention_scale == pytest.approx(40**-0.5 * 0.25)
+
+
+def test_a_scale_of_attention_of_zero_is_not_the_usual_one(tmp_path: Path) -> None:
+    """Every position then counts as much as any other."""
+    metadata, tensors = tiny("deepseek2, dense")
+    prompt = [token * 7 % 25 for token in range(20)]
+    path = written(tmp_path / "m.gguf", metadata | {"deepseek2.rope.scaling.attn_factor": 0.0}, tensors)
+    for name in tensors:
+        if name.endswith("attn_q.weight"):
+            tensors[name] = np.zeros_like(tensors[name])
+    without = written(tmp_path / "n.gguf", metadata, tensors)
+    assert scores(path, prompt, tmp_path) == scores(without, prompt, tmp_path)
+
+
+def test_a_folder_that_scales_positions_by_another_rule_is_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "deepseek2, joined")
+    config = tmp_path / "m" / "config.json"
+    rule = {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }  # fmt: skip
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"head_dim": 16, "rope_scaling": rule}))
+    assert "divides frequencies of positions by factors" in refusal(tmp_path / "m")
 
 
 def test_a_file_of_glm_that_does_not_say_how_experts_are_chosen_has_sigmoids(

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from onward.checkpoints import metadata_keys
+from onward.checkpoints.architectures import architecture_of
+from onward.checkpoints.checkpoint import read_checkpoint
 from onward.errors import ModelFolderError
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, FEED_FORWARD, HEADS, HIDDEN, KV_HEADS, tiny
@@ -400,6 +402,21 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "deepseek2", {"leading_dense_block_count": 3}, "no layer with experts",
     ),
     "heads that share keys, of latents": ("deepseek2", {"attention.head_count_kv": 2}, "states 2 heads of keys"),
+    "scores that float32 does not have": (
+        "deepseek2, yarn", {"rope.scaling.attn_factor": 1e20}, r"multiplies scores, .* by more than 1e\+18",
+    ),
+    "logits that it does not have": ("granite", {"logit_scale": 1e-25}, r"by more than 1e\+18"),
+    "positions that nothing divides": (
+        "mistral3", {"rope.scaling.factor": 2.0, "rope.scaling.yarn_log_multiplier": -14.426950408889635},
+        "'rope.scaling.yarn_log_multiplier', which no model can have",
+    ),
+    "values larger than those of any head": (
+        "deepseek2", {"attention.value_length_mla": 5000}, "larger heads than any model has",
+    ),
+    "more heads than share keys anywhere": (
+        "llama", {"attention.head_count": 2048, "attention.head_count_kv": 1, "attention.key_length": 16,
+                  "attention.value_length": 16}, "more of them for each head of keys",
+    ),
     "queries that grow, of latents": ("deepseek2", {"attention.temperature_scale": 0.1}, "queries that grow"),
     "a switch as a number": ("gptneox", {"use_parallel_residual": 1}, "'use_parallel_residual'"),
     "a negative epsilon": ("llama", {"attention.layer_norm_rms_epsilon": -1.0}, "states -1 as the epsilon"),
@@ -441,6 +458,7 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "what cannot matter": ("llama", {"vocab_size": 7, "pooling_type": 2, "rope.scaling.finetuned": False}, {}),
+    "the older name of YaRN's factor": ("deepseek2", {"rope.scaling.factor": None, "rope.scale_linear": 8.0}, {}),
     "a window as long as the context": ("llama", {"attention.sliding_window": CONTEXT}, {}),
     "one group of experts": ("deepseek2", {"expert_group_count": 1, "expert_group_used_count": 1}, {}),
     "no groups of experts": ("llama", {"expert_group_count": 0, "expert_group_used_count": 0}, {}),
@@ -537,6 +555,9 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "joined heads": ("gpt2", {"blk.0.attn_qkv.weight": _zeros(64, HIDDEN)}, "attn_qkv.weight"),
     "positions": ("gpt2", {"position_embd.weight": _zeros(9, HIDDEN)}, "position_embd.weight' has the shape"),
     "factors": ("llama", {"rope_freqs.weight": _zeros(3)}, r"rope_freqs.weight' has the shape \[3\] instead of \[8\]"),
+    "factors of latent attention": (
+        "deepseek2, dense", {"rope_freqs.weight": np.ones(8, np.float32)}, "frequencies of positions by factors",
+    ),
     "a bias of no values": ("gemma4, values from keys", {"blk.2.attn_v.bias": _zeros(32)}, "attn_v.bias', which"),
     "a bias of no output layer": ("llama", {"output.bias": _zeros(30)}, "'output.bias', which Onward does not compute"),
     "factors of nothing": ("llama", {"rope_freqs.weight": _zeros(8)}, "divides frequencies of positions by numbers"),
@@ -596,6 +617,26 @@ def test_a_norm_with_an_axis_of_one_and_an_empty_tensor_are_valid(tmp_path: Path
     stored = {name: floats(array) for name, array in changed.items()}
     stored |= {"marker": ("F32", (0,), b""), "rows": ("F16", (0, 4), b"")}
     assert scores(write_gguf(tmp_path / "n.gguf", metadata, stored), prompt, tmp_path) == expected
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_leading_axes_of_one_change_no_order_of_rows(name: str, tmp_path: Path) -> None:
+    """ggml does not count them. Rows that a file has in another order, or several matrices in one, are found."""
+    metadata, tensors = tiny(name)
+    plain, wide = (
+        read_checkpoint(
+            write_gguf(
+                tmp_path / f"{axes}.gguf",
+                metadata,
+                {key: floats(array[(None,) * axes]) for key, array in tensors.items()},
+            )
+        )
+        for axes in (0, 1)
+    )
+    architecture_of(wide)
+    assert wide.tensors.keys() == plain.tensors.keys()
+    for key, tensor in plain.tensors.items():
+        assert np.array_equal(wide.tensors[key].floats().reshape(-1), tensor.floats().reshape(-1)), key
 
 
 def test_norms_of_nemotron_h_have_either_epsilon(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.folder import read_object, with_kinds_apart
 from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.mixtures import is_of_experts, with_halves_apart
-from onward.checkpoints.parameters import LISTS, Parameters
+from onward.checkpoints.parameters import LISTS, MAX_SCALE, Parameters
 from onward.checkpoints.paths import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from onward.checkpoints.safetensors import read_safetensors
 from onward.checkpoints.state_spaces import states_multipliers
@@ -107,13 +107,13 @@ def read_changes(checkpoint: Checkpoint, path: Path) -> tuple[tuple[Path, ...], 
 
 
 def _finite_scale(scale_of: Scale, rank: int, path: Path) -> float:
-    """Return the factor for a rank. Raises CheckpointError for one that float32 does not have."""
+    """Return the factor for a rank. Raises CheckpointError for one that no adapter has."""
     try:
         scale = scale_of(rank)
     except OverflowError:  # an integer that no float has
         scale = math.inf
-    if not abs(scale) <= float(np.finfo(np.float32).max):
-        raise CheckpointError(f"{path} states an alpha that is not a finite number in float32.")
+    if not abs(scale) <= MAX_SCALE:
+        raise CheckpointError(f"{path} states an alpha that is not a finite number, or larger than {MAX_SCALE:g}.")
     return scale
 
 

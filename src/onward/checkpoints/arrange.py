@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,6 +174,7 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
     `has_pairs`: the two dimensions of a rotated pair are side by side. A tensor whose size contradicts the parameters
     stays as it is, for whoever checks sizes. Raises CheckpointError for sizes of heads that are missing.
     """
+    tensors = {name: _without_leading_ones(name, tensor) for name, tensor in tensors.items()}
     if usual := _USUAL_NORMS.get(parameters.architecture):
         tensors = {_usual_norm(name, usual, tensors): tensor for name, tensor in tensors.items()}
     if parameters.architecture in qwen35.NAMES:
@@ -189,6 +191,15 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
             order = heads.halves(part_name, part.shape[0]) if has_pairs else None
             found[part_name] = part if order is None else part.selected(order)
     return found
+
+
+def _without_leading_ones(name: str, tensor: Tensor) -> Tensor:
+    """Return a matrix or a bias without leading axes of length one, which ggml does not count either. Matrices of
+    experts keep theirs."""
+    shape, fewest = tensor.shape, 1 if name.endswith(".bias") else 2
+    while len(shape) > fewest and shape[0] == 1 and "_exps." not in name:
+        shape = shape[1:]
+    return tensor if shape == tensor.shape else replace(tensor, shape=shape)
 
 
 def _usual_norm(name: str, names: tuple[str, str], tensors: Mapping[str, Tensor]) -> str:

@@ -24,7 +24,7 @@ from onward.checkpoints.architecture import Architecture, LatentAttention, Mixtu
 from onward.checkpoints.cursor import MetadataValue, Strings
 from onward.checkpoints.mixtures import SIGMOID, SOFTMAX, has_experts, mixture_of
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.rope_scaling import log
+from onward.checkpoints.rope_scaling import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, log, position_scale
 from onward.checkpoints.tensor import Tensor, turned
 from onward.errors import CheckpointError
 
@@ -122,6 +122,12 @@ def deepseek2(
         )
     found: Architecture = common_of(head_size=sizes.keys, num_kv_heads=sizes.heads)
     latent = LatentAttention(sizes.rank, parameters.real(_EPSILON_KEY, found.epsilon), sizes.query_rank)
+    for name in (ROPE_FACTORS, SHORT_FACTORS, LONG_FACTORS):
+        if name in tensors:
+            raise CheckpointError(
+                f"{where} divides frequencies of positions by factors ({name!r}), which Onward does not compute for "
+                f"{NAME!r}."
+            )
     found = _scaled(replace(found, value_size=sizes.values, latent=latent), parameters)
     if not has_experts(parameters):
         return found
@@ -131,23 +137,24 @@ def deepseek2(
 
 def _scaled(found: Architecture, parameters: Parameters) -> Architecture:
     """Return the architecture with the scale of attention, which YaRN raises (yarn_get_mscale of the authors' code). A
-    GGUF file that does not state by how much raises it by the magnitude of positions, as llama.cpp does."""
+    GGUF file that does not state by how much raises it by the magnitude of positions, as llama.cpp does, YaRN or not.
+    """
     assert found.rope is not None
-    kind, factor = parameters.text("rope.scaling.type", "none"), parameters.real("rope.scaling.factor", 1.0) or 1.0
-    scale = 1 / math.sqrt(found.head_size)
+    kind, factor = parameters.text("rope.scaling.type", "none"), position_scale(parameters)
+    magnitude = raised = found.rope.magnitude
     if kind == "yarn":
-        multiplier, magnitude = parameters.real(_LOG_MULTIPLIER, 0.0), found.rope.magnitude
+        multiplier = parameters.real(_LOG_MULTIPLIER, 0.0)
         is_folder = parameters.has("rope.scaling.yarn_attn_factor")
         if multiplier and not is_folder:
             magnitude = parameters.real("rope.scaling.attn_factor", 1.0)
         raised = (1.0 + multiplier * log(factor)) * (1.0 if is_folder else magnitude)
-        found, scale = replace(found, rope=replace(found.rope, magnitude=magnitude)), scale * raised * raised
-    elif factor != 1 or parameters.real("rope.scale_linear", 1.0) not in (0, 1):
+    elif factor != 1:
         raise CheckpointError(
             f"{parameters.where} scales its positions by {kind!r} ('rope.scaling.factor'), which Onward does not "
             f"compute for {NAME!r}."
         )
-    return replace(found, attention_scale=scale)
+    scale = 1 / math.sqrt(found.head_size) * raised * raised
+    return replace(found, rope=replace(found.rope, magnitude=magnitude), attention_scale=scale)
 
 
 def _mixture(parameters: Parameters, tensors: Mapping[str, Tensor], first: int) -> Mixture:
@@ -209,6 +216,7 @@ def apart(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Te
 
 def _parts(part: str, tensor: Tensor, sizes: _Sizes) -> Iterator[tuple[str, Tensor]]:
     heads, rows = sizes.heads, tensor.shape[0]
+    of_heads_apart = (1,) * (3 - len(tensor.shape)) + tensor.shape  # a single head's may have two axes
 
     def of_heads(size: int, of_head: NDArray[np.int64]) -> Tensor:
         """Return these rows of all heads, which have `size` each."""
@@ -227,9 +235,9 @@ def _parts(part: str, tensor: Tensor, sizes: _Sizes) -> Iterator[tuple[str, Tens
             both = sizes.unrotated + sizes.values
             yield "attn_k_b", of_heads(both, np.arange(sizes.unrotated))
             yield "attn_v_b", of_heads(both, sizes.unrotated + np.arange(sizes.values))
-        case "attn_k_b" if tensor.shape == (heads, sizes.rank, sizes.unrotated):
-            yield part, turned(tensor)
-        case "attn_v_b" if tensor.shape == (heads, sizes.values, sizes.rank):
+        case "attn_k_b" if of_heads_apart == (heads, sizes.rank, sizes.unrotated):
+            yield part, turned(replace(tensor, shape=of_heads_apart))
+        case "attn_v_b" if of_heads_apart == (heads, sizes.values, sizes.rank):
             yield part, replace(tensor, shape=(heads * sizes.values, sizes.rank))
         case _:
             yield part, tensor

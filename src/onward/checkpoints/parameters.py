@@ -14,6 +14,8 @@ from onward.errors import CheckpointError
 MAX_NUMBER = 1 << 31
 MAX_LAYERS = 512
 """Of a model; llama.cpp's limit, too (src/llama-hparams.h)."""
+MAX_SCALE = 1e18
+"""What anything is multiplied by: float32 has it, and the product of two."""
 LISTS = (list, np.ndarray, Strings)
 """What a value is that is a list."""
 _KINDS = {int: "iu", float: "f"}

@@ -11,8 +11,8 @@ from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture, Sta
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.metadata_keys import REFUSED, SAME_AS, USED_BY, WINDOW
-from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.rope_scaling import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
+from onward.checkpoints.parameters import MAX_SCALE, Parameters
+from onward.checkpoints.rope_scaling import LONG_FACTORS, MAX_HEAD_SIZE, ROPE_FACTORS, SHORT_FACTORS
 from onward.checkpoints.state_spaces import STATE_NORM
 from onward.errors import CheckpointError
 
@@ -34,6 +34,9 @@ _VALUES_FROM_KEYS = frozenset({"gemma4"})
 _ONE_GROUP = ("expert_group_count", "expert_group_used_count")
 """Of which one is all experts together."""
 KEYS_ARE_VALUES = "attention.keys_are_values"
+_MAX_GROUP = 512
+"""Heads that attend to the same keys: four times those of any model. Compiling takes a time that grows with its square.
+"""
 _UNROTATED_PARTS = frozenset({"gemma4"})
 """Factors of positions say which dimensions rotate: a file without them is not complete."""
 _WITHOUT_STATE_NORMS = frozenset({"falcon-h1"})
@@ -81,10 +84,22 @@ def checked(found: Architecture, checkpoint: Checkpoint) -> Architecture:
                 f"('attention.head_count'), {heads.num_kv_heads} of keys and values ('attention.head_count_kv'), of "
                 f"{heads.head_size} dimensions, of which {rotated} are rotated ('rope.dimension_count')."
             )
+        if max(heads.head_size, heads.value_size) > MAX_HEAD_SIZE or heads.num_heads // heads.num_kv_heads > _MAX_GROUP:
+            raise CheckpointError(
+                f"{where} states larger heads than any model has, or more of them for each head of keys: at most "
+                f"{MAX_HEAD_SIZE} dimensions, and {_MAX_GROUP} heads, are computed."
+            )
         if rope is not None and rope.base <= 0:
             raise CheckpointError(f"{where} states a base of positions ('rope.freq_base') that no model can have.")
     if found.epsilon < 0:
         raise CheckpointError(f"{where} states {found.epsilon:g} as the epsilon of its norms, which no model can have.")
+    scales = [found.attention_scale or 0.0, found.embedding_scale, found.residual_scale, found.logit_scale]
+    scales += [factor for parts in found.multipliers.values() for _, factor in parts]
+    if not all(abs(scale) <= MAX_SCALE for scale in scales):
+        raise CheckpointError(
+            f"{where} multiplies scores, embeddings, logits or what layers add by more than {MAX_SCALE:g}, which no "
+            "model can have."
+        )
     window = checkpoint.parameters.integer(WINDOW, 0)
     if 0 < window < found.context_length and window != found.window:
         raise CheckpointError(

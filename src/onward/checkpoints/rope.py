@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from onward.checkpoints.architecture import Architecture, Rope
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.rope_scaling import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, Yarn, yarn_magnitude
+from onward.checkpoints.rope_scaling import (
+    LONG_FACTORS,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+    Yarn,
+    position_scale,
+    yarn_magnitude,
+)
 from onward.errors import CheckpointError
 
 
@@ -28,7 +35,7 @@ def rope_of(checkpoint: Checkpoint, size: int, base: float) -> Rope:
         raise CheckpointError(
             f"{parameters.where} scales its positions by {kind!r} ('rope.scaling.type'), which Onward does not compute."
         )
-    scale = 1.0 if kind == "none" else _position_scale(parameters)
+    scale = 1.0 if kind == "none" else position_scale(parameters)
     return Rope(size, base, scale, factors, parameters.real("rope.scaling.attn_factor", 1.0))
 
 
@@ -38,18 +45,9 @@ def _both(rope: Rope, factors: NDArray[np.float32], where: str) -> NDArray[np.fl
     return rope.factors * factors
 
 
-def _position_scale(parameters: Parameters) -> float:
-    """Return by what positions are divided; `rope.scale_linear` is the older name. Raises CheckpointError."""
-    name = "rope.scaling.factor" if parameters.has("rope.scaling.factor") else "rope.scale_linear"
-    found = parameters.real(name, 1.0) or 1.0
-    if found <= 0:
-        raise CheckpointError(f"{parameters.where} states {found} as {name!r}, which no model can have.")
-    return found
-
-
 def _yarn(parameters: Parameters, size: int, base: float) -> Rope:
     """YaRN, by llama.cpp's names. Raises CheckpointError."""
-    factor = _position_scale(parameters)
+    factor = position_scale(parameters)
     share = parameters.real("rope.scaling.yarn_ext_factor", 1.0)
     if share < 0:  # llama.cpp's way to say that the file leaves it open
         share = 1.0
@@ -67,9 +65,12 @@ def _yarn(parameters: Parameters, size: int, base: float) -> Rope:
         factors = rule.factors(base, size)
     except ValueError as error:
         raise CheckpointError(f"{parameters.where} scales its positions by YaRN, but {error}.") from None
-    whole = yarn_magnitude(factor, 1.0) / yarn_magnitude(
-        factor, parameters.real("rope.scaling.yarn_log_multiplier", 0.0)
-    )
+    multiplier = parameters.real("rope.scaling.yarn_log_multiplier", 0.0)
+    if multiplier < 0:
+        raise CheckpointError(
+            f"{parameters.where} states {multiplier:g} as 'rope.scaling.yarn_log_multiplier', which no model can have."
+        )
+    whole = yarn_magnitude(factor, 1.0) / yarn_magnitude(factor, multiplier)
     magnitude = parameters.real("rope.scaling.yarn_attn_factor", whole if share else 1.0)
     magnitude *= parameters.real("rope.scaling.attn_factor", 1.0)
     return Rope(size, base, factors=factors.astype(np.float32), magnitude=magnitude)

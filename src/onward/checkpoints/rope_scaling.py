@@ -25,8 +25,9 @@ SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.we
 """LongRoPE's factors, as tensors: for the context of the first training, and for longer ones."""
 UNROTATED = 1e30
 """A factor of dimensions that do not rotate, as GGUF files have it."""
-MAX_HEAD_SIZE = 1 << 16
-"""In dimensions, for each two of which there is a factor: a hundred times those of any model."""
+MAX_HEAD_SIZE = 1 << 12
+"""In dimensions: eight times those of any model. Each two of them have a factor, and kernels are compiled for the size,
+which takes a time that grows with its square."""
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899")
 DECIMALS = Context(prec=60)
 """Raises ArithmeticError for what has no value, such as the logarithm of a negative number."""
@@ -35,6 +36,15 @@ DECIMALS = Context(prec=60)
 def log(number: float) -> float:
     """Return the natural logarithm, correctly rounded. Raises ArithmeticError."""
     return float(Decimal(number).ln(DECIMALS))
+
+
+def position_scale(parameters: Parameters) -> float:
+    """Return by what positions are divided; `rope.scale_linear` is the older name. Raises CheckpointError."""
+    name = "rope.scaling.factor" if parameters.has("rope.scaling.factor") else "rope.scale_linear"
+    found = parameters.real(name, 1.0) or 1.0
+    if found <= 0:
+        raise CheckpointError(f"{parameters.where} states {found} as {name!r}, which no model can have.")
+    return found
 
 
 def rope_metadata(stated: Mapping[str, Any], sizes: Mapping[str, Any], where: str) -> dict[str, Any]:

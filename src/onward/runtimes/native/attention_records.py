@@ -95,7 +95,7 @@ class AttentionRecords:
             self._values(layer, buffers)
             self._norm_heads(f"{prefix}attn_k_norm", buffers.keys, heads.num_kv_heads, heads.head_size)
         tables, growth = self._positions.of_layer(layer)
-        scale = found.attention_scale or 1.0 / math.sqrt(heads.head_size)
+        scale = 1.0 / math.sqrt(heads.head_size) if found.attention_scale is None else found.attention_scale
         common = self._buffers.latent.common if self._buffers.latent is not None else None
         self._tape.rotate(shape, queries, written, tables, blocks, scale * LOG2_E, growth, common)
 
