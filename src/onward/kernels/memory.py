@@ -44,9 +44,10 @@ class Rows:
     def spread(cls, count: int, row_bytes: int) -> Rows:
         """Return rows of at least this many bytes, of which products read several together: 8 lines more than a
         multiple of 16 apart, so that the same 8 lines of eight rows have 64 places of their own in a first-level
-        cache (64 sets, everywhere). Rows 2,048 bytes apart have 16."""
+        cache (64 sets, everywhere). Rows 2,048 bytes apart have 16. The memory ends with the last row."""
         lines = -(-row_bytes // 64)
-        return cls.exactly(count, 64 * (lines + (8 - lines) % 16))
+        stride = 64 * (lines + (8 - lines) % 16)
+        return cls(untouched((count - 1) * stride + 64 * lines), count, stride)
 
     @classmethod
     def exactly(cls, count: int, stride: int) -> Rows:
