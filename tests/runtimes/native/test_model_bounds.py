@@ -52,7 +52,7 @@ def test_a_model_stays_within_its_memory(name: str, tmp_path: Path, monkeypatch:
         model.evaluate([Row(0, tokens, 0, blocks, len(tokens))])  # experts are prepared from Python's memory
         checker.watch([model])
         model.evaluate([Row(0, tokens, 0, blocks, 5)])
-        model.evaluate([Row(0, [1], 70, blocks, 1), *(Row(i, [2], 0, [i + 1], 1) for i in range(1, 4))])
+        model.evaluate([Row(0, [1], 70, blocks, 1), *(Row(i, [2], 0, [i + 1], 1, state=i) for i in range(1, 4))])
         accesses, outside = checker.result()
     finally:
         model.close()
