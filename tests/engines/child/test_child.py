@@ -234,6 +234,21 @@ def test_a_spare_process_that_began_before_all_files_were_there_is_not_taken(tmp
             assert is_running(engine.pid)
 
 
+@pytest.mark.slow
+def test_a_spare_process_that_read_the_files_too_early_is_replaced_even_if_it_has_not_ended_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "m"
+    monkeypatch.setattr(SpareProcess, "_has_ended", False)
+    with SpareProcess(WORKER) as spare:
+        spare.configure(configuration(path=str(folder)))
+        assert spare.pid is not None
+        wait_until_gone(too_early := spare.pid)
+        shutil.copytree(resolve("toy").path, folder)
+        with child(spare=spare, path=str(folder)) as (engine, _):
+            assert engine.pid != too_early and is_running(engine.pid)
+
+
 @pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "raise SystemExit(3)")])
 def test_a_process_that_does_not_start_is_an_error(command: tuple[str, ...]) -> None:
     with pytest.raises(SetupError, match=r"cannot be started|exit code 3"):

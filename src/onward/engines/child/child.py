@@ -56,9 +56,17 @@ class ChildLauncher:
 
     def __call__(self, on_report: OnReport, on_lost: OnLost) -> ChildEngine:
         process = self.spare.take(self.configuration) if self.spare is not None else None
-        child = ChildEngine(process or _spawn(self.command), self.name, self.progress, on_report, on_lost)
-        if process is None:
-            child.configure(self.configuration)
+        if process is not None:
+            try:
+                return self._start(ChildEngine(process, self.name, self.progress, on_report, on_lost))
+            except ModelFolderError:
+                log.debug("A spare process may have read the files of %s before all were there", self.name)
+        child = ChildEngine(_spawn(self.command), self.name, self.progress, on_report, on_lost)
+        child.configure(self.configuration)
+        return self._start(child)
+
+    def _start(self, child: ChildEngine) -> ChildEngine:
+        """Return the engine once it is ready; one that cannot start has ended."""
         try:
             child.describe(self.vocabulary())
         except BaseException:
