@@ -35,7 +35,8 @@ NAMES = sorted({"llama", "qwen2", "qwen3", "gemma3", "granite", "smollm3", "olmo
                 "mellum", "granitemoe, shared", "gpt-oss", "gemma", "gemma2", "glm4", "exaone4", "seed_oss",
                 "internlm2", "mistral3", "lfm2", "lfm2moe", "gemma4", "gemma4, values from keys",
                 "gemma4, experts", "qwen35", "qwen35moe", "qwen3next, joined",
-                "nemotron_h", "nemotron_h_moe"} & ARCHITECTURES.keys())  # fmt: skip
+                "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, joined", "deepseek2, latent queries",
+                "deepseek2, dense"} & ARCHITECTURES.keys())  # fmt: skip
 
 
 def a_value(draw: random.Random, key: str, num_layers: int) -> Any:
