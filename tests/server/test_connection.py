@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Iterable
 
 import pytest
 import uvicorn
@@ -146,7 +145,8 @@ def test_the_hooks_are_all_methods_that_are_overridden() -> None:
 
 
 class Recorded:
-    """A transport that keeps each of its writes."""
+    """A transport that keeps each of its writes. It has no `writelines`, which pauses nobody in some versions of
+    Python."""
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
@@ -155,9 +155,6 @@ class Recorded:
     def write(self, data: bytes) -> None:
         assert not self.is_closed
         self.writes.append(data)
-
-    def writelines(self, parts: Iterable[bytes]) -> None:
-        self.write(b"".join(parts))
 
     def close(self) -> None:
         self.is_closed = True

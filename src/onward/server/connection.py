@@ -89,7 +89,8 @@ class HeadWithBody:
             self._loop.call_soon(self.flush)
         else:
             held, self._held = self._held, b""
-            self._transport.writelines((held, data) if held else (data,))
+            # not writelines: asyncio's own of 3.12.0 to 3.12.8 never pauses who writes (CVE-2024-12254)
+            self._transport.write(held + data if held else data)
 
     def flush(self) -> None:
         """Write what is held."""
