@@ -171,7 +171,8 @@ def test_tokens_of_an_earlier_engine_are_taken_on_another_thread(monkeypatch: py
         return submit(thread, choice, tokens)
 
     monkeypatch.setattr(local.SlowMasks, "submit", noted)
-    monkeypatch.setattr(local, "SLOW_SECONDS", 1000.0)  # on a busy machine more would go there
+    monkeypatch.setattr(local, "SLOW_SECONDS", 1000.0)  # on a busy machine more would go there,
+    monkeypatch.setattr(constraints, "MAX_WAIT_SECONDS", 600.0)  # also for masks that a step does not wait for
     whole = make_job(max_tokens=30, grammar=GRAMMARS["open"], ignore_end=True)
     tokens = [sampled.token for sampled in run_alone(whole).choices[0].sampled]
     resumed = replace(whole, resume=(ResumedChoice(tuple(tokens[:20])),))
