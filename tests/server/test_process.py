@@ -44,7 +44,8 @@ class Cycle:
 
 def test_garbage_is_freed_after_so_many_new_objects_and_full_collections_are_delayed() -> None:
     process.delay_collections()
-    assert gc.get_threshold()[2] == MAX_YOUNG_COLLECTIONS
+    if sys.version_info < (3, 14):  # which ignores it
+        assert gc.get_threshold()[2] == MAX_YOUNG_COLLECTIONS
     garbage = weakref.ref(Cycle())
     kept: list[list[int]] = []
     while garbage() is not None and len(kept) < 2 * NEW_OBJECTS:
