@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.engine import disk_cache
+from onward.engine import block_writer, disk_cache
 from onward.engine.block_files import BlockFiles, file_bytes, forget
 from onward.engine.disk_cache import DiskCache
 from tests.engine.harness import ToyEngine, make_job, run_alone, serve, wait_for_writer
+from tests.engine.test_block_writer import held
 from tests.engine.test_disk_cache import BLOCK_BYTES, JOBS, blocks_in, hold_with_a_disk, prompt
 from tests.engine.toy_states import engine_with_states
 from tests.examples import examples
@@ -116,6 +117,21 @@ def test_a_used_snapshot_that_memory_has_no_room_for_comes_back(open_engine: Ope
     assert result.bits == run_alone(third).bits and result.num_reused_tokens == 128
     load = engine.load()
     assert load.num_disk_tokens == 0 and load.num_disk_read_bytes == 16
+
+
+def test_a_used_snapshot_has_room_after_its_block_however_large_it_is(
+    open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_writer, "MAX_QUEUED_BYTES", file_bytes(BLOCK_BYTES, None))
+    engine = open_engine()
+    common = prompt(130)
+    serve(engine, [make_job([*common, *prompt(20, seed)]) for seed in (1, 2)], one_by_one=True, save=False)
+    node = engine.cache.tree.match(common, 4)[-1]
+    assert engine.disk is not None
+    with held(engine.disk._writer):
+        engine.disk.evicted(node)
+    wait_for_writer(engine)
+    assert (len(states_in(tmp_path)), blocks_in(tmp_path)) == (1, 2)
 
 
 def test_what_is_discarded_or_forgotten_has_no_state_on_the_disk(open_engine: OpenEngine, tmp_path: Path) -> None:

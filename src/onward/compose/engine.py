@@ -254,7 +254,8 @@ def _usable_folder(folder: Path | None) -> Path | None:
 
 
 def kept_prefixes(folder: Path) -> tuple[int, int]:
-    """Return how many blocks a folder of --prefix-cache-dir has, and their bytes. Raises SetupError."""
+    """Return how many files of blocks and states a folder of --prefix-cache-dir has, and their bytes. Raises
+    SetupError."""
     from onward.engine.block_files import usage
 
     usable = _usable_folder(folder)

@@ -98,7 +98,7 @@ def file_bytes(block_bytes: int, scores: PackedScores | None) -> int:
 
 
 def forget(folder: Path) -> int:
-    """Remove all blocks, and keep running servers from writing those they have. Returns how many there were. Raises
+    """Remove all files, and keep running servers from writing those they have. Returns how many there were. Raises
     OSError, also where others write for more than FORGET_SECONDS. A folder that does not exist is left so."""
     if not folder.is_symlink() and not folder.exists():
         return 0
@@ -111,7 +111,7 @@ def forget(folder: Path) -> int:
 
 
 def usage(folder: Path) -> tuple[int, int]:
-    """Return how many blocks a folder has, and their bytes. Raises OSError. Makes the folder."""
+    """Return how many files of blocks and states a folder has, and their bytes. Raises OSError. Makes the folder."""
     with private_folder(folder) as opened:
         sizes = [status.st_size for name, status in opened.files() if name.endswith(SUFFIX)]
     return len(sizes), sum(sizes)

@@ -21,16 +21,17 @@ log = logging.getLogger("onward.engine")
 PAUSE_SECONDS = 60.0
 """How long nothing is written after a write has failed."""
 MAX_QUEUED_BYTES = 64 << 20
-"""Memory of blocks that wait to be written."""
+"""Memory of blocks that wait to be written; one state may wait in addition."""
 MAX_QUEUED = 10_000
 """How much may wait, blocks and whatever else there is to do."""
 
 
 class BlockWriter:
-    """Writes blocks on a thread, which starts when it is first needed. Engine thread, unless it says otherwise."""
+    """Writes blocks, and states whose files have `state_bytes`, on a thread, which starts when it is first needed.
+    Engine thread, unless it says otherwise."""
 
-    def __init__(self, files: BlockFiles) -> None:
-        self._files = files
+    def __init__(self, files: BlockFiles, state_bytes: int = 0) -> None:
+        self._files, self._state_bytes = files, state_bytes
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
@@ -49,8 +50,10 @@ class BlockWriter:
         return not self.new_word and time.monotonic() >= self._resumes_at
 
     def has_room(self, size: int) -> bool:
-        """Whether a block of this size may be queued."""
-        fits = not self._num_queued_bytes or self._num_queued_bytes + size <= MAX_QUEUED_BYTES
+        """Whether a file of this size may be queued: a state also after its block, of which it may take hundreds of
+        times the size."""
+        most = MAX_QUEUED_BYTES + self._state_bytes
+        fits = not self._num_queued_bytes or self._num_queued_bytes + size <= most
         return fits and self._queue.qsize() < MAX_QUEUED
 
     def wait_for_room(self, size: int, seconds: float) -> bool:

@@ -84,7 +84,7 @@ class DiskCache:
         self._state_bytes = self._model.state_memory(0).nbytes if self._states is not None else 0
         self._restores: list[Restore] = []
         self._reader = BlockRestorer(files, cache.block_tokens, self._state_bytes)
-        self._writer = BlockWriter(files)
+        self._writer = BlockWriter(files, file_bytes(self._state_bytes, None) if self._states is not None else 0)
         self._refresh_at = 0.0
         self._num_read = self._num_read_bytes = self._num_damaged = 0
         """Blocks that were read, all bytes, and files that were not what they should be."""

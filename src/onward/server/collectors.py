@@ -32,11 +32,15 @@ COUNTERS = {
     "onward_engine_decode_tokens": ("num_decode_tokens", "Tokens computed while decoding."),
     "onward_engine_cached_tokens": ("num_cached_tokens", "Prompt tokens that the engine took from the prefix cache."),
     "onward_prefix_cache_disk_tokens": ("num_disk_tokens", "Prompt tokens read into the prefix cache from the disk."),
-    "onward_prefix_cache_disk_read_bytes": ("num_disk_read_bytes", "Bytes of KV blocks read from the disk."),
-    "onward_prefix_cache_disk_written_bytes": ("num_disk_written_bytes", "Bytes of KV blocks written to the disk."),
+    "onward_prefix_cache_disk_read_bytes": ("num_disk_read_bytes", "Bytes of KV blocks and states read from the disk."),
+    "onward_prefix_cache_disk_written_bytes": (
+        "num_disk_written_bytes", "Bytes of KV blocks and states written to the disk.",
+    ),
     "onward_draft_model_seconds": ("draft_seconds", "Time that the draft model has computed."),
-    "onward_prefix_cache_damaged_files": ("num_damaged_files", "Files of KV blocks that were not used, and removed."),
-}
+    "onward_prefix_cache_damaged_files": (
+        "num_damaged_files", "Files of KV blocks and states that were not used, and removed.",
+    ),
+}  # fmt: skip
 """Metric → field of EngineLoad and help text."""
 DRAFTS = tuple((source, outcome) for source in get_args(DraftSource) for outcome in ("accepted", "rejected"))
 

@@ -138,7 +138,7 @@ def test_the_prefix_cache_on_the_disk_is_a_finding(monkeypatch: pytest.MonkeyPat
     cache.mkdir(mode=0o700)
     (cache / "a.kv").write_bytes(bytes(2_000_000))
     assert finding("Prefix cache") == {
-        "subject": "Prefix cache", "state": "good", "words": f"{cache}, 1 block, 2.0 MB of 10.0 GB", "advice": None,
+        "subject": "Prefix cache", "state": "good", "words": f"{cache}, 1 file, 2.0 MB of 10.0 GB", "advice": None,
     }  # fmt: skip
     cache.chmod(0o755)
     found = finding("Prefix cache")

@@ -618,6 +618,16 @@ def test_weights_that_are_quantised_are_not_rounded_again(tmp_path: Path) -> Non
         load(write_gguf(tmp_path / "m.gguf", metadata, stored), weights="int8")
 
 
+@pytest.mark.parametrize("draft_context", [None, 512])
+def test_the_memory_of_states_has_a_note_unless_the_model_drafts(draft_context: int | None, tmp_path: Path) -> None:
+    """A draft model has two states, whatever --kv-memory is."""
+    metadata, tensors = tiny("qwen35")
+    stored = {name: floats(array) for name, array in tensors.items()}
+    loaded = load(write_gguf(tmp_path / "m.gguf", metadata, stored), draft_context=draft_context)
+    loaded.model.close()
+    assert any("sequence has a state of" in note for note in loaded.notes) == (draft_context is None)
+
+
 @pytest.mark.slow
 def test_weights_that_grow_have_a_note(tmp_path: Path) -> None:
     metadata, tensors = tiny("llama")

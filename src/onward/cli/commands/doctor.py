@@ -142,7 +142,7 @@ def _prefix_cache(folder: Path, max_bytes: int) -> Finding:
         count, size = kept_prefixes(folder)
     except (SetupError, OSError) as problem:
         return Finding("Prefix cache", "bad", str(problem))
-    words = f"{folder}, {pluralize(count, 'block')}, {bytes_in_words(size)} of {bytes_in_words(max_bytes)}"
+    words = f"{folder}, {pluralize(count, 'file')}, {bytes_in_words(size)} of {bytes_in_words(max_bytes)}"
     free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
         return Finding("Prefix cache", "note", words, "It is not writable: blocks are read, and none are written.")

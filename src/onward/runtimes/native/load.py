@@ -33,7 +33,7 @@ from onward.machine import available_memory, compute_threads
 from onward.model_files.base import Progress
 from onward.runtimes.base import LoadedModel, RuntimeOptions
 from onward.runtimes.fingerprint import fingerprint
-from onward.runtimes.kv_plan import mib, plan_kv_cache
+from onward.runtimes.kv_plan import KVPlan, mib, plan_kv_cache
 from onward.runtimes.native.adapters import ADAPTER_TYPE, TAPE_GROWTH, NativeAdapters, TapeWriter
 from onward.runtimes.native.buffers import Buffers, Cache
 from onward.runtimes.native.expert_cache import ExpertCache, ExpertLayer, least_bytes, total_bytes
@@ -144,8 +144,8 @@ def _load(
     )  # fmt: skip
     adapters = NativeAdapters(checkpoint, weights, code, writer, model, options.cache_dir)
     grown = expansion_note(whole.tensor(f"{name}.weight") for name in dict.fromkeys(read))
-    others = (_longer_note(checkpoint, found), *memory.notes, grown, _state_note(plan.states, state_bytes), code.remark)
-    notes = (*plan.notes, *(each for each in others if each))
+    more = (_longer_note(checkpoint, found), *memory.notes, grown, _state_note(options, plan, state_bytes), code.remark)
+    notes = (*plan.notes, *(each for each in more if each))
     predictor = predicting.predictor(model, cache, own_bytes) if predicting else None
     return LoadedModel(model, "", notes, adapters, predictor)
 
@@ -206,12 +206,12 @@ def _delta_shape(delta: DeltaNet) -> DeltaShape:
     return DeltaShape(delta.key_size, delta.value_size)
 
 
-def _state_note(count: int, size: int) -> str:
-    """Return a sentence on the memory of states, "" where there are none."""
-    if not size:
+def _state_note(options: RuntimeOptions, plan: KVPlan, size: int) -> str:
+    """Return a sentence on the memory of states, "" where there are none, and for a draft model, which has few."""
+    if not size or options.draft_context is not None:
         return ""
     return (
-        f"In addition to keys and values, each sequence has a state of {mib(size)}, of which {count} fit into "
+        f"In addition to keys and values, each sequence has a state of {mib(size)}, of which {plan.states} fit into "
         "--kv-memory: so many sequences and beginnings of prompts together."
     )
 
