@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from onward.constraints.errors import GrammarError
+from onward.constraints.process.client import GrammarProcess
 from onward.constraints.process.masks import RemoteChoice, RemoteGrammars
+from onward.constraints.process.messages import Load
 from onward.model_files.toy import ToyTokenizer
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_masks.py")))
@@ -80,6 +83,19 @@ def test_others_continue_while_a_slow_token_is_computed(tmp_path: Path) -> None:
         assert not held.is_ready
         gate.touch()
         assert held.settle().forced[0] != quick
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_numpy_starts_no_threads_in_the_memory_of_a_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is imported once memory is limited."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "64")
+    process = GrammarProcess()
+    try:
+        process.call(Load([b"a"], []))
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    finally:
+        process.close()
+    assert re.findall(r"Threads:\s+(\d+)", status) == ["2"], "the main one, and the one that answers"
 
 
 def test_what_waits_when_the_grammars_are_closed_fails(tmp_path: Path) -> None:

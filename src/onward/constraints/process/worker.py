@@ -54,7 +54,7 @@ ADVANCE_SECONDS = 1.0
 MAX_REPLAYED_TOKENS = 1000
 MAX_EXTRA_MEMORY = 1 << 30
 """Bytes of addresses, not counting those that the process has when it begins; a vocabulary of 262,144 tokens takes a
-third."""
+third, and numpy 80 MB."""
 STACK_BYTES = 4 << 20
 """Half the usual stack of a thread: what does not overflow here overflows nowhere else."""
 NICENESS = 5
@@ -96,6 +96,7 @@ class Worker:
         return None
 
     def _load(self, token_bytes: list[bytes], control: frozenset[int]) -> Loaded:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"  # each would take 40 MB of MAX_EXTRA_MEMORY, whoever has set more
         from onward.constraints.process.choices import Choices  # and numpy, which no check needs
 
         self._choices = Choices(token_bytes, control, self._encode)
