@@ -210,6 +210,17 @@ def test_law_2_the_same_bits_when_memory_is_tight(bench: Bench, name: str, path:
     assert engine.scheduler.reclaim.num_preemptions > 0
 
 
+def test_law_2_no_single_token_is_left_before_a_snapshot() -> None:
+    """The second choice has no state at first, and computes the prompt again, in a step that has room for all but one
+    token before the snapshot."""
+    engine = engine_with_states(2)
+    decoding, prompt = make_job(max_tokens=5), make_job([7] * 66, max_tokens=1, choices=2)
+    results = run_toy(engine, [decoding, prompt])
+    assert [results.jobs[job.id].bits for job in (decoding, prompt)] == [
+        run_alone(job).bits for job in (decoding, prompt)
+    ]
+
+
 @pytest.mark.parametrize("num_states", slow_but([4], [4, 8, 18]))
 @pytest.mark.parametrize("others", [0, 60])
 def test_law_3_a_common_prefix_is_computed_twice_though_more_prompts_wait_than_there_are_states(

@@ -360,11 +360,12 @@ def _num_left(sequence: Sequence) -> int:
 
 
 def _prefill_chunk(sequence: Sequence, budget: int) -> ScheduledSequence:
-    """Schedule the next chunk of a prompt: as much as the budget allows, but never so that a single token is left,
-    which would go through the decode kernel. The last two are computed together, even with a budget of one."""
-    left = _num_left(sequence)
-    num_tokens = min(sequence.num_to_prefill, budget)
-    if left - num_tokens == 1:
+    """Schedule the next chunk of a prompt: as much as the budget allows, but never so that a single token is left, of
+    the prompt or before a snapshot: it would go through the decode kernel. The last two are computed together, even
+    with a budget of one."""
+    left, whole = _num_left(sequence), sequence.num_to_prefill
+    num_tokens = min(whole, budget)
+    if whole - num_tokens == 1:
         num_tokens += 1 if num_tokens == 1 else -1
     return ScheduledSequence(sequence, num_tokens, _num_outputs(sequence, num_tokens, left), is_prefill=True)
 
