@@ -270,18 +270,35 @@ def test_an_adapter_joins_the_engine_of_a_base_that_drafts_for_itself(folder: Pa
     adapted(test, folder, draft=(("", base),))
 
 
-def test_an_adapter_that_layers_of_its_base_draft_for_is_not_drafted_for_by_the_whole_base(folder: Path) -> None:
-    write_predicting_gguf(folder.parent / "base.gguf", "qwen35", predicting_layer("qwen35"))
-    lora = tuple((name, str(write_adapter(folder.parent / name, "qwen35", seed))) for seed, name in enumerate("ab", 1))
-    base = str(folder.parent / "base.gguf")
+def test_a_base_and_its_adapters_are_loaded_again_where_another_model_is_to_draft_for_it(folder: Path) -> None:
+    base, one = str(folder.parent / "base.gguf"), ("one", str(folder / "one.gguf"))
 
     async def test(live: Live) -> None:
-        await live.apply(lora=lora[:1], draft=(("", "mtp"), ("a", "mtp")))
+        engine, before = live.backend.served["base"].engine, await answer(live, "one")
+        await live.apply(lora=(one,), draft=(("", base),))
+        assert live.backend.served["base"].engine is live.backend.served["one"].engine is not engine
+        assert await answer(live, "one") == before
+        await load(live, "two", "two.gguf")
+        with pytest.raises(SetupError, match="base has adapters: unload them first"):
+            await live.apply(lora=(one,), draft=())
+
+    adapted(test, folder, lora=(one,))
+
+
+def test_an_engine_in_which_layers_of_a_model_draft_is_not_one_in_which_all_of_it_does(folder: Path) -> None:
+    base = str(write_predicting_gguf(folder.parent / "base.gguf", "qwen35", predicting_layer("qwen35")))
+    lora = tuple((name, str(write_adapter(folder / name, "qwen35", seed))) for seed, name in enumerate("ab", 1))
+    of_layers = (("", "mtp"), ("a", "mtp"))
+
+    async def test(live: Live) -> None:
         engine = live.backend.served["base"].engine
+        await live.apply(lora=lora[:1], draft=of_layers)
         assert live.backend.served["a"].engine is engine
-        await live.apply(lora=lora, draft=(("", "mtp"), ("a", "mtp"), ("b", "mtp")))
-        assert live.backend.served["b"].engine is engine
-        await live.apply(lora=lora, draft=(("", "mtp"), ("a", "mtp"), ("b", base)))
+        with pytest.raises(SetupError, match="a and b have one engine, and so one draft model: pass --draft once"):
+            await live.apply(lora=lora, draft=(*of_layers, ("b", base)))
+        other = str(toy(folder / "toy"))
+        await live.apply(model=(other,), lora=(("b", f"{folder / 'b'}@{base}"),), draft=(("b", base),))
+        assert live.listed == ["toy", "b"]
         assert live.backend.served["b"].engine is not engine
 
     adapted(test, folder, draft=(("", "mtp"),))

@@ -130,10 +130,10 @@ def start_engines(
     if local:
         _require_address_space()
         if in_processes:
-            served = _start_processes(settings, _by_base(local), progress, on_failure, spare, must_fit=must_fit)
+            served = _start_processes(settings, by_base(local), progress, on_failure, spare, must_fit=must_fit)
         else:
             served = _start_threads(
-                settings, _by_base(local), progress, on_failure, drop_pages=drop_pages, must_fit=must_fit
+                settings, by_base(local), progress, on_failure, drop_pages=drop_pages, must_fit=must_fit
             )
     served += _connect(settings, upstreams, models, progress, on_failure)
     for name, kind in kinds.items():
@@ -150,7 +150,8 @@ Groups = Mapping[str, Sequence[ResolvedModel]]
 """The models of each engine, which differ in their adapters, by the name of the first."""
 
 
-def _by_base(models: Mapping[str, ResolvedModel]) -> Groups:
+def by_base(models: Mapping[str, ResolvedModel]) -> Groups:
+    """Return models in the groups that one engine computes."""
     groups: dict[Path, tuple[str, list[ResolvedModel]]] = {}
     for name, found in models.items():
         groups.setdefault(found.path.absolute(), (name, []))[1].append(found)

@@ -13,7 +13,7 @@ from onward.compose.drafts import draft_words
 from onward.compose.programs import wanted_engines
 from onward.compose.served import ModelNames, model_names
 from onward.errors import SetupError
-from onward.models.resolve import ResolvedModel
+from onward.models.resolve import ResolvedModel, split_adapter
 from onward.network import without_secrets
 from onward.settings import Settings, UpstreamName, adapted_models, served_names, upstreams_of
 
@@ -60,13 +60,17 @@ def words_of(settings: Settings) -> list[str]:
 
 
 def statements_of(settings: Settings) -> dict[str, object]:
-    """Return what the settings say of each model: when that changes, it is loaded again."""
+    """Return what the settings say of each model, and of the base of one with an adapter: when that changes, it is
+    loaded again."""
     upstreams, engines, adapted = upstreams_of(settings), wanted_engines(settings), adapted_models(settings)
     tokenizers, drafts = dict(settings.tokenizer), draft_words(settings)
     return {
-        word: (upstreams.get(word), engines.get(word), adapted.get(word), tokenizers.get(word), drafts.get(word))
+        word: (
+            upstreams.get(word), engines.get(word), adapted.get(word), tokenizers.get(word),
+            drafts.get(word), drafts.get(split_adapter(adapted.get(word, word))[0]),
+        )
         for word in words_of(settings)
-    }
+    }  # fmt: skip
 
 
 def source_of(entry: LiveEntry, upstreams: Mapping[str, UpstreamName]) -> str:

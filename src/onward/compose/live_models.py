@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from onward.backends.base import Backend, LiveModel, ModelChange, Permit
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
-from onward.compose.backend import model_folders, named_upstreams, resolve_models, start_engines
-from onward.compose.drafts import drafter_of
+from onward.compose.backend import by_base, model_folders, named_upstreams, resolve_models, start_engines
+from onward.compose.drafts import draft_of, drafter_of
 from onward.compose.entries import (
     LiveEntry,
     change_of,
@@ -177,6 +177,8 @@ class EmbeddedLiveModels:
             for each in self._entries:
                 if each not in entries and any(one in entries for one in self._adapters_of(each)):
                     self._require_no_adapters(each)
+            for group in by_base({each.word: each.found for each in entries}).values():
+                draft_of(group)  # several are refused, as when a server starts
             change = await self._use(settings, entries, upstreams, engines, permit)
             self._settings = settings
         return change
