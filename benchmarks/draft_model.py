@@ -140,7 +140,7 @@ def main() -> int:
     tokenizer = found.files.load_tokenizer()
     if problem := difference(tokenizer, small.files.load_tokenizer()):
         raise SystemExit(f"error: {options.draft} has another tokenizer than {options.model}: {problem}")
-    alone = RuntimeOptions(draft_context=other.model.context_length)
+    alone = RuntimeOptions(draft_context=other.model.context_length, max_rows=1)
     draft = other.predictor or load_model(small.files, alone, lambda line: None).model
     arms = {"with": Arm(other.model, tokenizer, draft), "without": Arm(plain, tokenizer, None)}
     cases: list[dict[str, Any]] = []

@@ -42,7 +42,9 @@ def test_a_layer_that_predicts_is_apart_from_those_of_the_model(name: str, is_fo
     assert note.endswith("has layers that predict several tokens at once (MTP): only --draft mtp uses them.")
     extended, whole = with_prediction(found, checkpoint)
     assert extended.num_layers == count + 1 and extended.has_attention(count)
-    assert whole.tensors.keys() == checkpoint.tensors.keys() | checkpoint.predictions.keys()
+    own = whole.tensors.keys() - checkpoint.tensors.keys()
+    assert checkpoint.tensors.keys() < whole.tensors.keys() and all(key.startswith(f"blk.{count}.") for key in own)
+    assert len(own) == len(predicting_layer(name)) + found.has_gated_attention  # whose matrix is one with the queries'
     if extended.mixture is not None:
         assert count in extended.mixture.layers
 
@@ -103,6 +105,18 @@ def test_a_layer_that_is_not_complete_is_refused_where_it_is_asked_for(case: str
     checkpoint = written(tmp_path, "qwen2, mimo", layer, is_folder=True)
     found = architecture_of(checkpoint)  # the model is computed as it was
     with pytest.raises(CheckpointError, match=message):
+        with_prediction(found, checkpoint)
+
+
+def test_experts_that_are_not_complete_are_refused_where_they_are_asked_for(tmp_path: Path) -> None:
+    folder = write_predicting_folder(tmp_path / "m", "qwen3next", predicting_layer("qwen3next"))
+    for name in ("mtp.safetensors", "model.safetensors.index.json"):
+        content = (folder / name).read_bytes()
+        assert b"mtp.layers.0.mlp.experts.1.up" in content
+        (folder / name).write_bytes(content.replace(b"mtp.layers.0.mlp.experts.1.up", b"mtp.layers.0.mlp.experts.9.up"))
+    checkpoint = read_checkpoint(folder)
+    found = architecture_of(checkpoint)  # the model is computed as it was
+    with pytest.raises(CheckpointError, match=r"m has no tensor 'blk.3.ffn_up.1.weight'"):
         with_prediction(found, checkpoint)
 
 

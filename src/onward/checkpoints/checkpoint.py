@@ -32,7 +32,7 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
     """Sentences for the operator about what the files state."""
     predictions: Mapping[str, Tensor] = field(default_factory=dict)
-    """Tensors of layers that predict several tokens at once, which only draft (predictions)."""
+    """Tensors of layers that predict several tokens at once, which only draft: as in the file (predictions)."""
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor that the architecture requires. Raises CheckpointError."""
@@ -46,16 +46,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read a GGUF file, or a folder of safetensors files. Raises CheckpointError."""
     if path.is_dir():
         found = read_folder(path)
-        tensors, predictions = (joined_experts(each, str(path)) for each in (found.tensors, found.predictions))
-        notes = found.notes + _prediction_notes(predictions, path)
-        return Checkpoint(found.paths, found.parameters, tensors, found.num_tokens, found.is_tied, notes, predictions)
+        notes = found.notes + _prediction_notes(found.predictions, path)
+        tensors = joined_experts(found.tensors, str(path))
+        return Checkpoint(
+            found.paths, found.parameters, tensors, found.num_tokens, found.is_tied, notes, found.predictions
+        )
     file = read_gguf(path)
     metadata, notes = understood(file.metadata, str(path))
     parameters = Parameters(metadata, str(path))
     has_pairs = parameters.architecture in PAIRED_IN_GGUF
     predicting = of_predictions(parameters, file.tensors)
     tensors, predictions = (
-        joined_experts(arranged(parameters, each, has_pairs=has_pairs), str(path))
+        arranged(parameters, each, has_pairs=has_pairs)
         for each in (
             {name: tensor for name, tensor in file.tensors.items() if name not in predicting},
             {name: tensor for name, tensor in file.tensors.items() if name in predicting},
@@ -65,7 +67,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(
         file.paths,
         parameters,
-        tensors,
+        joined_experts(tensors, str(path)),
         num_tokens=len(tokens) if isinstance(tokens, Strings) and len(tokens) else None,
         notes=notes + _prediction_notes(predictions, path),
         predictions=predictions,

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.mixtures import joined_experts
 from onward.checkpoints.requirements import require_layer
 from onward.errors import CheckpointError
 
@@ -48,7 +49,7 @@ def with_prediction(found: Architecture, checkpoint: Checkpoint) -> tuple[Archit
     if mixture is not None and layer - 1 in mixture.layers:
         mixture = replace(mixture, layers=mixture.layers | {layer})
     extended = replace(found, num_layers=layer + 1, mixture=mixture)
-    whole = replace(checkpoint, tensors={**checkpoint.tensors, **own})
+    whole = replace(checkpoint, tensors={**checkpoint.tensors, **joined_experts(own, where)})
     hidden = found.hidden
     norms = {f"{PART}.{name}.weight": (hidden,) for name in ("enorm", "hnorm", "shared_head_norm")}
     require_layer(extended, whole, layer, {f"{PART}.eh_proj.weight": (hidden, 2 * hidden), **norms})
