@@ -31,8 +31,8 @@ def small(name: str) -> Shape:
     """The shape of a model of the same kind that is computed at once."""
     shape = SHAPES[name]
     stated = {key: SMALL.get(key, value) for key, value in shape.stated.items()}
-    if isinstance(heads := shape.stated["attention.head_count_kv"], list):
-        stated["attention.head_count_kv"] = [2 * bool(each) for each in heads]
+    heads = shape.stated["attention.head_count_kv"]
+    stated["attention.head_count_kv"] = [2 * bool(each) for each in heads] if isinstance(heads, list) else min(heads, 2)
     return replace(shape, vocab_size=600, stated=stated)
 
 

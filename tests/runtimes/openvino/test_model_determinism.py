@@ -25,7 +25,7 @@ from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.openvino.invariance import is_invariant
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
-from onward.runtimes.openvino.window import BLOCK_TOKENS
+from onward.runtimes.openvino.window import BLOCK_TOKENS, Window
 from onward.sampling.sampler import Sampler
 from onward.values import Precision
 from tests.engine.harness import TOKENIZER, make_job, serve
@@ -296,7 +296,9 @@ def test_a_model_is_invariant_on_any_number_of_threads(tiny_folder: Path, precis
     expected = plain(usual, prompt, tokens)
     assert plain(model, prompt, tokens).tobytes() == expected.tobytes()
     assert is_invariant(model.evaluate, model.vocab_size)
-    assert model.fingerprint == usual.fingerprint
+    windows = {each._open()[0].window for each in (usual, model)}
+    if all(window.min_tokens == Window().min_tokens for window in windows):  # else it names the number of threads
+        assert (model.fingerprint == usual.fingerprint) == (len(windows) == 1)
     run = Run(model, prompt, list(range(60, 68)), Others(model, 9))
     run.prefill([80])
     assert drafted(run, tokens, [3, 3, 3], 0).tobytes() == expected[1:].tobytes()
