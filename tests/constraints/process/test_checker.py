@@ -3,17 +3,21 @@ another's."""
 
 from __future__ import annotations
 
+import errno
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from onward.constraints.errors import GrammarError
 from onward.constraints.process import checker as room
+from onward.constraints.process import client
 from onward.constraints.process.checker import GrammarChecker, QueueFull, Ticket
 from onward.constraints.process.messages import Check
-from tests.waiting import PATIENCE_SECONDS
+from onward.ipc.spawn import Process
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 if sys.platform == "win32":
     pytest.skip("the fake process sends itself signals", allow_module_level=True)
@@ -134,3 +138,51 @@ def test_what_waits_fails_when_the_checker_is_closed(tmp_path: Path) -> None:
             ticket.future.result(PATIENCE_SECONDS)
     with pytest.raises(GrammarError, match="shutting down"):
         answer(checker, "late")
+
+
+def test_idle_processes_end_but_for_one_which_does_what_comes_then(
+    checker: GrammarChecker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = tmp_path / "release"
+    monkeypatch.setattr(room, "IDLE_SECONDS", 0.001)
+    for number in range(20):
+        held = [checker.submit(client, [f"{client}{number}"], lambda: Check(f"wait {release}")) for client in "ab"]
+        release.touch()
+        assert all(ticket.future.result(PATIENCE_SECONDS) for ticket in held)
+        wait_for(lambda: len(checker._processes) == 1, "one is left")
+        assert answer(checker, str(number))
+        release.unlink()
+
+
+def test_a_process_that_cannot_be_started_fails_only_what_it_was_for(
+    checker: GrammarChecker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where another one runs, what that computes goes on, and it takes what comes afterwards."""
+    release = tmp_path / "release"
+    first = pid(answer(checker, "first"))
+    held = checker.submit("a", ["held"], lambda: Check(f"wait {release}"))
+    wait_for(lambda: checker._running, "it is computed")
+
+    def refused(command: Sequence[str]) -> Process:
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(client, "spawn", refused)
+    with pytest.raises(GrammarError, match=r"cannot be started.*no more processes"):
+        answer(checker, "second", client="b")
+    assert not held.future.done()
+    release.touch()
+    assert pid(held.future.result(PATIENCE_SECONDS)) == first
+    assert pid(answer(checker, "third", client="b")) == first
+
+
+def test_without_a_thread_a_constraint_is_refused_and_the_next_one_tries_again(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(GrammarError, match="cannot be started: can't start new thread"):
+            answer(checker, "one")
+    assert answer(checker, "one")

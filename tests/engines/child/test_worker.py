@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 
+from onward.constraints import local
+from onward.constraints.choice import Outcome
+from onward.constraints.grammar import choice_grammar
 from onward.engine.events import Decoded, Event, Prefilled
+from onward.engine.loop import EngineLoop
 from onward.engine_load import EngineLoad
 from onward.engines.child import messages
 from onward.engines.child.link import StepReport
-from onward.engines.child.worker import ReportSender
+from onward.engines.child.worker import Reporter, ReportSender
 from onward.sampling.outputs import Sampled
+from tests.engine.harness import make_engine, make_job
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -128,3 +134,44 @@ def test_a_failure_on_the_other_thread_is_reported() -> None:
     sender.report(report(scored(1)))
     assert failed.wait(PATIENCE_SECONDS)
     assert [str(error) for error in failures] == ["gone"]
+
+
+def test_events_of_steps_that_compute_nothing_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends a choice is found while all others wait for their masks: no further step may lose that."""
+    engine, reports = make_engine(), list[StepReport]()
+    reporter = Reporter(EngineLoop(engine), reports.append)
+    held, free = (make_job(max_tokens=20, grammar=choice_grammar(texts)) for texts in (["no"], ["ya", "yb"]))
+    masks = engine.constraints.prepare(held)
+    submit, gates = local.SlowMasks.submit, list[tuple[Future[Outcome], Future[Outcome]]]()
+
+    def gated(thread: local.SlowMasks, choice: local.LocalChoice, tokens: list[int]) -> Future[Outcome]:
+        computed = submit(thread, choice, tokens)
+        if choice.compiled is not masks:
+            return computed
+        gates.append((Future(), computed))
+        return gates[-1][0]
+
+    monkeypatch.setattr(local, "SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(local.SlowMasks, "submit", gated)
+    for job in (held, free):
+        engine.add(job)
+    events: list[Event] = []
+
+    def ended() -> set[int]:
+        return {event.job for event in events if isinstance(event, Decoded) and event.finish_reason}
+
+    while not ended():
+        events += engine.step(reporter.publish)
+    assert ended() == {free.id} and gates
+    for _ in range(3):
+        events += engine.step(reporter.publish)
+    assert [event for each in reports for event in each.events] == events
+    while not engine.idle:
+        for gate, computed in gates:
+            gate.set_result(computed.result())
+        gates.clear()
+        events += engine.step(reporter.publish)
+    reporter.publish()
+    assert [event for each in reports for event in each.events] == events
+    assert ended() == {held.id, free.id}
+    assert reports[-1].is_idle

@@ -29,6 +29,7 @@ IDLE_SECONDS = 30.0
 
 
 CLOSED = "Onward is shutting down"
+NOT_STARTED = "the process that compiles it cannot be started"
 
 
 class QueueFull(Exception):
@@ -99,7 +100,7 @@ class GrammarChecker:
             work = self._pending[key] = _Work(key, client, make)
             queue.append(work)
             if len(self._processes) < min(MAX_PROCESSES, self._num_startable()):
-                self._start()
+                self._start(work)
             self._changed.notify()
         return Ticket(work, self._abandon)
 
@@ -140,13 +141,21 @@ class GrammarChecker:
         counts = (len(self._queues.get(client, ())) + self._running.get(client, 0) for client in clients)
         return sum(min(count, MAX_PER_CLIENT) for count in counts)
 
-    def _start(self) -> None:
+    def _start(self, work: _Work) -> None:
+        """Start one more process, if the system has a thread for it. Without any process, `work` fails."""
         process = GrammarProcess(self._command)
-        self._processes.add(process)
-        threading.Thread(target=self._run, args=(process,), name="onward-grammars", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, args=(process,), name="onward-grammars", daemon=True).start()
+            self._processes.add(process)
+        except RuntimeError as error:
+            if not self._processes:
+                self._queues[work.client].remove(work)
+                self._pending.pop(work.key)
+                _resolve(work.future, GrammarError(f"{NOT_STARTED}: {error}"))
 
     def _run(self, process: GrammarProcess) -> None:
         """Check what waits, until there is nothing to do for this process."""
+        work = None
         try:
             while (work := self._next(process)) is not None:
                 result = self._check(process, work)
@@ -154,13 +163,14 @@ class GrammarChecker:
                 if isinstance(result, GrammarError) and not self._is_closed:
                     process.start()  # another one for the next, if this one ended it
         except OSError as error:  # no process can be started
-            self._fail(process, str(error))
+            self._fail(process, work, str(error))
         finally:
             process.close()
 
     def _next(self, process: GrammarProcess) -> _Work | None:
         """Return the next work; None if the process is to end."""
         with self._changed:
+            has_idled = False
             while not self._is_closed:
                 for client, queue in self._queues.items():
                     if queue and self._running.get(client, 0) < MAX_PER_CLIENT:
@@ -168,8 +178,9 @@ class GrammarChecker:
                         self._running[client] = self._running.get(client, 0) + 1
                         return queue.popleft()
                 is_spare = len(self._processes) > 1
-                if not self._changed.wait(IDLE_SECONDS if is_spare else None) and is_spare:
+                if has_idled and is_spare:
                     break
+                has_idled = not self._changed.wait(IDLE_SECONDS if is_spare else None)
             self._processes.discard(process)
             return None
 
@@ -203,26 +214,35 @@ class GrammarChecker:
 
     def _finish(self, work: _Work, result: str | GrammarError) -> None:
         with self._changed:
-            self._pending.pop(work.key, None)
+            self._release(work)
             _remember(self._known, work.key, result, MAX_KNOWN)
-            running = self._running.pop(work.client, 1) - 1
-            if running:
-                self._running[work.client] = running
-            elif not self._queues.get(work.client):
-                self._queues.pop(work.client, None)
             self._changed.notify()
         _resolve(work.future, result)
 
-    def _fail(self, process: GrammarProcess, reason: str) -> None:
-        """Fail what waits: no process can be started."""
+    def _release(self, work: _Work) -> None:
+        """The work no longer runs. Called with the lock held."""
+        self._pending.pop(work.key, None)
+        running = self._running.pop(work.client, 1) - 1
+        if running:
+            self._running[work.client] = running
+        elif not self._queues.get(work.client):
+            self._queues.pop(work.client, None)
+
+    def _fail(self, process: GrammarProcess, work: _Work | None, reason: str) -> None:
+        """Fail the work that a process cannot be started for, and what waits if there is no other process."""
         with self._changed:
             self._processes.discard(process)
-            works = list(self._pending.values())
-            self._pending.clear()
-            self._queues.clear()
-            self._running.clear()
-        for work in works:
-            _resolve(work.future, GrammarError(f"the process that compiles it cannot be started: {reason}"))
+            failed = []
+            if work is not None and not work.future.done():
+                failed.append(work)
+                self._release(work)
+            if not self._processes:
+                failed += self._pending.values()
+                self._pending.clear()
+                self._queues.clear()
+            self._changed.notify()  # of what this process was notified
+        for each in failed:
+            _resolve(each.future, GrammarError(f"{NOT_STARTED}: {reason}"))
 
 
 def _remember(where: OrderedDict[bytes, T], key: bytes, value: T, most: int) -> None:

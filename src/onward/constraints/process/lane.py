@@ -51,10 +51,10 @@ class Lane:
             if self.is_closed:
                 future.set_exception(GrammarError(CLOSED))
                 return future
-            (self._compiling if is_compiling else self._advancing).append(lambda: _resolve(future, work))
             if not self._has_thread:
-                self._has_thread = True
                 threading.Thread(target=self._run, name="onward-masks", daemon=True).start()
+                self._has_thread = True
+            (self._compiling if is_compiling else self._advancing).append(lambda: _resolve(future, work))
             self._changed.notify()
         return future
 

@@ -171,7 +171,7 @@ def _run(engine: Engine, connection: _Connection) -> int:
     loop = EngineLoop(engine, connection.commands)
     try:
         sender = ReportSender(connection.send, connection.end)
-        loop.run(_Reporter(loop, sender.report).publish)
+        loop.run(Reporter(loop, sender.report).publish)
         sender.flush()
         loop.save()
     except BaseException as error:  # a panic in a Rust library is not an Exception
@@ -233,7 +233,7 @@ class _Connection:
             os._exit(EXIT_ORPHANED)
 
 
-class _Reporter:
+class Reporter:
     """Sends a report per step."""
 
     def __init__(self, loop: EngineLoop, send: Callable[[StepReport], None]) -> None:
@@ -245,11 +245,11 @@ class _Reporter:
         self._measured = -math.inf
 
     def publish(self) -> None:
-        """See `engine.loop.Publish`. A step calls it at least once."""
+        """See `engine.loop.Publish`. A step calls it at least once; one that computes nothing is not counted."""
         engine = self._loop.engine
         is_idle = engine.idle
         step = engine.counters.num_steps
-        if step == self._reported_step and not is_idle:
+        if step == self._reported_step and not is_idle and not engine.undelivered:
             return
         self._reported_step = -1 if is_idle else step
         running = {sequence.job.id for sequence in engine.scheduler.running}
