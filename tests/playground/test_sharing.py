@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,7 @@ from playwright.sync_api import expect
 from tests.playground.pages import Playground, open_context
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Locator, Route
 
 pytestmark = pytest.mark.slow
 PROMPT = 'It\'s a "fine" day for $HOME, é🦊\\\nThe fox'
@@ -107,8 +109,63 @@ def run_program(language: str, source: str, folder: Path) -> str:
     return ran.stdout
 
 
+STARTS = {
+    "curl": "curl ",
+    "Python": "from openai import ",
+    "JavaScript": "const response = ",
+    "Command line": "onward completions create ",
+}
+"""How the program of each language begins."""
+
+
+def choose_language(dialog: Locator, language: str) -> None:
+    dialog.get_by_text(language, exact=True).click()
+    expect(dialog.get_by_role("radio", name=language)).to_be_checked()
+    expect(dialog.get_by_role("region", name="Program")).to_have_text(re.compile(f"^{STARTS[language]}"))
+
+
+def test_the_dialog_of_programs_opens_with_the_program_and_its_languages_stay_in_place(playground: Playground) -> None:
+    """It opens when the server has counted the tokens of the memory that the program has to contain."""
+    page = playground.page
+    playground.write("Once").tab("Context")
+    counted = threading.Event()
+    held: list[Route] = []
+    page.route("**/tokenize", lambda route: route.continue_() if counted.is_set() else held.append(route))
+    with page.expect_request("**/tokenize"):
+        page.get_by_label("Memory").fill("Lily is seven.")
+        playground.button("Copy as").click()
+    dialog = page.get_by_role("dialog", name="Copy as")
+    assert dialog.count() == 0
+    counted.set()
+    for route in held:
+        route.continue_()
+    expect(dialog).to_be_visible()
+    assert "Lily is seven." in dialog.get_by_role("region", name="Program").inner_text()
+    place = dialog.locator("fieldset").bounding_box()
+    for language in STARTS:
+        choose_language(dialog, language)
+        assert dialog.locator("fieldset").bounding_box() == place
+
+
+def test_copied_is_said_only_of_the_program_that_was_copied(playground: Playground) -> None:
+    playground.button("Copy as").click()
+    dialog = playground.page.get_by_role("dialog", name="Copy as")
+    copied = dialog.get_by_text("Copied.")
+    dialog.get_by_role("button", name="Copy", exact=True).click()
+    expect(copied).to_be_visible()
+    choose_language(dialog, "Python")
+    expect(copied).to_have_count(0)
+    dialog.get_by_role("button", name="Copy", exact=True).click()
+    expect(copied).to_be_visible()
+    playground.page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    playground.button("Copy as").click()
+    expect(dialog.get_by_role("radio", name="Python")).to_be_checked()  # the language is kept
+    expect(copied).to_have_count(0)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
-@pytest.mark.parametrize("language", ["curl", "Python", "JavaScript", "Command line"])
+@pytest.mark.parametrize("language", STARTS)
 def test_copied_programs_run_and_return_the_same_text(playground: Playground, tmp_path: Path, language: str) -> None:
     if language == "JavaScript" and shutil.which("node") is None:
         pytest.skip("needs Node")
@@ -116,9 +173,10 @@ def test_copied_programs_run_and_return_the_same_text(playground: Playground, tm
     generated = playground.text.removeprefix(PROMPT)
     page = playground.page
     playground.button("Copy as").click()
-    page.get_by_role("radio", name=language).check(force=True)
-    page.get_by_role("button", name="Copy", exact=True).click()
-    expect(page.get_by_text("Copied.")).to_be_visible()
+    dialog = page.get_by_role("dialog", name="Copy as")
+    choose_language(dialog, language)
+    dialog.get_by_role("button", name="Copy", exact=True).click()
+    expect(dialog.get_by_text("Copied.")).to_be_visible()
     source: str = page.evaluate("navigator.clipboard.readText()")
     printed = run_program(language, source, tmp_path)
     if language == "curl":

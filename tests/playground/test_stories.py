@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -74,6 +75,18 @@ def test_stories_are_opened_named_found_and_removed(playground: Playground) -> N
     expect(rows).to_have_count(1)
     change(rows.nth(0), "Remove")
     expect(rows).to_have_count(0)
+
+
+def test_the_open_story_is_the_first_of_the_list_before_it_is_saved(playground: Playground) -> None:
+    """Rows that change their places while the list is open move away from under the pointer."""
+    playground.write("Of old").kept()
+    playground.page.clock.install()  # nothing that waits happens any more: the page saves a while after a change
+    playground.page.clock.pause_at(time.time() + 3600)
+    playground.new_story().write("Of today")
+    rows = playground.stories()
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("Of today")
+    playground.kept()
 
 
 def test_the_open_story_its_name_and_notes_survive_a_reload(playground: Playground) -> None:

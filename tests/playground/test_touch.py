@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,8 +31,8 @@ def phone(browser: Browser, site: str) -> Iterator[Playground]:
     assert not opened.problems
 
 
-def touch(phone: Playground, token: Locator, *, right: int = 0, ms: int = 60) -> None:
-    """Put a finger on a token, move it, and lift it after a while."""
+def touch(phone: Playground, token: Locator, *, right: int = 0, until: Callable[[], object] = lambda: None) -> None:
+    """Put a finger on a token, move it, and lift it when `until` has returned."""
     box = token.bounding_box()
     assert box
     x, y = box["x"] + min(box["width"], 30) / 2, box["y"] + box["height"] / 2
@@ -41,7 +41,7 @@ def touch(phone: Playground, token: Locator, *, right: int = 0, ms: int = 60) ->
     for step in range(1, 6 if right else 1):
         point = {"x": x + right * step / 5, "y": y}
         session.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [point]})
-    phone.page.wait_for_timeout(ms)
+    until()
     session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
 
 
@@ -64,9 +64,8 @@ def test_a_tap_elsewhere_closes_them(phone: Playground) -> None:
 
 
 def test_holding_a_token_bans_it(phone: Playground) -> None:
-    touch(phone, phone.page.locator(".editor .generated").nth(2), ms=700)
     footer = phone.page.locator(".alternatives .held")
-    expect(footer).to_be_visible()
+    touch(phone, phone.page.locator(".editor .generated").nth(2), until=lambda: expect(footer).to_be_visible())
     footer.get_by_role("button", name="Ban").tap()
     expect(phone.notice).to_contain_text("is banned from now on")
     phone.tab("Settings")

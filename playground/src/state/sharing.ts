@@ -6,7 +6,7 @@ import { knownSettings } from "../core/settings";
 import { models, refreshModels, selectModel } from "./access";
 import { done, drafted, isReady, isRunning, restart, wasStopped, type Done } from "./actions";
 import { text, write } from "./document";
-import { notify, problem, showError } from "./page";
+import { dialog, notify, problem, showError } from "./page";
 import { parameters, settings } from "./settings";
 import { newStory, storyId } from "./stories";
 
@@ -20,6 +20,9 @@ effect(() => {
   shared.value = null; // it would be written over another story
 });
 
+/** What the dialog of programs shows. */
+export const draftToCopy = signal<Draft | null>(null);
+
 /** Returns the address of the last completion, or of the document where it has been edited since. */
 export async function permalink(): Promise<string> {
   const last = lastDone();
@@ -27,9 +30,14 @@ export async function permalink(): Promise<string> {
   return location.origin + location.pathname + (await toHash(what));
 }
 
-/** Returns the request of the last completion, or one that would continue the document where it has been edited since. */
-export async function draftToCopy(): Promise<Draft> {
-  return lastDone()?.draft ?? drafted(text.value);
+/** Opens the dialog of programs with the last completion, or with one that would continue a document that was edited since. */
+export async function showProgram(): Promise<void> {
+  try {
+    draftToCopy.value = lastDone()?.draft ?? (await drafted(text.value));
+    dialog.value = "copy"; // not before: the dialog would grow under the pointer
+  } catch (error) {
+    showError(error);
+  }
 }
 
 function lastDone(): Done | null {

@@ -32,6 +32,7 @@ export const title = signal("");
 const database = createStore("onward", "values");
 /** What waits to be written; null where nothing does. */
 let timer: ReturnType<typeof setTimeout> | null = null;
+let numWrites = 0;
 let isTreeChanged = false;
 let isPaused = false;
 
@@ -120,12 +121,11 @@ export async function keepStories(): Promise<void> {
     later();
   });
   effect(() => channel.postMessage(storyId.value));
-  const keepNow = () => timer !== null && void keep();
   document.addEventListener("visibilitychange", keepNow);
   addEventListener("beforeunload", keepNow); // later, the next page may be reading already
   channel.onmessage = ({ data }) => {
     if (data !== storyId.value || isPaused) return;
-    if (timer !== null) void keep();
+    keepNow();
     isPaused = true;
     notify("This story was opened in another tab, which now saves it. Reload to continue in this one.");
   };
@@ -138,10 +138,16 @@ function later(): void {
   document.documentElement.dataset.kept = "false";
 }
 
+/** Writes what waits. The open story is then the first of the list. */
+export function keepNow(): void {
+  if (timer !== null) void keep();
+}
+
 /** Writes what has changed. The tree, which is large, is written only where it did, and when no text is being generated. */
 async function keep(): Promise<void> {
   if (timer !== null) clearTimeout(timer);
   timer = null;
+  const number = (numWrites += 1);
   const id = storyId.value;
   const info: StoryInfo = { id, title: title.value, start: startOf(text.value), words: countWords(text.value), changed: Date.now() };
   const values: [string, unknown][] = [
@@ -155,7 +161,7 @@ async function keep(): Promise<void> {
   const isListed = relist((listed) => [info, ...listed.filter((each) => each.id !== id)]);
   try {
     await Promise.all([isWritten, isListed]);
-    if (timer === null) document.documentElement.dataset.kept = "true"; // what drives the page can wait for this
+    if (timer === null && number === numWrites) document.documentElement.dataset.kept = "true"; // what drives the page can wait for this
   } catch {
     notify("This browser has no room for the story: export it before you leave.");
   }

@@ -2,7 +2,7 @@
 import { computed } from "@preact/signals";
 import { model, selectModel } from "../state/access";
 import { text } from "../state/document";
-import { dialog, problem, theme, view, type View } from "../state/page";
+import { dialog, problem, theme, view, type Dialog, type View } from "../state/page";
 import { start } from "../state/start";
 import type { Theme } from "../state/storage";
 import { shownTitle, startOf, title } from "../state/stories";
@@ -23,11 +23,17 @@ function show(name: View): void {
   view.value = name;
 }
 
+/** Dialogs show what goes wrong in them, not what went wrong before. */
+function open(name: Dialog): void {
+  problem.value = null;
+  dialog.value = name;
+}
+
 export function Bar() {
   return (
     <header class="bar">
       <h1 title={`Onward ${start.version}`}>Onward</h1>
-      <button type="button" class="quiet story-title" title="All stories" onClick={() => (dialog.value = "stories")}>
+      <button type="button" class="quiet story-title" title="All stories" onClick={() => open("stories")}>
         <span class="visually-hidden">Stories: </span>
         <span class="title">{shownTitle({ title: title.value, start: firstWords.value })}</span> ▾
       </button>
@@ -58,11 +64,11 @@ export function Bar() {
           </select>
         </label>
         {start.requiresKey && (
-          <button type="button" onClick={() => (dialog.value = "key")}>
+          <button type="button" onClick={() => open("key")}>
             API key…
           </button>
         )}
-        <button type="button" onClick={() => (dialog.value = "help")}>
+        <button type="button" onClick={() => open("help")}>
           Help and keys <kbd>?</kbd>
         </button>
         {start.hasLedger && <a href="usage">Usage</a>}

@@ -1,24 +1,20 @@
 /** The last completion, or the document as a prompt, as a program. */
 import { signal, useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
 import { BASE } from "../api/base";
 import { LANGUAGES, program, type Language } from "../core/copy";
-import { plainBody, type Draft } from "../core/request";
-import { showError } from "../state/page";
+import { plainBody } from "../core/request";
 import { draftToCopy } from "../state/sharing";
 import { start } from "../state/start";
 import { copyText } from "./clipboard";
 import { ModalDialog } from "./ModalDialog";
 
+/** The language that was chosen last. */
 const language = signal<Language>("curl");
-const copied = signal("");
 
 export function CopyDialog() {
-  const draft = useSignal<Draft | null>(null);
-  useEffect(() => {
-    draftToCopy().then((found) => (draft.value = found), showError);
-  }, []);
-  const source = draft.value ? program(language.value, plainBody(draft.value), BASE, start.requiresKey) : "";
+  const copied = useSignal<{ source: string; isDone: boolean } | null>(null);
+  const source = draftToCopy.value ? program(language.value, plainBody(draftToCopy.value), BASE, start.requiresKey) : "";
+  const copy = async () => (copied.value = { source, isDone: await copyText(source) });
   return (
     <ModalDialog title="Copy as">
       <fieldset class="segments">
@@ -34,10 +30,10 @@ export function CopyDialog() {
         {source}
       </pre>
       <p class="hint">{hint(language.value)}</p>
-      <button type="button" class="primary" onClick={async () => (copied.value = (await copyText(source)) ? "Copied." : "Select the text and copy it.")}>
+      <button type="button" class="primary" onClick={() => void copy()}>
         Copy
       </button>
-      <span role="status"> {copied.value}</span>
+      <span role="status"> {copied.value?.source === source && (copied.value.isDone ? "Copied." : "Select the text and copy it.")}</span>
     </ModalDialog>
   );
 }

@@ -1,10 +1,10 @@
 /** All stories of this browser: open, find, name, export and remove them, or read one from a file. */
 import { signal, useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useLayoutEffect } from "preact/hooks";
 import { canRun } from "../state/actions";
 import { dialog, problem } from "../state/page";
 import {
-  exportStory, importStory, newStory, openStory, removeStory, renameStory, searchStories, shownTitle, stories, storyId, type ExportKind, type StoryInfo,
+  exportStory, importStory, keepNow, newStory, openStory, removeStory, renameStory, searchStories, shownTitle, stories, storyId, type ExportKind, type StoryInfo,
 } from "../state/stories";
 import { Menu } from "./Menu";
 import { ModalDialog } from "./ModalDialog";
@@ -20,6 +20,7 @@ const renaming = signal("");
 export function StoriesDialog() {
   const words = useSignal("");
   const found = useSignal<Set<string> | null>(null);
+  useLayoutEffect(keepNow, []); // later, the list would be sorted anew under the pointer
   useEffect(() => {
     if (words.value.trim() === "") {
       found.value = null;

@@ -16,19 +16,23 @@ const TYPING_PAUSE_MS = 250;
 const chosen = signal("");
 const system = signal("");
 const user = signal("");
-/** What is inserted; null while the server renders it. */
-const shown = signal<string | null>("");
-const refusal = signal("");
+/** What the server has made of a request with the model's own template, or why it refused to. */
+const rendered = signal<{ question: string; prompt: string; refusal: string } | null>(null);
 
 export function TemplateDialog() {
   const hasOwn = Boolean(tokenizer.value?.chat_template);
   const names = [...(hasOwn ? [OWN] : []), ...TEMPLATES.map(({ name }) => name)];
   const name = names.includes(chosen.value) ? chosen.value : (names[0] ?? "");
-  useEffect(() => preview(name), [name, system.value, user.value, model.value]);
+  const template = TEMPLATES.find((each) => each.name === name);
+  const question = template ? "" : JSON.stringify({ model: model.value, messages: messages() });
+  useEffect(() => (question ? render(question) : undefined), [question]);
+  const own = rendered.value?.question === question ? rendered.value : null;
+  /** What is inserted; undefined while the server renders it. */
+  const shown = template ? request(template, system.value, user.value) : own?.prompt;
   const insert = (event: Event) => {
     event.preventDefault();
-    if (shown.value === null) return;
-    theEditor().append(shown.value);
+    if (shown === undefined) return;
+    theEditor().append(shown);
     user.value = "";
     dialog.value = null;
   };
@@ -51,18 +55,18 @@ export function TemplateDialog() {
           Request
           <textarea rows={3} required value={user.value} onInput={(event) => (user.value = event.currentTarget.value)} />
         </label>
-        <pre class="source" tabIndex={0} role="region" aria-label="What is inserted" aria-busy={shown.value === null}>
-          {shown.value}
+        <pre class="source" tabIndex={0} role="region" aria-label="What is inserted" aria-busy={shown === undefined}>
+          {shown}
         </pre>
-        {refusal.value && (
+        {own?.refusal && (
           <p class="problem" role="alert">
-            {refusal.value}
+            {own.refusal}
           </p>
         )}
         <p class="hint">
           Its markers appear in the text as you see them, and can be edited. {hasOwn ? "The model's own template is the one that it was trained with." : "Choose the template that the model was trained with."}
         </p>
-        <button type="submit" class="primary" disabled={!canRun.value || !shown.value}>
+        <button type="submit" class="primary" disabled={!canRun.value || !shown}>
           Insert at the end
         </button>
       </form>
@@ -70,22 +74,18 @@ export function TemplateDialog() {
   );
 }
 
-/** Shows what a template makes of the request, its own after a pause in typing. Returns what ends that. */
-function preview(name: string): (() => void) | undefined {
-  refusal.value = "";
-  const template = TEMPLATES.find((each) => each.name === name);
-  if (template) {
-    shown.value = request(template, system.value, user.value);
-    return undefined;
-  }
-  shown.value = null;
+function messages() {
+  return [...(system.value ? [{ role: "system", content: system.value }] : []), { role: "user", content: user.value }];
+}
+
+/** Has the server render a question after a pause in typing. Returns what ends that. */
+function render(question: string): () => void {
   const ended = new AbortController();
-  const messages = [...(system.value ? [{ role: "system", content: system.value }] : []), { role: "user", content: user.value }];
   const timer = setTimeout(() => {
-    applyTemplate({ model: model.value, messages }, key.value, ended.signal).then(
-      ({ prompt }) => (shown.value = prompt),
+    applyTemplate(JSON.parse(question), key.value, ended.signal).then(
+      ({ prompt }) => (rendered.value = { question, prompt, refusal: "" }),
       (error: unknown) => {
-        if (!ended.signal.aborted) [shown.value, refusal.value] = ["", error instanceof Error ? error.message : String(error)];
+        if (!ended.signal.aborted) rendered.value = { question, prompt: "", refusal: error instanceof Error ? error.message : String(error) };
       },
     );
   }, TYPING_PAUSE_MS);

@@ -5,7 +5,7 @@ import { accept, again, canRun, done, fillIn, generate, isRunning, proposal, rej
 import { theEditor } from "../state/document";
 import { dialog, isSheetOpen, notify } from "../state/page";
 import { scoreDocument } from "../state/scoring";
-import { permalink } from "../state/sharing";
+import { permalink, showProgram } from "../state/sharing";
 import { isStrict } from "../state/start";
 import { newStory } from "../state/stories";
 import { swipe } from "../state/touch";
@@ -147,7 +147,7 @@ function More() {
         Share
         <small>A link that reproduces this</small>
       </button>
-      <button type="button" disabled={blocked.value} onClick={() => (dialog.value = "copy")}>
+      <button type="button" disabled={blocked.value} onClick={() => void showProgram()}>
         Copy as…
         <small>curl, Python, JavaScript, shell</small>
       </button>

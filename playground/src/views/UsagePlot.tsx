@@ -1,6 +1,6 @@
 /** Usage by day as stacked bars. What it shows is in the table as numbers, by day where that is chosen. */
 import { signal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { billed, money, ticks, type Amounts, type Bar } from "../core/usage";
 import { hasCosts, shownBars } from "../state/usage";
 
@@ -36,7 +36,7 @@ const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignif
 
 export function UsagePlot() {
   const figure = useRef<HTMLElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const observer = new ResizeObserver(([entry]) => (width.value = Math.floor(entry?.contentRect.width ?? 0)));
     if (figure.current) observer.observe(figure.current);
     return () => observer.disconnect();
