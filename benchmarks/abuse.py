@@ -203,7 +203,7 @@ def _begin_peak(pid: int) -> int | None:
     """Reset the peak of resident memory; return the resident bytes, None where the system cannot do that."""
     try:
         for each in process_tree(pid):
-            Path(f"/proc/{each}/clear_refs").write_text("5")
+            Path(f"/proc/{each}/clear_refs").write_text("5", encoding="utf-8")
     except OSError:
         return None
     memory = resident_memory(pid)

@@ -70,7 +70,7 @@ def serve_peer(program: Path, gguf: Path, slots: Slots, extra: Sequence[str] = (
     port = _free_port()
     address = ("--model", str(gguf), "--host", "127.0.0.1", "--port", str(port))
     command = [str(program), *address, *slots.flags(), *extra]
-    with tempfile.TemporaryFile("w+") as log:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
         try:
             _wait_ready(process, f"http://127.0.0.1:{port}/health", log)

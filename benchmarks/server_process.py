@@ -32,7 +32,7 @@ def serve(
     Raises BenchmarkError if it does not start."""
     models = [] if model is None else ["--model", model]
     command = [*program, "serve", "--port", "0", "--drain", "1", *models, *flags]
-    with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would block the server when full
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:  # a pipe that nobody reads would block when full
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
             yield Server(_ready(process, log), process.pid)

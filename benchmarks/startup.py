@@ -65,7 +65,7 @@ def peak_megabytes(server: int) -> dict[str, float]:
     """Return the greatest resident memory of a server and of its largest child so far, in MB; {} where /proc does not
     state them."""
     try:
-        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+        children = Path(f"/proc/{server}/task/{server}/children").read_text(encoding="utf-8").split()
         threads = Path(f"/proc/{server}/task").iterdir()
         children += [pid for thread in threads for pid in (thread / "children").read_text().split()]
         found = {"peak_server": _peak(server)}
@@ -75,7 +75,9 @@ def peak_megabytes(server: int) -> dict[str, float]:
 
 
 def _peak(process: int) -> float:
-    stated = re.search(r"^VmHWM:\s*(\d+) kB$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
+    stated = re.search(
+        r"^VmHWM:\s*(\d+) kB$", Path(f"/proc/{process}/status").read_text(encoding="utf-8"), re.MULTILINE
+    )
     return int(stated[1]) * 1024 / 1e6 if stated else 0.0
 
 

@@ -116,7 +116,7 @@ async def load(urls: list[str], num_clients: int, num_requests: int, num_tokens:
 
 def processor_seconds(pid: int) -> float:
     """Return the processor time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 

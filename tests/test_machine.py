@@ -21,7 +21,7 @@ def root(tmp_path: Path) -> Path:
 
 def write(path: Path, content: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content)
+    path.write_text(content, encoding="utf-8")
 
 
 def limit(folder: Path, maximum: int | str, current: int, inactive_file: int = 0, name: str = "memory.max") -> None:

@@ -32,7 +32,7 @@ def resolve_settings(flags: dict[str, Any] | None = None, home: Path | None = No
 
 
 def test_flags_override_the_environment_the_file_and_the_defaults() -> None:
-    Path("onward.toml").write_text('port = 1\nthreads = 1\nmax_rows = 1\nmodel = ["c"]')
+    Path("onward.toml").write_text('port = 1\nthreads = 1\nmax_rows = 1\nmodel = ["c"]', encoding="utf-8")
     resolved = resolve_settings({"port": "3"}, ONWARD_PORT="2", ONWARD_THREADS="2", ONWARD_MODEL="a, b")
     settings = resolved.settings
     assert (settings.port, settings.threads, settings.max_rows, settings.drain) == (3, 2, 1, 30.0)
@@ -148,7 +148,8 @@ EXAMPLES = {
 def test_content_filters_are_tables_in_the_file_and_an_array_in_the_environment() -> None:
     Path("onward.toml").write_text(
         '[[content_filter]]\nname = "keys"\npatterns = ["sk-[a-z]{4}", "a,b"]\naction = "omit"\n'
-        '[[content_filter]]\nname = "mine"\nentry_point = "mine"\n'
+        '[[content_filter]]\nname = "mine"\nentry_point = "mine"\n',
+        encoding="utf-8",
     )
     keys = values.ContentFilterSetting("keys", ("sk-[a-z]{4}", "a,b"), None, "omit")
     mine = values.ContentFilterSetting("mine", (), "mine", "stop")
@@ -177,7 +178,8 @@ def test_an_invalid_content_filter_is_rejected(table: str, words: str) -> None:
 
 def test_the_file_is_toml() -> None:
     Path("onward.toml").write_text(
-        'port = 9\ndrain = 1.5\nno_auth = true\nmodel = "one"\n[alias]\n"gpt-3.5-turbo-instruct" = "one"\n'
+        'port = 9\ndrain = 1.5\nno_auth = true\nmodel = "one"\n[alias]\n"gpt-3.5-turbo-instruct" = "one"\n',
+        encoding="utf-8",
     )
     settings = resolve_settings().settings
     assert (settings.port, settings.drain, settings.no_auth, settings.model) == (9, 1.5, True, ("one",))
@@ -189,7 +191,7 @@ def test_the_file_is_searched_for_in_the_working_and_the_configuration_folder(tm
     (home / "onward").mkdir(parents=True)
     (home / "onward" / "onward.toml").write_text("port = 1")
     assert resolve_settings(home=home).settings.port == 1
-    Path("onward.toml").write_text("port = 2")
+    Path("onward.toml").write_text("port = 2", encoding="utf-8")
     assert resolve_settings(home=home).settings.port == 2
     other = tmp_path / "other.toml"
     other.write_text("port = 3")
@@ -229,7 +231,7 @@ def test_settings_that_are_read_again_come_from_the_file_that_they_came_from(tmp
     ],
 )
 def test_an_invalid_file_is_reported_in_a_sentence(content: str, words: str) -> None:
-    Path("onward.toml").write_text(content)
+    Path("onward.toml").write_text(content, encoding="utf-8")
     with pytest.raises(SetupError, match=words):
         resolve_settings()
 
@@ -372,7 +374,7 @@ def test_an_unknown_variable_is_logged_with_the_closest_setting(caplog: pytest.L
 def found(text: str, mode: int = 0o644) -> Path:
     """Write an onward.toml that no flag names."""
     path = Path("onward.toml")
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     path.chmod(mode)
     return path
 

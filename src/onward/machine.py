@@ -98,7 +98,7 @@ def resident_bytes(root: Path = Path("/")) -> int:
 
 
 def _linux_free_bytes(meminfo: Path) -> int:
-    for line in meminfo.read_text().splitlines():
+    for line in meminfo.read_text(encoding="utf-8").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -142,7 +142,7 @@ def _group_memory(root: Path) -> Iterator[AvailableMemory]:
 
 def _reclaimable_bytes(stat: Path) -> int:
     """Return the file pages, of the group and those within it, that count as used but are freed on demand."""
-    fields = dict(line.split(" ", 1) for line in stat.read_text().splitlines() if " " in line)
+    fields = dict(line.split(" ", 1) for line in stat.read_text(encoding="utf-8").splitlines() if " " in line)
     return int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
 
 

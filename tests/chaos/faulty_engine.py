@@ -97,7 +97,7 @@ def _run_out_of_memory() -> None:
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_AS)
-    num_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    num_bytes = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (num_bytes, before[1]))
     try:
         np.empty(1 << 32, np.uint8)

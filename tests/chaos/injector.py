@@ -84,7 +84,7 @@ class Injector:
         return engine
 
     def _order(self, text: str) -> None:
-        with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self._folder, delete=False) as file:
             file.write(text)
         Path(file.name).replace(self._folder / ORDER_FILE)
 

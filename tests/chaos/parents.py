@@ -42,7 +42,7 @@ def kill_servers(count: int, seed: int, say: Callable[[str], None] = lambda line
 def is_running(pid: int) -> bool:
     """Whether a process exists and is not a zombie, whose parent may never reap it."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 

@@ -27,7 +27,7 @@ def test_pages_that_were_read_are_dropped_and_read_again(tmp_path: Path) -> None
     before = {name: tensor.floats() for name, tensor in read.items()}
 
     def resident_bytes() -> int:
-        smaps = Path("/proc/self/smaps").read_text(errors="replace")
+        smaps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
         return sum(each.resident_bytes for each in mappings(smaps, (path.name,)) if each.path == str(path))
 
     assert resident_bytes() >= 2 * size

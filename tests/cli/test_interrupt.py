@@ -33,7 +33,7 @@ def wait_for_handler(pid: int) -> None:
     """Return once the command handles Ctrl-C: until then the interpreter is starting, and prints a traceback."""
 
     def num_threads() -> int:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
         return int(next(line for line in lines if line.startswith("Threads:")).split()[1])
 
     wait_for(lambda: num_threads() > 1, "the command to handle Ctrl-C")

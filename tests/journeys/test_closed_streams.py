@@ -81,7 +81,7 @@ def test_no_file_takes_the_place_of_a_closed_stream() -> None:
         "print(file.fileno(), sys.stdout.fileno(), sys.stderr.fileno(), file=file)"
     )
     subprocess.run(shell("<&- >&- 2>&-", sys.executable, "-c", code), check=True)
-    assert Path("opened").read_text() == "3 1 2\n"
+    assert Path("opened").read_text(encoding="utf-8") == "3 1 2\n"
 
 
 @pytest.mark.slow
@@ -117,4 +117,4 @@ def test_ctrl_c_does_not_take_the_descriptors_of_closed_streams() -> None:
     )
     done = subprocess.run(shell("<&- >&- 2>&-", sys.executable, "-c", code), check=False)
     assert done.returncode == 2
-    assert int(Path("descriptors").read_text()) > 2
+    assert int(Path("descriptors").read_text(encoding="utf-8")) > 2

@@ -74,7 +74,7 @@ class Machine:
 def ray_runs() -> bool:
     """Whether a Ray is running that `auto` would find."""
     try:
-        host, _, port = RAY_OF_MACHINE.read_text().strip().rpartition(":")
+        host, _, port = RAY_OF_MACHINE.read_text(encoding="utf-8").strip().rpartition(":")
         socket.create_connection((host, int(port)), 5).close()
     except (OSError, ValueError):
         return False

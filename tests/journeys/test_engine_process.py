@@ -21,7 +21,7 @@ COMPUTING = ("llvmlite",)
 
 
 def mapped_files(pid: int) -> str:
-    return Path(f"/proc/{pid}/maps").read_text()
+    return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
 
 
 def complete(url: str) -> str:

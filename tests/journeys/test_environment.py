@@ -165,5 +165,5 @@ def test_a_server_without_a_database_keeps_nothing_and_imports_nothing_of_one(
         assert httpx2.get(f"{server.url}/v1/batches", timeout=PATIENCE_SECONDS).status_code == 404
         maps = Path(f"/proc/{server.popen.pid}/maps")
         if maps.exists():
-            assert "sqlite" not in maps.read_text()
+            assert "sqlite" not in maps.read_text(encoding="utf-8")
     assert [path for path in tmp_path.rglob("*") if path.is_file() and ".cache" not in path.parts] == []

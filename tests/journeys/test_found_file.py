@@ -31,7 +31,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_a_file_of_the_folder_is_announced_off_a_terminal_too() -> None:
-    Path("onward.toml").write_text('model = ["toy"]\nthreads = 1\n')
+    Path("onward.toml").write_text('model = ["toy"]\nthreads = 1\n', encoding="utf-8")
     result = create(*ARGUMENTS)
     assert result.exit_code == 0
     assert json.loads(result.stdout)["model"] == "toy"
@@ -39,7 +39,9 @@ def test_a_file_of_the_folder_is_announced_off_a_terminal_too() -> None:
 
 
 def test_a_file_of_the_folder_chooses_no_download(hub: list[bool]) -> None:
-    Path("onward.toml").write_text('model = ["org/evil"]\n[alias]\n"gpt-3.5-turbo-instruct" = "org/evil"\n')
+    Path("onward.toml").write_text(
+        'model = ["org/evil"]\n[alias]\n"gpt-3.5-turbo-instruct" = "org/evil"\n', encoding="utf-8"
+    )
     alias = ("--model", "gpt-3.5-turbo-instruct")
     for result in (
         create(*ARGUMENTS),
@@ -55,7 +57,7 @@ def test_a_file_of_the_folder_chooses_no_download(hub: list[bool]) -> None:
 
 
 def test_openais_names_do_not_download_what_a_file_of_the_folder_chose(hub: list[bool]) -> None:
-    Path("onward.toml").write_text('model = ["org/evil"]\n')
+    Path("onward.toml").write_text('model = ["org/evil"]\n', encoding="utf-8")
     assert create(*ARGUMENTS, "--model", "davinci-002").exit_code != 0
     assert onward("tokenize", "a", "--model", "davinci-002").exit_code != 0
     assert hub
@@ -63,12 +65,12 @@ def test_openais_names_do_not_download_what_a_file_of_the_folder_chose(hub: list
 
 
 def test_openais_names_are_answered_by_the_model_of_the_settings() -> None:
-    Path("onward.toml").write_text('model = ["toy"]\n')
+    Path("onward.toml").write_text('model = ["toy"]\n', encoding="utf-8")
     assert json.loads(create(*ARGUMENTS, "--model", "gpt-3.5-turbo-instruct").stdout)["model"] == "toy"
 
 
 def test_a_model_that_was_named_may_be_downloaded(hub: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("onward.toml").write_text('model = ["org/evil"]\n')
+    Path("onward.toml").write_text('model = ["org/evil"]\n', encoding="utf-8")
     create(*ARGUMENTS, "--model", "org/mine")
     onward("tokenize", "Once", "--model", "org/mine")
     monkeypatch.setenv("ONWARD_CONFIG", "onward.toml")
@@ -84,7 +86,7 @@ def test_offline_never_downloads(hub: list[bool], monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_batch_announces_the_file_once(tmp_path: Path) -> None:
-    Path("onward.toml").write_text("threads = 1\n")
+    Path("onward.toml").write_text("threads = 1\n", encoding="utf-8")
     body = {"model": "toy", "prompt": "a", "max_tokens": 1}
     line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}
     (tmp_path / "in.jsonl").write_text(json.dumps(line) + "\n")
@@ -93,7 +95,7 @@ def test_a_batch_announces_the_file_once(tmp_path: Path) -> None:
 
 
 def test_a_filter_that_is_code_is_refused() -> None:
-    Path("onward.toml").write_text('[[content_filter]]\nname = "mine"\nentry_point = "mine"\n')
+    Path("onward.toml").write_text('[[content_filter]]\nname = "mine"\nentry_point = "mine"\n', encoding="utf-8")
     result = create(*ARGUMENTS, "--model", "toy")
     assert result.exit_code == 1
     assert "would run code" in result.stderr

@@ -69,7 +69,7 @@ def test_clocks_that_jump_change_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_log_disk_stops_nobody() -> None:
     command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--model", "toy", "--log-level", "debug"]
-    with Path("/dev/full").open("w") as full:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full, text=True)
     try:
         assert server.stdout is not None

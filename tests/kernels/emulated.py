@@ -169,7 +169,7 @@ class EmulatedCode:
 def _region_of(address: int) -> tuple[int, int, bool]:
     """Return the bounds of the region of this process that an address is in, and whether it can be written to; (0, 0)
     if it is in none."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         bounds, modes = line.split()[:2]
         start, end = (int(each, 16) for each in bounds.split("-"))
         if start <= address < end and modes.startswith("r"):

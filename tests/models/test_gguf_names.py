@@ -149,7 +149,7 @@ def test_a_gguf_file_in_a_folder_of_that_name_is_a_model(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"layers": [1]}', '{"layers": [{"mediaType": "x"}]}'])
 def test_a_broken_manifest_is_reported_in_one_message(ollama: Path, content: str) -> None:
-    ollama.write_text(content)
+    ollama.write_text(content, encoding="utf-8")
     with pytest.raises(ModelNameError, match="not a manifest of Ollama"):
         resolve("ollama:tiny:1b")
 

@@ -34,7 +34,7 @@ def compose(settings: Settings, progress: Callable[[str], None]) -> FakeBackend:
     """$SERVED_LOADS: a pipe that is read to its end before the models are loaded; its text is an error."""
     if path := os.environ.get("SERVED_LOADS"):
         progress("Loading")
-        if problem := Path(path).read_text():
+        if problem := Path(path).read_text(encoding="utf-8"):
             raise SetupError(problem)
     backend = FakeBackend(script_of=script_of)
 

@@ -198,7 +198,7 @@ def test_another_users_folder_is_not_trusted(old: Process, folder: Path) -> None
 
 @pytest.mark.slow
 def test_a_server_starts_where_the_folder_cannot_be_used(folder: Path, start: Any) -> None:
-    folder.write_text("no folder")
+    folder.write_text("no folder", encoding="utf-8")
     server: Process = start()
     assert complete(server).status_code == 200 and "no other server can take this one over" in server.end()
 

@@ -56,7 +56,7 @@ def server(*flags: str, program: tuple[str, ...] = ("-m", "onward")) -> Iterator
 
 
 def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()] + [
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()] + [
         int(child)
         for task in Path(f"/proc/{pid}/task").iterdir()
         if task.name != str(pid)

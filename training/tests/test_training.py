@@ -82,7 +82,7 @@ def test_a_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
     replace_text(path, "old")
 
     def fail(part: Path) -> None:
-        part.write_text("half")
+        part.write_text("half", encoding="utf-8")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(RecipeError, match="disk is full"):

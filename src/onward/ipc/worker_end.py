@@ -78,7 +78,9 @@ def prefer_as_oom_victim() -> None:
     if not sys.platform.startswith("linux"):
         return
     try:
-        _OOM_SCORE.write_text(str(min(int(_OOM_SCORE.read_text()) + OOM_SCORE_OFFSET, 1000)))
+        _OOM_SCORE.write_text(
+            str(min(int(_OOM_SCORE.read_text(encoding="utf-8")) + OOM_SCORE_OFFSET, 1000)), encoding="utf-8"
+        )
     except (OSError, ValueError):
         log.debug("%s cannot be written", _OOM_SCORE)
 
@@ -91,7 +93,7 @@ def limit_memory(extra_bytes: int) -> None:
     import resource
 
     with suppress(OSError, ValueError):
-        num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+        num_pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
         limit = num_pages * os.sysconf("SC_PAGE_SIZE") + extra_bytes
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

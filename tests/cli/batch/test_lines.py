@@ -64,9 +64,9 @@ def test_another_model_for_all_lines_is_another_request() -> None:
 def test_the_order_of_fields_and_lines_does_not_matter() -> None:
     write_input(3)
     assert run().exit_code == 0
-    lines = [json.loads(line) for line in Path("in.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in Path("in.jsonl").read_text(encoding="utf-8").splitlines()]
     turned = [{**dict(reversed(line.items())), "body": dict(reversed(line["body"].items()))} for line in lines[::-1]]
-    Path("in.jsonl").write_text("".join(f" {json.dumps(line, indent=None)} \n\n" for line in turned))
+    Path("in.jsonl").write_text("".join(f" {json.dumps(line, indent=None)} \n\n" for line in turned), encoding="utf-8")
     assert run().stderr.startswith("Nothing left to do · 3 before")
 
 
@@ -84,13 +84,13 @@ def test_a_rejected_line_that_was_corrected_is_reported_with_how_to_run_it() -> 
 def test_a_line_that_is_too_long_is_rejected_unsent(position: int, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_lines, "MAX_LINE_BYTES", 1000)
     write_input(2)
-    lines = Path("in.jsonl").read_text().splitlines()
+    lines = Path("in.jsonl").read_text(encoding="utf-8").splitlines()
     lines.insert(position, json.dumps({"custom_id": "big", "body": {"prompt": "x" * 5000}}))
-    Path("in.jsonl").write_text("\n".join(lines) + end)
+    Path("in.jsonl").write_text("\n".join(lines) + end, encoding="utf-8")
     for _ in range(2):
         assert run().exit_code == 1
         assert set(records()) == {"line 0", "line 1"}
-        (rejected,) = map(json.loads, Path("out.errors.jsonl").read_text().splitlines())
+        (rejected,) = map(json.loads, Path("out.errors.jsonl").read_text(encoding="utf-8").splitlines())
         assert rejected["response"] is None
         assert rejected["error"] == {
             "code": "line_too_long",

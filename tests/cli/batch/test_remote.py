@@ -62,14 +62,14 @@ def test_lines_that_failed_go_to_the_errors_file(server: str) -> None:
 
 
 def test_a_file_that_is_not_valid_is_explained(server: str) -> None:
-    Path("in.jsonl").write_text('{"custom_id": "a"}\n')
+    Path("in.jsonl").write_text('{"custom_id": "a"}\n', encoding="utf-8")
     shown = run(server, "submit", "in.jsonl", "--wait", "--format", "text")
     assert "failed" in shown.stdout
     batch = submitted(server, "--wait")
     assert batch["errors"]["data"][0]["line"] == 1
     fetched = run(server, "download", batch["id"], "-o", "out.jsonl")
     assert fetched.exit_code != 0 and "failed" in fetched.stderr
-    Path("in.jsonl").write_text("not JSON\n")
+    Path("in.jsonl").write_text("not JSON\n", encoding="utf-8")
     refused = run(server, "submit", "in.jsonl")
     assert refused.exit_code != 0 and "Must be .jsonl" in refused.stderr
 

@@ -33,12 +33,12 @@ def write_input(count: int, path: Path = Path("in.jsonl"), **fields: Any) -> Non
          "body": {"model": "toy", "prompt": f"{number}", "max_tokens": 4, "seed": 1, **fields}}
         for number in range(count)
     ]  # fmt: skip
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def records(path: str = "out.jsonl") -> dict[str, dict[str, Any]]:
     """Results by custom_id; fails on duplicates."""
-    lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    lines = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
     found = {each["custom_id"]: each for each in lines}
     assert len(found) == len(lines), "a line is duplicated"
     return found
@@ -64,7 +64,7 @@ def test_every_line_gets_its_answer_in_openais_format() -> None:
 
 def test_rejected_lines_go_to_the_errors_file() -> None:
     write_input(3)
-    with Path("in.jsonl").open("a") as file:
+    with Path("in.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"custom_id": "hot", "body": {"model": "toy", "prompt": "a", "temperature": 9}}\n\n')
         file.write('{"custom_id": "live", "body": {"model": "toy", "prompt": "a", "stream": true}}\n')
     result = run()
@@ -91,8 +91,8 @@ def test_a_model_that_the_server_does_not_have_ends_a_run_of_it() -> None:
 
 def test_lines_for_models_that_the_server_does_not_have_are_reported_once() -> None:
     write_input(20)
-    lines = Path("in.jsonl").read_text().replace('"toy"', '"tpy"', 5)
-    Path("in.jsonl").write_text(lines)
+    lines = Path("in.jsonl").read_text(encoding="utf-8").replace('"toy"', '"tpy"', 5)
+    Path("in.jsonl").write_text(lines, encoding="utf-8")
     with served_here() as url:
         result = run("--base-url", f"{url}/v1", "--concurrency", "1")
     assert result.exit_code == 1
@@ -103,7 +103,9 @@ def test_lines_for_models_that_the_server_does_not_have_are_reported_once() -> N
 
 def test_a_line_that_is_not_sent_is_not_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the command would wait for a wrong address."""
-    Path("in.jsonl").write_text('{"custom_id": "live", "body": {"model": "toy", "prompt": "a", "stream": true}}\n')
+    Path("in.jsonl").write_text(
+        '{"custom_id": "live", "body": {"model": "toy", "prompt": "a", "stream": true}}\n', encoding="utf-8"
+    )
     finished: list[object] = []
     monkeypatch.setattr("onward.cli.batch.patience.Patience.finished", lambda self: finished.append(self))
     assert "1 rejected" in run("--base-url", "http://127.0.0.1:9/v1").stderr and not finished
@@ -112,11 +114,11 @@ def test_a_line_that_is_not_sent_is_not_a_sign_of_life(monkeypatch: pytest.Monke
 def test_a_second_run_answers_what_is_missing_only() -> None:
     write_input(5)
     run()
-    before = Path("out.jsonl").read_text()
+    before = Path("out.jsonl").read_text(encoding="utf-8")
     write_input(8)
     result = run()
     assert "3 lines completed · 5 before" in result.stderr
-    assert Path("out.jsonl").read_text().startswith(before)
+    assert Path("out.jsonl").read_text(encoding="utf-8").startswith(before)
     assert len(records()) == 8
     assert "Nothing left to do" in run().stderr
 
@@ -124,8 +126,8 @@ def test_a_second_run_answers_what_is_missing_only() -> None:
 def test_a_torn_last_line_is_answered_again() -> None:
     write_input(4)
     run()
-    text = Path("out.jsonl").read_text()
-    Path("out.jsonl").write_text(text[: text.rindex('"response"')])
+    text = Path("out.jsonl").read_text(encoding="utf-8")
+    Path("out.jsonl").write_text(text[: text.rindex('"response"')], encoding="utf-8")
     assert "1 line completed · 3 before" in run().stderr
     assert len(records()) == 4
 
@@ -283,7 +285,7 @@ def test_invalid_lines_do_not_stop_the_others() -> None:
     assert result.stderr.startswith("2 lines completed · 8 tokens")
     assert result.stderr.endswith(" · 6 not sent, see out.errors.jsonl\n")
     assert set(records()) == {"line 0", "line 1"}
-    rejected = [json.loads(line) for line in Path("out.errors.jsonl").read_text().splitlines()]
+    rejected = [json.loads(line) for line in Path("out.errors.jsonl").read_text(encoding="utf-8").splitlines()]
     wanted = [(number, custom_id, words) for number, (_, custom_id, words) in enumerate(lines, 1) if words]
     for found, (number, custom_id, words) in zip(rejected, wanted, strict=True):
         assert (found["custom_id"], found["response"]) == (custom_id, None)
@@ -292,7 +294,7 @@ def test_invalid_lines_do_not_stop_the_others() -> None:
     assert rejected[3]["error"]["code"] == "duplicate_custom_id"
     again = run()
     assert "Nothing left to do · 8 before · 6 not sent" in again.stderr
-    assert len(Path("out.errors.jsonl").read_text().splitlines()) == 6
+    assert len(Path("out.errors.jsonl").read_text(encoding="utf-8").splitlines()) == 6
 
 
 def test_a_byte_order_mark_before_the_first_line_is_passed_over() -> None:
@@ -307,8 +309,8 @@ def test_a_byte_order_mark_before_the_first_line_is_passed_over() -> None:
 
 def test_a_repeated_custom_id_does_not_hide_its_first_line_from_the_next_run() -> None:
     write_input(1)
-    line = Path("in.jsonl").read_text()
-    Path("in.jsonl").write_text(line + line)
+    line = Path("in.jsonl").read_text(encoding="utf-8")
+    Path("in.jsonl").write_text(line + line, encoding="utf-8")
     assert run().exit_code == 1
     Path("out.jsonl").unlink()
     assert "1 line completed · 1 before" in run().stderr
@@ -319,7 +321,7 @@ def test_a_repeated_custom_id_does_not_hide_its_first_line_from_the_next_run() -
 @pytest.mark.parametrize("others", [0, 2])
 def test_a_line_with_an_unknown_model_is_rejected(others: int) -> None:
     write_input(others)
-    with Path("in.jsonl").open("a") as file:
+    with Path("in.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"custom_id": "lost", "body": {"model": "text-davinci-003", "prompt": "a"}}\n')
     result = run()
     assert result.exit_code == 1
@@ -400,7 +402,7 @@ def test_a_server_that_is_started_again_completes_the_run(end: signal.Signals) -
 @pytest.mark.slow
 def test_invalid_lines_do_not_count_as_completed_when_the_connection_fails() -> None:
     write_input(2)
-    with Path("in.jsonl").open("a") as file:
+    with Path("in.jsonl").open("a", encoding="utf-8") as file:
         file.write("{\n[]\n")
     result = run("--base-url", "http://127.0.0.1:1/v1")
     assert result.exit_code == 3
@@ -411,7 +413,7 @@ def test_invalid_lines_do_not_count_as_completed_when_the_connection_fails() -> 
 
 def test_failures_of_another_input_do_not_count() -> None:
     write_input(1)
-    Path("in.jsonl").write_text(Path("in.jsonl").read_text() + "{\n")
+    Path("in.jsonl").write_text(Path("in.jsonl").read_text(encoding="utf-8") + "{\n", encoding="utf-8")
     assert run().exit_code == 1
     write_input(1)
     result = run()
@@ -495,9 +497,9 @@ def test_waiting_is_noted_once() -> None:
 def test_files_with_other_contents_are_not_changed() -> None:
     write_input(2)
     for theirs in ("my diary\n", '{"custom_id":"x","response":null,"error":"boom"}\n'):
-        Path("out.jsonl").write_text(theirs)
+        Path("out.jsonl").write_text(theirs, encoding="utf-8")
         assert "not a batch result" in run().stderr
-        assert Path("out.jsonl").read_text() == theirs
+        assert Path("out.jsonl").read_text(encoding="utf-8") == theirs
     result = onward("batch", "run", "in.jsonl", "-o", "in.jsonl")
     assert result.exit_code == 1 and "is the input" in result.stderr
 
@@ -508,20 +510,20 @@ def test_files_with_other_contents_are_not_changed() -> None:
 def test_only_an_incomplete_result_is_removed(tail: str) -> None:
     write_input(2)
     run()
-    whole = Path("out.jsonl").read_text()
-    Path("out.jsonl").write_text(whole + tail)
+    whole = Path("out.jsonl").read_text(encoding="utf-8")
+    Path("out.jsonl").write_text(whole + tail, encoding="utf-8")
     result = run()
     ours = '{"id": "batch_req_'.startswith(tail)
     assert result.exit_code == (0 if ours else 1)
     assert ours or result.stderr.startswith("onward: out.jsonl line 3 is not a batch result: use another file")
-    assert Path("out.jsonl").read_text() == (whole if ours else whole + tail)
+    assert Path("out.jsonl").read_text(encoding="utf-8") == (whole if ours else whole + tail)
 
 
 def test_a_file_of_one_line_that_is_not_a_result_is_not_changed() -> None:
     write_input(2)
-    Path("out.jsonl").write_text("the only line")
+    Path("out.jsonl").write_text("the only line", encoding="utf-8")
     assert "not a batch result" in run().stderr
-    assert Path("out.jsonl").read_text() == "the only line"
+    assert Path("out.jsonl").read_text(encoding="utf-8") == "the only line"
 
 
 def test_results_go_to_a_regular_file_only() -> None:
@@ -540,7 +542,7 @@ def test_an_empty_file_that_was_there_before_stays() -> None:
     Path("errors.jsonl").touch()
     assert run("--errors", "errors.jsonl").exit_code == 0
     assert Path("errors.jsonl").exists()
-    Path("out.jsonl").write_text("")
+    Path("out.jsonl").write_text("", encoding="utf-8")
     assert run("--model", "toi").exit_code == 4
     assert Path("out.jsonl").exists()
 
@@ -562,7 +564,7 @@ def test_a_full_disk_is_an_error_with_the_files_name_and_loses_no_line() -> None
     assert done.returncode == 1
     refused = r"onward: out\.jsonl cannot be written: File too large; \d+\.\d kB are needed there\.\n"
     assert re.match(refused, done.stderr), done.stderr
-    assert Path("out.jsonl").read_text().endswith("\n")
+    assert Path("out.jsonl").read_text(encoding="utf-8").endswith("\n")
     assert run().exit_code == 0
     assert len(records()) == 20
 

@@ -109,7 +109,7 @@ def test_values_of_other_kinds_are_completed() -> None:
     assert offered("help", "models", "re") == ["retrieve"]
     assert offered("help", "nothing", "re") == offered("help", "doctor", "re") == []
     assert offered("serve", "--kv-memory", "a") == ["auto"]
-    Path("story.txt").write_text("x")
+    Path("story.txt").write_text("x", encoding="utf-8")
     assert offered("completions", "create", "--prompt", "@st") == ["@story.txt"]
 
 

@@ -34,7 +34,7 @@ def test_models_on_this_machine_are_listed_with_their_size(tmp_path: Path, monke
 
 def test_a_model_folder_is_described() -> None:
     fake_model(Path("mine"))
-    Path("mine/config.json").write_text('{"max_position_embeddings": 512, "vocab_size": 9}')
+    Path("mine/config.json").write_text('{"max_position_embeddings": 512, "vocab_size": 9}', encoding="utf-8")
     shown = json.loads(onward("models", "show", "./mine").stdout)
     assert (shown["id"], shown["format"], shown["problems"]) == ("mine", "OpenVINO IR", [])
     assert (shown["context_length"], shown["vocabulary"]) == (512, 9)

@@ -76,7 +76,7 @@ def test_a_server_of_an_argument_starts() -> None:
 
 
 def test_a_settings_file_of_the_folder_is_used_but_for_folders_and_announced(served_settings: list[Settings]) -> None:
-    Path("onward.toml").write_text('model = ["org/name"]\ncache_dir = "/elsewhere"\n')
+    Path("onward.toml").write_text('model = ["org/name"]\ncache_dir = "/elsewhere"\n', encoding="utf-8")
     result = onward("serve", "--port", "0")
     assert "Using onward.toml of this folder for model (not for cache_dir: pass --config" in result.stdout
     assert (served_settings[0].model, served_settings[0].cache_dir) == (("org/name",), Settings().cache_dir)

@@ -30,7 +30,7 @@ def test_tokens_of_piped_text() -> None:
 
 
 def test_tokens_of_a_file_are_those_of_its_text() -> None:
-    Path("story.txt").write_text("ab")
+    Path("story.txt").write_text("ab", encoding="utf-8")
     Path("latin1.txt").write_bytes(b"caf\xe9")
     assert json.loads(onward("tokenize", "-m", "toy", "@story.txt").stdout)["tokens"] == [97, 98]
     refused = onward("tokenize", "-m", "toy", "@latin1.txt")

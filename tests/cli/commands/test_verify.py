@@ -39,7 +39,7 @@ def batch(**flags: Any) -> tuple[str, str]:
         {"custom_id": name, "body": {"model": "toy", "prompt": "Once upon", "max_tokens": 12, **fields}}
         for name, fields in SHAPES.items()
     ]
-    Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     ran = onward("batch", "run", "in.jsonl", "-o", "out.jsonl", *flags.get("more", ()))
     assert ran.exit_code == 0, ran.stderr
     return "in.jsonl", "out.jsonl"
@@ -47,11 +47,11 @@ def batch(**flags: Any) -> tuple[str, str]:
 
 def change(edit: Callable[[dict[str, Any]], None], only: str = "drawn") -> None:
     """Change a result of the batch."""
-    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text(encoding="utf-8").splitlines()]
     for line in lines:
         if line["custom_id"] == only:
             edit(line)
-    Path("out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Path("out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def verdicts(*arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -131,7 +131,7 @@ def test_without_a_seed_only_greedy_answers_are_verified() -> None:
 
 def test_a_server_that_does_not_know_the_header_says_nothing_of_a_drawn_seed() -> None:
     files = batch()
-    body = json.loads(Path("out.jsonl").read_text().splitlines()[0])["response"]["body"]
+    body = json.loads(Path("out.jsonl").read_text(encoding="utf-8").splitlines()[0])["response"]["body"]
     with scripted(answer(200, {**completion("x"), "system_fingerprint": body["system_fingerprint"]})) as other:
         _, found = verdicts(*files, "--base-url", other.url)
     assert found["drawn"]["verdict"] == "unknown" and "which seed is drawn" in found["drawn"]["reason"]
@@ -211,19 +211,19 @@ def test_a_story_of_the_playground_is_the_same() -> None:
         {"id": 6, "parent": 3, "origin": "written", "text": " changed by hand"},
     ]
     story = {"format": "onward-story", "version": 1, "title": "Fox", "nodes": nodes, "notes": {}, "current": 1}
-    Path("fox.json").write_text(json.dumps(story, indent=1))
+    Path("fox.json").write_text(json.dumps(story, indent=1), encoding="utf-8")
     code, found = verdicts("fox.json")
     assert (code, set(found)) == (0, {"Fox, node 2", "Fox, node 4", "Fox, node 5"}), found
     nodes[1]["text"] = "no"
-    Path("fox.json").write_text(json.dumps(story))
+    Path("fox.json").write_text(json.dumps(story), encoding="utf-8")
     assert verdicts("fox.json")[0] == 1
 
 
 def test_a_request_and_its_answer_are_verified_and_a_folder_without_answers_is_an_error() -> None:
     request = {"model": "toy", "prompt": "Once", "max_tokens": 5, "seed": 1}
-    Path("request.json").write_text(json.dumps(request))
+    Path("request.json").write_text(json.dumps(request), encoding="utf-8")
     ran = onward("completions", "create", *(f"--{name.replace('_', '-')}={value}" for name, value in request.items()))
-    Path("answer.json").write_text(ran.stdout)
+    Path("answer.json").write_text(ran.stdout, encoding="utf-8")
     assert verdicts("answer.json", "request.json")[0] == 0
     Path("empty").mkdir()
     nothing = onward("verify", "empty")
@@ -236,7 +236,7 @@ def test_a_request_and_its_answer_are_verified_and_a_folder_without_answers_is_a
 @pytest.mark.slow
 def test_ctrl_c_shows_what_is_known_so_far() -> None:
     files = batch()
-    first = json.loads(Path("out.jsonl").read_text().splitlines()[0])
+    first = json.loads(Path("out.jsonl").read_text(encoding="utf-8").splitlines()[0])
     replies = (answer(200, first["response"]["body"]), lambda server, connection: server.go_on.wait(PATIENCE_SECONDS))
     for name in SHAPES:  # so that no header is needed
         change(lambda line: line["response"].pop("seed", None), name)
@@ -256,17 +256,19 @@ def test_a_file_of_verdicts_is_continued() -> None:
     change(lambda line: line["response"]["body"]["choices"][0].update(text="no"), "stop")
     keeping = (*files, "-o", "verdicts.jsonl")
     assert verdicts(*keeping)[0] == 1
-    written = Path("verdicts.jsonl").read_text()
+    written = Path("verdicts.jsonl").read_text(encoding="utf-8")
     assert len(written.splitlines()) == len(SHAPES) - 1, "what may be known another time is not kept"
-    Path("verdicts.jsonl").write_text("".join(line + "\n" for line in written.splitlines()[2:]) + written[:20])
+    Path("verdicts.jsonl").write_text(
+        "".join(line + "\n" for line in written.splitlines()[2:]) + written[:20], encoding="utf-8"
+    )
     code, found = verdicts(*keeping)
     assert code == 1 and len(found) == len(SHAPES)
-    assert sorted(Path("verdicts.jsonl").read_text().splitlines()) == sorted(written.splitlines())
+    assert sorted(Path("verdicts.jsonl").read_text(encoding="utf-8").splitlines()) == sorted(written.splitlines())
     assert found["stop"]["difference"]["saved"] == "no" and found["drawn"]["verdict"] == "unknown"
     again = onward("verify", *keeping, "--model", "toy", "--format", "text")
     assert again.exit_code == 1, "another model is another question"
     assert f"{len(SHAPES) - 1} of {len(SHAPES)} the same, 1 different, 0 unknown." in again.stdout
-    Path("answer.json").write_text('{"id":"cmpl-1","object":"text_completion","choices":[]}')
+    Path("answer.json").write_text('{"id":"cmpl-1","object":"text_completion","choices":[]}', encoding="utf-8")
     for theirs in ("out.jsonl", "answer.json"):
         content = Path(theirs).read_bytes()
         wrong = onward("verify", *files, "-o", theirs)

@@ -66,8 +66,8 @@ def test_a_model_that_is_not_served(server: str) -> None:
     ids=lambda command: command[0],
 )  # fmt: skip
 def test_every_command_says_which_models_a_server_has(server: str, command: tuple[str, ...]) -> None:
-    Path("in.txt").write_text("A fox.")
-    Path("in.jsonl").write_text('{"custom_id": "a", "body": {"model": "toy", "prompt": "A"}}\n')
+    Path("in.txt").write_text("A fox.", encoding="utf-8")
+    Path("in.jsonl").write_text('{"custom_id": "a", "body": {"model": "toy", "prompt": "A"}}\n', encoding="utf-8")
     near = onward(*command, "tpy", "--base-url", server)
     assert near.exit_code == 4 and "Did you mean 'toy'?" in near.stderr, near.stderr
     assert f"`onward models list --base-url {server}` shows" in near.stderr

@@ -152,7 +152,7 @@ def test_every_chunk_is_flushed_and_a_reader_may_leave() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_an_error() -> None:
     command = [sys.executable, "-m", "onward", "completions", "create", "Once", *TOY]
-    with Path("/dev/full").open("w") as full:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )

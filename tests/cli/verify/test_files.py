@@ -167,10 +167,10 @@ def test_a_pair_is_json_events_or_what_curl_writes() -> None:
     assert [name for name, each in found.items() if not each.is_whole] == [
         *("cut.txt", "waited.txt", "named.txt", "inside.txt")
     ]
-    Path("error.txt").write_text('HTTP/1.1 400 Bad Request\r\n\r\n{"error": {}}')
+    Path("error.txt").write_text('HTTP/1.1 400 Bad Request\r\n\r\n{"error": {}}', encoding="utf-8")
     assert read(request, Path("error.txt"))[0].problem == "it got an error (400)"
     for error in ('{"error": {"message": "m"}}\n\n', '{"error": {"message": "m"}}', "{cut}\n\n"):
-        Path("error.txt").write_text(events + "data: " + error)
+        Path("error.txt").write_text(events + "data: " + error, encoding="utf-8")
         assert read(request, Path("error.txt"))[0].problem == "its stream ended with an error"
 
 

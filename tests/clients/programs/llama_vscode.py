@@ -90,7 +90,7 @@ def squeezed(text: str) -> str:
 
 def accepted(file: Path) -> str:
     """Return what the file has after what was typed."""
-    return squeezed(file.read_text()).removeprefix(squeezed(TEXT + TYPED))
+    return squeezed(file.read_text(encoding="utf-8")).removeprefix(squeezed(TEXT + TYPED))
 
 
 def ask(page: Page) -> None:

@@ -11,7 +11,7 @@ from report import PROMPT, URLS, check
 
 home = tempfile.TemporaryDirectory()
 Path(home.name, "extra-openai-models.yaml").write_text(
-    f"- model_id: local\n  model_name: toy\n  api_base: {URLS['default']}/v1\n  completion: true\n"
+    f"- model_id: local\n  model_name: toy\n  api_base: {URLS['default']}/v1\n  completion: true\n", encoding="utf-8"
 )
 ENVIRONMENT = os.environ | {"LLM_USER_PATH": home.name, "OPENAI_API_KEY": "any"}
 

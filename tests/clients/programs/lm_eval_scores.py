@@ -21,7 +21,7 @@ from lm_eval.models.gguf import GGUFLM
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 from report import URLS, check
 
-EXPECTED = json.loads(Path(os.environ["ONWARD_CLIENT_EXPECTED"]).read_text())
+EXPECTED = json.loads(Path(os.environ["ONWARD_CLIENT_EXPECTED"]).read_text(encoding="utf-8"))
 MODEL = os.environ["ONWARD_CLIENT_MODEL"]
 TASKS = Path(os.environ["ONWARD_CLIENT_TASKS"])
 OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}

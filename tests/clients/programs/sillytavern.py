@@ -37,7 +37,7 @@ def sillytavern() -> Iterator[str]:
         }
         command = [NODE, "server.js", *(word for name, value in flags.items() for word in (f"--{name}", value))]
         with (
-            Path(folder, "log.txt").open("w+") as log,
+            Path(folder, "log.txt").open("w+", encoding="utf-8") as log,
             subprocess.Popen(command, cwd=PACKAGE, stdout=log, stderr=subprocess.STDOUT) as server,
         ):
             try:

@@ -136,7 +136,7 @@ def opened(origin: str = "") -> Iterator[WebPage]:
         with browsing(here, *URLS.values()) as web_page:
             if origin:
                 web_page.page.context.grant_permissions(["local-network-access"], origin=origin)
-                html = {"body": FILE.read_text(), "content_type": "text/html; charset=utf-8"}
+                html = {"body": FILE.read_text(encoding="utf-8"), "content_type": "text/html; charset=utf-8"}
                 web_page.page.route(f"{origin}/", lambda route: route.fulfill(**html))
             web_page.page.goto(f"{origin}/" if origin else f"{here}/{FILE.name}")
             yield web_page

@@ -27,7 +27,7 @@ def main() -> None:
                 while not Path(path).exists():
                     time.sleep(0.01)
             case "write":
-                with Path(path).open("a") as file:
+                with Path(path).open("a", encoding="utf-8") as file:
                     file.write("x")
         answer = Checked("", "it is refused") if word == "refuse" else Checked(f"{os.getpid()} {request.grammar}")
         write_frame(up, encode(answer))

@@ -92,7 +92,7 @@ def test_numpy_starts_no_threads_in_the_memory_of_a_vocabulary(monkeypatch: pyte
     process = GrammarProcess()
     try:
         process.call(Load([b"a"], []))
-        status = Path(f"/proc/{process.pid}/status").read_text()
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
     finally:
         process.close()
     assert re.findall(r"Threads:\s+(\d+)", status) == ["2"], "the main one, and the one that answers"

@@ -83,7 +83,7 @@ def child(*, spare: SpareProcess | None = None, **changes: Any) -> Iterator[tupl
 
 def is_running(pid: int) -> bool:
     try:
-        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except FileNotFoundError:
         return False
 

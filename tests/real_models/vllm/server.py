@@ -49,11 +49,11 @@ def running(command: list[str], environment: dict[str, str], url: str, log: Path
 def wait_for_server(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     """Wait until a server says that it is healthy. Raises AssertionError, with its log, when it has ended."""
     for _ in range(START_SECONDS):
-        assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+        assert process.poll() is None, log.read_text(encoding="utf-8", errors="replace")[-4000:]
         try:
             if httpx2.get(url + "/health", timeout=30).status_code == 200:
                 return
         except httpx2.HTTPError:
             pass
         time.sleep(1)
-    raise AssertionError(f"the server does not answer: {log.read_text(errors='replace')[-4000:]}")
+    raise AssertionError(f"the server does not answer: {log.read_text(encoding='utf-8', errors='replace')[-4000:]}")

@@ -100,7 +100,7 @@ def _kernels() -> Iterator[Finding]:
 
 def _processor_flags() -> set[str]:
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return set()
     lines = (line.partition(":") for line in text.splitlines())
