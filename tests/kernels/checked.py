@@ -103,8 +103,13 @@ class Checker:
 
     def watch(self, objects: Iterable[object]) -> None:
         """From now on, compare with the arrays that are reachable from these objects."""
-        found = {(address(array), address(array) + array.nbytes) for array in arrays_of(objects)}
-        self._regions = np.array(sorted(found), np.int64).reshape(-1, 2)
+        regions: list[list[int]] = []
+        for begin, end in sorted((address(array), address(array) + array.nbytes) for array in arrays_of(objects)):
+            if regions and begin < regions[-1][1]:  # a view of the same memory
+                regions[-1][1] = max(end, regions[-1][1])
+            else:
+                regions.append([begin, end])
+        self._regions = np.array(regions, np.int64).reshape(-1, 2)
         self._control[:] = address(self._regions), len(self._regions), 0, 0
 
     def result(self) -> tuple[int, int]:

@@ -21,18 +21,21 @@ def require_contents(checkpoint: Checkpoint) -> list[str]:
 
 def size_facts(checkpoint: Checkpoint) -> dict[str, int | str]:
     """Return how many parameters a mixture of experts has, and how many of them one token uses; of models whose
-    sequences have states, how large those are; {} for others. Raises CheckpointError."""
+    sequences have states, how large those are; of models with layers that only draft, how many bytes of the files
+    those are; {} for others. Raises CheckpointError."""
     architecture = architecture_of(checkpoint)
     recurrent = architecture.delta or architecture.state_space
-    states = {} if recurrent is None else {"state_bytes": recurrent.state_bytes}
+    found: dict[str, int | str] = {} if recurrent is None else {"state_bytes": recurrent.state_bytes}
+    if drafting := sum(tensor.num_bytes for tensor in checkpoint.predictions.values()):
+        found["drafting_bytes"] = drafting
     mixture = architecture.mixture
     if mixture is None:
-        return {**states}
+        return found
     sizes = {name: tensor.num_rows * tensor.shape[-1] for name, tensor in checkpoint.tensors.items()}
     of_experts = sum(size for name, size in sizes.items() if is_of_experts(name))
     total = sum(sizes.values())
     active = total - of_experts + of_experts * mixture.used // mixture.count
-    return {"experts": mixture.count, "parameters": total, "active_parameters": active, **states}
+    return {"experts": mixture.count, "parameters": total, "active_parameters": active, **found}
 
 
 def output_layer_notes(checkpoint: Checkpoint) -> list[str]:

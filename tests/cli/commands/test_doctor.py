@@ -12,7 +12,7 @@ import pytest
 from onward.cli.commands import doctor
 from onward.cli.output.findings import Finding
 from onward.kernels import executable_memory, self_test
-from onward.machine import available_memory, cpu_quota
+from onward.machine import AvailableMemory, available_memory, bytes_in_words, cpu_quota
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.mtp import predicting_layer, write_predicting_folder
 from tests.checkpoints.tiny import tiny
@@ -159,22 +159,32 @@ def test_the_doctor_compares_a_draft_model_with_its_model(monkeypatch: pytest.Mo
     assert absent["state"] == "note" and "onward pull org/toy" in str(absent["words"])
     assert "toy cannot draft for storyteller" in str(finding("storyteller", "toy")["words"])
     assert "names a model that is not served" in str(finding("storyteller", "other=toy")["words"])
-    monkeypatch.setattr(doctor, "_configured", lambda name, cache_dir: Finding("model", "good", name))
+    monkeypatch.setattr(doctor, "_configured", lambda name, *_, **__: Finding("model", "good", name))
     same = finding("toy", "toy")
     assert same["state"] == "note" and "100% of toy" in str(same["words"])
 
 
 def test_the_doctor_looks_for_layers_that_predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    write_predicting_folder(tmp_path / "mimo", "qwen2, mimo", predicting_layer("qwen2, mimo"))
+    """Their bytes count only where --draft mtp uses them."""
+    layer, folder = predicting_layer("qwen2, mimo"), tmp_path / "mimo"
+    write_predicting_folder(folder, "qwen2, mimo", layer)
+    size = sum(array.nbytes for array in layer.values())
+    free = sum(path.stat().st_size for path in folder.iterdir()) - size
+    monkeypatch.setattr(doctor, "available_memory", lambda: AvailableMemory(free))
+    monkeypatch.setenv("ONWARD_MODEL", str(folder))
+    without = finding(str(folder))
+    assert without["state"] == "good"
+    assert f"({bytes_in_words(size)} of which are not loaded, because only --draft mtp" in str(without["words"])
     monkeypatch.setenv("ONWARD_DRAFT", "mtp")
+    assert finding(str(folder))["state"] == "note" and "not loaded" not in str(finding(str(folder))["words"])
     found = {}
-    for model in (str(tmp_path / "mimo"), "storyteller"):
+    for model in (str(folder), "storyteller"):
         monkeypatch.setenv("ONWARD_MODEL", model)
-        findings = json.loads(onward("doctor").stdout)["findings"]
-        [found[model]] = [each for each in findings if each["subject"] == "mtp"]
+        found[model] = finding("mtp")
     drafting, other = found.values()
-    assert drafting["state"] == "good" and drafting["words"].endswith("its layers that predict several tokens at once")
-    assert other["state"] == "bad" and "has no layers that predict several tokens at once" in other["words"]
+    assert drafting["state"] == "good"
+    assert str(drafting["words"]).endswith("its layers that predict several tokens at once")
+    assert other["state"] == "bad" and "has no layers that predict several tokens at once" in str(other["words"])
 
 
 def test_the_doctor_finds_a_missing_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

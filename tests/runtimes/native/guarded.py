@@ -1,5 +1,5 @@
 """Runs tiny models with every buffer of the native runtime right before a page that may not be touched: a kernel that
-reads or writes past its memory ends this process. Linux; started by test_native_guards."""
+reads or writes past its memory ends this process. Linux; started by test_model_guards."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from onward.engine.model import Row  # noqa: E402
 from onward.model_files.gguf import GGUFFiles  # noqa: E402
 from onward.runtimes.base import RuntimeOptions  # noqa: E402
 from onward.runtimes.table import load_model  # noqa: E402
+from tests.runtimes.native.drafted_steps import drafted_steps  # noqa: E402
 
 
 def main(path: str) -> None:
@@ -64,6 +65,8 @@ def main(path: str) -> None:
         model.evaluate([Row(0, tokens[:1], 70, blocks, 1, state=9)])
         others = Row(1, tokens[:9], 0, [1], 9, state=1), Row(2, [1], 0, [2], 0, state=2)
         model.evaluate([Row(0, tokens, 0, blocks, 3), *others])
+        for rows in drafted_steps(model) if model.shape.states else ():
+            model.evaluate(rows)
         model.close()
 
 

@@ -544,8 +544,8 @@ def test_a_model_larger_than_the_memory_has_the_same_bits(
 
     monkeypatch.setattr(PanelCache, "release", releasing)
 
-    def limited(groups: Any, code: Any, threads: int, budget: int, where: str) -> PanelCache:
-        caches.append(PanelCache(groups, code, threads, int(budget * share), where))
+    def limited(groups: Any, code: Any, threads: int, budget: int, where: str, num_drafting: int) -> PanelCache:
+        caches.append(PanelCache(groups, code, threads, int(budget * share), where, num_drafting))
         return caches[-1]
 
     found = []
@@ -571,8 +571,8 @@ def test_a_model_larger_than_the_memory_has_the_same_bits(
 def test_panels_that_could_not_be_made_are_made_at_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def limited(groups: Any, code: Any, threads: int, budget: int, words: str) -> PanelCache:
-        return PanelCache(groups, code, threads, int(budget * 0.7), words)
+    def limited(groups: Any, code: Any, threads: int, budget: int, words: str, num_drafting: int) -> PanelCache:
+        return PanelCache(groups, code, threads, int(budget * 0.7), words, num_drafting)
 
     monkeypatch.setattr(native_load, "PanelCache", limited)
     model = load(deeper("llama", tmp_path)).model

@@ -25,12 +25,15 @@ from onward.kernels.tape import Matrix, Norm, Table, TapeBuilder
 from onward.kernels.targets import host
 from onward.kernels.weight_types import WEIGHT_TYPES
 from onward.runtimes.native import load as native_load
+from tests.checkpoints.mtp import predicting_layer, write_predicting_gguf
 from tests.checkpoints.test_architectures import OF_FOLDERS
 from tests.checkpoints.tiny import ARCHITECTURES
 from tests.kernels.checked import Checker
+from tests.runtimes.native.drafted_steps import drafted_steps
 from tests.runtimes.native.test_model import load, tokens_of, write
 
 MODELS = [name for name in ARCHITECTURES if name not in OF_FOLDERS]
+PREDICTING = "qwen35", "qwen35moe"
 ROWS = 6
 
 
@@ -53,8 +56,41 @@ def test_a_model_stays_within_its_memory(name: str, tmp_path: Path, monkeypatch:
         checker.watch([model])
         model.evaluate([Row(0, tokens, 0, blocks, 5)])
         model.evaluate([Row(0, [1], 70, blocks, 1), *(Row(i, [2], 0, [i + 1], 1, state=i) for i in range(1, 4))])
+        for rows in drafted_steps(model) if model.shape.states else ():
+            model.evaluate(rows)
         accesses, outside = checker.result()
     finally:
+        model.close()
+    assert accesses > 10_000 and outside == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PREDICTING)
+@pytest.mark.parametrize("precision", ["fast", "exact"])
+def test_a_layer_that_predicts_stays_within_its_memory(
+    name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where hidden states are those of the last block, and where several tokens are drafted one by one."""
+    checker = Checker()
+
+    monkeypatch.setattr(native_load, "load_code", lambda *recipes, notify: compiled(recipes, checker))
+    path = write_predicting_gguf(tmp_path / "m.gguf", name, predicting_layer(name))
+    loaded = load(path, threads=2, precision=precision, has_predictor=True)
+    model, predictor = loaded.model, loaded.predictor
+    assert predictor is not None
+    try:
+        tokens, blocks = tokens_of(model), [model.blocks - 1, 0, 1]
+        for is_watched in (False, True):  # experts are prepared from Python's memory when they are first used
+            if is_watched:
+                checker.watch([model, predictor])
+            model.evaluate([Row(0, tokens, 0, blocks, 5)])
+            for begin, outputs in ((0, 0), (33, 1), (69, 1)):
+                predictor.evaluate([Row(0, tokens[begin:], begin, blocks, outputs)])
+            for token in range(30):
+                predictor.extend(token % model.vocab_size)
+        accesses, outside = checker.result()
+    finally:
+        predictor.close()
         model.close()
     assert accesses > 10_000 and outside == 0
 

@@ -18,6 +18,8 @@ from onward.model_files.base import ModelFiles
 from onward.model_files.gguf import GGUFFiles
 from onward.model_files.safetensors import SafetensorsFiles
 from onward.runtimes.base import LoadedModel, RuntimeOptions
+from onward.runtimes.native import load as native_load
+from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.table import load_model
 from onward.sampling.sampler import Sampler
 from tests.checkpoints.mtp import (
@@ -118,6 +120,58 @@ def test_the_models_bits_are_those_without_it(precision: str, folder: Path, tmp_
             model.evaluate([Row(1, [token], 40 + index, [3, 4], 1) for index, token in enumerate(DRAFTED)]).tobytes(),
         ]
         found.append((parts, loaded.fingerprint))
+        model.close()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("share", [0.75, 0.95])
+def test_a_layer_that_does_not_stay_in_memory_is_made_for_drafts_alone(
+    share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps without drafts neither wait for it nor fetch it ahead, and successive drafts make nothing twice."""
+    caches: list[PanelCache] = []
+    loaded_groups: list[int] = []
+
+    def limited(groups: Any, code: Any, threads: int, budget: int, words: str, num_drafting: int) -> PanelCache:
+        caches.append(PanelCache(groups, code, threads, int(budget * share), words, num_drafting))
+        return caches[-1]
+
+    make = PanelCache._make
+
+    def making(cache: PanelCache, group: Any) -> Any:
+        if cache.stream_index:
+            loaded_groups.append(cache.stream_index[group[0].name])
+        return make(cache, group)
+
+    metadata, tensors = tiny("qwen2, mimo")
+    deep, layer = 6, predicting_layer("qwen2, mimo")
+    tensors |= {key.replace("blk.1.", f"blk.{to}."): each for to in range(2, deep) for key, each in tensors.items()}
+    metadata["qwen2.block_count"] = deep
+    layer = {key.replace("blk.2.", f"blk.{deep}."): array for key, array in layer.items()}
+    monkeypatch.setattr("tests.checkpoints.hugging_face.tiny", lambda name: (metadata, tensors))
+    files = SafetensorsFiles(write_predicting_folder(tmp_path / "m", "qwen2, mimo", layer))
+    tokens, blocks, found = tokens_of("qwen2, mimo"), [0, 1, 2], []
+    for cache_class in (PanelCache, limited):
+        monkeypatch.setattr(native_load, "PanelCache", cache_class)
+        monkeypatch.setattr(PanelCache, "_make", making)
+        loaded = load(files, cache_dir=tmp_path)
+        model, predictor = loaded.model, predictor_of(loaded)
+        bits = [model.evaluate([Row(0, tokens, 0, blocks, 1)]).tobytes()]
+        for _ in range(2):
+            loaded_groups.clear()
+            bits.append(model.evaluate([Row(0, tokens, 0, blocks, 1)]).tobytes())
+            plain = list(loaded_groups)
+            bits.append(predictor.evaluate([Row(0, tokens, 0, blocks, 1)]).tobytes())
+            loaded_groups.clear()
+            bits += [predictor.extend(token).tobytes() for token in DRAFTED]
+            if cache_class is limited:
+                usual = caches[0]._num_usual
+                assert max(caches[0].stream_index.values()) == usual and plain and max(plain) < usual
+                assert loaded_groups == []
+        found.append(bits)
+        if cache_class is limited:
+            assert any("of them from the file, and drafts " in note for note in loaded.notes)
+        predictor.close()
         model.close()
     assert found[0] == found[1]
 

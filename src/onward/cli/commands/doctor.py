@@ -169,9 +169,10 @@ def _settings() -> Iterator[Finding]:
     if resolved.settings.prefix_cache_dir is not None:
         yield _prefix_cache(resolved.settings.prefix_cache_dir, resolved.settings.prefix_cache_disk)
     yield _port(resolved.settings.port)
+    drafting = _drafting_for_themselves(resolved.settings)
     for name in resolved.settings.model:
         if name not in BUILT_IN:
-            yield _configured(name, resolved.settings.cache_dir)
+            yield _configured(name, resolved.settings.cache_dir, drafts=name in drafting)
     if resolved.settings.draft:
         yield from _drafts(resolved.settings)
     for name, word in adapted_models(resolved.settings).items():
@@ -208,6 +209,17 @@ def _drafts(settings: Settings) -> Iterator[Finding]:
         yield Finding(word, "note" if advice else "good", f"drafts for {name}: {words_of_size}", advice)
 
 
+def _drafting_for_themselves(settings: Settings) -> set[str]:
+    """Return the models that have --draft mtp; none where the settings contradict each other."""
+    from onward.compose.drafts import PREDICTOR, draft_words
+    from onward.settings import model_named
+
+    try:
+        return {model_named(name, settings) for name, word in draft_words(settings).items() if word == PREDICTOR}
+    except SetupError:
+        return set()
+
+
 def _unusable(name: str, problem: Exception) -> Finding:
     """Return the finding of a draft model or an adapter with which no server starts, unless it can be fetched first."""
     return Finding(name, "note" if isinstance(problem, ModelNameError) else "bad", str(problem))
@@ -217,9 +229,9 @@ def _count(number: int) -> str:
     return f"{number / 1e9:.1f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"
 
 
-def _configured(name: str, cache_dir: Path) -> Finding:
+def _configured(name: str, cache_dir: Path, *, drafts: bool) -> Finding:
     """Report what to expect of a model that the settings name: the size of its files, and the parameters that a token
-    uses."""
+    uses. `drafts`: whether its layers are loaded that only draft."""
     from onward.models.resolve import resolve
 
     try:
@@ -228,6 +240,9 @@ def _configured(name: str, cache_dir: Path) -> Finding:
     except (OnwardError, OSError) as problem:
         return Finding(name, "note", str(problem))
     words, free = f"{bytes_in_words(size)} of files", available_memory().free_bytes
+    if isinstance(unused := facts.get("drafting_bytes"), int) and not drafts:
+        words += f" ({bytes_in_words(unused)} of which are not loaded, because only --draft mtp uses them)"
+        size -= unused
     total, active = (facts.get(name) for name in ("parameters", "active_parameters"))
     if isinstance(total, int) and isinstance(active, int):
         words += f", {_count(total)} parameters, of which a token uses {_count(active)} ({facts['experts']} experts)"

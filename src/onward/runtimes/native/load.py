@@ -36,10 +36,10 @@ from onward.runtimes.fingerprint import fingerprint
 from onward.runtimes.kv_plan import KVPlan, mib, plan_kv_cache
 from onward.runtimes.native.adapters import ADAPTER_TYPE, TAPE_GROWTH, NativeAdapters, TapeWriter
 from onward.runtimes.native.buffers import Buffers, Cache
-from onward.runtimes.native.expert_cache import ExpertCache, ExpertLayer, least_bytes, total_bytes
+from onward.runtimes.native.expert_cache import ExpertCache, least_bytes, total_bytes
 from onward.runtimes.native.mixture import ExpertRecords
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
-from onward.runtimes.native.panel_cache import PanelCache, PanelGroup, bytes_of
+from onward.runtimes.native.panel_cache import PanelCache, bytes_of
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.predictor import PredictorLoader
 from onward.runtimes.native.runs import LOG_ROWS
@@ -96,7 +96,7 @@ def _load(
     is_exact = options.precision == "exact"
     all_layers, whole = with_prediction(found, checkpoint) if options.has_predictor else (found, checkpoint)
     weights = Weights(whole, form_for(options), "float32" if is_exact else FAST_ACTIVATIONS)
-    names = list(matrix_names(all_layers, weights))
+    names = list(dict.fromkeys([*matrix_names(found, weights), *matrix_names(all_layers, weights)]))
     read = [*names, *expert_names(all_layers)]
     context = options.context_within(found.context_length, checkpoint.paths[0].name)
     shapes = attention_shapes(all_layers, is_wide=is_exact)
@@ -105,7 +105,7 @@ def _load(
     code = load_code(*kernels.recipes(isa), notify=lambda: progress(COMPILING))
     if code.was_compiled:
         progress("Loading the weights")
-    memory = _Memory(whole, weights.groups(names), weights.expert_layers(all_layers), must_fit=options.must_fit)
+    memory = _Memory(whole, weights, names, all_layers, options, all_layers.num_layers - found.num_layers)
     panels = memory.panels(code, threads)
     weights.use(panels)
     experts = memory.experts(found.mixture, code, threads) if found.mixture else None
@@ -264,15 +264,23 @@ class _Memory:
     """Divides what is free among the weights that every step uses and the experts, of which it uses some."""
 
     def __init__(
-        self, checkpoint: Checkpoint, groups: Sequence[PanelGroup], layers: Sequence[ExpertLayer], *, must_fit: bool
+        self,
+        checkpoint: Checkpoint,
+        weights: Weights,
+        names: Sequence[str],
+        found: Architecture,
+        options: RuntimeOptions,
+        num_drafting: int,
     ) -> None:
-        """Raises MemoryTooSmall if everything `must_fit` and does not."""
-        self._groups, self._layers = groups, layers
+        """`names`: of matrices that are not experts'; `num_drafting`: layers, the last ones, that only draft. Raises
+        MemoryTooSmall if everything `must_fit` and does not."""
+        groups, layers = weights.groups(names), weights.expert_layers(found)
+        self._groups, self._layers, self._num_drafting = groups, layers, num_drafting
         self._where = checkpoint.parameters.where
         self._free, self._always = available_memory().free_bytes, sum(map(bytes_of, groups))
         self._all_experts = total_bytes(layers)
         fits = self._always + self._all_experts <= self._free
-        if must_fit and not fits:
+        if options.must_fit and not fits:
             raise MemoryTooSmall(f"{self._takes('The weights', self._always + self._all_experts)}: {_ADVICE}")
         # the KV cache needs memory, too
         self._budget = self._always + self._all_experts if fits else self._free * 3 // 4
@@ -287,10 +295,12 @@ class _Memory:
         """Return the panels of all matrices but experts'. Raises MemoryTooSmall."""
         takes = self._takes("The weights", self._always + self._all_experts)
         budget = min(self._budget, self._always + self._all_experts) - least_bytes(self._layers)
-        cache = PanelCache(self._groups, code, threads, budget, f"{takes}: {_ADVICE}")
+        cache = PanelCache(self._groups, code, threads, budget, f"{takes}: {_ADVICE}", self._num_drafting)
         if cache.streamed_bytes:
+            drafts = f", and drafts {mib(cache.drafting_bytes)} more" if cache.drafting_bytes else ""
             self.notes.append(
-                f"{takes}: every step reads {mib(cache.streamed_bytes)} of them from the file, which is slow; {_ADVICE}"
+                f"{takes}: every step reads {mib(cache.streamed_bytes)} of them from the file{drafts}, which is slow; "
+                f"{_ADVICE}"
             )
         return cache
 

@@ -2,6 +2,10 @@
 
 Matrices are in groups, which a step needs one after the other. As many groups as fit stay. The others take turns in two
 slots: while one is computed with, the next one is made in the other. Nothing is written to disk.
+
+The last groups may be those of a layer that only drafts: not every step is followed by one, so they are made when they
+are needed, never before. From then on both slots stay as they are until another group is needed: drafts alternate
+between that layer and the output layer.
 """
 
 from __future__ import annotations
@@ -63,12 +67,20 @@ def bytes_of(group: PanelGroup) -> int:
 
 class PanelCache:
     """Makes panels, on several threads, and keeps `budget` bytes of them. Engine thread only, except for its own
-    threads.
+    threads. `num_drafting`: of the groups, the last ones, which only drafts need.
 
     Raises MemoryTooSmall, with `words` as its words, if not even two groups fit.
     """
 
-    def __init__(self, groups: Sequence[PanelGroup], code: Code, threads: int, budget: int, words: str) -> None:
+    def __init__(
+        self,
+        groups: Sequence[PanelGroup],
+        code: Code,
+        threads: int,
+        budget: int,
+        words: str,
+        num_drafting: int = 0,
+    ) -> None:
         self._interleave = {
             source.type: code.function(f"interleave_{source.type}", [POINTER, INTEGER, POINTER, INTEGER, INTEGER])
             for group in groups
@@ -77,7 +89,11 @@ class PanelCache:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="onward-panels")
         kept = _kept_groups([bytes_of(group) for group in groups], budget, words)
         self._streamed = groups[kept:]
-        self.streamed_bytes = sum(map(bytes_of, self._streamed))
+        self._num_usual = max(0, len(self._streamed) - num_drafting)
+        self.streamed_bytes = sum(map(bytes_of, self._streamed[: self._num_usual]))
+        """Of the groups that do not stay and that every step needs."""
+        self.drafting_bytes = sum(map(bytes_of, self._streamed[self._num_usual :]))
+        """Of the others that do not stay."""
         self.matrices: dict[str, Matrix] = {}
         self.stream_index: dict[str, int] = {}
         """Of the matrices that do not stay: the number that `acquire` takes."""
@@ -127,9 +143,11 @@ class PanelCache:
             raise
 
     def release(self, index: int) -> None:
-        """Let the next group that is needed take this one's place."""
+        """Let the next group that every step needs take this one's place, unless a draft is under way."""
+        if any(held >= self._num_usual for held, _ in self._held):
+            return
         following = index + _SLOTS
-        self._load(following if following < len(self._streamed) else index % _SLOTS)
+        self._load(following if following < self._num_usual else index % _SLOTS)
 
     def _load(self, index: int) -> None:
         slot = index % _SLOTS
