@@ -94,6 +94,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
     "glm4": {"model_type": "glm4", "head_dim": 16},
+    **{
+        name: {
+            "model_type": "glm4_moe", "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": INNER,
+            "routed_scaling_factor": 1.5, "attention_bias": True, "use_qk_norm": name.endswith("norms"),
+            "num_nextn_predict_layers": 1,
+        }
+        for name in ("glm4moe", "glm4moe, head norms")
+    },
     "exaone4": {"model_type": "exaone4", "sliding_window": None},
     "exaone4, window": {
         "model_type": "exaone4", "sliding_window": 16, "sliding_window_pattern": "LLLG",
@@ -196,6 +204,10 @@ _NAMES = {
     latent.KIND: latent.NAMES,
     "olmo2": _SANDWICHED,
     "exaone4": _SANDWICHED,
+    "glm4moe": {
+        **_LLAMA, "post_attention_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.gate",
+        **{name: part for name, part in latent.NAMES.items() if name.endswith("shexp")},
+    },
     "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     "starcoder2": {**_LLAMA, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
     "lfm2": _LFM2,
@@ -267,7 +279,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "qwen3next": _as_qwen3next_stores,
         "granitehybrid": _as_granite_stores,
         **dict.fromkeys(mamba2.NEMOTRON, mamba2.as_nemotron_stores),
-        latent.KIND: latent.as_stored,
+        **dict.fromkeys((latent.KIND, "glm4moe"), latent.as_stored),
         "falcon-h1": partial(mamba2.as_falcon_stores, config=CONFIGS[name]),
     }
     usual = joining.get(kind, one_by_one)(tensors)

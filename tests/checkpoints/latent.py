@@ -37,11 +37,27 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **_JOINED, **_EXPERTS, **_SIGMOID, "attention.q_lora_rank": 48, "attention.layer_norm_rms_epsilon": 0.01,
     },
     "deepseek2, yarn": {**_SPLIT, **_EXPERTS, **_YARN, "rope.scaling.attn_factor": 0.9},
+    "deepseek2, groups": {
+        **_JOINED, **_EXPERTS, **_YARN, "rope.scaling.yarn_log_multiplier": 0.0707, "expert_weights_scale": 4.0,
+        "expert_group_count": 4, "expert_group_used_count": 2,
+    },
+    "deepseek2, groups of sigmoids": {
+        **_SPLIT, **_EXPERTS, **_SIGMOID, **_YARN, "rope.scaling.yarn_log_multiplier": 0.1, "expert_count": 12,
+        "attention.q_lora_rank": 48, "expert_group_count": 4, "expert_group_used_count": 2,
+    },
+    "deepseek2, groups of sigmoids, joined": {
+        **_JOINED, **_EXPERTS, **_SIGMOID, **_YARN, "rope.scaling.yarn_log_multiplier": 0.1, "expert_count": 12,
+        "attention.q_lora_rank": 48, "expert_group_count": 4, "expert_group_used_count": 2,
+    },
+    "deepseek2, glm": {
+        **_JOINED, **_EXPERTS, **_SIGMOID, "attention.q_lora_rank": 48, "rope.freq_base": 1_000_000.0,
+    },
     "deepseek2, dense": {
         **_JOINED, "expert_shared_count": 0, "expert_feed_forward_length": 96, "leading_dense_block_count": 3,
     },
 }  # fmt: skip
-"""Files of today have matrices of keys and of values, older ones both in one. Without experts: Youtu-LLM."""
+"""Files of today have matrices of keys and of values, older ones both in one. Without experts: Youtu-LLM. Groups of
+experts are DeepSeek-V2's, and, with sigmoids, V3's."""
 _CONFIG = {
     "num_key_value_heads": HEADS, "kv_lora_rank": RANK, "q_lora_rank": None, "qk_nope_head_dim": UNROTATED,
     "qk_rope_head_dim": ROTATED, "v_head_dim": VALUES, "first_k_dense_replace": 1, "n_routed_experts": 8,
@@ -61,6 +77,24 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **_CONFIG, "model_type": "deepseek_v3", "q_lora_rank": 48, "n_shared_experts": 1, "routed_scaling_factor": 1.5,
         "norm_topk_prob": True, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "num_nextn_predict_layers": 0,
         "rope_scaling": None, "rms_norm_eps": 0.01,
+    },
+}  # fmt: skip
+_V2_YARN = CONFIGS["deepseek2, joined"]["rope_scaling"]
+CONFIGS |= {
+    "deepseek2, groups": {
+        **CONFIGS["deepseek2, joined"], "n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy",
+        "routed_scaling_factor": 4.0,
+    },
+    "deepseek2, groups of sigmoids, joined": {
+        **CONFIGS["deepseek2, queries joined"], "n_routed_experts": 12, "n_group": 4, "topk_group": 2,
+        "rms_norm_eps": 1e-5, "num_nextn_predict_layers": 1,
+        "rope_scaling": {**_V2_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+    "deepseek2, glm": {
+        **_CONFIG, "model_type": "glm4_moe_lite", "q_lora_rank": 48, "n_shared_experts": 1,
+        "routed_scaling_factor": 1.5, "norm_topk_prob": True, "first_k_dense_replace": None,
+        "mlp_layer_types": ["dense", "sparse", "sparse"], "num_nextn_predict_layers": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "partial_rotary_factor": 1.0,
     },
 }  # fmt: skip
 NAMES = {
@@ -146,6 +180,18 @@ def attention(
     shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
     shares /= shares.sum(axis=-1, keepdims=True)
     return np.einsum("hts,shd->thd", shares, values).reshape(count, -1) @ weights["output.weight"].T
+
+
+def of_best_groups(stated: dict[str, Any], scores: Array) -> Array:
+    """What experts are chosen by, minus infinity in groups that are not used: V2's have the score of their best expert
+    (`group_limited_greedy` in its modeling_deepseek.py), V3's the sum of their best two (`noaux_tc`)."""
+    groups = scores.reshape(stated["expert_group_count"], -1)
+    num_best = 2 if stated.get("expert_gating_func") == 2 else 1
+    of_groups = np.sort(groups, axis=1)[:, -num_best:].sum(axis=1)
+    used = np.argsort(-of_groups, kind="stable")[: stated["expert_group_used_count"]]
+    found = np.full_like(groups, -np.inf)
+    found[used] = groups[used]
+    return found.reshape(-1)
 
 
 def as_stored(tensors: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:

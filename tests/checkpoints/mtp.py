@@ -1,5 +1,5 @@
-"""Tiny checkpoints with a layer that predicts one more token, as files of MiMo and Qwen 3.5 have it, and its formula
-in float64 (DeepSeek-V3's report, arXiv 2412.19437, section 2.2, and the models' own code)."""
+"""Tiny checkpoints with a layer that predicts one more token, as files of MiMo, Qwen 3.5 and DeepSeek-V3 have it, and
+its formula in float64 (DeepSeek-V3's report, arXiv 2412.19437, section 2.2, and the models' own code)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import qwen35
+from tests.checkpoints import latent, qwen35
 from tests.checkpoints.hugging_face import hugging_face_name, one_by_one, safetensors_bytes, write_folder
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.reference import Array, Reference
 from tests.checkpoints.tiny import HIDDEN, _Tensors, tiny
 
 Arrays = dict[str, NDArray[np.float32]]
+NUMBERED_ON = (latent.KIND, "glm4moe")
+"""In folders, the layer has the number after the last one's."""
 HIDDEN_FIRST = ("qwen2",)
 """MiMo's projection reads the hidden state first, and then the embedding."""
 OWN = {
@@ -26,6 +28,9 @@ OWN = {
     },
     "qwen35": {
         "eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "shared_head_norm": "norm",
+    },
+    "numbered on": {
+        "eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_head_norm": "shared_head.norm",
     },
 }  # fmt: skip
 """Names in folders of what only such a layer has."""
@@ -39,7 +44,7 @@ def predicting_layer(name: str, seed: int = 7) -> Arrays:
     count = stated["block_count"]
     made = _Tensors(name, stated, np.random.default_rng(seed))
     attending = next(
-        layer for layer in range(count) if kind not in qwen35.KINDS or not qwen35.is_recurrent(stated, layer)
+        layer for layer in reversed(range(count)) if kind not in qwen35.KINDS or not qwen35.is_recurrent(stated, layer)
     )
     tensors = {**made.block(attending), "nextn.eh_proj.weight": 1.5 * made.matrix(HIDDEN, 2 * HIDDEN)}
     for norm in ("enorm", "hnorm", "shared_head_norm"):
@@ -61,6 +66,9 @@ def write_predicting_folder(folder: Path, name: str, layer: Arrays) -> Path:
     kind = metadata["general.architecture"]
     count = metadata[f"{kind}.block_count"]
     own, prefix = ("qwen2", "model.mtp_layers.0.") if kind == "qwen2" else ("qwen35", "mtp.layers.0.")
+    if kind in NUMBERED_ON:
+        own, prefix = "numbered on", f"model.layers.{count}."
+        layer = latent.as_stored(layer)
     if kind in qwen35.KINDS:
         both = qwen35.as_stored(one_by_one(tensors | layer) if kind == "qwen3next" else tensors | layer)
         own_names = f"blk.{count}.", f"model.layers.{count}."
@@ -69,9 +77,13 @@ def write_predicting_folder(folder: Path, name: str, layer: Arrays) -> Path:
     for key, array in layer.items():
         if ".nextn." in key:
             part, _, end = key.partition(".nextn.")[2].partition(".")
-            stored[f"{prefix if own == 'qwen2' else 'mtp.'}{OWN[own][part]}.{end}"] = array
+            stored[f"{'mtp.' if own == 'qwen35' else prefix}{OWN[own][part]}.{end}"] = array
         else:
             stored[hugging_face_name(key, kind).replace(f"model.layers.{count}.", prefix)] = array
+    if kind in NUMBERED_ON:
+        output = tensors.get("output.weight", tensors["token_embd.weight"])
+        stored[f"{prefix}embed_tokens.weight"] = tensors["token_embd.weight"]
+        stored[f"{prefix}shared_head.head.weight"] = output
     (folder / "mtp.safetensors").write_bytes(safetensors_bytes(stored))
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     index["weight_map"] |= dict.fromkeys(stored, "mtp.safetensors")

@@ -91,7 +91,7 @@ class Reference:
         if self.kind in ("gemma2", "gemma3", "glm4"):
             attended = self.norm(attended, prefix + "post_attention_norm")
         hidden = hidden + attended * self.stated.get("residual_scale", 1.0)
-        between = "post_attention_norm" if self.kind in ("gpt-oss", "seed_oss", *KINDS) else "ffn_norm"
+        between = "post_attention_norm" if self.kind in ("gpt-oss", "seed_oss", "glm4moe", *KINDS) else "ffn_norm"
         moved = self.feed_forward(prefix, self.norm(hidden, prefix + between))
         if self.kind in ("gemma2", "gemma3", "glm4"):
             moved = self.norm(moved, prefix + "post_ffw_norm")
@@ -120,18 +120,20 @@ class Reference:
         logits = self.linear(row, prefix + "ffn_gate_inp")
         if self.kind in ("lfm2moe", "nemotron_h_moe") or self.stated.get("expert_gating_func") == 2:
             shares = 1 / (1 + np.exp(-logits))
-            order = np.argsort(-(shares + self.tensors[f"{prefix.removesuffix('.')}.exp_probs_b.bias"]), kind="stable")
+            chosen_by = shares + self.tensors[f"{prefix.removesuffix('.')}.exp_probs_b.bias"]
         else:
             shares = np.exp(logits - logits.max())
             shares /= shares.sum()
-            order = np.argsort(-shares, kind="stable")
+            chosen_by = shares
+        if "expert_group_count" in self.stated:
+            chosen_by = latent.of_best_groups(self.stated, chosen_by)
+        order = np.argsort(-chosen_by, kind="stable")
         chosen = order[: self.stated["expert_used_count"]]
         if self.kind in NORMALISED or self.stated.get("expert_weights_norm"):
             shares /= shares[chosen].sum()
         if self.kind == "nemotron_h_moe":
             return self.ungated_experts(prefix, row, shares, chosen)
-        if self.kind == latent.KIND:
-            shares *= self.stated["expert_weights_scale"]
+        shares *= self.stated.get("expert_weights_scale", 1.0)
         total = np.zeros(len(row))
         for expert in chosen:
             gate, up, down = (
@@ -238,7 +240,17 @@ class Reference:
         if self.kind in ("olmo2", "olmoe"):
             flat[:2] = [self.norm(flat[0], prefix + "attn_q_norm"), self.norm(flat[1], prefix + "attn_k_norm")]
         query, key, value = (each.reshape(len(hidden), -1, self.size) for each in flat)
-        is_normal = self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "stablelm", "exaone4", "lfm2", "lfm2moe")
+        is_normal = self.kind in (
+            "qwen3",
+            "qwen3moe",
+            "mellum",
+            "gemma3",
+            "stablelm",
+            "exaone4",
+            "lfm2",
+            "lfm2moe",
+            "glm4moe",
+        )
         if is_normal and prefix + "attn_q_norm.weight" in self.tensors:
             query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")
         return [query, key, value]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onward.checkpoints import latent
 from onward.checkpoints.config import is_tied, metadata_of
 from onward.checkpoints.parameters import MAX_LAYERS
 from onward.errors import CheckpointError
@@ -101,6 +102,13 @@ READ: dict[str, tuple[str, ...]] = {
     ),
     "deepseek_v2": (*_RMS, *_LATENT, "mlp_bias", "output_router_logits"),
     "deepseek_v3": (*_RMS, *_LATENT, "num_nextn_predict_layers", "rope_interleave"),
+    "glm4_moe_lite": (
+        *_RMS, *_LATENT, "num_nextn_predict_layers", "rope_interleave", "mlp_layer_types", "partial_rotary_factor",
+    ),
+    "glm4_moe": (
+        *_RMS, *(key for key in _LATENT if "lora" not in key and "head_dim" not in key), "head_dim",
+        "num_nextn_predict_layers", "partial_rotary_factor", "use_qk_norm",
+    ),
     "mellum": (*_RMS, *_EXPERTS, "attention_bias", "head_dim", "layer_types", "sliding_window", "mlp_layer_types"),
     "olmoe": (*_RMS, *(key for key in _EXPERTS if key != "moe_intermediate_size"), "attention_bias", "clip_qkv"),
     "gpt_oss": (
@@ -218,8 +226,8 @@ OTHERS: dict[str, Any] = {
     "ssm_multipliers": [1.0, 1.0, 0.5, 1.0, 1.0], "layers_block_type": ["mamba", "moe"], "mlp_hidden_act": "silu",
     "ssm_state_size": 32, "mamba_num_heads": 4, "mamba_head_dim": 16, "mamba_hidden_act": "gelu", "n_groups": 2,
     "conv_kernel": 3, "use_conv_bias": False, "mamba_dt_limit": [0.1, 2.0], "n_routed_experts": 6,
-    "moe_shared_expert_intermediate_size": 48, "moe_latent_size": 16, "n_group": 2, "num_nextn_predict_layers": 1,
-    "hybrid_override_pattern": "M*E", "first_k_dense_replace": 1, "n_shared_experts": 3, "kv_lora_rank": 48,
+    "moe_shared_expert_intermediate_size": 48, "moe_latent_size": 16, "n_group": 2, "num_nextn_predict_layers": 2,
+    "hybrid_override_pattern": "M*E", "first_k_dense_replace": 2, "n_shared_experts": 3, "kv_lora_rank": 48,
     "q_lora_rank": 40, "qk_rope_head_dim": 8, "v_head_dim": 24, "qk_nope_head_dim": 24, "topk_method": "noaux",
     "scoring_func": "tanh", "moe_layer_freq": 2, "rope_interleave": False,
     "global_head_dim": 8, "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
@@ -231,7 +239,8 @@ _SWITCHED_OFF = (
     ("mellum", "norm_topk_prob"), ("lfm2_moe", "norm_topk_prob"), ("qwen3_next", "norm_topk_prob"),
     ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
     ("seed_oss", "attention_bias"), ("internlm2", "bias"), ("nemotron_h", "norm_topk_prob"),
-    ("deepseek_v3", "norm_topk_prob"),
+    ("deepseek_v3", "norm_topk_prob"), ("glm4_moe_lite", "norm_topk_prob"),
+    ("glm4_moe", "norm_topk_prob"),
 )  # fmt: skip
 """Keys whose default is true."""
 _OF_GEMMA4 = {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 32}
@@ -268,7 +277,6 @@ CANNOT_MATTER: dict[str, str] = {
     "seq_aux": "for training",
     "ep_size": "the same experts on several machines",
     "chunk_size": "the same sums in other parts",
-    "topk_group": "there is one group",
     "mtp_layers_block_type": "of layers that predict several tokens, which are refused",
     **dict.fromkeys(
         ("use_mamba_kernels", "moe_shared_expert_overlap", "residual_in_fp32", "mamba_ssm_cache_dtype"),
@@ -287,8 +295,8 @@ CANNOT_MATTER: dict[str, str] = {
 }  # fmt: skip
 _CANNOT_MATTER_HERE = {
     ("nemotron_h", "n_shared_experts"): "their size together is stated",
-    **dict.fromkeys(
-        (("deepseek_v2", "head_dim"), ("deepseek_v3", "head_dim")), "the size of a part of heads, which is stated"),
+    ("nemotron_h", "topk_group"): "there is one group",
+    **{(kind, "head_dim"): "the size of a part of heads, which is stated" for kind in latent.DEFAULTS},
 }  # fmt: skip
 
 
@@ -304,8 +312,10 @@ def config(kind: str, **stated: Any) -> dict[str, Any]:
     if kind == "nemotron_h":
         del sizes["num_hidden_layers"]
         sizes |= {"hybrid_override_pattern": "ME*-", "mamba_num_heads": 2, "num_key_value_heads": 2}
-    if kind.startswith("deepseek"):
+    if kind in (*latent.DEFAULTS, "glm4_moe"):
         sizes |= {"num_key_value_heads": 4, "n_group": 1, "num_experts_per_tok": 2}
+    if kind == "deepseek_v2":
+        sizes["topk_method"] = "group_limited_greedy"
     if kind == "falcon_h1":
         sizes |= {"mamba_n_heads": 2, "mamba_d_ssm": 128}
     return {"model_type": kind, **sizes, **stated}
@@ -322,7 +332,7 @@ def read(stated: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("kind", READ)
 def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind: str) -> None:
     for key in READ[kind]:
-        has_own_experts = kind == "nemotron_h" or kind.startswith("deepseek")
+        has_own_experts = kind in ("nemotron_h", "glm4_moe", *latent.DEFAULTS)
         common = config(kind, **({} if has_own_experts else NEEDS.get(key, {})))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
         if kind in _WINDOWED and key == "layer_types":
@@ -571,17 +581,18 @@ def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict
         metadata_of(config("nemotron_h", **stated), "config.json")
 
 
-@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3"])
+@pytest.mark.parametrize("kind", latent.DEFAULTS)
 @pytest.mark.parametrize(
     ("stated", "words"),
     [
-        ({"n_group": 8, "topk_group": 3}, "'8' as 'n_group'"),
         ({"topk_method": "random"}, "'random' as 'topk_method'"),
         ({"scoring_func": "tanh"}, "'tanh' as 'scoring_func'"),
         ({"moe_layer_freq": 2}, "'2' as 'moe_layer_freq'"),
         ({"attention_bias": True}, "'True' as 'attention_bias'"),
         ({"num_key_value_heads": 2}, "'2' as 'num_key_value_heads'"),
-        ({"num_nextn_predict_layers": 1}, "'1' as 'num_nextn_predict_layers'"),
+        ({"partial_rotary_factor": 0.5}, "'0.5' as 'partial_rotary_factor'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rotates 0.5 of a part of keys"),
+        ({"mlp_layer_types": ["dense", "full"]}, "kinds of layers .'mlp_layer_types'. other than"),
         ({"qk_rope_head_dim": "16"}, "as sizes of parts of keys"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0, "mscale_all_dim": "1"}}, "'1' as 'mscale_all_dim'"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,21 @@ def test_a_folder_that_scales_positions_by_another_rule_is_refused(tmp_path: Pat
     }  # fmt: skip
     config.write_text(json.dumps(json.loads(config.read_text()) | {"head_dim": 16, "rope_scaling": rule}))
     assert "divides frequencies of positions by factors" in refusal(tmp_path / "m")
+
+
+def test_weights_in_fp8_are_refused_by_name(tmp_path: Path) -> None:
+    """As DeepSeek publishes V3: with scales of their own, which a configuration without its statement does not have."""
+    write_folder(tmp_path / "m", "deepseek2, groups of sigmoids, joined")
+    config, weights = tmp_path / "m" / "config.json", tmp_path / "m" / "model.safetensors"
+    stated = json.loads(config.read_text())
+    config.write_text(json.dumps(stated | {"quantization_config": {"quant_method": "fp8", "fmt": "e4m3"}}))
+    assert "quantised by 'fp8', which Onward does not read. Use the model as a GGUF file" in refusal(tmp_path / "m")
+    config.write_text(json.dumps(stated))
+    (size,) = struct.unpack_from("<Q", content := weights.read_bytes())
+    name = b'"model.layers.0.self_attn.o_proj.weight": {"dtype": "'
+    header = content[8 : 8 + size].replace(name + b"F32", name + b"F8_E4M3")
+    weights.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + size :])
+    assert "has the type 'F8_E4M3', which Onward does not read" in refusal(tmp_path / "m")
 
 
 def test_a_file_of_glm_that_does_not_say_how_experts_are_chosen_has_sigmoids(

@@ -86,6 +86,10 @@ READ: dict[str, tuple[str, ...]] = {
         "attention.key_length_mla", "attention.value_length_mla", "expert_feed_forward_length", "expert_shared_count",
         "rope.scaling.yarn_log_multiplier", "attention.temperature_scale", "attention.temperature_length", *RULES,
     ),
+    "glm4moe": (
+        _RMS, "rope.dimension_sections", "expert_feed_forward_length", "expert_shared_count",
+        "leading_dense_block_count", *RULES,
+    ),
     "internlm2": (_RMS,),
     "glm4": (_RMS, "rope.dimension_sections"),
     "exaone4": (_RMS, *_WINDOW),
@@ -168,8 +172,8 @@ OTHERS: dict[str, Any] = {
     "leading_dense_block_count": 2, "ssm.conv_kernel": 5, "ssm.inner_size": 64, "ssm.state_size": 16,
     "ssm.time_step_rank": 2, "ssm.group_count": 4, "nextn_predict_layers": 1, "full_attention_interval": 3,
     "attention.q_lora_rank": 48, "attention.kv_lora_rank": 48, "attention.key_length_mla": 32,
-    "attention.value_length_mla": 32, "expert_shared_count": 1, "attention.recurrent_layers": [True] * 5,
-    "rope.dimension_sections": [4, 2, 2, 0],
+    "attention.value_length_mla": 32, "expert_shared_count": 3, "attention.recurrent_layers": [True] * 5,
+    "rope.dimension_sections": [4, 2, 2, 0], "expert_group_count": 4, "expert_group_used_count": 2,
 }  # fmt: skip
 """Values that tiny models do not have."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -177,6 +181,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "rope.scaling.type": {"rope.scaling.factor": 4.0},
     "attention.sliding_window_pattern": {"attention.sliding_window": 16},
     "attention.sliding_window": {"attention.sliding_window": 16},
+    "expert_group_count": {"expert_group_used_count": 2},
+    "expert_group_used_count": {"expert_group_count": 4, "expert_group_used_count": 4},
 }
 """What has to be stated, too, so that a key can matter."""
 _ORIGINAL = {"rope.scaling.original_context_length", "context_length"}
@@ -381,7 +387,18 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "positions of latent attention by another rule": (
         "deepseek2", {"rope.scaling.type": "linear"}, "scales its positions by 'linear'",
     ),
-    "experts of latent attention in groups": ("deepseek2", {"expert_group_count": 4}, "uses groups of experts"),
+    "groups of experts without a number": (
+        "deepseek2", {"expert_group_count": 4}, "does not state 'expert_group_used_count'",
+    ),
+    "more groups than there are": (
+        "deepseek2, groups", {"expert_group_used_count": 5}, "3 of 8 experts, from 5 .'expert_group_used_count'. of 4",
+    ),
+    "groups of unequal sizes": ("deepseek2, groups", {"expert_group_count": 3}, "from 2 .* of 3 groups"),
+    "groups of too few experts": ("deepseek2, groups", {"expert_group_used_count": 1}, "from 1 .* of 4 groups"),
+    "groups of single experts, in pairs": (
+        "deepseek2, groups of sigmoids", {"expert_group_count": 12, "expert_group_used_count": 6}, "of 12 groups",
+    ),
+    "no layer but those that predict": ("deepseek2", {"nextn_predict_layers": 3}, "3 layers .*of which 3 predict"),
     "experts of latent attention by another rule": (
         "deepseek2", {"expert_gating_func": 3}, "chooses experts by rule 3",
     ),

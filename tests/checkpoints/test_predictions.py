@@ -14,13 +14,17 @@ import pytest
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from onward.checkpoints.predictions import with_prediction
+from onward.checkpoints.safetensors import read_safetensors
 from onward.errors import CheckpointError
 from tests.checkpoints.hugging_face import safetensors_bytes, write_folder
 from tests.checkpoints.mtp import Arrays, predicting_layer, write_predicting_folder, write_predicting_gguf
 from tests.checkpoints.tiny import HIDDEN
 
-FOLDERS = ("qwen2, mimo", "qwen35", "qwen35moe", "qwen3next", "qwen3next, joined")
-FILES = ("qwen35", "qwen35moe", "qwen3next")
+FOLDERS = (
+    "qwen2, mimo", "qwen35", "qwen35moe", "qwen3next", "qwen3next, joined", "deepseek2, glm",
+    "deepseek2, groups of sigmoids, joined", "glm4moe, head norms",
+)  # fmt: skip
+FILES = ("qwen35", "qwen35moe", "qwen3next", "deepseek2, groups of sigmoids", "deepseek2, glm", "glm4moe")
 
 
 def written(path: Path, name: str, layer: Arrays, *, is_folder: bool) -> Checkpoint:
@@ -44,7 +48,10 @@ def test_a_layer_that_predicts_is_apart_from_those_of_the_model(name: str, is_fo
     assert extended.num_layers == count + 1 and extended.has_attention(count)
     own = whole.tensors.keys() - checkpoint.tensors.keys()
     assert checkpoint.tensors.keys() < whole.tensors.keys() and all(key.startswith(f"blk.{count}.") for key in own)
-    assert len(own) == len(predicting_layer(name)) + found.has_gated_attention  # whose matrix is one with the queries'
+    num_apart = int(found.has_gated_attention)  # whose matrix is one with the queries'
+    if found.latent is not None:
+        num_apart = 1 + any("attn_kv_b" in key for key in predicting_layer(name))
+    assert len(own) == len(predicting_layer(name)) + num_apart
     if extended.mixture is not None:
         assert count in extended.mixture.layers
 
@@ -133,6 +140,21 @@ def test_a_tensor_that_nothing_uses_is_refused(name: str, stored: str, tmp_path:
     checkpoint = read_checkpoint(folder)
     found = architecture_of(checkpoint)
     with pytest.raises(CheckpointError, match=r"has a tensor 'model\.layers\.\d\.gate\.weight', which Onward does not"):
+        with_prediction(found, checkpoint)
+
+
+@pytest.mark.parametrize("part", ["embed_tokens", "shared_head.head"])
+def test_weights_that_are_not_those_of_the_model_are_refused_where_they_are_asked_for(
+    part: str, tmp_path: Path
+) -> None:
+    folder = write_predicting_folder(tmp_path / "m", "deepseek2, glm", predicting_layer("deepseek2, glm"))
+    stored = read_safetensors(folder / "mtp.safetensors")
+    arrays = {name: tensor.floats().reshape(tensor.shape) for name, tensor in stored.items()}
+    arrays[f"model.layers.3.{part}.weight"] = arrays[f"model.layers.3.{part}.weight"][::-1]
+    (folder / "mtp.safetensors").write_bytes(safetensors_bytes(arrays))
+    checkpoint = read_checkpoint(folder)
+    found = architecture_of(checkpoint)  # the model is computed as it was
+    with pytest.raises(CheckpointError, match="m has other weights for the layer that predicts several tokens at once"):
         with_prediction(found, checkpoint)
 
 

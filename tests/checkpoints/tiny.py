@@ -94,6 +94,14 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     **qwen35.VARIANTS,
     **mamba2.VARIANTS,
     **latent.VARIANTS,
+    **{
+        name: {
+            "rope.dimension_count": 8, "expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": INNER,
+            "expert_shared_count": 1, "leading_dense_block_count": 1, "expert_gating_func": 2,
+            "expert_weights_norm": True, "expert_weights_scale": 1.5,
+        }
+        for name in ("glm4moe", "glm4moe, head norms")
+    },
     "phi3": {"attention.sliding_window": 24},
     "phi3, long": {"rope.dimension_count": 12, "rope.scaling.attn_factor": 1.19},
     "starcoder2": {"rope.freq_base": 100_000.0},
@@ -140,7 +148,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
     "lfm2": 5, "lfm2moe": 3, "qwen35": 5, "qwen35moe": 3, "qwen3next": 3, "granitehybrid": 3,
-    "nemotron_h": 5, "nemotron_h_moe": 4, "deepseek2": 3,
+    "nemotron_h": 5, "nemotron_h_moe": 4, "deepseek2": 3, "glm4moe": 3,
 }  # fmt: skip
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
@@ -155,7 +163,7 @@ SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4")
 """What layers add is normalised."""
 UNGATED = ("starcoder2", "gpt2", "gptneox", *mamba2.NEMOTRON)
 UNTIED = (
-    "deepseek2, joined",
+    "deepseek2, joined", "deepseek2, groups", "deepseek2, groups of sigmoids, joined", "deepseek2, glm",
     "nemotron_h", "nemotron_h_moe",
     "llama, untied", "llama, biases", "llama, biases of queries",
     "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "qwen2, mimo", "phi3", "phi3, long", "olmo2",
@@ -238,7 +246,7 @@ class _Tensors:
             mixer = qwen35.mixer(self.name, self, self.stated, HIDDEN)
         found = {**mixer, **self._feed_forward(layer)}
         before = [] if self.kind in ("olmo2", "exaone4") else ["attn_norm", "ffn_norm"]
-        if self.kind in ("gpt-oss", "seed_oss", *qwen35.KINDS):
+        if self.kind in ("gpt-oss", "seed_oss", "glm4moe", *qwen35.KINDS):
             before[1] = "post_attention_norm"
         if self.kind == "gpt-oss":
             found["attn_sinks.weight"] = 2 * self.bias(HEADS)
@@ -266,9 +274,13 @@ class _Tensors:
         if self.kind in JOINED:
             parts = {"attn_qkv": np.concatenate(list(parts.values()))}
         found = {f"{part}.weight": weights for part, weights in parts.items()}
-        if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", "seed_oss", *BIASED) or self.name in _BIASED_QUERIES:
+        if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", "glm4moe", "seed_oss", *BIASED) or (
+            self.name in _BIASED_QUERIES
+        ):
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
-        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe", *qwen35.KINDS):
+        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe", *qwen35.KINDS) or (
+            self.name == "glm4moe, head norms"
+        ):
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
         if self.name == "stablelm, head norms":
             for part, width in (("q", self.queries), ("k", self.keys)):
@@ -310,14 +322,14 @@ class _Tensors:
             found[f"ffn_{name}_exps.weight"] = np.stack([self.matrix(*shape) for _ in range(count)])
             if self.kind == "gpt-oss":  # gate and up projections reach their clamping limits
                 found[f"ffn_{name}_exps.bias"] = 4 * self.bias(count * shape[0]).reshape(count, -1)
-        if self.kind in ("lfm2moe", "nemotron_h_moe") or (
+        if self.kind in ("lfm2moe", "nemotron_h_moe", "glm4moe") or (
             self.kind == latent.KIND and "expert_gating_func" in self.stated
         ):
             found["exp_probs_b.bias"] = self.bias(count) / 4
         if self.kind == "gpt-oss":
             found["ffn_gate_inp.bias"] = self.bias(count)
         shared = self.stated.get("expert_shared_feed_forward_length", 0)
-        if self.kind == latent.KIND:
+        if self.kind in (latent.KIND, "glm4moe"):
             shared = inner * self.stated["expert_shared_count"]
         if shared:
             for name in shapes:

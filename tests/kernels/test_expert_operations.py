@@ -50,6 +50,8 @@ class Routed:
         scale: float = 1.0,
         is_sigmoid: bool = False,
         bias: NDArray[np.float32] | None = None,
+        groups: int = 1,
+        used_groups: int = 1,
     ) -> None:
         rows, count = logits.shape
         self.asked: list[int] = []
@@ -69,6 +71,8 @@ class Routed:
             scale=scale,
             is_sigmoid=is_sigmoid,
             bias=None if bias is None else Vector.of(bias),
+            groups=groups,
+            used_groups=used_groups,
         )
         parts = tape.finish()
         machine = Machine(
@@ -120,6 +124,40 @@ def test_sigmoids_are_weights_and_a_bias_counts_for_the_choice_alone(data: st.Da
     total = np.maximum(of_chosen.sum(axis=1, keepdims=True), LEAST_SUM)
     weights = 2.5 * of_chosen / (total if is_normalised else 1)
     np.testing.assert_allclose(found.weights, weights, rtol=3e-6, atol=1e-20)
+
+
+@given(st.data(), st.booleans())
+def test_experts_are_of_the_best_groups(data: st.DataObject, is_sigmoid: bool) -> None:
+    """Of those with the best expert, or, for sigmoids, with the best two experts together; of equal ones the first."""
+    groups, size = data.draw(st.integers(2, 12)), data.draw(st.integers(2, 6))
+    used_groups = data.draw(st.integers(1, groups))
+    used, rows = data.draw(st.integers(1, used_groups * size)), data.draw(st.integers(1, ROWS))
+    # their sigmoids plus the bias are distinct sums in float32 and float64, or equal in both
+    number = st.sampled_from([0.0, -200.0, 200.0]) if is_sigmoid else st.integers(-40, 40).map(float)
+    drawn = data.draw(st.lists(number, min_size=rows * groups * size, max_size=rows * groups * size))
+    logits = np.array(drawn, np.float32).reshape(rows, -1)
+    steps = st.lists(st.integers(-8, 8), min_size=groups * size, max_size=groups * size)
+    bias = np.array(data.draw(steps), np.float32) * np.float32(0.25) if is_sigmoid else None
+    found = Routed(
+        logits.copy(), used, is_normalised=False, is_sigmoid=is_sigmoid, bias=bias, groups=groups,
+        used_groups=used_groups,
+    )  # fmt: skip
+    chosen_by = np.where(logits == 0, 0.5, logits > 0) + bias if bias is not None else logits.astype(np.float64)
+    for row, scores in enumerate(chosen_by.reshape(rows, groups, size)):
+        of_groups = np.sort(scores, axis=1)[:, -2 if is_sigmoid else -1 :].sum(axis=1)
+        is_used = np.isin(range(groups), np.argsort(-of_groups, kind="stable")[:used_groups])
+        masked = np.where(is_used[:, None], scores, -np.inf).reshape(-1)
+        assert found.chosen[row].tolist() == np.argsort(-masked, kind="stable")[:used].tolist()
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+def test_groups_of_logits_that_are_not_numbers_have_enough_experts(odd: float) -> None:
+    logits = np.full((ROWS, 16), odd, np.float32)
+    logits[3:, ::3] = 1.0
+    for is_sigmoid in (False, True):
+        found = Routed(logits.copy(), 7, is_normalised=False, is_sigmoid=is_sigmoid, groups=4, used_groups=2)
+        for chosen in found.chosen:
+            assert len(set(chosen.tolist())) == 7 and 0 <= chosen.min() <= chosen.max() < 16
 
 
 def test_sigmoids_that_are_all_zero_are_weights_of_zero() -> None:
@@ -176,6 +214,19 @@ def test_what_leaves_its_memory_is_refused() -> None:
         lambda: tape().route(rows, Routing(ROWS, 9, 2), experts, is_normalised=True, scale=1.0),
         lambda: tape().route(
             rows, routing, experts, is_normalised=True, scale=1.0, bias=Vector.of(np.ones(7, np.float32))
+        ),
+        *(
+            lambda groups=groups: tape().route(
+                rows,
+                routing,
+                experts,
+                is_normalised=True,
+                scale=1.0,
+                is_sigmoid=True,
+                groups=groups[0],
+                used_groups=groups[1],
+            )
+            for groups in ((3, 2), (8, 4), (4, 0), (4, 5))
         ),
         lambda: tape().gather(rows, 32, Rows.allocate(ROWS, 128), "float32", routing),
         lambda: tape().combine(rows, 32, routing, rows, scale=1.0),

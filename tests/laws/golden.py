@@ -30,7 +30,8 @@ NAMES = (
     "gpt-oss", "gemma", "gemma2", "glm4", "exaone4, window", "seed_oss", "internlm2", "mistral3",
     "lfm2", "lfm2moe", "gemma4", "gemma4, values from keys", "gemma4, experts", "qwen35",
     "qwen35, equal heads", "granitehybrid", "granitehybrid, experts", "falcon-h1", "qwen35moe", "qwen3next",
-    "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, queries joined",
+    "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, queries joined", "deepseek2, groups",
+    "deepseek2, groups of sigmoids", "glm4moe", "glm4moe, head norms",
 )  # fmt: skip
 
 PRECISIONS: tuple[Precision, ...] = ("fast", "exact")

@@ -76,6 +76,10 @@ class Mixture:
     """Inner size of the expert that every token uses in addition; 0: there is none."""
     is_gated: bool = True
     """Whether experts multiply two products, as ordinary feed-forward layers with a gate."""
+    groups: int = 1
+    """Successive experts are in so many groups of the same size, of which a token uses `used_groups`: those with the
+    best experts, or, where weights are sigmoids, with the largest sums of what their two best experts are chosen by."""
+    used_groups: int = 1
     is_beside_dense: bool = False
     """Whether a layer with experts also has an ordinary feed-forward layer, and norms for the result of each."""
 

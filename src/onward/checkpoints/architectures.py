@@ -14,8 +14,8 @@ from onward.checkpoints.architecture import Activation, Architecture, NormKind, 
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.convolutions import lfm2moe, with_convolutions
 from onward.checkpoints.gemma4 import gemma4
+from onward.checkpoints.latent import GLM, deepseek2, glm4moe
 from onward.checkpoints.latent import NAME as LATENT
-from onward.checkpoints.latent import deepseek2
 from onward.checkpoints.metadata_keys import WINDOW
 from onward.checkpoints.mixtures import has_experts, mixture_of
 from onward.checkpoints.nemotron_h import NAMES as NEMOTRON_H
@@ -386,6 +386,7 @@ _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "gptneox": _gptneox,
     "cohere2": _cohere2,
     LATENT: lambda checkpoint: deepseek2(checkpoint.parameters, checkpoint.tensors, partial(_common, checkpoint)),
+    GLM: lambda checkpoint: glm4moe(checkpoint.parameters, _common(checkpoint)),
     **dict.fromkeys(QWEN35, lambda checkpoint: qwen35(checkpoint.parameters, _common(checkpoint))),
     "lfm2": _lfm2,
     "lfm2moe": lambda checkpoint: lfm2moe(checkpoint.parameters, _common(checkpoint, may_lack_heads=True)),

@@ -67,11 +67,12 @@ _OF_NEMOTRON_H = {
     "mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
     "mixer.experts.up_proj": "ffn_up_exps.weight", "mixer.experts.down_proj": "ffn_down_exps.weight",
 }  # fmt: skip
+_OF_DEEPSEEK = {"mlp.gate.e_score_correction_bias": "exp_probs_b.bias", **_STACKED}
 _OTHERWISE: dict[str, dict[str, str]] = {
     **dict.fromkeys(("granitehybrid", "falcon-h1"), _OF_MAMBA),
     **dict.fromkeys(nemotron_h.NAMES, _OF_NEMOTRON_H),
     "lfm2moe": {"feed_forward.expert_bias": "exp_probs_b.bias"},
-    latent.NAME: {"mlp.gate.e_score_correction_bias": "exp_probs_b.bias", **_STACKED},
+    **dict.fromkeys(latent.NUMBERED_ON, _OF_DEEPSEEK),
     **dict.fromkeys(qwen35.NAMES, _OF_DELTA),
     "gemma4": {
         "layer_scalar": "layer_output_scale.weight",
@@ -128,7 +129,7 @@ PAIRED_IN_GGUF = (
 PAIRED_IN_FOLDERS = ("cohere2", "glm4")
 """The same for Hugging Face's files."""
 _USUAL_NORMS = {
-    **dict.fromkeys(("gpt-oss", "seed_oss", *qwen35.NAMES), (".post_attention_norm.", ".ffn_norm.")),
+    **dict.fromkeys(("gpt-oss", "seed_oss", latent.GLM, *qwen35.NAMES), (".post_attention_norm.", ".ffn_norm.")),
     **dict.fromkeys(("lfm2", "lfm2moe"), ("token_embd_norm.", "output_norm.")),
     "falcon-h1": (".ffn_norm", ".ffn_norm.weight"),
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from onward.checkpoints import latent, qwen35
 from onward.checkpoints.arrange import PAIRED_IN_GGUF, arranged
 from onward.checkpoints.cursor import Strings
 from onward.checkpoints.folder import read_folder
@@ -13,9 +15,10 @@ from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.metadata_keys import understood
 from onward.checkpoints.mixtures import joined_experts
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.qwen35 import of_predictions
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
+
+_LAYER = re.compile(r"blk\.([0-9]{1,4})\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
     metadata, notes = understood(file.metadata, str(path))
     parameters = Parameters(metadata, str(path))
     has_pairs = parameters.architecture in PAIRED_IN_GGUF
-    predicting = of_predictions(parameters, file.tensors)
+    predicting = _predicting(parameters, file.tensors)
+    if parameters.architecture in latent.NUMBERED_ON:
+        count = parameters.num_own_layers()
+        parameters = Parameters({**metadata, f"{parameters.architecture}.block_count": count}, str(path))
     tensors, predictions = (
         arranged(parameters, each, has_pairs=has_pairs)
         for each in (
@@ -72,6 +78,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
         notes=notes + _prediction_notes(predictions, path),
         predictions=predictions,
     )
+
+
+def _predicting(parameters: Parameters, names: Iterable[str]) -> frozenset[str]:
+    """Return which of the tensors of a GGUF file are those of layers that predict several tokens. Raises
+    CheckpointError."""
+    if parameters.architecture not in qwen35.NAMES | latent.NUMBERED_ON:
+        return frozenset()
+    layers = range(parameters.num_own_layers(), parameters.num_layers())
+    return frozenset(name for name in names if (found := _LAYER.match(name)) and int(found[1]) in layers)
 
 
 def _prediction_notes(predictions: Mapping[str, Tensor], path: Path) -> tuple[str, ...]:

@@ -19,10 +19,10 @@ _ARCHITECTURES = {
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss", "mellum": "mellum",
     "granitemoe": "granitemoe", "granitemoeshared": "granitemoe", "granitemoehybrid": "granitehybrid",
     "falcon_h1": "falcon-h1", "nemotron_h": "nemotron_h", **dict.fromkeys(latent.DEFAULTS, latent.NAME),
-    "seed_oss": "seed_oss", "glm4": "glm4", "exaone4": "exaone4", "gemma": "gemma", "gemma2": "gemma2",
-    "gemma3_text": "gemma3", "gemma4_text": "gemma4", "gemma4_unified_text": "gemma4", "phi3": "phi3",
-    "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2",
-    "internlm2": "internlm2", "internlm3": "llama", "ministral3": "mistral3", "stablelm": "stablelm",
+    "seed_oss": "seed_oss", "glm4": "glm4", "glm4_moe": latent.GLM, "exaone4": "exaone4", "gemma": "gemma",
+    "gemma2": "gemma2", "gemma3_text": "gemma3", "gemma4_text": "gemma4", "gemma4_unified_text": "gemma4",
+    "phi3": "phi3", "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2",
+    "olmo3": "olmo2", "internlm2": "internlm2", "internlm3": "llama", "ministral3": "mistral3", "stablelm": "stablelm",
     "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2", "lfm2": "lfm2",
     "lfm2_moe": "lfm2moe", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "qwen3_next": "qwen3next",
 }  # fmt: skip
@@ -61,6 +61,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     **state_spaces.DEFAULTS,
     "nemotron_h": nemotron_h.DEFAULTS,
     **latent.DEFAULTS,
+    "glm4_moe": latent.GLM_DEFAULTS,
     "granite": {"attention_multiplier": 1.0},
     "internlm2": {"bias": True},
     "ministral3": {
@@ -167,7 +168,8 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
     "granitemoeshared": ("attention_bias", False), "granitemoehybrid": ("attention_bias", False),
     "falcon_h1": (False, False), "nemotron_h": ("attention_bias", "mlp_bias"),
     **dict.fromkeys(latent.DEFAULTS, (False, False)),
-    "seed_oss": ("attention_bias", "mlp_bias"), "glm4": ("attention_bias", False), "exaone4": (False, False),
+    "seed_oss": ("attention_bias", "mlp_bias"), "glm4": ("attention_bias", False),
+    "glm4_moe": ("attention_bias", False), "exaone4": (False, False),
     "gemma": ("attention_bias", False),
     "gemma2": ("attention_bias", False),
     "gemma3_text": ("attention_bias", False), "gemma4_text": ("attention_bias", False),
@@ -181,8 +183,8 @@ _BIASES: dict[str, tuple[str | bool, str | bool]] = {
 }  # fmt: skip
 """Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
 _OUTPUT_BIASES: dict[str, str | bool] = {
-    "qwen2": False, "mimo": False, "qwen2_moe": False, "glm4": False, "seed_oss": "attention_out_bias",
-    "internlm3": "bias",
+    "qwen2": False, "mimo": False, "qwen2_moe": False, "glm4": False, "glm4_moe": False,
+    "seed_oss": "attention_out_bias", "internlm3": "bias",
 }  # fmt: skip
 """Whether attention's output has one, where that is not as its other biases."""
 _TIED = frozenset({
@@ -276,6 +278,8 @@ def metadata_of(config: Config, where: str) -> dict[str, MetadataValue]:
         found |= state_spaces.METADATA[architecture](stated, found, where)
     if architecture == latent.NAME:
         found |= latent.latent_metadata(stated, where)
+    if architecture == latent.GLM:
+        found |= latent.expert_metadata(stated, where) | {"attention.head_norms": bool(stated.get("use_qk_norm"))}
     if kind == "nemotron_h":
         found |= nemotron_h.nemotron_metadata(stated, found, where)
         architecture = nemotron_h.MIXED if "expert_count" in found else nemotron_h.DENSE

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from onward.checkpoints import nemotron_h, qwen35
+from onward.checkpoints import latent, nemotron_h, qwen35
 from onward.checkpoints.arrange import (
     OF_IMAGES,
     PAIRED_IN_FOLDERS,
@@ -23,7 +23,7 @@ from onward.checkpoints.arrange import (
 )
 from onward.checkpoints.config import is_tied, metadata_of, of_texts, reads_images
 from onward.checkpoints.mapped import mapped
-from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.parameters import MAX_LAYERS, PREDICTING, Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
 from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
@@ -40,12 +40,14 @@ MAX_FILES = 1000
 _PREDICTING = {
     **dict.fromkeys(qwen35.NAMES, re.compile(r"(?:model\.)?mtp\.(?:layers\.(?P<layer>\d{1,3})\.)?(?P<rest>[\w.]+)")),
     "qwen2": re.compile(r"model\.mtp_layers\.(?P<layer>\d{1,3})\.(?P<rest>[\w.]+)"),
+    **dict.fromkeys(latent.NUMBERED_ON, re.compile(r"model\.layers\.(?P<layer>\d{1,3})\.(?P<rest>[\w.]+)")),
 }
 """By architecture: names of tensors of layers that predict several tokens at once. Of qwen2 they are MiMo's."""
 _OWN_PARTS = {
     "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm",
     "input_proj": "eh_proj", "token_layernorm": "enorm", "hidden_layernorm": "hnorm",
-    "final_layernorm": "shared_head_norm",
+    "final_layernorm": "shared_head_norm", "eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm",
+    "shared_head.norm": "shared_head_norm", "shared_head.head": "shared_head_head", "embed_tokens": "embed_tokens",
 }  # fmt: skip
 """What such a layer has that others do not have, by GGUF's names."""
 _ENDLESS = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?Infinity', re.DOTALL)
@@ -114,15 +116,21 @@ def _without_predictions(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the tensors of the model, and those of layers that predict several tokens, which are named as if they
     followed the others."""
-    pattern = _PREDICTING.get(parameters.architecture)
+    pattern, are_numbered_on = _PREDICTING.get(parameters.architecture), parameters.architecture in latent.NUMBERED_ON
+    if pattern is None:
+        return {**stored}, {}
     own: dict[str, Tensor] = {}
     predicting: dict[str, Tensor] = {}
+    first = parameters.num_layers()
+    last = first + parameters.integer(PREDICTING, 0) if are_numbered_on else first + MAX_LAYERS
     for name, tensor in stored.items():
-        if pattern is None or (found := pattern.fullmatch(name)) is None:
+        found = pattern.fullmatch(name)
+        layer = (0 if are_numbered_on else first) + int(found["layer"] or 0) if found else -1
+        if found is None or not first <= layer < last:
             own[name] = tensor
             continue
-        layer, (part, _, kind) = parameters.num_layers() + int(found["layer"] or 0), found["rest"].rpartition(".")
-        is_own = part in _OWN_PARTS and "." not in part
+        part, _, kind = found["rest"].rpartition(".")
+        is_own = part in _OWN_PARTS
         renamed = f"blk.{layer}.nextn.{_OWN_PARTS[part]}.{kind}" if is_own else f"model.layers.{layer}.{found['rest']}"
         if renamed in predicting:
             raise CheckpointError(f"{parameters.where} has a tensor {name[:80]!r} twice, under different names.")

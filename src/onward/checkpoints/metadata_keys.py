@@ -24,6 +24,7 @@ _RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon
 _EXPERTS = (
     "expert_count", "expert_used_count", "expert_gating_func", "expert_weights_norm", "expert_weights_scale",
 )  # fmt: skip
+_EXPERT_GROUPS = ("expert_group_count", "expert_group_used_count")
 _EXPERT_SIZE, _SHARED_SIZE = "expert_feed_forward_length", "expert_shared_feed_forward_length"
 _SCALES = ("logit_scale", "residual_scale", "embedding_scale", "attention.scale")
 _STATE_SPACE = (
@@ -53,9 +54,13 @@ USED_BY: dict[str, frozenset[str]] = {
         "rope.scaling.yarn_log_multiplier",
     }),
     "deepseek2": frozenset({
-        _RMS, *_EXPERTS, _EXPERT_SIZE, "expert_shared_count", "leading_dense_block_count", "attention.kv_lora_rank",
-        "attention.q_lora_rank", "attention.key_length_mla", "attention.value_length_mla",
-        "rope.scaling.yarn_log_multiplier",
+        _RMS, *_EXPERTS, *_EXPERT_GROUPS, _EXPERT_SIZE, "expert_shared_count", "leading_dense_block_count",
+        "attention.kv_lora_rank", "attention.q_lora_rank", "attention.key_length_mla", "attention.value_length_mla",
+        "rope.scaling.yarn_log_multiplier", "nextn_predict_layers",
+    }),
+    "glm4moe": frozenset({
+        _RMS, *_EXPERTS, *_EXPERT_GROUPS, _EXPERT_SIZE, "expert_shared_count", "leading_dense_block_count",
+        "nextn_predict_layers",
     }),
     "internlm2": frozenset({_RMS}),
     "glm4": frozenset({_RMS}),

@@ -86,6 +86,21 @@ def mixture_of(
     )
 
 
+def with_groups(mixture: Mixture, parameters: Parameters) -> Mixture:
+    """Return a mixture with the groups that a file states. Raises CheckpointError for those that no model can have."""
+    groups = parameters.integer("expert_group_count", 1) or 1
+    if groups == 1:
+        return mixture
+    used, size = parameters.integer("expert_group_used_count", minimum=1), mixture.count // groups
+    is_possible = mixture.count % groups == 0 and used <= groups and mixture.used <= used * size
+    if not is_possible or size < (2 if mixture.is_sigmoid else 1):
+        raise CheckpointError(
+            f"{parameters.where} uses {mixture.used} of {mixture.count} experts, from {used} "
+            f"('expert_group_used_count') of {groups} groups ('expert_group_count'), which no model can."
+        )
+    return replace(mixture, groups=groups, used_groups=used)
+
+
 def joined_experts(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """Return tensors with those of experts that are stored one by one as one of each layer, [experts, rows, inputs],
     and with gates apart from what they are multiplied with. `where` names the file.

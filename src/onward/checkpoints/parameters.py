@@ -16,6 +16,8 @@ MAX_LAYERS = 512
 """Of a model; llama.cpp's limit, too (src/llama-hparams.h)."""
 MAX_SCALE = 1e18
 """What anything is multiplied by: float32 has it, and the product of two."""
+PREDICTING = "nextn_predict_layers"
+"""How many of the last layers of a GGUF file predict several tokens at once."""
 LISTS = (list, np.ndarray, Strings)
 """What a value is that is a list."""
 _KINDS = {int: "iu", float: "f"}
@@ -45,6 +47,17 @@ class Parameters:
         if found > MAX_LAYERS:
             raise self._wrong("block_count", found)
         return found
+
+    def num_own_layers(self) -> int:
+        """Return how many layers of a GGUF file compute a token: those that predict several at once, the last ones, do
+        not. Raises CheckpointError as `integer` does, and if none is left."""
+        stated, predicting = self.num_layers(), self.integer(PREDICTING, 0)
+        if predicting >= stated:
+            raise CheckpointError(
+                f"{self.where} has {stated} layers ('block_count'), of which {predicting} predict several tokens "
+                f"({PREDICTING!r}): it is not a complete model."
+            )
+        return stated - predicting
 
     def real(self, name: str, default: float | None = None) -> float:
         """Return a finite number. Raises CheckpointError as `integer` does."""

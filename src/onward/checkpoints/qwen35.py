@@ -8,8 +8,7 @@ rule reads in one matrix or in two, and what says how fast its states decay in o
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -32,7 +31,6 @@ _LANES = 16
 _MAX_LENGTH = 64
 """Positions that a convolution may read; those of all known models read 4."""
 _RECURRENT = "attention.recurrent_layers"
-_PREDICTING = "nextn_predict_layers"
 _ATTENTION, _LINEAR = "full_attention", "linear_attention"
 _SIZES = {
     "ssm.conv_kernel": "linear_conv_kernel_dim", "ssm.state_size": "linear_key_head_dim",
@@ -40,7 +38,6 @@ _SIZES = {
 }  # fmt: skip
 _OWN_NAMES = {"attn_qkv": "ssm_qkv", "attn_gate": "ssm_gate"}
 """Of matrices of a delta rule, whose GGUF names are those of attention's."""
-_LAYER = re.compile(r"blk\.([0-9]{1,4})\.")
 _CONTENTS = {
     "attn_q": {"attn_q": 1, "attn_q_gate": 1}, "ssm_in": {"ssm_qkv": 3, "ssm_gate": 1},
     "ssm_ba": {"ssm_beta": 1, "ssm_alpha": 1},
@@ -109,7 +106,7 @@ def qwen35_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
 def qwen35(parameters: Parameters, common: Architecture) -> Architecture:
     """Return the architecture, with the experts that those of two names have. `common`: what all architectures state in
     the same way. Raises CheckpointError."""
-    stated, count = parameters.num_layers(), num_layers(parameters)
+    stated, count = parameters.num_layers(), parameters.num_own_layers()
     recurrent = parameters.switches(_RECURRENT, stated)
     if recurrent is None:
         interval = parameters.integer("full_attention_interval", 4, minimum=1)
@@ -134,17 +131,6 @@ def qwen35(parameters: Parameters, common: Architecture) -> Architecture:
     shared = mixture.shared_feed_forward or common.feed_forward
     mixture = replace(mixture, layers=mixture.layers & frozenset(range(count)), shared_feed_forward=shared)
     return replace(found, mixture=mixture)
-
-
-def num_layers(parameters: Parameters) -> int:
-    """Return how many layers compute a token: those that predict several at once, the last ones, do not."""
-    stated, predicting = parameters.num_layers(), parameters.integer(_PREDICTING, 0)
-    if predicting >= stated:
-        raise CheckpointError(
-            f"{parameters.where} has {stated} layers ('block_count'), of which {predicting} predict several tokens "
-            f"({_PREDICTING!r}): it is not a complete model."
-        )
-    return stated - predicting
 
 
 def apart(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -182,15 +168,6 @@ def _groups(parameters: Parameters) -> dict[str, tuple[int, tuple[int, ...]]]:
     values = parameters.integer("ssm.inner_size", minimum=1) // keys
     share = parameters.integer("ssm.time_step_rank", minimum=1) // keys
     return {**found, "ssm_in": (keys, (of_key, of_key, values, values)), "ssm_ba": (keys, (share, share))}
-
-
-def of_predictions(parameters: Parameters, names: Iterable[str]) -> frozenset[str]:
-    """Return which of the tensors of a GGUF file are those of layers that predict several tokens. Raises
-    CheckpointError."""
-    if parameters.architecture not in NAMES:
-        return frozenset()
-    predicting = range(num_layers(parameters), parameters.num_layers())
-    return frozenset(name for name in names if _layer_number(name) in predicting)
 
 
 def as_in_gguf(tensor: Tensor) -> Tensor:
@@ -248,9 +225,3 @@ def _floats(tensor: Tensor, values: NDArray[np.float32]) -> Tensor:
     return replace(
         tensor, type=FLOAT32, data=np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8), order=None
     )
-
-
-def _layer_number(name: str) -> int:
-    """Return 3 of "blk.3.attn_q.weight", -1 of what is in no layer that a model can have."""
-    found = _LAYER.match(name)
-    return int(found[1]) if found else -1

@@ -29,6 +29,8 @@ _WHOLE_NORMS = frozenset({"olmo2", "olmoe"})
 """Queries and keys have norms, over all heads."""
 _OWN_HEAD_NORMS = frozenset({"stablelm"})
 """Queries and keys may have norms, per head, each head its own."""
+_MAY_HAVE_HEAD_NORMS = frozenset({latent.GLM})
+"""Queries and keys may have norms, per head, all the same."""
 _VALUES_FROM_KEYS = frozenset({"gemma4"})
 """Layers may have no matrix for values, which then are the keys before their norm."""
 _ONE_GROUP = ("expert_group_count", "expert_group_used_count")
@@ -145,6 +147,7 @@ def require_layer(found: Architecture, checkpoint: Checkpoint, layer: int, own: 
     required = {**dict(_block(found, layer, parameters)), **own}
     matrices = _matrices(found, layer, parameters)
     optional = {f"{name}.bias": shape[:1] for name, shape in matrices.items() if _may_have_bias(parameters, name)}
+    optional |= dict(_optional_in_block(found, layer, parameters))
     for name, shape in required.items():
         _require_shape(checkpoint.tensor(f"{prefix}{name}").shape, shape, f"{prefix}{name}", parameters.where)
     for name, tensor in checkpoint.tensors.items():
@@ -237,6 +240,8 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
             yield f"{name}.weight", (found.heads_of(layer).head_size,)
         if found.name in _OWN_HEAD_NORMS and parameters.switch("attention.head_norms", False):
             yield f"{name}.weight", (heads, found.head_size)
+        if found.name in _MAY_HAVE_HEAD_NORMS and parameters.switch("attention.head_norms", False):
+            yield f"{name}.weight", (found.head_size,)
         if found.name in _WHOLE_NORMS:
             yield f"{name}.weight", (heads * found.head_size,)
 
@@ -371,6 +376,8 @@ def _optional_in_block(found: Architecture, layer: int, parameters: Parameters) 
         yield "ssm_conv1d.bias", (space.width,)
     if space is not None and found.name in _WITHOUT_STATE_NORMS and not parameters.has(STATE_NORM):
         yield "ssm_norm.weight", _state_norm(space)
+    if found.name in _MAY_HAVE_HEAD_NORMS and not parameters.has("attention.head_norms"):
+        yield from ((f"attn_{part}_norm.weight", (found.head_size,)) for part in "qk")
     if found.name not in _VALUES_FROM_KEYS:
         return
     parts = _keys_and_values(found, layer)

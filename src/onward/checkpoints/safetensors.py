@@ -20,7 +20,7 @@ from onward.errors import CheckpointError
 MAX_HEADER_BYTES = 16_000_000
 """A hundred times the largest one of the models that can be computed. The format's own library takes 100 MB."""
 MAX_ENTRIES = 65_536
-"""Tensors of a model. Those with experts, which are stored one by one, have up to 37,000 (Qwen3 235B)."""
+"""Tensors of a model. Those with experts, which are stored one by one, have up to 46,000 (DeepSeek-V3)."""
 MAX_DIMENSIONS = 8
 _LENGTH_BYTES = 8
 _TYPES: dict[str, TensorType] = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}

@@ -33,6 +33,11 @@ from onward.kernels.values import F32, I32, I64, Value, vec
 from onward.kernels.weight_types import F32X16
 
 _TAKEN = -(2**31)
+_MAGNITUDE = 2**31 - 1
+MAX_EXPERTS = 1024
+"""Of a layer, as `checkpoints.mixtures` accepts them."""
+ROUTE_SCRATCH_BYTES = 4 * (MAX_EXPERTS + MAX_EXPERTS)
+"""Numbers of all experts, and of all groups."""
 LEAST_SUM = 2.0**-14
 """Of sigmoids that weights are divided by, as in llama.cpp (llm_graph_context::build_moe_ffn): they may all be 0."""
 _I32X4 = vec(I32, 4)
@@ -81,7 +86,8 @@ def emit_route(module: Module) -> Any:
 
 
 def _emit_choice(op: Operation, logits: Value, chosen: Value, weights: Value) -> None:
-    """Write which experts have the largest logits, int64, and those logits, float32. A bias counts for the choice.
+    """Write which experts have the largest logits, int64, and those logits, float32. A bias counts for the choice, and
+    so does which groups are used.
 
     They are compared as integers of the same order, so that a NaN is in order too: no expert is chosen twice,
     whatever they are.
@@ -93,8 +99,9 @@ def _emit_choice(op: Operation, logits: Value, chosen: Value, weights: Value) ->
         number = f.var(F32, f.load(logits, F32, at) + 0.0)  # -0.0 equals 0.0
         with f.when(has_bias):
             number.value += f.load(bias, F32, at)
-        bits = number.value.as_(I32)
-        f.store(f.max(bits ^ (bits.sar(31) & 0x7FFFFFFF), _TAKEN + 1), keys, at)
+        f.store(_key(f, number.value), keys, at)
+    with f.when(op.field(ROUTE, "groups") > 1):
+        _emit_groups(op, keys)
     with f.loop(0, op.field(ROUTE, "used")) as rank:
         best, place = f.var(I32, _TAKEN), f.var(I64, 0)
         with f.loop(0, count) as expert:
@@ -105,6 +112,39 @@ def _emit_choice(op: Operation, logits: Value, chosen: Value, weights: Value) ->
         f.store(f.i32(_TAKEN), keys, place.value * 4)
         f.store(place.value, chosen, rank * 8)
         f.store(f.load(logits, F32, place.value * 4), weights, rank * 4)
+
+
+def _key(f: Function, number: Value) -> Value:
+    """Return an integer that is in the order of floats, and larger than _TAKEN."""
+    bits = number.as_(I32)
+    return f.max(bits ^ (bits.sar(31) & _MAGNITUDE), _TAKEN + 1)
+
+
+def _emit_groups(op: Operation, keys: Value) -> None:
+    """Take the experts of all but the best groups out of the choice. Of equal groups the first ones stay."""
+    f = op.f
+    count, groups, are_pairs = op.field(ROUTE, "count"), op.field(ROUTE, "groups"), op.field(ROUTE, "are_pairs").ne(0)
+    size, scores = count // groups, f.at(keys, count * 4)
+    with f.loop(0, groups) as group:
+        first, second = f.var(I32, _TAKEN), f.var(I32, _TAKEN)
+        with f.loop(group * size, (group + 1) * size) as expert:
+            key = f.load(keys, I32, expert * 4)
+            second.set(f.max(second.value, f.min(first.value, key)))
+            first.set(f.max(first.value, key))
+        with f.when(are_pairs):
+            best, next_best = ((each.value ^ (each.value.sar(31) & _MAGNITUDE)).as_(F32) for each in (first, second))
+            first.set(_key(f, best + next_best + 0.0))
+        f.store(first.value, scores, group * 4)
+    with f.loop(op.field(ROUTE, "used_groups"), groups):  # the worst one that is left
+        worst, place = f.var(I32, _MAGNITUDE), f.var(I64, 0)
+        with f.loop(0, groups) as group:
+            score = f.load(scores, I32, group * 4)
+            is_worse = score <= worst.value
+            worst.set(f.select(is_worse, score, worst.value))
+            place.set(f.select(is_worse, group, place.value))
+        f.store(f.i32(_MAGNITUDE), scores, place.value * 4)
+        with f.loop(place.value * size, (place.value + 1) * size) as expert:
+            f.store(f.i32(_TAKEN), keys, expert * 4)
 
 
 def emit_group(module: Module) -> Any:

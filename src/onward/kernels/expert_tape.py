@@ -10,16 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.kernels.activations import ACTIVATIONS, ActivationName
+from onward.kernels.expert_operations import MAX_EXPERTS
 from onward.kernels.interpreter import COMBINE_CODE, GATHER_CODE, GROUP_CODE, ROUTE_CODE
 from onward.kernels.memory import Rows, Vector, address
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES, ProductKind
 from onward.kernels.records import COMBINE, EXPERT_PRODUCT, GATHER, GROUP, ROUTE, ROUTING, ROUTING_WORDS
 from onward.kernels.tape import CLAIM_BYTES, MIN_CLAIMS, Matrix, TapeBuilder, float_row_bytes
-
-MAX_EXPERTS = 1024
-"""Of a layer, as `checkpoints.mixtures` accepts them."""
-"""Of a layer: so many logits fit into the scratch memory of any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +79,19 @@ class ExpertTape(TapeBuilder):
         scales: Vector | None = None,
         is_sigmoid: bool = False,
         bias: Vector | None = None,
+        groups: int = 1,
+        used_groups: int = 1,
     ) -> None:
         """Choose experts by logits, float32 [rows, experts], which may change, and put what is used in order of
         experts. Their weights are multiplied by `scale`, and each by its own one of `scales`. `bias`: added to what
-        they are chosen by."""
+        they are chosen by; `groups`: of experts, of which only `used_groups` are used."""
+        size, rest = divmod(routing.count, groups)
+        if (
+            rest
+            or size < (2 if is_sigmoid and groups > 1 else 1)
+            or not routing.used <= size * used_groups <= size * groups
+        ):
+            raise ValueError(f"{routing.used} of {routing.count} experts are not in {used_groups} of {groups} groups.")
         if bias is not None and bias.length != routing.count:
             raise ValueError(f"A bias of {bias.length} numbers cannot be that of {routing.count} experts.")
         if scales is not None and scales.length != routing.count:
@@ -96,7 +102,8 @@ class ExpertTape(TapeBuilder):
             ROUTE_CODE, has_barrier=True, logits=logits.address, stride=logits.stride, count=routing.count,
             used=routing.used, chosen=address(routing.chosen), weights=address(routing.weights),
             is_normalised=is_normalised, scale=scale, scales=0 if scales is None else scales.address,
-            is_sigmoid=is_sigmoid, bias=0 if bias is None else bias.address,
+            is_sigmoid=is_sigmoid, bias=0 if bias is None else bias.address, groups=groups, used_groups=used_groups,
+            are_pairs=is_sigmoid,
         )  # fmt: skip
         self._append(record, logits, routing, scales, bias)
         if {len(each) for each in (experts.places, experts.uses, experts.steps)} != {routing.count}:

@@ -20,6 +20,7 @@ from onward.kernels.attention_kernels import attention_scratch_bytes, emit_atten
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.convolution import emit_convolve, emit_keep
 from onward.kernels.expert_operations import (
+    ROUTE_SCRATCH_BYTES,
     emit_combine,
     emit_expert_product,
     emit_gather,
@@ -134,8 +135,8 @@ class Kernels:
 
     def scratch_bytes(self, isa: Isa, longest_row: int) -> int:
         """Return the scratch memory of a thread, for rows of float32 of up to so many numbers."""
-        wanted = [4 * (longest_row + 64), 4096, *(attention_scratch_bytes(shape, isa) for shape in self.attention)]
-        wanted += [kind.scratch_bytes(isa) for kind in self.products]
+        wanted = [4 * (longest_row + 64), ROUTE_SCRATCH_BYTES, *(kind.scratch_bytes(isa) for kind in self.products)]
+        wanted += [attention_scratch_bytes(shape, isa) for shape in self.attention]
         return -(-max(wanted) // 4096) * 4096
 
     def operations(self) -> dict[int, str]:

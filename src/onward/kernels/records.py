@@ -128,12 +128,13 @@ C; `parameters`: float32, the bias of dt, A and D, each by head. `states`: of th
 
 ROUTE = Layout(
     logits=PTR, stride=I64, count=I64, used=I64, chosen=PTR, weights=PTR, is_normalised=I64, scale=F32,
-    scales=PTR, is_sigmoid=I64, bias=PTR,
+    scales=PTR, is_sigmoid=I64, bias=PTR, groups=I64, used_groups=I64, are_pairs=I64,
 )  # fmt: skip
 """`used` of `count` experts for each row, and their weights times a scale, and times their own one of
 `scales`, if there are some. `is_normalised`: whether weights are shares of those chosen, rather than of all.
 `is_sigmoid`: weights are sigmoids of logits, which the logits become, instead of e**logit. Experts are chosen by weight
-plus `bias`, null where there is none."""
+plus `bias`, null where there is none. Where there are several `groups`, of successive experts, they are chosen from
+`used_groups` of them: those with the best expert, or, with `are_pairs`, with the largest sum of their two best ones."""
 GROUP = Layout(
     used=I64, count=I64, routing=PTR, experts=PTR, uses=PTR, steps=PTR, fetch=PTR, layer=I64,
 )  # fmt: skip

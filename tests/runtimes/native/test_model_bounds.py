@@ -33,7 +33,7 @@ from tests.runtimes.native.drafted_steps import drafted_steps
 from tests.runtimes.native.test_model import load, tokens_of, write
 
 MODELS = [name for name in ARCHITECTURES if name not in OF_FOLDERS]
-PREDICTING = "qwen35", "qwen35moe"
+PREDICTING = "qwen35", "qwen35moe", "deepseek2, groups of sigmoids"
 ROWS = 6
 
 

@@ -21,7 +21,7 @@ NAMES = (
     "llama, untied", "gemma3", "phi3", "gpt2", "cohere2", "olmo2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2",
     "lfm2moe", "gemma4", "gemma4, experts", "qwen35", "qwen35, equal heads", "granitehybrid",
     "granitehybrid, groups", "qwen35moe", "qwen3next", "falcon-h1", "nemotron_h", "nemotron_h_moe",
-    "deepseek2", "deepseek2, queries joined",
+    "deepseek2", "deepseek2, queries joined", "deepseek2, groups", "deepseek2, groups of sigmoids",
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def test_no_kernel_leaves_its_memory(name: str, tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe", "deepseek2, groups of sigmoids"])
 def test_no_kernel_of_a_predicting_layer_leaves_its_memory(name: str, tmp_path: Path) -> None:
     ran = run(str(write_predicting_gguf(tmp_path / "m.gguf", name, predicting_layer(name))))
     assert ran.returncode == 0, ran.stderr

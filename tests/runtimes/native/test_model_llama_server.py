@@ -29,8 +29,9 @@ TOLERANCES = {"gemma4": 8e-3}
 REFUSED = ("llama, partial rope", "qwen35, equal heads")
 """llama.cpp rotates all dimensions of a llama's heads or none, and keys and values of delta rules have one size there.
 """
-OTHERWISE = ("exaone4, window",)
-"""llama.cpp has no window in EXAONE 4 but with 64 layers, whatever a file states."""
+OTHERWISE = ("exaone4, window", "deepseek2, groups")
+"""llama.cpp has no window in EXAONE 4 but with 64 layers, whatever a file states. It chooses groups by their two best
+experts everywhere, which is V3's way, and not V2's."""
 LONGEST = {"phi3": 24}
 """llama.cpp computes Phi 3 without the window that its file states, and says so: prompts within it are compared."""
 

@@ -14,6 +14,8 @@ import pytest
 
 from onward.engine.job import Job
 from onward.engine.model import Predictor, Row
+from onward.kernels.interpreter import UNIT_CODE
+from onward.kernels.machine import Machine
 from onward.model_files.base import ModelFiles
 from onward.model_files.gguf import GGUFFiles
 from onward.model_files.safetensors import SafetensorsFiles
@@ -70,6 +72,8 @@ def folder(tmp_path: Path) -> Path:
             pytest.param(name, is_folder, marks=pytest.mark.slow)
             for name, is_folder in (
                 ("qwen35", True), ("qwen35moe", False), ("qwen35moe", True), ("qwen3next", False), ("qwen3next", True),
+                ("deepseek2, groups of sigmoids", False), ("deepseek2, groups of sigmoids, joined", True),
+                ("deepseek2, glm", True), ("deepseek2, glm", False), ("glm4moe", False), ("glm4moe, head norms", True),
             )
         ),
     ],
@@ -80,6 +84,7 @@ def test_logits_are_those_of_the_reference(name: str, is_folder: bool, tmp_path:
     tokens, layer = tokens_of(name), predicting_layer(name)
     if is_folder:
         files: ModelFiles = SafetensorsFiles(write_predicting_folder(tmp_path / "m", name, layer))
+        metadata["deepseek2.attention.latent_epsilon"] = 1e-6  # of its folders
     else:
         files = GGUFFiles(write_predicting_gguf(tmp_path / "m.gguf", name, layer))
     expected = log_softmax(PredictingReference(metadata, tensors | layer).predictions(tokens, DRAFTED))
@@ -122,6 +127,31 @@ def test_the_models_bits_are_those_without_it(precision: str, folder: Path, tmp_
         found.append((parts, loaded.fingerprint))
         model.close()
     assert found[0] == found[1]
+
+
+def test_of_a_prompt_only_keys_and_values_of_the_layer_are_computed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention, feed-forward layer and output layer are computed for the row whose logits are wanted."""
+    loaded = load(SafetensorsFiles(folder), cache_dir=tmp_path)
+    tokens, blocks = tokens_of("qwen2, mimo"), [0, 1, 2]
+    loaded.model.evaluate([Row(0, tokens, 0, blocks, 1)])
+    walked: list[tuple[int, set[int]]] = []
+
+    def step(machine: Machine, rows: int, tape: Any, following: Any = (), *, runs: int) -> None:
+        walked.append((rows, {int(record[0]) for part in tape for record in part.records[:-1]}))
+
+    monkeypatch.setattr(Machine, "step", step)
+    predictor = predictor_of(loaded)
+    predictor.evaluate([Row(0, tokens, 0, blocks, 1)])
+    [(rows, of_prompt), (wanted, of_last)] = walked
+    assert (rows, wanted) == (NUM_TOKENS - 1, 1)
+    assert UNIT_CODE in of_last and UNIT_CODE not in of_prompt and len(of_prompt) < len(of_last)
+    walked.clear()
+    predictor.evaluate([Row(0, tokens, 0, blocks, 0)])
+    assert walked == [(NUM_TOKENS - 1, of_prompt)]
+    predictor.close()
+    loaded.model.close()
 
 
 @pytest.mark.parametrize("share", [0.75, 0.95])

@@ -71,7 +71,8 @@ class ExpertRecords:
         tape.route(
             self.logits, routing, experts, is_normalised=mixture.is_normalised, scale=mixture.scale,
             scales=self._weights.vector(f"{down}.scale"), is_sigmoid=mixture.is_sigmoid,
-            bias=self._weights.vector(f"blk.{layer}.exp_probs_b.bias"),
+            bias=self._weights.vector(f"blk.{layer}.exp_probs_b.bias"), groups=mixture.groups,
+            used_groups=mixture.used_groups,
         )  # fmt: skip
         for form in {self._weights.activations(name): None for name, _ in products}:
             tape.gather(inputs[form], self._found.hidden, self._inputs[form], form, routing)
