@@ -18,15 +18,20 @@ def test_every_operation_of_a_step_is_measured(
     options = ["--rows", "1", "3", "--context", "40", "--prefill", "70", "--runs", "2", "--json", str(tmp_path / "f")]
     monkeypatch.setattr(sys, "argv", ["operations", *options])
     assert operations.main() == 0
-    figures = msgspec.json.decode((tmp_path / "f").read_bytes())["figures"]
-    assert list(figures) == ["1 rows", "3 rows", "a prompt of 70"]
-    counts = [{name: each["count"] for name, each in found.items()} for found in figures.values()]
+    report = msgspec.json.decode((tmp_path / "f").read_bytes())["figures"]
+    assert report["read_gb_s"] > 0
+    assert list(report["steps"]) == ["1 rows", "3 rows", "a prompt of 70"]
+    figures = [step["operations"] for step in report["steps"].values()]
+    counts = [{name: each["count"] for name, each in found.items()} for found in figures]
     assert counts[0] == counts[1] and counts[0]["attention"] == counts[0]["gated unit"] > 1
     twice = {name: count - counts[0][name] for name, count in counts[2].items() if count != counts[0][name]}
     assert twice.pop("rotation, keys and values") == twice.pop("norms") == 1  # the last layer's keys and values
     assert list(twice.values()) == [2]
     assert any(name.startswith("product Q8_0 8192 x ") for name in counts[0])
-    assert all(each["seconds"] > 0 for found in figures.values() for each in found.values())
+    assert all(each["seconds"] > 0 for found in figures for each in found.values())
+    assert all(step["seconds"] > 0 for step in report["steps"].values())
+    for found in figures:
+        assert all((each["bytes"] > 0) == name.startswith("product") for name, each in found.items())
     assert "x attention" in capsys.readouterr().out
 
 

@@ -55,6 +55,21 @@ def test_states_are_taken_on_whenever_an_operation_is_measured(tmp_path: Path, m
     options = ["--rows", "2", "--context", "40", "--prefill", "70", "--runs", "2", "--json", str(tmp_path / "f")]
     monkeypatch.setattr(sys, "argv", ["operations", "--model", str(tmp_path / "m.gguf"), *options])
     assert operations.main() == 0
-    figures = msgspec.json.decode((tmp_path / "f").read_bytes())["figures"]
-    for found in figures.values():
+    steps = msgspec.json.decode((tmp_path / "f").read_bytes())["figures"]["steps"]
+    for step in steps.values():
+        found = step["operations"]
         assert found["delta rule"]["count"] == found["short convolutions"]["count"] == 3
+
+
+def test_rows_use_different_experts_and_their_weights_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "m.gguf", small("granite-4-h-tiny"), 6)
+    options = ["--rows", "1", "8", "--context", "40", "--runs", "2", "--json", str(tmp_path / "f")]
+    monkeypatch.setattr(sys, "argv", ["operations", "--model", str(tmp_path / "m.gguf"), *options])
+    assert operations.main() == 0
+    steps = msgspec.json.decode((tmp_path / "f").read_bytes())["figures"]["steps"]
+    one, eight = (step["operations"]["experts Q4_K 256 x 256"] for step in steps.values())
+    matrix = 256 * 144
+    assert one["bytes"] == one["count"] * SMALL["expert_used_count"] * matrix
+    assert one["bytes"] < eight["bytes"] <= one["count"] * SMALL["expert_count"] * matrix
