@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,7 +17,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from onward.constraints.grammar import regex_grammar
-from onward.engine.draft_model import CREDIT_PER_TOKEN, INITIAL_CREDIT, MAX_CREDIT, MAX_MODEL_DRAFT_TOKENS
+from onward.engine.draft_model import (
+    CREDIT_PER_TOKEN,
+    INITIAL_CREDIT,
+    MAX_CREDIT,
+    MAX_MODEL_DRAFT_TOKENS,
+    MAX_PROBE_INTERVAL_TOKENS,
+    PROBE_INTERVAL_TOKENS,
+)
 from onward.engine.events import Decoded
 from onward.engine.job import Job, ResumedChoice
 from onward.engine.model import Hook, Row, nothing
@@ -190,6 +198,35 @@ def test_a_draft_model_that_is_often_right_saves_time_and_one_that_is_seldom_rig
     )
     assert half < plain / 1.3
     assert seldom < plain * (1 + CREDIT_PER_TOKEN) + INITIAL_CREDIT * STEP
+
+
+class Mistaken(Draft):
+    """Is certain of a token that the model never generates."""
+
+    def _logits(self, value: int) -> NDArray[np.float32]:
+        logits = super()._logits(value)
+        logits[200] += 1000.0
+        return logits
+
+
+@pytest.mark.parametrize("step", [0.02, 0.1, 0.3])
+def test_a_draft_model_that_is_never_right_is_tried_ever_more_seldom(step: float) -> None:
+    clock = Clock()
+    engine = engine_with(Mistaken(clock, step=step * STEP), clock)
+    engine.add(make_job(PROMPT, max_tokens=1200, ignore_end=True))
+    tries: list[int] = []
+    """Numbers of the steps with its drafts."""
+    while not engine.idle:
+        before = engine.counters.drafts.model_rejected
+        engine.step()
+        if engine.counters.drafts.model_rejected > before:
+            tries.append(engine.counters.num_steps)
+    assert engine.counters.drafts.model_accepted == 0
+    at_first = [step for step in tries if step < PROBE_INTERVAL_TOKENS]
+    assert 0 < len(at_first) <= 4
+    gaps = [b - a for a, b in pairwise(tries[len(at_first) - 1 :])]
+    assert len(gaps) >= 4 and gaps[0] >= PROBE_INTERVAL_TOKENS and gaps[1] >= 2 * PROBE_INTERVAL_TOKENS
+    assert min(gaps[2:]) >= MAX_PROBE_INTERVAL_TOKENS
 
 
 @pytest.mark.slow

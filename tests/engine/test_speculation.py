@@ -5,11 +5,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Unpack
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from onward.engine.drafter import MAX_DRAFT_TOKENS, Draft, Drafter, Index, PredictedText, Track
+from onward.engine.drafter import (
+    AFTER_REJECTIONS,
+    MAX_DRAFT_TOKENS,
+    Draft,
+    Drafter,
+    Index,
+    PredictedText,
+    Track,
+)
+from onward.engine.model import Hook, Row, nothing
 from onward.engine.pacing import StepCost
 from onward.engine.scheduler import SchedulerOutput
 from onward.engine.sequence import Sequence as EngineSequence
@@ -140,6 +151,75 @@ def test_few_tokens_of_a_wrong_prediction_are_evaluated() -> None:
     choice = run(make_engine(), [job]).jobs[job.id].choices[0]
     assert choice.num_accepted == 0
     assert 0 < choice.num_rejected <= 40
+
+
+class Scripted(ToyModel):
+    """A toy whose text is given: greedily, the tokens of `script` follow a prompt of so many tokens. On a virtual
+    clock, a step takes a second, `row` for each further token, and `change` if it has another number of them than the
+    one before."""
+
+    def __init__(self, prompt_length: int, script: Sequence[int], row: float, change: float) -> None:
+        super().__init__(context_length=4096)
+        self.now, self._before = 0.0, 0
+        self._first, self._script, self._row, self._change = prompt_length, script, row, change
+        self.num_drafts: list[int] = []
+        """Rows of drafts, by step."""
+
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        count = sum(len(row.tokens) for row in rows)
+        self.now += 1.0 + self._row * (count - 1) + self._change * (count != self._before)
+        self._before = count
+        self.num_drafts.append(sum(row.is_draft for row in rows))
+        logits = super().evaluate(rows, before_compute)
+        outputs = [row.start + len(row.tokens) - self._first for row in rows if row.outputs]
+        for index, place in enumerate(outputs):
+            if place < len(self._script):
+                logits[index, self._script[place]] += 1000.0
+        return logits
+
+
+def adversary(source: str, script: list[int]) -> tuple[list[int], list[int]]:
+    """A prompt and a prediction in which every part of the text is found, followed by another token than in it."""
+    text, wrong = [*PROMPT.encode(), *script], 200
+    if source == "prediction":
+        return list(PROMPT.encode()), [each for pair in pairwise(text[-len(script) - 1 :]) for each in (*pair, wrong)]
+    triples = [text[end - 3 : end] for end in range(len(text) - len(script), len(text))]
+    return [each for triple in triples for each in (*triple, wrong)] + list(PROMPT.encode()), []
+
+
+@pytest.mark.parametrize("source", ["prediction", "lookup"])
+@pytest.mark.parametrize(("row", "change"), [(0.001, 0.0), (0.05, 0.3), (0.2, 0.0), (1.0, 0.3)])
+def test_a_text_that_is_never_right_costs_a_few_steps_with_drafts(source: str, row: float, change: float) -> None:
+    """Whatever rows cost: nothing else limits what an engine loses whose measurements are wrong."""
+    rng = random.Random(1)
+    script = [rng.randrange(97, 123) for _ in range(300)]
+    prompt, prediction = adversary(source, script)
+    engine = make_engine()
+    engine.model = model = Scripted(len(prompt), script, row, change)
+    engine._clock = lambda: model.now
+    job = make_job(prompt, max_tokens=len(script), ignore_end=True, temperature=0.0, prediction=prediction)
+    assert run(engine, [job]).jobs[job.id].choices[0].tokens == script
+    drafts = engine.counters.drafts
+    assert drafts.prediction_accepted == drafts.lookup_accepted == 0
+    of_steps = [count for count in model.num_drafts if count]
+    assert len(of_steps) <= len(AFTER_REJECTIONS) and sum(of_steps) <= sum(AFTER_REJECTIONS)
+    assert all(count <= most for count, most in zip(of_steps, AFTER_REJECTIONS, strict=False))
+    if source == "prediction" or row < 0.01:
+        assert of_steps, "it was tried"
+
+
+def test_a_text_is_drafted_from_again_once_a_token_was_as_expected() -> None:
+    track = Track(0.5)
+    rooms = []
+    for _ in range(len(AFTER_REJECTIONS) + 3):
+        track.position = 5
+        rooms.append(track.room)
+        track.reject()
+        assert track.room == 0, "no token is expected"
+    assert rooms == [*AFTER_REJECTIONS, 0, 0, 0]
+    track.position = 5
+    track.accept()
+    assert track.room == MAX_DRAFT_TOKENS
 
 
 def test_every_evaluated_draft_token_counts_as_accepted_or_rejected() -> None:

@@ -30,8 +30,8 @@ INITIAL_CREDIT, MAX_CREDIT = 20.0, 50.0
 """How many steps' time drafts may lose: at first, and after they have saved more."""
 CREDIT_PER_TOKEN = 0.02
 """What is added to it with each token: the share of the time that trying drafts may cost where they do not pay."""
-PROBE_INTERVAL_TOKENS = 50
-"""Where drafts do not pay, one is tried after so many tokens."""
+PROBE_INTERVAL_TOKENS, MAX_PROBE_INTERVAL_TOKENS = 50, 200
+"""Where drafts do not pay, one is tried after so many tokens: twice as many after each one that changed nothing."""
 _LEVELS = (-1.05, -0.43, -0.105)
 """Bounds of the draft model's log-probability of a token (35, 65 and 90 %), between which it is right about equally
 often."""
@@ -174,6 +174,7 @@ class DraftModel:
         self._token_seconds = self._missing_seconds = 0.0
         """Seconds to draft a token, and per token of a sequence that the cache does not have."""
         self._num_since_round = 0
+        self._probe_interval = PROBE_INTERVAL_TOKENS
         self._round: _Round | None = None
         self._round_seconds = 0.0
 
@@ -218,7 +219,12 @@ class DraftModel:
         if ended.levels:
             self._row_seconds = _averaged(self._row_seconds, max(0.0, seconds - self._step_seconds) / len(ended.levels))
         self._agreement.learn(ended.levels, ended.num_accepted)
+        was_probe = not self.balance.pays
         self.balance.round(1 + ended.num_accepted, (seconds + self._round_seconds) / self._step_seconds)
+        if self.balance.pays:
+            self._probe_interval = PROBE_INTERVAL_TOKENS
+        elif was_probe:
+            self._probe_interval = min(2 * self._probe_interval, MAX_PROBE_INTERVAL_TOKENS)
 
     def close(self) -> None:
         """Free the model's memory. No call follows."""
@@ -230,7 +236,7 @@ class DraftModel:
         balance = self.balance
         steps = (num_missing * self._missing_seconds + self._token_seconds) / self._step_seconds
         if not balance.pays:
-            return self._num_since_round >= PROBE_INTERVAL_TOKENS and steps <= balance.credit
+            return self._num_since_round >= self._probe_interval and steps <= balance.credit
         gain = max(0.0, 1.0 - balance.pace) * sequence.draft_room / 4
         return num_missing <= MAX_MODEL_DRAFT_TOKENS or steps <= balance.credit + gain
 
