@@ -30,7 +30,7 @@ ARCHITECTURES = (
     "gpt-oss", "gemma", "gemma2", "glm4", "exaone4, window", "seed_oss", "internlm2", "olmo2, window", "mistral3",
     "qwen3moe", "mellum", "granitemoe, shared", "lfm2", "lfm2moe", "gemma4",
     "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "nemotron_h", "nemotron_h_moe",
-    "granitehybrid", "granitehybrid, experts", "falcon-h1", "falcon-h1, norms", "llama, experts", "qwen2moe", "olmoe",
+    "granitehybrid", "granitehybrid, experts", "falcon-h1", "glm4moe", "llama, experts", "qwen2moe", "olmoe",
     "gemma3, cap", "cohere2", "phi3", "smollm3", "granite", "stablelm", "starcoder2", "gpt2", "gptneox", "llama",
     "qwen2", "qwen3", "deepseek2",
 )  # fmt: skip
@@ -49,7 +49,7 @@ SHARES = {
     "gpt-oss": 0.1, "gemma": 5.0, "gemma2": 12.0, "glm4": 1.8, "exaone4": 0.8, "seed_oss": 0.5, "mistral3": 0.5,
     "qwen3moe": 0.8, "granitemoe": 7.0, "lfm2": 0.1, "lfm2moe": 0.2, "gemma4": 1.2,
     "qwen35": 0.5, "qwen35moe": 0.5, "qwen3next": 0.5, "granitehybrid": 7.0, "falcon-h1": 0.25, "gemma3": 4.0,
-    "cohere2": 0.15, "smollm3": 0.3, "starcoder2": 0.8, "granite": 7.0, "llama": 0.5, "qwen3": 0.6,
+    "cohere2": 0.15, "smollm3": 0.3, "starcoder2": 0.8, "granite": 7.0, "llama": 0.5, "qwen3": 0.6, "glm4moe": 0.5,
 }  # fmt: skip
 """By how much what layers add is multiplied, so that texts have mostly letters, and not always the same one. 1: not."""
 _DRAFTED = "what is drafted depends on what steps cost at that moment"
@@ -85,7 +85,11 @@ def write_letters_model(path: Path, name: str) -> Path:
             weights[..., 0] = 0.0
         if part in OF_OUTPUTS and not tensor.endswith(".scale"):
             tensors[tensor] = _without_first(share * weights, is_experts="exps" in part)
-        if part in ("post_attention_norm", "post_ffw_norm", "post_norm") and kind not in ("gpt-oss", "seed_oss"):
+        if part in ("post_attention_norm", "post_ffw_norm", "post_norm") and kind not in (
+            "gpt-oss",
+            "seed_oss",
+            "glm4moe",
+        ):
             tensors[tensor] = share * weights
     count = len(metadata["tokenizer.ggml.tokens"])
     random = np.random.default_rng(5)
