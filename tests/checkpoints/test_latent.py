@@ -48,8 +48,11 @@ def test_both_forms_of_files_have_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "columns"), [("F32", 24), ("BF16", 24), ("Q8_0", 64), ("Q5_0", 32)])
-def test_any_rows_of_a_matrix_that_is_turned_are_the_columns_of_what_is_stored(kind: str, columns: int) -> None:
-    """[heads, inputs, rows] as [heads * rows, inputs]."""
+def test_any_rows_of_a_matrix_that_is_turned_are_the_columns_of_what_is_stored(
+    kind: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[heads, inputs, rows] as [heads * rows, inputs], a few inputs at a time."""
+    monkeypatch.setattr("onward.checkpoints.tensor._MAX_TURNED", 7 * columns)
     heads, inputs, stored_as = 3, 40, TENSOR_TYPES[NUMBERS[kind]]
     size = heads * inputs * columns // stored_as.block_weights * stored_as.block_bytes
     data = np.random.default_rng(1).integers(0, 60, size, np.uint8)

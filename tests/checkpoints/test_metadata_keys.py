@@ -360,6 +360,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "keys and values of another size": (
         "deepseek2, joined", {"attention.value_length": 24}, r"attn_kv_b.weight' has the shape .* contradicts",
     ),
+    "latents of more numbers than any model's": (
+        "deepseek2", {"attention.kv_lora_rank": 16_385}, "makes keys and values of 16385 numbers .*at most 16384 are",
+    ),
     "latents without a size": (
         "deepseek2", {"attention.kv_lora_rank": None}, "does not state 'attention.kv_lora_rank'",
     ),

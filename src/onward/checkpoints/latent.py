@@ -67,6 +67,9 @@ GLM_DEFAULTS: dict[str, Any] = {
     "topk_method": "noaux_tc", "scoring_func": "sigmoid",
 }  # fmt: skip
 """The same of glm4_moe."""
+_MAX_RANK = 1 << 14
+"""Numbers of a latent, 32 times those of any model: where a file has inputs and rows of W_k exchanged, all weights of
+a head are read for every few of its rows."""
 _EPSILON = 1e-6
 """Of norms of latents in folders, whatever they state of the others: the classes of those norms have it."""
 _EPSILON_KEY = "attention.latent_epsilon"
@@ -101,12 +104,18 @@ class _Sizes:
                 f"{parameters.where} states keys of {keys} dimensions, of which {rotated} are rotated "
                 "('rope.dimension_count'), which no model can have."
             )
+        rank = parameters.integer("attention.kv_lora_rank", minimum=1)
+        if rank > _MAX_RANK:
+            raise CheckpointError(
+                f"{parameters.where} makes keys and values of {rank} numbers ('attention.kv_lora_rank'), which no "
+                f"model does: at most {_MAX_RANK} are computed."
+            )
         return cls(
             heads=parameters.same_in_layers("attention.head_count", parameters.num_layers()),
             unrotated=keys - rotated,
             rotated=rotated,
             values=values,
-            rank=parameters.integer("attention.kv_lora_rank", minimum=1),
+            rank=rank,
             query_rank=parameters.integer("attention.q_lora_rank", 0),
         )
 

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from onward.checkpoints.blocks import Groups, codebook_floats, mxfp4_blocks, unpack
 from onward.checkpoints.types import CODEBOOK_TYPES, FLOAT32, TensorType
 
+_MAX_TURNED = 1 << 20
+"""Numbers that are turned at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -101,11 +104,18 @@ def turned(stored: Tensor) -> Tensor:
 
 
 def _turned_rows(stored: Tensor, start: int, stop: int) -> NDArray[np.uint8]:
+    """Return rows of a tensor that is turned, from as many of the stored ones at a time as are small."""
     _, inputs, rows = stored.shape
-    first, last = start // rows, -(-stop // rows)
-    floats = stored.floats(first * inputs, last * inputs).reshape(last - first, inputs, rows)
-    found = floats.swapaxes(1, 2).reshape(-1, inputs)[start - first * rows : stop - first * rows]
-    return np.ascontiguousarray(found, "<f4").view(np.uint8)
+    found = np.empty((stop - start, inputs), "<f4")
+    step = max(1, _MAX_TURNED // rows)
+    for head in range(start // rows, -(-stop // rows)):
+        first, last = max(start, head * rows), min(stop, (head + 1) * rows)
+        columns = slice(first - head * rows, last - head * rows)
+        for begin in range(0, inputs, step):
+            end = min(begin + step, inputs)
+            part = stored.floats(head * inputs + begin, head * inputs + end)
+            found[first - start : last - start, begin:end] = part[:, columns].T
+    return found.view(np.uint8)
 
 
 def vector(name: str, values: NDArray[np.floating]) -> Tensor:
