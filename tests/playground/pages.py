@@ -67,6 +67,12 @@ class Playground:
     def editor(self) -> Locator:
         return self.page.get_by_role("textbox", name="Document")
 
+    def focus(self) -> Playground:
+        """Put the caret into the document, which a dialog that is still open would prevent."""
+        self.editor.focus()
+        expect(self.editor).to_be_focused()
+        return self
+
     def button(self, name: str) -> Locator:
         """A button of the page; the toolbar's menu is opened for those that are in it."""
         if name in IN_MENU and not self.page.locator(".menu:popover-open").count():
@@ -105,7 +111,7 @@ class Playground:
 
     def write(self, text: str) -> Playground:
         """Replace the document."""
-        self.editor.focus()
+        self.focus()
         self.page.keyboard.press("Control+a")
         self.page.keyboard.press("Delete")
         self.page.keyboard.insert_text(text)
@@ -147,7 +153,7 @@ class Playground:
         return self
 
     def generate(self) -> Playground:
-        self.editor.focus()
+        self.focus()
         return self.during(lambda: self.page.keyboard.press("Control+Enter"))
 
     def click(self, name: str) -> Playground:

@@ -32,7 +32,7 @@ def test_a_text_that_is_longer_than_the_context_continues(playground: Playground
     assert tokens_of(playground, body["prompt"]) <= 1024 - 40
     again = playground.request_of(lambda: playground.click("Continue"))
     assert again["prompt"].startswith(body["prompt"]), "the next one begins alike: its beginning is in the prefix cache"
-    playground.editor.focus()
+    playground.focus()
     playground.page.keyboard.press("Control+Home")
     expect(playground.page.locator(".editor .left-out").first).to_be_visible()
 
@@ -86,7 +86,7 @@ def test_a_memory_without_an_end_is_explained(playground: Playground) -> None:
     playground.tab("Context")
     playground.page.get_by_label("Memory").fill("It was so. " * 500)
     expect(playground.page.locator(".context [role=alert]")).to_contain_text("Memory is too long")
-    playground.editor.focus()
+    playground.focus()
     playground.page.keyboard.press("Control+Enter")
     expect(playground.page.locator(".foot [role=alert]")).to_contain_text("Memory is too long")
 

@@ -129,7 +129,7 @@ def candidates(playground: Playground) -> None:
 
 def filled_in(playground: Playground) -> None:
     playground.write("Once upon a time They lived happily.").set("seed", "3").set("max_tokens", "8")
-    playground.editor.focus()
+    playground.focus()
     playground.during(lambda: playground.page.keyboard.press("Alt+Enter"))
     expect(playground.button("Accept")).to_be_visible()
 
@@ -289,7 +289,7 @@ def test_the_help_sheet_opens_and_closes_by_keyboard(playground: Playground) -> 
     expect(page.get_by_role("dialog", name="Help")).to_contain_text("Ctrl Enter")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
-    playground.editor.focus()
+    playground.focus()
     before = playground.text
     page.keyboard.press("Control+End")
     page.keyboard.type("?")
@@ -342,7 +342,7 @@ def test_the_toolbar_never_moves(browser: Browser, site: str, device: dict[str, 
     assert place and 0 < place["y"] < 800 - place["height"]
     panels = playground.page.locator(".foot .toolbar .panels")
     panels_place = panels.bounding_box()
-    playground.set("max_tokens", "8").editor.focus()
+    playground.set("max_tokens", "8").focus()
     playground.during(lambda: playground.page.keyboard.press("Alt+Enter"))
     accept = playground.button("Accept").bounding_box()
     assert accept and (accept["x"], accept["y"]) == (place["x"], place["y"])
@@ -410,7 +410,7 @@ def test_a_stream_continues_after_a_lost_connection(browser: Browser, site: str,
         playground.set(name, str(value))
 
     def cut_on_the_way() -> None:
-        playground.editor.focus()
+        playground.focus()
         playground.page.keyboard.press("Control+Enter")
         expect(playground.page.locator(".editor .generated").first).to_be_visible()
         proxy.cut()

@@ -20,7 +20,7 @@ BEFORE, AFTER = "Once upon a time", " They lived happily ever after."
 def fill(playground: Playground) -> str:
     """Fill in text between two sentences; return the document with the proposal."""
     playground.write(BEFORE + AFTER).set("seed", "3").set("max_tokens", "24")
-    playground.editor.focus()
+    playground.focus()
     playground.page.keyboard.press("Control+End")
     for _ in AFTER:
         playground.page.keyboard.press("ArrowLeft")
@@ -55,7 +55,7 @@ def test_the_suffix_is_what_follows_the_cursor(playground: Playground) -> None:
 def test_rewriting_predicts_what_follows_the_cursor(playground: Playground) -> None:
     playground.write("Once upon a time").set("temperature", "0").set("max_tokens", "60").generate()
     whole = playground.text
-    playground.editor.focus()
+    playground.focus()
     playground.page.keyboard.press("Control+Home")
     for _ in BEFORE:
         playground.page.keyboard.press("ArrowRight")

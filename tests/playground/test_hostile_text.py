@@ -187,7 +187,7 @@ def test_a_damaged_database_costs_no_story_that_can_be_read(playground: Playgrou
         page.locator(".stories button.story", has_text="My").click()
         expect(page.get_by_role("dialog")).to_have_count(0)
         expect(page.locator(".editor .cm-content").first).to_contain_text("My own.")
-    playground.editor.focus()
+    playground.focus()
     page.keyboard.press("Control+End")
     page.keyboard.insert_text(" More.")
     playground.kept().open()

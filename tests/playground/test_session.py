@@ -33,7 +33,7 @@ def test_a_session_of_a_writer(browser: Browser, site: str, device: dict[str, An
     desk.announced("Version 1 of 2.")
 
     desk.colour("Probability")
-    page.locator(".editor .cm-content").focus()
+    desk.focus()
     page.keyboard.press("Control+End")
     page.keyboard.press("Control+Space")
     alternatives = page.locator(".alternatives")
@@ -47,7 +47,7 @@ def test_a_session_of_a_writer(browser: Browser, site: str, device: dict[str, An
     page.get_by_label("Memory").fill("Lily is seven. Her grandmother lives by the sea.")
     page.get_by_label("Author's note").fill("[ It begins to rain. ]")
     desk.close_panels()
-    page.locator(".editor .cm-content").focus()
+    desk.focus()
     page.keyboard.press("Control+End")
     page.keyboard.insert_text("\n" + "She looked at the key again, and at the door.\n" * 120)
     for _ in range(2):

@@ -104,7 +104,7 @@ def test_the_open_story_its_name_and_notes_survive_a_reload(playground: Playgrou
 
 def test_a_page_that_is_left_while_text_is_generated_keeps_what_came(playground: Playground) -> None:
     playground.set("max_tokens", "900").write("The fox sleeps")
-    playground.editor.focus()
+    playground.focus()
     playground.page.keyboard.press("Control+Enter")
     expect(playground.page.locator(".editor .cm-content")).to_contain_text(re.compile("The fox sleeps.+"))
     came = playground.text

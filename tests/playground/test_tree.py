@@ -87,7 +87,7 @@ def test_branches_are_drawn(playground: Playground) -> None:
 def test_keys_and_buttons_switch_versions_and_generate_another_after_the_last(playground: Playground) -> None:
     playground.set("max_tokens", "8").generate()
     first = playground.text
-    playground.editor.focus()
+    playground.focus()
     playground.during(lambda: playground.page.keyboard.press("Alt+ArrowRight"))
     second = playground.text
     assert second != first

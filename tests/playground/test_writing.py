@@ -64,7 +64,7 @@ def test_undo_takes_a_generation_back_as_a_whole_and_redo_restores_it(playground
     playground.generate()
     whole = playground.text
     marked = playground.page.locator(".editor .generated").count()
-    playground.editor.focus()
+    playground.focus()
     playground.page.keyboard.press("Control+z")
     playground.shows("The fox").page.keyboard.press("Control+y")
     playground.shows(whole)
