@@ -70,10 +70,10 @@ test: $(VENV)/.dev  ## Run the fast tests (about a minute on two cores)
 test-all: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run all tests, slow ones too
 	$(BIN)/python -m pytest -m "" $(ARGS)
 
-elsewhere: $(VENV)/.dev  ## Run the fast tests in random order as on another machine: C locale, another time zone, umask 077, an empty home
+elsewhere: $(VENV)/.dev  ## Run the fast tests in random order as on another machine: ASCII, another time zone, umask 077, an empty home
 	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && umask 077 && \
 		env -u PYTHONUNBUFFERED -u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u XDG_DATA_HOME HOME="$$home" TZ=Asia/Kathmandu \
-		LC_ALL=C $(BIN)/python -m pytest -p tests.shuffled \
+		LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 $(BIN)/python -m pytest -p tests.shuffled \
 		-n auto --dist worksteal --max-worker-restart 0 -o faulthandler_timeout=300 $(ARGS)
 
 coverage: $(VENV)/.dev  ## Run the fast tests with coverage; fail below the floor in pyproject.toml

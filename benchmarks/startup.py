@@ -67,7 +67,7 @@ def peak_megabytes(server: int) -> dict[str, float]:
     try:
         children = Path(f"/proc/{server}/task/{server}/children").read_text(encoding="utf-8").split()
         threads = Path(f"/proc/{server}/task").iterdir()
-        children += [pid for thread in threads for pid in (thread / "children").read_text().split()]
+        children += [pid for thread in threads for pid in (thread / "children").read_text(encoding="utf-8").split()]
         found = {"peak_server": _peak(server)}
         return found | ({"peak_engine": max(map(_peak, map(int, set(children))))} if children else {})
     except OSError:

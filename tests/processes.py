@@ -48,7 +48,7 @@ def free_port() -> int:
 
 def _children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+    return [int(child) for task in tasks for child in task.read_text(encoding="utf-8").split()]
 
 
 def _computes_grammars(pid: int) -> bool:

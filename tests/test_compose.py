@@ -39,7 +39,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[ToyModel]:
 
 def toy_folder(folder: Path) -> str:
     folder.mkdir(parents=True)
-    (folder / "toy.json").write_text('{"blocks": 8, "context_length": 64}')
+    (folder / "toy.json").write_text('{"blocks": 8, "context_length": 64}', encoding="utf-8")
     return str(folder)
 
 

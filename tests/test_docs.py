@@ -96,7 +96,7 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     environment = {"PATH": path, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(cache_folder().parent)}
     shell = subprocess.Popen(
         ["bash", "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
+        encoding="utf-8", start_new_session=True,
     )  # fmt: skip
     try:
         said, _ = shell.communicate(timeout=3 * PATIENCE_SECONDS)
@@ -239,7 +239,7 @@ def test_no_page_has_two_versions_of_its_text() -> None:
 
 def test_anchors_are_those_of_a_code_host(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# One: `--two`, 0.5B\n## [Again](x.md)\n## Again\n```\n# no heading\n```\n")
+    page.write_text("# One: `--two`, 0.5B\n## [Again](x.md)\n## Again\n```\n# no heading\n```\n", encoding="utf-8")
     assert anchors(page) == {"one---two-05b", "again", "again-1"}
 
 
@@ -389,7 +389,8 @@ def test_calls_are_found_in_pages(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "```console\n$ printf a | onward score --top 2 > out\n$ onward batch \\\n  run x\n```\n    onward key list\n"
-        "```bash\nKEY=$(cat a.key) A=b onward doctor && .venv/bin/onward models list\n```\n"
+        "```bash\nKEY=$(cat a.key) A=b onward doctor && .venv/bin/onward models list\n```\n",
+        encoding="utf-8",
     )
     expected = [["score", "--top", "2"], ["batch", "run", "x"], ["doctor"], ["models", "list"], ["key", "list"]]
     assert shown_commands(page) == expected

@@ -367,7 +367,9 @@ def test_files_and_functions_stay_small() -> None:
 
 @pytest.mark.parametrize(("file", "name"), MAX_METHODS)
 def test_the_parts_of_the_scheduler_stay_small(file: str, name: str) -> None:
-    classes = [node for node in ast.parse((SOURCE / file).read_text()).body if isinstance(node, ast.ClassDef)]
+    classes = [
+        node for node in ast.parse((SOURCE / file).read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)
+    ]
     (found,) = (node for node in classes if node.name == name)
     methods = [node.name for node in found.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     assert len(methods) <= MAX_METHODS[file, name], methods

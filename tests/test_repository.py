@@ -103,7 +103,9 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
         pytest.skip("systemd is not installed")
     units = [tmp_path / name for name in ("onward.service", "onward.socket")]
     for unit in units:
-        unit.write_text(read(f"deploy/systemd/{unit.name}").replace("/opt/onward/bin/onward", sys.executable))
+        unit.write_text(
+            read(f"deploy/systemd/{unit.name}").replace("/opt/onward/bin/onward", sys.executable), encoding="utf-8"
+        )
     verified = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
     assert [line for line in verified.stderr.splitlines() if "onward" in line] == []
     assert verified.returncode == 0, verified.stderr
@@ -153,7 +155,9 @@ def test_helm_renders_the_chart() -> None:
 
 def test_helm_writes_numbers_as_they_stand_in_the_values(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
-    values.write_text("settings: {ONWARD_MAX_BODY: 2000000000, ONWARD_KEEP_ALIVE: 0.5, ONWARD_OFFLINE: true}")
+    values.write_text(
+        "settings: {ONWARD_MAX_BODY: 2000000000, ONWARD_KEEP_ALIVE: 0.5, ONWARD_OFFLINE: true}", encoding="utf-8"
+    )
     made = rendered("--set", "secret=s", "--values", str(values))
     assert made.returncode == 0, made.stderr
     settings = next(iter(YAML(typ="safe", pure=True).load_all(made.stdout)))["data"]
@@ -283,6 +287,26 @@ def test_training_imports_only_what_the_package_has() -> None:
     assert imported
     for module, name in sorted(imported):
         assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
+
+
+def test_every_text_file_is_read_and_written_with_its_encoding() -> None:
+    """The linter (PLW1514) knows the type of few paths."""
+    folders = ("src", "tests", "benchmarks", "docs", "training", "playground")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if "node_modules" not in path.parts]
+    calls = [
+        (path, node)
+        for path in found
+        if "_text(" in (text := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+    without = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, node in calls
+        if (node.func.attr, len(node.args)) in (("read_text", 0), ("write_text", 1))  # type: ignore[attr-defined]
+        and not any(keyword.arg in ("encoding", None) for keyword in node.keywords)
+    ]
+    assert len(found) > 500 and without == []
 
 
 def test_a_wrong_row_of_a_table_is_named_and_the_others_are_tried() -> None:

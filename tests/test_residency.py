@@ -211,7 +211,7 @@ libc.fclose(file)
 """
     variables = {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES"}
     run([sys.executable, "-c", script], check=True, env={k: v for k, v in os.environ.items() if k not in variables})
-    assert (tmp_path / "info").read_text().count("<heap nr=") == heaps
+    assert (tmp_path / "info").read_text(encoding="utf-8").count("<heap nr=") == heaps
 
 
 def test_the_collector_pauses_until_what_is_kept_is_there() -> None:

@@ -70,7 +70,7 @@ def test_every_setting_can_be_set_by_each_source(option: Any, tmp_path: Path) ->
     raw = EXAMPLES[option.name]
     flag = [raw] if option.is_repeatable else raw
     path = tmp_path / "my.toml"
-    path.write_text(f"{option.name} = '{raw}'")
+    path.write_text(f"{option.name} = '{raw}'", encoding="utf-8")
     by_flag = getattr(resolve_settings({option.name: flag}).settings, option.name)
     by_environment = getattr(resolve(environ={option.environment: raw}).settings, option.name)
     by_file = getattr(resolve(environ={}, config=path).settings, option.name)
@@ -189,12 +189,12 @@ def test_the_file_is_toml() -> None:
 def test_the_file_is_searched_for_in_the_working_and_the_configuration_folder(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "onward").mkdir(parents=True)
-    (home / "onward" / "onward.toml").write_text("port = 1")
+    (home / "onward" / "onward.toml").write_text("port = 1", encoding="utf-8")
     assert resolve_settings(home=home).settings.port == 1
     Path("onward.toml").write_text("port = 2", encoding="utf-8")
     assert resolve_settings(home=home).settings.port == 2
     other = tmp_path / "other.toml"
-    other.write_text("port = 3")
+    other.write_text("port = 3", encoding="utf-8")
     assert resolve_settings(home=home, ONWARD_CONFIG=str(other)).settings.port == 3
     assert resolve(environ={"ONWARD_CONFIG": "/nowhere"}, config=other).settings.port == 3
 
@@ -202,18 +202,18 @@ def test_the_file_is_searched_for_in_the_working_and_the_configuration_folder(tm
 def test_settings_that_are_read_again_come_from_the_file_that_they_came_from(tmp_path: Path) -> None:
     """Otherwise a server would continue with the defaults: another model instead of its own."""
     path = tmp_path / "onward.toml"
-    path.write_text("port = 1")
+    path.write_text("port = 1", encoding="utf-8")
     resolved = resolve_settings()
-    path.write_text("port = 2")
+    path.write_text("port = 2", encoding="utf-8")
     assert resolved.again().port == 2
     path.unlink()
     with pytest.raises(SetupError, match=r"settings came from onward\.toml, and would now come from no file"):
         resolved.again()
     (home := tmp_path / "home" / "onward").mkdir(parents=True)
-    (home / "onward.toml").write_text("port = 3")
+    (home / "onward.toml").write_text("port = 3", encoding="utf-8")
     resolved = resolve_settings(home=tmp_path / "home")
     assert resolved.again().port == 3
-    path.write_text("port = 2")
+    path.write_text("port = 2", encoding="utf-8")
     with pytest.raises(SetupError, match=r"would now come from onward\.toml: put that right"):
         resolved.again()
 

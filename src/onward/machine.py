@@ -83,7 +83,8 @@ def compute_threads(root: Path = Path("/")) -> int:
 def _core(root: Path, cpu: int) -> str:
     """Return what names the core that a logical processor belongs to; itself where the system does not say."""
     try:
-        return (root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+        siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        return siblings.read_text(encoding="utf-8").strip()
     except OSError:
         return str(cpu)
 
@@ -91,7 +92,7 @@ def _core(root: Path, cpu: int) -> str:
 def resident_bytes(root: Path = Path("/")) -> int:
     """Return the resident memory of this process, 0 where the system does not list it (all but Linux)."""
     try:
-        pages = (root / "proc/self/statm").read_text().split()[1]
+        pages = (root / "proc/self/statm").read_text(encoding="utf-8").split()[1]
     except OSError:
         return 0
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -111,7 +112,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
     """
     mounted = root / "sys/fs/cgroup"
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = os.fsdecode((root / "proc/self/cgroup").read_bytes()).splitlines()
     except OSError:
         lines = []
     paths = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
@@ -133,8 +134,10 @@ def _group_memory(root: Path) -> Iterator[AvailableMemory]:
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ):
             try:
-                limit_bytes = int((folder / limit).read_text())
-                used_bytes = max(0, int((folder / usage).read_text()) - _reclaimable_bytes(folder / "memory.stat"))
+                limit_bytes = int((folder / limit).read_text(encoding="utf-8"))
+                used_bytes = max(
+                    0, int((folder / usage).read_text(encoding="utf-8")) - _reclaimable_bytes(folder / "memory.stat")
+                )
             except (OSError, ValueError):  # absent, or "max"
                 continue
             yield AvailableMemory(max(0, limit_bytes - used_bytes), limit_bytes)
@@ -149,11 +152,11 @@ def _reclaimable_bytes(stat: Path) -> int:
 def _quota(folder: Path) -> float | None:
     """Return the CPUs, possibly a fraction, that the group in `folder` may use; None for any number."""
     try:
-        quota, period = (folder / "cpu.max").read_text().split()
+        quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
     except (OSError, ValueError):
         try:
-            quota = (folder / "cpu.cfs_quota_us").read_text()
-            period = (folder / "cpu.cfs_period_us").read_text()
+            quota = (folder / "cpu.cfs_quota_us").read_text(encoding="utf-8")
+            period = (folder / "cpu.cfs_period_us").read_text(encoding="utf-8")
         except OSError:
             return None
     try:

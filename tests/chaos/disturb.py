@@ -110,7 +110,7 @@ class Resources:
     @classmethod
     def of(cls, server: ServerProcess) -> Resources:
         folder = Path(f"/proc/{server.popen.pid}")
-        resident = int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        resident = int((folder / "statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return cls(len(list((folder / "fd").iterdir())), len(list((folder / "task").iterdir())), resident)
 
 

@@ -71,7 +71,7 @@ class Faulty:
     def _take_order(self) -> tuple[str, str]:
         if not self._order.exists():
             return "", ""
-        order, moment = self._order.read_text().split()
+        order, moment = self._order.read_text(encoding="utf-8").split()
         self._order.unlink()
         return order, moment
 

@@ -267,8 +267,8 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
             "n_positions": CONTEXT,
         }  # fmt: skip
     config["tie_word_embeddings"] = "output.weight" not in tensors
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata["tokenizer.ggml.tokens"])))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata["tokenizer.ggml.tokens"])), encoding="utf-8")
     joining: dict[str, Callable[[Arrays], Arrays]] = {
         "granitemoe": halves_joined,
         "gpt-oss": gates_between,
@@ -373,7 +373,7 @@ def _write_weights(folder: Path, stored: Arrays, dtype: str, num_files: int) -> 
         file = f"model-{number + 1:05}-of-{num_files:05}.safetensors"
         (folder / file).write_bytes(safetensors_bytes(part, dtype))
         files |= dict.fromkeys(part, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}), encoding="utf-8")
 
 
 def safetensors_bytes(tensors: Mapping[str, NDArray[Any]], dtype: str = "F32") -> bytes:

@@ -85,9 +85,9 @@ def write_predicting_folder(folder: Path, name: str, layer: Arrays) -> Path:
         stored[f"{prefix}embed_tokens.weight"] = tensors["token_embd.weight"]
         stored[f"{prefix}shared_head.head.weight"] = output
     (folder / "mtp.safetensors").write_bytes(safetensors_bytes(stored))
-    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
     index["weight_map"] |= dict.fromkeys(stored, "mtp.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     return folder
 
 

@@ -73,7 +73,9 @@ def write_peft(folder: Path, kind: str, pairs: dict[str, tuple[Any, Any]], metad
             high if is_whole else hugging_face_rows(name, high, kind, metadata | {"is_adapter": True})
         )
     (folder / "adapter_model.safetensors").write_bytes(safetensors_bytes(stored))
-    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": RANK, "lora_alpha": 6, **config}))
+    (folder / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "r": RANK, "lora_alpha": 6, **config}), encoding="utf-8"
+    )
     return folder
 
 
@@ -123,7 +125,9 @@ def test_an_adapter_may_change_gate_and_up_projection_in_one_tensor(name: str, e
     (tmp_path / "a").mkdir()
     stored = {f"{module}.lora_A.weight": low, f"{module}.lora_B.weight": high}
     (tmp_path / "a" / "adapter_model.safetensors").write_bytes(safetensors_bytes(stored))
-    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": RANK, "lora_alpha": 6}))
+    (tmp_path / "a" / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "r": RANK, "lora_alpha": 6}), encoding="utf-8"
+    )
     pairs = {
         f"blk.0.ffn_{part}{end}.weight": (low, half)
         for part, half in zip(("gate", "up"), np.split(high, 2), strict=True)

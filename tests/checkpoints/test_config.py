@@ -379,13 +379,13 @@ EVERYWHERE = (
 @pytest.mark.filterwarnings("error")
 def test_values_of_other_types_cause_no_traceback(name: str, tmp_path: Path) -> None:
     write_folder(tmp_path, name)
-    whole = json.loads((tmp_path / "config.json").read_text())
+    whole = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     rules = {f"rope_scaling.{key}" for key in whole.get("rope_scaling") or {}}
     for key in sorted({*whole, *EVERYWHERE, *rules}):
         for value in OTHER_TYPES:
             inner = {key.removeprefix("rope_scaling."): value}
             change = {"rope_scaling": whole["rope_scaling"] | inner} if key in rules else inner
-            (tmp_path / "config.json").write_text(json.dumps(whole | change))
+            (tmp_path / "config.json").write_text(json.dumps(whole | change), encoding="utf-8")
             assert all(isinstance(problem, str) for problem in problems(tmp_path)), (key, value)
 
 
@@ -417,17 +417,16 @@ def test_impossible_numbers_of_layers_are_not_expanded_into_lists() -> None:
 
 def changed(folder: Path, **stated: Any) -> Path:
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | stated))
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | stated), encoding="utf-8")
     return folder
 
 
 def test_an_untied_model_without_an_output_layer_is_refused(tmp_path: Path) -> None:
     write_folder(tmp_path, "llama")
     assert "has no output layer" in refusal(changed(tmp_path, tie_word_embeddings=False))
-    (tmp_path / "config.json").write_text(
-        json.dumps({key: value for key, value in json.loads((tmp_path / "config.json").read_text()).items()
-                    if key != "tie_word_embeddings"})
-    )  # fmt: skip
+    stated = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    del stated["tie_word_embeddings"]
+    (tmp_path / "config.json").write_text(json.dumps(stated), encoding="utf-8")
     assert "has no output layer" in refusal(tmp_path)  # Llama's default
 
 
@@ -509,12 +508,14 @@ def test_tokens_without_a_row_are_refused_with_both_numbers(tmp_path: Path) -> N
     write_folder(tmp_path, "llama")
     assert "has 99 tokens, but 'token_embd.weight' has 30 rows" in refusal(changed(tmp_path, vocab_size=99))
     changed(tmp_path, vocab_size=30)
-    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     tokenizer.setdefault("added_tokens", []).append({"id": 30, "content": "<|tool|>", **flags})
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     assert "the token '<|tool|>' with the id 30, but the model has 30 rows" in refusal(tmp_path)
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer).replace("<|tool|>", "<image_soft_token>"))
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps(tokenizer).replace("<|tool|>", "<image_soft_token>"), encoding="utf-8"
+    )
     assert shown(tmp_path)["notes"] == []
 
 
@@ -615,8 +616,11 @@ NO_LIMITS = ["[0.0, Infinity]", '[0.0, "Infinity"]', '[0, {"__float__": "Infinit
 def test_infinity_is_read_in_each_of_its_spellings(limits: str, tmp_path: Path) -> None:
     write_folder(tmp_path, "falcon-h1")
     path = tmp_path / "config.json"
-    assert '"time_step_limit": [0.0, Infinity]' in path.read_text()
-    path.write_text(path.read_text().replace("[0.0, Infinity]", limits + ', "said": "to -Infinity \\" Infinity"'))
+    assert '"time_step_limit": [0.0, Infinity]' in path.read_text(encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("[0.0, Infinity]", limits + ', "said": "to -Infinity \\" Infinity"'),
+        encoding="utf-8",
+    )
     assert problems(tmp_path) == []
-    path.write_text(path.read_text().replace(limits, "[0.0, -Infinity]", 1))
+    path.write_text(path.read_text(encoding="utf-8").replace(limits, "[0.0, -Infinity]", 1), encoding="utf-8")
     assert "limits time steps" in refusal(tmp_path)

@@ -47,7 +47,7 @@ def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path)
 @pytest.mark.slow
 def test_layers_of_mellum_with_a_window_have_a_base_of_their_own(tmp_path: Path) -> None:
     metadata, tensors = write_folder(tmp_path / "m", "mellum")
-    rules = json.loads((tmp_path / "m/config.json").read_text())["rope_parameters"]
+    rules = json.loads((tmp_path / "m/config.json").read_text(encoding="utf-8"))["rope_parameters"]
     rules["sliding_attention"]["rope_theta"] = 300.0
     change(tmp_path / "m", rope_parameters=rules, mlp_layer_types=["sparse"] * 5)
     metadata["mellum.rope.freq_base_local"] = 300.0
@@ -73,11 +73,11 @@ def test_only_the_text_model_of_a_multimodal_model_is_computed(
 ) -> None:
     folder = tmp_path / "m"
     metadata, tensors = write_folder(folder, text)
-    own = json.loads((folder / "config.json").read_text())
+    own = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if own["model_type"] != "ministral3":  # all others are the default of their text model
         del own["model_type"]
     wrapped = {"model_type": name, "tie_word_embeddings": own.pop("tie_word_embeddings"), "text_config": own}
-    (folder / "config.json").write_text(json.dumps({**wrapped, "vision_config": {"hidden_size": 8}}))
+    (folder / "config.json").write_text(json.dumps({**wrapped, "vision_config": {"hidden_size": 8}}), encoding="utf-8")
     stored = {key.replace("model.", prefix, 1): array for key, array in arrays_of(folder).items()}
     stored |= {
         f"{part}.linear.weight": np.ones((3, 4), np.float32) for part in ("vision_tower", "multi_modal_projector")
@@ -98,7 +98,7 @@ def arrays_of(folder: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_a_folder_of_gpt_oss_need_not_round_the_limits_of_its_yarn_ramp(tmp_path: Path) -> None:
     metadata, tensors = write_folder(tmp_path / "m", "gpt-oss")
-    rules = json.loads((tmp_path / "m/config.json").read_text())["rope_scaling"]
+    rules = json.loads((tmp_path / "m/config.json").read_text(encoding="utf-8"))["rope_scaling"]
     change(tmp_path / "m", rope_scaling=rules | {"truncate": False})
     metadata["gpt-oss.rope.scaling.truncate"] = False
     check_logits(SafetensorsFiles(tmp_path / "m"), metadata, tensors, cache=tmp_path)
@@ -107,7 +107,7 @@ def test_a_folder_of_gpt_oss_need_not_round_the_limits_of_its_yarn_ramp(tmp_path
 @pytest.mark.slow
 def test_layers_of_olmo_3_with_a_window_have_a_base_of_their_own(tmp_path: Path) -> None:
     metadata, tensors = write_folder(tmp_path / "m", "olmo2, window")
-    rules = json.loads((tmp_path / "m/config.json").read_text())["rope_scaling"]
+    rules = json.loads((tmp_path / "m/config.json").read_text(encoding="utf-8"))["rope_scaling"]
     both = {"full_attention": {**rules, "rope_theta": 1e4}, "sliding_attention": {"rope_theta": 300.0}}
     change(tmp_path / "m", rope_parameters=both, rope_scaling=None)
     metadata["olmo2.rope.freq_base_local"] = 300.0
@@ -158,8 +158,8 @@ def test_a_folder_is_served_by_its_path(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def change(folder: Path, **changed: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | changed))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | changed), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_missing_files_are_reported_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ModelFolderError, match=r"no model-00002-of-00002\.safetensors"):
         check_model(tmp_path)
-    index.write_text(json.dumps({"weight_map": {"a": "../../etc/passwd"}}))
+    index.write_text(json.dumps({"weight_map": {"a": "../../etc/passwd"}}), encoding="utf-8")
     with pytest.raises(ModelFolderError, match="does not list the files"):
         check_model(tmp_path)
     (tmp_path / "tokenizer.json").unlink()

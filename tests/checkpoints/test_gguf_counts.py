@@ -65,9 +65,9 @@ def _many_tensors(path: Path) -> Path:
 
 def _many_heads(path: Path, name: str = "glm4") -> Path:
     write_folder(path, name)
-    stated = json.loads((path / "config.json").read_text())
+    stated = json.loads((path / "config.json").read_text(encoding="utf-8"))
     heads = {"num_attention_heads": 3_000_000, "num_key_value_heads": 3_000_000}
-    (path / "config.json").write_text(json.dumps(stated | heads))
+    (path / "config.json").write_text(json.dumps(stated | heads), encoding="utf-8")
     return path
 
 

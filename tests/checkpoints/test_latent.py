@@ -106,7 +106,10 @@ def test_a_folder_that_scales_positions_by_another_rule_is_refused(tmp_path: Pat
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 64,
     }  # fmt: skip
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"head_dim": 16, "rope_scaling": rule}))
+    config.write_text(
+        json.dumps(json.loads(config.read_text(encoding="utf-8")) | {"head_dim": 16, "rope_scaling": rule}),
+        encoding="utf-8",
+    )
     assert "divides frequencies of positions by factors" in refusal(tmp_path / "m")
 
 
@@ -114,10 +117,12 @@ def test_weights_in_fp8_are_refused_by_name(tmp_path: Path) -> None:
     """As DeepSeek publishes V3: with scales of their own, which a configuration without its statement does not have."""
     write_folder(tmp_path / "m", "deepseek2, groups of sigmoids, joined")
     config, weights = tmp_path / "m" / "config.json", tmp_path / "m" / "model.safetensors"
-    stated = json.loads(config.read_text())
-    config.write_text(json.dumps(stated | {"quantization_config": {"quant_method": "fp8", "fmt": "e4m3"}}))
+    stated = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(
+        json.dumps(stated | {"quantization_config": {"quant_method": "fp8", "fmt": "e4m3"}}), encoding="utf-8"
+    )
     assert "quantised by 'fp8', which Onward does not read. Use the model as a GGUF file" in refusal(tmp_path / "m")
-    config.write_text(json.dumps(stated))
+    config.write_text(json.dumps(stated), encoding="utf-8")
     (size,) = struct.unpack_from("<Q", content := weights.read_bytes())
     name = b'"model.layers.0.self_attn.o_proj.weight": {"dtype": "'
     header = content[8 : 8 + size].replace(name + b"F32", name + b"F8_E4M3")

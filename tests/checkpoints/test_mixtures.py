@@ -162,9 +162,9 @@ def write_coded(folder: Path) -> tuple[dict[str, Any], Arrays, dict[str, Stored]
     stored: dict[str, NDArray[Any]] = {hugging_face_name(name, "gpt-oss"): array for name, array in usual.items()}
     stored |= codes
     (folder / "model.safetensors").write_bytes(safetensors_bytes(stored))
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return metadata, values, file, stored
 
 

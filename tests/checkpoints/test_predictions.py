@@ -134,9 +134,9 @@ def test_a_tensor_that_nothing_uses_is_refused(name: str, stored: str, tmp_path:
     folder = write_predicting_folder(tmp_path / "m", name, predicting_layer(name))
     content = safetensors_bytes({f"model.{stored}": np.ones((2, 2), np.float32)})
     (folder / "more.safetensors").write_bytes(content)
-    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
     index["weight_map"][f"model.{stored}"] = "more.safetensors"
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     checkpoint = read_checkpoint(folder)
     found = architecture_of(checkpoint)
     with pytest.raises(CheckpointError, match=r"has a tensor 'model\.layers\.\d\.gate\.weight', which Onward does not"):

@@ -41,12 +41,12 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
         path = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
         return GGUFFiles(path), metadata, tensors
     metadata, tensors = write_folder(tmp_path / "m", "phi3")
-    config = json.loads((tmp_path / "m/config.json").read_text())
+    config = json.loads((tmp_path / "m/config.json").read_text(encoding="utf-8"))
     config |= {
         "rope_scaling": {"type": "longrope", "short_factor": SHORT, "long_factor": LONG},
         "original_max_position_embeddings": FIRST,
     }
-    (tmp_path / "m/config.json").write_text(json.dumps(config))
+    (tmp_path / "m/config.json").write_text(json.dumps(config), encoding="utf-8")
     return SafetensorsFiles(tmp_path / "m"), metadata | stated, tensors | factors
 
 

@@ -68,7 +68,7 @@ MODEL = model_bytes()
 def folder(path: Path, content: bytes = MODEL, **files: object) -> Path:
     (path / "tokenizer.model").write_bytes(content)
     for name, value in files.items():
-        (path / f"{name}.json").write_text(json.dumps(value))
+        (path / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
     return path
 
 

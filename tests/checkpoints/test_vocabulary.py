@@ -263,7 +263,7 @@ def generated(model: Path, cache: Path) -> tuple[list[list[int]], list[dict[str,
 
 def in_folder(folder: Path, suppressed: list[int]) -> Path:
     write_folder(folder, "llama")
-    (folder / "generation_config.json").write_text(json.dumps({"suppress_tokens": suppressed}))
+    (folder / "generation_config.json").write_text(json.dumps({"suppress_tokens": suppressed}), encoding="utf-8")
     return folder
 
 

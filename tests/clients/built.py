@@ -44,14 +44,14 @@ class BuiltEnvironment:
             if shutil.which(command[0]) is None and not command[0].startswith("./"):
                 raise Unavailable(f"{command[0]} is not installed")
         stamp, wanted = self.folder / "built.txt", self._digest()
-        if not self.newest and stamp.is_file() and stamp.read_text() == wanted:
+        if not self.newest and stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
             return
         shutil.copytree(HERE / self.source, self.folder, dirs_exist_ok=True)
         stamp.unlink(missing_ok=True)
         if self.newest:
             install(list(self.upgrade), self.folder)
         install(list(self.build), self.folder)
-        stamp.write_text(wanted)
+        stamp.write_text(wanted, encoding="utf-8")
 
     def command(self, program: Path) -> list[str | Path]:
         """Return the command that runs the checks. `program`, a file of `programs`, is not used."""
@@ -60,7 +60,7 @@ class BuiltEnvironment:
     def version(self, package: str) -> str:
         """Return the version of `package` that the program was built with."""
         file, pattern = self.version_in
-        found = re.search(pattern, (self.folder / file).read_text())
+        found = re.search(pattern, (self.folder / file).read_text(encoding="utf-8"))
         assert found is not None, f"no version of {package} in {file}"
         return found[1]
 

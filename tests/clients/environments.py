@@ -34,13 +34,13 @@ class PythonEnvironment:
         """Create it unless it exists with these packages. Raises Unavailable."""
         stamp = self.folder / "requirements.txt"
         wanted = "\n".join(self.requirements)
-        if stamp.is_file() and stamp.read_text() == wanted:
+        if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
             return
         shutil.rmtree(self.folder, ignore_errors=True)
         venv.create(self.folder, with_pip=True)
         pip = [str(self.program("python")), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         install([*pip, *self.requirements], self.folder)
-        stamp.write_text(wanted)
+        stamp.write_text(wanted, encoding="utf-8")
 
     def program(self, name: str) -> Path:
         return self.folder / ("Scripts" if os.name == "nt" else "bin") / name
@@ -73,13 +73,13 @@ class NodeEnvironment:
         if npm is None:
             raise Unavailable("npm is not installed")
         stamp, wanted = self.folder / "packages.txt", "\n".join(self.packages)
-        if stamp.is_file() and stamp.read_text() == wanted:
+        if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
             return
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        (self.folder / "package.json").write_text('{"private": true, "type": "module"}')
+        (self.folder / "package.json").write_text('{"private": true, "type": "module"}', encoding="utf-8")
         install([npm, "install", "--no-audit", "--no-fund", "--silent", *self.packages], self.folder)
-        stamp.write_text(wanted)
+        stamp.write_text(wanted, encoding="utf-8")
 
     def program(self, name: str) -> Path:
         """Return the path of a program: the folder's own if it has one, else the machine's. Raises Unavailable."""

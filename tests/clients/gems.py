@@ -54,7 +54,7 @@ class Gem:
 
     def version(self, package: str) -> str:
         found = [path / self.package / "version.rb" for path in self._libraries]
-        texts = [path.read_text() for path in found if path.is_file()]
+        texts = [path.read_text(encoding="utf-8") for path in found if path.is_file()]
         (version,) = re.findall(r'VERSION = "([\d.]+)"', "".join(texts))
         return str(version)
 

@@ -177,7 +177,7 @@ class Bench:
     def expected(self, model: str) -> Path:
         """Return a file with the scores that the engine computes, below the API."""
         path = self._folder / f"{model}.json"
-        path.write_text(json.dumps(expected_scores(model)))
+        path.write_text(json.dumps(expected_scores(model)), encoding="utf-8")
         return path
 
     def _start(self, *flags: str, model: str = "toy") -> Server:

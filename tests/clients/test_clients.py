@@ -19,7 +19,9 @@ def on() -> Iterator[Bench]:
 
 
 def test_a_program_runs_the_settings_of_each_editor() -> None:
-    programs = "".join(path.read_text() for path in (Path(__file__).parent / "programs").iterdir() if path.is_file())
+    programs = "".join(
+        path.read_text(encoding="utf-8") for path in (Path(__file__).parent / "programs").iterdir() if path.is_file()
+    )
     assert recipes() and all(f'"{section}"' in programs for section in recipes())
 
 

@@ -48,7 +48,7 @@ class CodeServer:
             raise Unavailable("npm is not installed")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        (self.folder / "package.json").write_text('{"private": true}')
+        (self.folder / "package.json").write_text('{"private": true}', encoding="utf-8")
         quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
         install([npm, "install", *quiet, f"code-server@{self.pinned}"], self.folder)
         code = self.package / "lib" / "vscode"
@@ -56,7 +56,7 @@ class CodeServer:
         path = f"{node}{os.pathsep}{os.environ['PATH']}"
         install([npm, "install", "--omit=dev", *quiet], code, PATH=path)
         install([npm, "rebuild", *self._headers(), *NATIVE], code, PATH=path)
-        stamp.write_text(self.pinned)
+        stamp.write_text(self.pinned, encoding="utf-8")
 
     @staticmethod
     def _headers() -> list[str]:
@@ -103,14 +103,16 @@ class VSCodeExtension:
 
     def version(self, package: str) -> str:
         """Return the versions of the extension and of VS Code."""
-        code = json.loads((self.editor.package / "lib" / "vscode" / "package.json").read_text())["version"]
+        code = json.loads((self.editor.package / "lib" / "vscode" / "package.json").read_text(encoding="utf-8"))[
+            "version"
+        ]
         return f"{self._manifest()['version']}, VS Code {code}"
 
     def _installed(self) -> list[Path]:
         return sorted(self.folder.glob(f"{self.name}-*/package.json"))
 
     def _manifest(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads(self._installed()[0].read_text())
+        found: dict[str, str] = json.loads(self._installed()[0].read_text(encoding="utf-8"))
         return found
 
 

@@ -156,7 +156,7 @@ def test_in_a_process_of_its_own_an_engine_has_its_draft_model() -> None:
 
 def test_a_configuration_for_another_process_names_the_draft_model(tmp_path: Path) -> None:
     (tmp_path / "small").mkdir()
-    (tmp_path / "small/toy.json").write_text(json.dumps({"blocks": 32, "context_length": 64}))
+    (tmp_path / "small/toy.json").write_text(json.dumps({"blocks": 32, "context_length": 64}), encoding="utf-8")
     backend = compose(Settings(model=("toy",), draft=(("", str(tmp_path / "small")),)))
     backend.close()
     [model] = backend.served.values()

@@ -41,7 +41,7 @@ async def allow(change: ModelChange) -> None:
 def toy(path: Path, context_length: int = 64) -> Path:
     """A toy model, which is known by its context length."""
     path.mkdir(parents=True, exist_ok=True)
-    (path / "toy.json").write_text(json.dumps({"blocks": 32, "context_length": context_length}))
+    (path / "toy.json").write_text(json.dumps({"blocks": 32, "context_length": context_length}), encoding="utf-8")
     return path
 
 
@@ -237,7 +237,7 @@ def test_only_what_lies_in_the_folders_can_be_named(folder: Path, tmp_path: Path
     (folder / "secret").mkdir()
     (folder / "secret" / "model.safetensors").write_bytes(bytes(8))
     (folder / "secret" / "config.json").symlink_to(tmp_path / "secret.json")
-    (tmp_path / "secret.json").write_text('{"model_type": "secret"}')
+    (tmp_path / "secret.json").write_text('{"model_type": "secret"}', encoding="utf-8")
     (folder / "loop").symlink_to(folder / "loop")
 
     async def test(live: Live) -> None:
@@ -273,7 +273,7 @@ def test_a_missing_model_folder_and_one_with_a_cluster_are_refused_before_anythi
 
 def test_a_change_that_cannot_be_made_leaves_everything_as_it_was(folder: Path, closed: list[int]) -> None:
     (folder / "broken").mkdir()
-    (folder / "broken" / "toy.json").write_text('{"blocks": 0, "context_length": 64}')
+    (folder / "broken" / "toy.json").write_text('{"blocks": 0, "context_length": 64}', encoding="utf-8")
 
     async def test(live: Live) -> None:
         before = live.models.models()

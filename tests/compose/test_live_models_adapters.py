@@ -143,7 +143,7 @@ def test_only_what_lies_in_the_folders_can_be_named(
     write_adapter(tmp_path / "outside", "llama", 9)
     (folder / "way_out").symlink_to(tmp_path / "outside")
     (folder / "inner").mkdir()
-    (tmp_path / "secret.json").write_text('{"secret": 1}')
+    (tmp_path / "secret.json").write_text('{"secret": 1}', encoding="utf-8")
     (folder / "inner" / "adapter_config.json").symlink_to(tmp_path / "secret.json")
     (folder / "closed").mkdir()
     iterdir = Path.iterdir

@@ -32,9 +32,9 @@ def test_rows_wait_in_the_data_folder_next_to_the_file_or_in_a_folder_of_the_use
 
 def test_containers_and_the_unit_keep_them(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    assert "XDG_STATE_HOME=/data" in (root / "Dockerfile").read_text()
-    assert '"data:/data"' in (root / "deploy/stack/compose.yaml").read_text()
-    assert "StateDirectory=onward\n" in (root / "deploy/systemd/onward.service").read_text()
+    assert "XDG_STATE_HOME=/data" in (root / "Dockerfile").read_text(encoding="utf-8")
+    assert '"data:/data"' in (root / "deploy/stack/compose.yaml").read_text(encoding="utf-8")
+    assert "StateDirectory=onward\n" in (root / "deploy/systemd/onward.service").read_text(encoding="utf-8")
 
 
 def test_a_log_in_a_database_needs_one(tmp_path: Path) -> None:

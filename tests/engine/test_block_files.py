@@ -148,11 +148,11 @@ def test_a_block_that_is_not_there_is_missing(folder: Path) -> None:
 def test_other_files_in_the_folder_are_left_alone(folder: Path) -> None:
     files = opened(folder, 5 * FILE)
     for name in ("notes.txt", "short.kv", "zz.kv"):
-        (folder / name).write_text("x")
+        (folder / name).write_text("x", encoding="utf-8")
     for number in range(20):
         put(files, number)
     forget(folder)
-    assert (folder / "notes.txt").read_text() == "x"
+    assert (folder / "notes.txt").read_text(encoding="utf-8") == "x"
 
 
 def test_all_files_together_stay_within_the_bound_and_those_used_last_stay(folder: Path) -> None:

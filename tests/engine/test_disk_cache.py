@@ -602,7 +602,9 @@ def test_without_locks_the_cache_works_and_what_is_forgotten_meanwhile_is_not_wr
     def forgotten_meanwhile(folder: PrivateFolder, name: str, temporary: str) -> Iterator[BinaryIO]:
         with replacing(folder, name, temporary) as file:
             yield file
-            (tmp_path / "cache" / "lock").write_text("another")  # as `forget` does before it removes files
+            (tmp_path / "cache" / "lock").write_text(
+                "another", encoding="utf-8"
+            )  # as `forget` does before it removes files
 
     monkeypatch.setattr(PrivateFolder, "replacing", forgotten_meanwhile)
     files = BlockFiles(tmp_path / "cache", 1 << 20, BLOCK_BYTES)

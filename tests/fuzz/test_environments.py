@@ -134,7 +134,7 @@ def said(command: Command, environment: Mapping[str, str]) -> Said:
     """Run a command in this process."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
-            patch.setenv(name, value)
+            patch.setenv(name, os.fsdecode(value.encode("utf-8", "surrogateescape")))  # these bytes, in any locale
         result = onward(*command)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
     return Said(result.exit_code, readable(result.stdout), readable(result.stderr))

@@ -120,10 +120,10 @@ def folder_of(draw: random.Random, path: Path) -> Path:
     """A folder of safetensors files, with other values in config.json, or other names and shapes of tensors."""
     name = draw.choice(FOLDERS)
     folder = write_predicting_folder(path / "m", name, predicting_layer(name))
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     for _ in range(draw.choice([0, 1, 1, 2, 3])):
         config[draw.choice(CONFIG_KEYS)] = draw.choice([*SIZES, *ODD])
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     for _ in range(draw.choice([0, 1, 1])):
         changed_header(draw, draw.choice(sorted(folder.glob("*.safetensors"))))
     return folder

@@ -40,7 +40,7 @@ class OneFile(ModelFiles):
         return [self.path] if self.path.suffix == ".onefile" and self.path.is_file() else []
 
     def problems(self) -> list[str]:
-        wrong = [each for each in self.paths() if each.read_text() != CONTENT]
+        wrong = [each for each in self.paths() if each.read_text(encoding="utf-8") != CONTENT]
         return [f"{each} is damaged: download it again." for each in wrong]
 
     def facts(self) -> dict[str, int | str]:

@@ -33,9 +33,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, OneFile))
     monkeypatch.setattr(table, "RUNTIMES", (*table.RUNTIMES, OneFileRuntime()))
-    (tmp_path / "small.onefile").write_text(CONTENT)
+    (tmp_path / "small.onefile").write_text(CONTENT, encoding="utf-8")
     (tmp_path / "big").mkdir()
-    (tmp_path / "big" / "big.onefile").write_text(CONTENT)
+    (tmp_path / "big" / "big.onefile").write_text(CONTENT, encoding="utf-8")
     return tmp_path
 
 
@@ -46,7 +46,7 @@ def test_files_and_folders_are_resolved(folder: Path) -> None:
 
 
 def test_problems_are_reported(folder: Path) -> None:
-    (folder / "small.onefile").write_text("damaged")
+    (folder / "small.onefile").write_text("damaged", encoding="utf-8")
     with pytest.raises(ModelFolderError, match=r"small\.onefile is damaged"):
         resolve("./small.onefile")
     result = command("completions", "create", "--model", "small.onefile", "Once")
@@ -71,7 +71,7 @@ def test_the_hub_is_searched_for_another_format(folder: Path) -> None:
     def download(*, allow_patterns: list[str], **_: object) -> str:
         asked.append(allow_patterns)
         if "*.onefile" in allow_patterns:
-            (folder / "hub" / "m.onefile").write_text(CONTENT)
+            (folder / "hub" / "m.onefile").write_text(CONTENT, encoding="utf-8")
         return str(folder / "hub")
 
     found = resolve("org/name", fetcher=download)
@@ -82,7 +82,7 @@ def test_the_hub_is_searched_for_another_format(folder: Path) -> None:
 def test_a_model_of_another_format_is_listed_shown_and_completed(folder: Path) -> None:
     snapshot = folder / "hub" / "models--org--one" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
-    (snapshot / "m.onefile").write_text(CONTENT)
+    (snapshot / "m.onefile").write_text(CONTENT, encoding="utf-8")
     listed = {each["id"]: each for each in json.loads(command("models", "list").stdout)["data"]}
     assert listed.keys() == {"storyteller", "org/one", "./big", "./small.onefile"}
     assert listed["./small.onefile"]["bytes"] == len(CONTENT)

@@ -23,7 +23,7 @@ if not sys.platform.startswith("linux"):
 pytest.importorskip("ray", reason="needs Ray: pip install 'onward[cluster]'")
 
 pytestmark = [pytest.mark.slow, pytest.mark.companion]
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ (.+?)(?: +#.*)?$", PAGE, re.MULTILINE)
 CLUSTER_TOML = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 RAY_OF_MACHINE = Path("/tmp/ray/ray_current_cluster")
@@ -128,7 +128,7 @@ def test_every_command_of_the_page(machine: Machine) -> None:
 
     assert CLUSTER_TOML is not None
     table = CLUSTER_TOML[1].replace('"smollm2"', '"toy"').replace("cpus = 4", "cpus = 1")
-    (machine.home / "cluster.toml").write_text(table)
+    (machine.home / "cluster.toml").write_text(table, encoding="utf-8")
     assert "Joined" in machine.execute("onward cluster up cluster.toml").stderr
     assert models_of(machine) == {"storyteller": "1 running", "toy": "2 running"}
     refused = machine.run(*ONWARD, "cluster", "up", "--model", "storyteller", fails=True)
@@ -141,9 +141,9 @@ def test_every_command_of_the_page(machine: Machine) -> None:
     assert len(json.loads(machine.execute("onward cluster status").stdout)["nodes"]) == 2
     manifest = next(words for words in COMMANDS if "--kuberay" in words)
     assert "kind: RayService" in machine.execute(manifest).stdout
-    (machine.home / "cluster.toml").write_text('[[model]]\nmodel = "storyteller"\n')
+    (machine.home / "cluster.toml").write_text('[[model]]\nmodel = "storyteller"\n', encoding="utf-8")
     (machine.home / "onward.yaml").write_text(
-        machine.execute("onward cluster config cluster.toml > onward.yaml").stdout
+        machine.execute("onward cluster config cluster.toml > onward.yaml").stdout, encoding="utf-8"
     )
     down = machine.run(*ONWARD, "cluster", "down")
     assert "Ray was stopped" in down.stderr and not ray_runs()

@@ -89,7 +89,7 @@ def test_a_batch_announces_the_file_once(tmp_path: Path) -> None:
     Path("onward.toml").write_text("threads = 1\n", encoding="utf-8")
     body = {"model": "toy", "prompt": "a", "max_tokens": 1}
     line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}
-    (tmp_path / "in.jsonl").write_text(json.dumps(line) + "\n")
+    (tmp_path / "in.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
     result = onward("batch", "run", "in.jsonl", "--output", "out.jsonl")
     assert result.stderr.count("Using onward.toml of this folder") == 1, result.stderr
 

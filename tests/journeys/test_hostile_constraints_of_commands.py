@@ -33,13 +33,13 @@ def test_a_batch_continues_after_a_line_whose_constraint_is_refused(tmp_path: Pa
         for number, body in enumerate(bodies)
     ]
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     done = onward("batch", "run", "--model", "storyteller", str(source), "-o", str(output))
     assert done.returncode >= 0, "the process was ended by a signal"
-    answers = {line["custom_id"]: line for line in map(json.loads, output.read_text().splitlines())}
+    answers = {line["custom_id"]: line for line in map(json.loads, output.read_text(encoding="utf-8").splitlines())}
     assert answers.keys() == {"0", "2", "3"}
     assert answers["2"]["response"]["body"]["choices"][0]["text"] == str(MIN64)
-    [refused] = map(json.loads, (tmp_path / "out.errors.jsonl").read_text().splitlines())
+    [refused] = map(json.loads, (tmp_path / "out.errors.jsonl").read_text(encoding="utf-8").splitlines())
     assert refused["custom_id"] == "1" and str(MIN64) in json.dumps(refused)
 
 

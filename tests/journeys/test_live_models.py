@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reas
 
 def toy(path: Path, context_length: int) -> Path:
     path.mkdir(parents=True, exist_ok=True)
-    (path / "toy.json").write_text(json.dumps({"blocks": 64, "context_length": context_length}))
+    (path / "toy.json").write_text(json.dumps({"blocks": 64, "context_length": context_length}), encoding="utf-8")
     return path
 
 
@@ -75,7 +75,7 @@ def keys(tmp_path: Path) -> tuple[str, str]:
 def operator(folder: Path, keys: tuple[str, str], tmp_path: Path) -> Iterator[Operator]:
     """A server of the toy model, with a settings file."""
     settings = tmp_path / "settings.toml"
-    settings.write_text(f'model = ["toy"]\nopenai_names = false\nmodel_folder = ["{folder}"]\n')
+    settings.write_text(f'model = ["toy"]\nopenai_names = false\nmodel_folder = ["{folder}"]\n', encoding="utf-8")
     flags = ("--config", str(settings), "--data-dir", str(tmp_path / "data"))
     with server_process(*flags, model=None) as server:
         yield Operator(server, *keys)
@@ -124,7 +124,7 @@ def test_sighup_applies_the_models_of_the_settings_file(
 
     def hang_up(text: str, words: str) -> None:
         seen = len(said)
-        settings.write_text(text)
+        settings.write_text(text, encoding="utf-8")
         operator.server.popen.send_signal(signal.SIGHUP)
         wait_for(lambda: any(words in line for line in said[seen:]))
 

@@ -45,10 +45,10 @@ def text_of(answer: httpx2.Response) -> str:
 @pytest.mark.slow
 def test_clocks_that_jump_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every process of the server: time limits, drains and the reloading of keys use another clock."""
-    (tmp_path / "sitecustomize.py").write_text(JUMPING_CLOCK)
+    (tmp_path / "sitecustomize.py").write_text(JUMPING_CLOCK, encoding="utf-8")
     keys = tmp_path / "keys"
     first, second = (f"sk-{letter * 32}" for letter in "ab")
-    keys.write_text(first + "\n")
+    keys.write_text(first + "\n", encoding="utf-8")
     keys.chmod(0o600)
     with served() as url:
         expected = text_of(post(url))
@@ -58,7 +58,7 @@ def test_clocks_that_jump_change_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         stream = post(server.url, first, stream=True).text
         assert stream.count("data: ") > 2 and stream.rstrip().endswith("data: [DONE]")
         assert len(text_of(post(server.url, first, regex="[a-z]{3}"))) == 3
-        keys.write_text(second + "\n")
+        keys.write_text(second + "\n", encoding="utf-8")
         wait_for(lambda: post(server.url, second).status_code == 200)
         assert post(server.url, first).status_code == 401
         server.popen.send_signal(signal.SIGTERM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -84,7 +85,7 @@ UNUSABLE = [
     ("socks4://127.0.0.1:2", "is not a URL such as"),
     ("http://user:s3cret@[", "is not a URL such as"),
     ("http://127.0.0.1:2\x7f", "is not a URL such as"),
-    ("http://pröxy:1", "is not a URL such as"),
+    (os.fsdecode("http://pröxy:1".encode()), "is not a URL such as"),
     ("socks5://user:s3cret@127.0.0.1:2", "speaks SOCKS, for which a package is missing"),
     ("socks5h://127.0.0.1:2", "`pip install 'httpx2[socks]'`"),
 ]
@@ -150,7 +151,7 @@ def test_a_proxy_that_is_not_needed_is_not_looked_at(monkeypatch: pytest.MonkeyP
 def test_certificates_that_cannot_be_read_are_reported_in_one_sentence(
     variable: str, place: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "empty.pem").write_text("")
+    (tmp_path / "empty.pem").write_text("", encoding="utf-8")
     monkeypatch.setenv(variable, str(tmp_path / place))
     monkeypatch.setenv("PIP_INDEX_URL", "https://127.0.0.1:1/simple")
     monkeypatch.setenv("HF_ENDPOINT", "https://127.0.0.1:1")

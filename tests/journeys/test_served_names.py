@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
@@ -28,6 +29,7 @@ from tests.processes import server_process
 from tests.server.fakes import Call, events, in_loop
 from tests.test_compose import toy_folder
 
+pytestmark = pytest.mark.skipif(sys.getfilesystemencoding() != "utf-8", reason="names of files are not in UTF-8 here")
 FOLDERS = (
     "q\"uote 'n`", "new\nline\r\x1b[31m\x07", "modèle à 世界 😀", "100% a%2Fb%0A", "<img src=x onerror=alert(1)>",
     "a?b=c#d&e;f", "{id}", "back\\slash\\n", "\x7f\x80\u2028\u202e\ufeff", " a: b,  c", "completions",

@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_for
 pytestmark = pytest.mark.slow
 
 STACK = Path(__file__).parents[2] / "deploy" / "stack"
-PANELS: list[dict[str, Any]] = json.loads((STACK / "grafana/onward.json").read_text())["panels"]
+PANELS: list[dict[str, Any]] = json.loads((STACK / "grafana/onward.json").read_text(encoding="utf-8"))["panels"]
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 NEVER_HERE = {"onward_completions_refused_total"}
 """Metrics that have no samples before something happens that does not happen here."""
@@ -71,10 +71,10 @@ def prometheus(server: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
     settings = ruamel.yaml.YAML(typ="safe", pure=True).load(STACK / "prometheus.yaml")
     settings["global"]["scrape_interval"] = "1s"
     (job,) = settings["scrape_configs"]
-    (folder / "key").write_text(key + "\n")
+    (folder / "key").write_text(key + "\n", encoding="utf-8")
     job["authorization"]["credentials_file"] = str(folder / "key")
     job["static_configs"][0]["targets"] = [url.removeprefix("http://")]
-    (folder / "settings.yaml").write_text(json.dumps(settings))
+    (folder / "settings.yaml").write_text(json.dumps(settings), encoding="utf-8")
     address = f"127.0.0.1:{free_port()}"
     flags = {
         "config.file": folder / "settings.yaml",

@@ -96,7 +96,7 @@ def started(command: str, folder: Path, environment: dict[str, str], num_lines: 
     try:
         said = "".join(islice(process.stdout, num_lines))
         url = re.search(r"http://127\.0\.0\.1:\d+", said)
-        assert url is not None, said + log.read_text()
+        assert url is not None, said + log.read_text(encoding="utf-8")
         yield url[0], said.replace(url[0], DEFAULT_URL)
     finally:
         process.terminate()

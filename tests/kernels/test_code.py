@@ -168,7 +168,7 @@ def test_a_file_of_another_user_is_not_used(cache: ObjectCache, monkeypatch: pyt
 
 
 def test_a_cache_that_cannot_be_written_is_not_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     cache = ObjectCache(tmp_path / "file" / "kernels")
     assert was_compiled(cache) and was_compiled(cache)
 

@@ -21,7 +21,7 @@ def package(tmp_path: Path) -> ModuleType:
     """A package of one file, imported a minute after it was written."""
     folder = tmp_path / "package"
     folder.mkdir()
-    (folder / "__init__.py").write_text("A = 1\n")
+    (folder / "__init__.py").write_text("A = 1\n", encoding="utf-8")
     made = ModuleType("package")
     made.__path__ = [str(folder)]
     made.IMPORTED_NS = time.time_ns() + 60_000_000_000  # type: ignore[attr-defined]
@@ -37,9 +37,9 @@ def test_a_digest_covers_facts_and_sources(package: ModuleType) -> None:
     assert first is not None and recipe(package, 1).digest() == first
     digests = {first, recipe(package, 2).digest()}
     folder = Path(package.__path__[0])
-    (folder / "__init__.py").write_text("A = 2\n")
+    (folder / "__init__.py").write_text("A = 2\n", encoding="utf-8")
     digests.add(recipe(package, 1).digest())
-    (folder / "other.py").write_text("")
+    (folder / "other.py").write_text("", encoding="utf-8")
     digests.add(recipe(package, 1).digest())
     (folder / "other.py").rename(folder / "another.py")
     digests.add(recipe(package, 1).digest())

@@ -107,7 +107,7 @@ def main() -> None:
         for name in NAMES:
             for precision in PRECISIONS:
                 found[f"{name} {precision}"] = logits_hash(name, precision, Path(folder))
-    FILE.write_text(json.dumps(found, indent=1) + "\n")
+    FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from tests.laws.golden import (
     tokens_hash,
 )
 
-GOLDEN = json.loads(FILE.read_text())
+GOLDEN = json.loads(FILE.read_text(encoding="utf-8"))
 CHANGED = "Kernels have other bits. If that is meant, raise KERNELS_REVISION and run `python -m tests.laws.golden`."
 
 

@@ -52,7 +52,7 @@ def test_facts_come_from_the_files() -> None:
 
 
 def write_toy(folder: Path, content: str) -> Path:
-    (folder / "toy.json").write_text(content)
+    (folder / "toy.json").write_text(content, encoding="utf-8")
     return folder
 
 

@@ -44,7 +44,7 @@ def stated(**changed: Any) -> dict[str, Any]:
 
 
 def written(folder: Path, **changed: Any) -> Path:
-    (folder / "tekken.json").write_text(json.dumps(stated(**changed)))
+    (folder / "tekken.json").write_text(json.dumps(stated(**changed)), encoding="utf-8")
     return folder
 
 

@@ -247,7 +247,7 @@ def test_a_missing_tokenizer_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["{", "{}", json.dumps({"model": {"type": "Nonsense"}})])
 def test_a_broken_tokenizer_file_is_a_broken_folder(tmp_path: Path, content: str) -> None:
-    (tmp_path / "tokenizer.json").write_text(content)
+    (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
     with pytest.raises(ModelFolderError, match=r"is not (a )?valid"):
         HuggingFaceTokenizer(tmp_path)
 
@@ -305,7 +305,7 @@ def test_the_chat_template_is_where_transformers_looks(name: str, tmp_path: Path
     stated, file, template = TEMPLATES[name]
     save(byte_level(), tmp_path, tokenizer_config={} if stated is None else {"chat_template": stated})
     if file is not None:
-        (tmp_path / "chat_template.jinja").write_text(file)
+        (tmp_path / "chat_template.jinja").write_text(file, encoding="utf-8")
     assert HuggingFaceTokenizer(tmp_path).chat_template == template
 
 

@@ -27,8 +27,8 @@ def folder(path: Path, kind: str | None = "gpt2", **files: object) -> Path:
         **files,
     }
     for name, value in names.items():
-        (path / f"{name}.json").write_text(json.dumps(value))
-    (path / "merges.txt").write_text(MERGES_TEXT)
+        (path / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
+    (path / "merges.txt").write_text(MERGES_TEXT, encoding="utf-8")
     return path
 
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_built_is_refused(changed: dict[str, Any], words: str, tm
 @pytest.mark.parametrize("merges", ["", "#version: 0.2\n", "\n\n"])
 def test_no_merges_where_tokens_are_longer_than_bytes_are_refused(merges: str, tmp_path: Path) -> None:
     """As for GGUF files: without merges, every text would become single bytes."""
-    (folder(tmp_path) / "merges.txt").write_text(merges)
+    (folder(tmp_path) / "merges.txt").write_text(merges, encoding="utf-8")
     with pytest.raises(ModelFolderError, match="has no merges"):
         HuggingFaceTokenizer(tmp_path)
     assert any("has no merges" in problem for problem in SafetensorsFiles(tmp_path).problems())
@@ -125,9 +125,9 @@ OF_CONFIGURATIONS = {
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in OF_CONFIGURATIONS.items() for key in keys])
 def test_values_of_other_types_cause_no_traceback(name: str, key: str, tmp_path: Path) -> None:
     path = folder(tmp_path, "qwen2") / f"{name}.json"
-    whole = json.loads(path.read_text()) if path.exists() else {}
+    whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for value in OTHER_TYPES:
-        path.write_text(json.dumps(whole | {key: value}))
+        path.write_text(json.dumps(whole | {key: value}), encoding="utf-8")
         problems = SafetensorsFiles(tmp_path).problems()
         assert all(isinstance(problem, str) for problem in problems)
         try:

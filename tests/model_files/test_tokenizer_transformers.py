@@ -137,7 +137,7 @@ def folder_of(file: Path, folder: Path) -> Path:
     (folder / "tokenizer.json").write_bytes(files.tokenizer)
     names = {name: files.configuration[name] for name in ("bos_token", "eos_token") if files.configuration[name]}
     stated = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
-    (folder / "tokenizer_config.json").write_text(json.dumps(stated))
+    (folder / "tokenizer_config.json").write_text(json.dumps(stated), encoding="utf-8")
     return folder
 
 
@@ -174,5 +174,5 @@ def test_vocabularies_of_packages_have_the_token_ids_of_transformers(version: st
         stated = {"tokenizer_class": "PreTrainedTokenizerFast"} if is_json else {
             "tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
         }  # fmt: skip
-        (folder / "tokenizer_config.json").write_text(json.dumps(stated))
+        (folder / "tokenizer_config.json").write_text(json.dumps(stated), encoding="utf-8")
         check(environment, folder, [*lines(), *TEXTS])

@@ -74,5 +74,5 @@ def save(tokenizer: Tokenizer, folder: Path, **configs: object) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     for stem, content in configs.items():
-        (folder / f"{stem}.json").write_text(json.dumps(content))
+        (folder / f"{stem}.json").write_text(json.dumps(content), encoding="utf-8")
     return folder

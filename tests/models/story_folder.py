@@ -24,14 +24,14 @@ def write_tokenizer(folder: Path) -> Path:
     """Write tokenizer.json and the configurations into a folder, which is made if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_bytes(tokenizer().tokenizer)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "generation_config.json").write_text(json.dumps(tokenizer().generation))
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    (folder / "generation_config.json").write_text(json.dumps(tokenizer().generation), encoding="utf-8")
     return folder
 
 
 def write_story_folder(folder: Path) -> Path:
     """Write the files of an OpenVINO IR, whose graph is not valid."""
     write_tokenizer(folder)
-    (folder / "openvino_model.xml").write_text("<net/>")
+    (folder / "openvino_model.xml").write_text("<net/>", encoding="utf-8")
     (folder / "openvino_model.bin").write_bytes(b"weights")
     return folder

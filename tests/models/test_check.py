@@ -13,10 +13,10 @@ from onward.models.check import check_model, problems
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with everything that the check looks for."""
-    (tmp_path / "openvino_model.xml").write_text("<net/>")
+    (tmp_path / "openvino_model.xml").write_text("<net/>", encoding="utf-8")
     (tmp_path / "openvino_model.bin").write_bytes(b"weights")
     for name in ("tokenizer.json", "config.json"):
-        (tmp_path / name).write_text("{}")
+        (tmp_path / name).write_text("{}", encoding="utf-8")
     return tmp_path
 
 
@@ -47,7 +47,7 @@ def test_an_empty_file_counts_as_broken(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
 @pytest.mark.parametrize(("content", "words"), [("{", "not valid JSON"), ("[]", "not a JSON object")])
 def test_broken_json_is_reported(folder: Path, name: str, content: str, words: str) -> None:
-    (folder / name).write_text(content)
+    (folder / name).write_text(content, encoding="utf-8")
     (problem,) = problems(folder)
     assert name in problem
     assert words in problem
@@ -57,8 +57,8 @@ def test_broken_json_is_reported(folder: Path, name: str, content: str, words: s
 def test_a_folder_without_a_readable_model_is_reported_with_the_command_that_converts_one(
     tmp_path: Path, file: str, source: str | None
 ) -> None:
-    (tmp_path / file).write_text("")
-    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / file).write_text("", encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     (problem,) = problems(tmp_path)
     assert problem.startswith(f"{tmp_path} contains no model that Onward can read (GGUF, safetensors, OpenVINO IR). ")
     subject = "a model" if source else "it"
@@ -70,14 +70,14 @@ def test_a_folder_without_a_readable_model_is_reported_with_the_command_that_con
 
 @pytest.mark.parametrize("is_file", [True, False])
 def test_a_gguf_file_that_is_empty_is_reported(tmp_path: Path, is_file: bool) -> None:
-    (tmp_path / "m.gguf").write_text("")
+    (tmp_path / "m.gguf").write_text("", encoding="utf-8")
     (problem,) = problems(tmp_path / "m.gguf" if is_file else tmp_path)
     assert problem == f"{tmp_path / 'm.gguf'} is empty: copy or download it again."
 
 
 def test_a_folder_with_safetensors_and_a_gguf_file_is_checked_as_safetensors(tmp_path: Path) -> None:
     for name in ("m.gguf", "model.safetensors"):
-        (tmp_path / name).write_text("")
+        (tmp_path / name).write_text("", encoding="utf-8")
     found = problems(tmp_path)
     assert f"{tmp_path} has no config.json: copy or download it again." in found
     assert f"{tmp_path / 'model.safetensors'} is empty: copy or download it again." in found
@@ -85,8 +85,8 @@ def test_a_folder_with_safetensors_and_a_gguf_file_is_checked_as_safetensors(tmp
 
 def test_all_problems_are_reported_at_once(folder: Path) -> None:
     (folder / "openvino_model.bin").unlink()
-    (folder / "tokenizer.json").write_text("{")
-    (folder / "config.json").write_text("[]")
+    (folder / "tokenizer.json").write_text("{", encoding="utf-8")
+    (folder / "config.json").write_text("[]", encoding="utf-8")
     with pytest.raises(ModelFolderError) as raised:
         check_model(folder)
     for words in ("has no openvino_model.bin", "tokenizer.json is not valid JSON", "config.json is not a JSON object"):

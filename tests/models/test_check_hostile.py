@@ -65,7 +65,7 @@ def sentence(folder: Path) -> str:
 def changed(folder: Path, change: Callable[[dict[str, Any]], None], name: str = "tokenizer.json") -> Path:
     content = json.loads((folder / name).read_bytes())
     change(content)
-    (folder / name).write_text(json.dumps(content))
+    (folder / name).write_text(json.dumps(content), encoding="utf-8")
     return folder
 
 
@@ -151,7 +151,7 @@ def test_a_link_to_itself_leads_nowhere(folder: Path, name: str) -> None:
      "bos_token", "eos_token", "add_bos_token", "tokenizer_class"],
 )  # fmt: skip
 def test_values_of_other_types_cause_no_traceback(folder: Path, key: str, value: object) -> None:
-    (folder / "tokenizer_config.json").write_text(json.dumps({key: value}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({key: value}), encoding="utf-8")
     changed(folder, lambda content: content.update({key: value}), "config.json")
     found = files_at(folder)
     assert found is not None
@@ -169,7 +169,7 @@ def test_a_changed_tokenizer_loads_or_is_reported_in_one_message(
     content = json.loads((folder / "tokenizer.json").read_bytes())
     for _ in range(rng.randint(1, 3)):
         _mutate(content, rng)
-    (folder / "tokenizer.json").write_text(json.dumps(content))
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     _load(folder)
 
 
@@ -234,6 +234,6 @@ def test_a_name_that_cannot_be_a_path_is_reported_in_one_message(name: str) -> N
 
 @pytest.mark.parametrize("sizes", [{}, {"blocks": 10**12, "context_length": 10**18}, {"blocks": "1"}, {"blocks": True}])
 def test_a_toy_of_any_size_is_reported_in_one_message(tmp_path: Path, sizes: dict[str, Any]) -> None:
-    (tmp_path / "toy.json").write_text(json.dumps(sizes))
+    (tmp_path / "toy.json").write_text(json.dumps(sizes), encoding="utf-8")
     assert all("must be a positive integer, at most" in problem for problem in problems(tmp_path))
     assert len(problems(tmp_path)) == 2

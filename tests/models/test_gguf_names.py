@@ -133,7 +133,7 @@ def ollama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         {"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:00"},
         {"mediaType": "application/vnd.ollama.image.model", "digest": DIGEST},
     ]
-    manifest.write_text(json.dumps({"layers": layers}))
+    manifest.write_text(json.dumps({"layers": layers}), encoding="utf-8")
     return manifest
 
 

@@ -88,18 +88,18 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 def whole(folder: Path) -> None:
     write_folder(folder, "llama")
     for name, text in {"special_tokens_map.json": "{}", "README.md": "# it", "pytorch_model.bin": "x"}.items():
-        (folder / name).write_text(text)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def parts(folder: Path, pattern: str) -> None:
     write_folder(folder, "llama", num_files=2)
     index = folder / "model.safetensors.index.json"
-    text = index.read_text()
+    text = index.read_text(encoding="utf-8")
     for path in folder.glob("model-*"):
         new = pattern.format(path.name.split("-")[1])
         text = text.replace(path.name, new)
         path.rename(folder / new)
-    index.write_text(text)
+    index.write_text(text, encoding="utf-8")
 
 
 def gguf(path: Path) -> None:

@@ -363,9 +363,9 @@ def test_the_index_is_the_one_that_pip_uses(tmp_path: Path) -> None:
     assert index_url({"PIP_INDEX_URL": "https://a/simple"}) == "https://a/simple/"
     assert index_url({"UV_INDEX_URL": "https://b/simple/"}) == "https://b/simple/"
     file = tmp_path / "pip.conf"
-    file.write_text("[global]\nindex-url = https://c/simple\n")
+    file.write_text("[global]\nindex-url = https://c/simple\n", encoding="utf-8")
     assert index_url({"PIP_CONFIG_FILE": str(file)}) == "https://c/simple/"
-    file.write_text("broken")
+    file.write_text("broken", encoding="utf-8")
     assert index_url({"PIP_CONFIG_FILE": str(file), "XDG_CONFIG_HOME": str(tmp_path)}).endswith("/")
     assert DEFAULT_INDEX.endswith("/")
 

@@ -23,9 +23,9 @@ from onward.models.resolve import built_in_folder, resolve
 
 def fill(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "openvino_model.xml").write_text("<net/>")
+    (folder / "openvino_model.xml").write_text("<net/>", encoding="utf-8")
     (folder / "openvino_model.bin").write_bytes(b"weights")
-    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
     return folder
 
 
@@ -178,7 +178,7 @@ def test_an_existing_folder_is_not_searched_on_the_hub(tmp_path: Path, monkeypat
 
 
 def test_a_hub_model_in_another_format_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ModelNameError) as raised:
         resolve("org/plain", fetcher=Hub(tmp_path))
     assert str(raised.value).startswith(
@@ -263,6 +263,6 @@ def test_a_path_is_never_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path, file: str, words: str) -> None:
-    (tmp_path / file).write_text("")
+    (tmp_path / file).write_text("", encoding="utf-8")
     with pytest.raises(ModelNameError, match=words):
         resolve(str(tmp_path / file))

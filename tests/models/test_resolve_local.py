@@ -38,7 +38,7 @@ def peft(folder: Path, **stated: Any) -> Path:
     """An adapter as PEFT saves it."""
     folder.mkdir()
     common = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], "bias": "none"}
-    (folder / "adapter_config.json").write_text(json.dumps({**common, **stated}))
+    (folder / "adapter_config.json").write_text(json.dumps({**common, **stated}), encoding="utf-8")
     name = "base_model.model.model.layers.0.self_attn.q_proj"
     weights = {f"{name}.lora_A.weight": LOW, f"{name}.lora_B.weight": HIGH}
     (folder / "adapter_model.safetensors").write_bytes(safetensors_bytes(weights))
@@ -119,7 +119,7 @@ def manifest(root: Path, name: str, layers: dict[str, Path], place: str = "regis
     model, _, tag = name.partition(":")
     path = root / "manifests" / place / model / (tag or "latest")
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"layers": stated}))
+    path.write_text(json.dumps({"layers": stated}), encoding="utf-8")
     return f"ollama:{name}"
 
 
@@ -150,7 +150,7 @@ def test_what_manifests_of_ollama_name(tmp_path: Path, monkeypatch: pytest.Monke
     other names, are refused."""
     monkeypatch.setenv("OLLAMA_MODELS", f"{tmp_path}/ollama/")
     root, model, other = tmp_path / "ollama", gguf(tmp_path / "m.gguf"), tmp_path / "other"
-    other.write_text("{}")
+    other.write_text("{}", encoding="utf-8")
     plain = manifest(root, "plain", {"template": other, "model": model, "params": other, "license": other})
     vision = manifest(root, "vision", {"model": model, "projector": other})
     manifest(root, "Thing-GGUF:Q4_K_M", {"model": model}, "hf.co/someone")
@@ -241,7 +241,7 @@ def cached(home: Path, repository: str, name: str = "llama") -> Path:
     folder = home / "hub" / f"models--{repository.replace('/', '--')}"
     write_folder(folder / "snapshots" / "abc123", name)
     (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text("abc123")
+    (folder / "refs" / "main").write_text("abc123", encoding="utf-8")
     return folder
 
 
@@ -276,7 +276,7 @@ def test_a_cache_that_another_program_filled_in_part_is_served_offline(
 def test_the_files_that_an_index_lists_are_downloaded_whatever_their_names(tmp_path: Path) -> None:
     write_folder(tmp_path / "repository", "llama", num_files=2)
     index = tmp_path / "repository" / "model.safetensors.index.json"
-    index.write_text(index.read_text().replace("model-", "weights.[a]-"))
+    index.write_text(index.read_text(encoding="utf-8").replace("model-", "weights.[a]-"), encoding="utf-8")
     for path in (tmp_path / "repository").glob("model-*"):
         path.rename(path.with_name(path.name.replace("model-", "weights.[a]-")))
     asked: list[list[str]] = []

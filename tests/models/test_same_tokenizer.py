@@ -28,9 +28,9 @@ def test_the_same_files_have_the_same_ids(original: Path, tmp_path: Path) -> Non
 
 def test_a_changed_tokenizer_is_recognised(original: Path, tmp_path: Path) -> None:
     path = original / "tokenizer.json"
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     content["normalizer"] = {"type": "Lowercase"}
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), encoding="utf-8")
     found = differences(tokenizer_of(str(original), tmp_path), tokenizer_of("storyteller", tmp_path))
     assert found[0].startswith("The token ids of 'Hello' are [") and len(found) <= MAX_SHOWN
     assert differences(tokenizer_of("toy", tmp_path), tokenizer_of("storyteller", tmp_path))[-1].startswith(

@@ -35,7 +35,7 @@ def site() -> Iterator[str]:
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that requires KEY."""
     file = tmp_path_factory.mktemp("keys") / "keys"
-    file.write_text(KEY)
+    file.write_text(KEY, encoding="utf-8")
     file.chmod(0o600)
     with served("--api-key-file", str(file), model="toy") as url:
         yield url

@@ -140,7 +140,7 @@ def change_models(url: str, admin: str, method: str, path: str = "", body: objec
 def test_the_list_of_models_is_that_of_the_moment(browser: Browser, tmp_path: Path) -> None:
     folder = tmp_path / "models" / "guest"
     folder.mkdir(parents=True)
-    (folder / "toy.json").write_text(json.dumps({"blocks": 256, "context_length": 2048}))
+    (folder / "toy.json").write_text(json.dumps({"blocks": 256, "context_length": 2048}), encoding="utf-8")
     data = ("--data-dir", str(tmp_path / "data"))
     admin, user = (onward("key", "new", *new, *data).stdout.strip() for new in (("chief", "--admin"), ("alice",)))
     context = open_context(browser)

@@ -19,7 +19,7 @@ def test_token_ids_are_those_of_llama_cpp(model: str) -> None:
         path = fetch(model)
     except HubUnreachable as reason:
         pytest.skip(str(reason))
-    expected = (FOLDER / f"{model}.txt").read_text().split()
+    expected = (FOLDER / f"{model}.txt").read_text(encoding="utf-8").split()
     assert len(expected) == NUM_LINES
     tokenizer = GGUFFiles(path).load_tokenizer()
     different = [

@@ -300,7 +300,7 @@ def processes_of(group: int) -> dict[int, str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
                 title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue

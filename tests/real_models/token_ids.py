@@ -34,7 +34,7 @@ def main() -> None:
         with serve_peer(program, fetch(model), Slots(1, 512, 2)) as server:
             url = server.url.removesuffix("/v1") + "/tokenize"
             sums = [checksum(_tokens(url, line)) for line in lines()]
-        (FOLDER / f"{model}.txt").write_text("\n".join(sums) + "\n")
+        (FOLDER / f"{model}.txt").write_text("\n".join(sums) + "\n", encoding="utf-8")
         print(model, len(sums))
 
 

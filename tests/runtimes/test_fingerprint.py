@@ -40,8 +40,8 @@ def test_a_broken_or_unwritable_cache_costs_only_time(tmp_path: Path) -> None:
     file, cache = tmp_path / "weights", tmp_path / "cache"
     file.write_bytes(b"one")
     cache.mkdir()
-    (cache / "hashes.json").write_text("[not json")
+    (cache / "hashes.json").write_text("[not json", encoding="utf-8")
     assert fingerprint([file], [], cache) == fingerprint([file], [], None)
     blocked = tmp_path / "a file, no folder"
-    blocked.write_text("")
+    blocked.write_text("", encoding="utf-8")
     assert fingerprint([file], [], blocked) == fingerprint([file], [], None)

@@ -42,7 +42,7 @@ def test_the_toy_is_computed_whatever_is_asked_for(wanted: str) -> None:
 
 
 def test_a_toy_has_the_size_that_its_file_states(tmp_path: Path) -> None:
-    (tmp_path / "toy.json").write_text('{"blocks": 9, "context_length": 77}')
+    (tmp_path / "toy.json").write_text('{"blocks": 9, "context_length": 77}', encoding="utf-8")
     files = ToyFiles(tmp_path)
     loaded = load_model(files, RuntimeOptions(), lambda message: None)
     assert (loaded.model.blocks, loaded.model.context_length) == (9, 77)

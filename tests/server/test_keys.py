@@ -195,7 +195,7 @@ async def test_a_removed_key_stops_working_at_once(tmp_path: Path) -> None:
 
 def test_a_removed_key_is_refused_while_other_work_holds_every_thread(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    path.write_text("a = sk-first\nb = sk-second\n")
+    path.write_text("a = sk-first\nb = sk-second\n", encoding="utf-8")
     path.chmod(0o600)
     release = threading.Event()
     accepted: list[Keys] = []
@@ -207,7 +207,7 @@ def test_a_removed_key_is_refused_while_other_work_holds_every_thread(tmp_path: 
         given = settings(api_key_file=path)
         reload = KeyReload(given, collect_keys(given), file_version(path), accepted.append)
         task = asyncio.create_task(reload.run())
-        path.write_text("a = sk-first\n")
+        path.write_text("a = sk-first\n", encoding="utf-8")
         reload.request()
         await until(lambda: accepted)
         release.set()
@@ -231,16 +231,16 @@ def status(server: Process, key: str) -> int:
 @pytest.mark.slow
 def test_new_keys_are_accepted_and_old_ones_are_not(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    path.write_text("alice = sk-first")
+    path.write_text("alice = sk-first", encoding="utf-8")
     path.chmod(0o600)
     server = Process(f"api_key_file={path}")
     try:
         assert (status(server, "sk-first"), status(server, "sk-second")) == (200, 401)
-        path.write_text("bob = sk-second")
+        path.write_text("bob = sk-second", encoding="utf-8")
         server.popen.send_signal(signal.SIGHUP)
         wait_for(lambda: status(server, "sk-second") == 200)
         assert status(server, "sk-first") == 401
-        path.write_text("a broken line")
+        path.write_text("a broken line", encoding="utf-8")
         server.popen.send_signal(signal.SIGHUP)
         assert status(server, "sk-second") == 200
         server.popen.send_signal(signal.SIGTERM)

@@ -142,7 +142,7 @@ def test_a_drain_refuses_new_requests_and_a_second_signal_ends_it(
 @pytest.mark.slow
 def test_a_key_file_that_others_can_read_is_logged_once_with_time_and_level(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    path.write_text("sk-a\n")
+    path.write_text("sk-a\n", encoding="utf-8")
     path.chmod(0o644)
     said = start(f"api_key_file={path}").end()
     assert re.fullmatch(r"[-\d]+ [:,\d]+ WARNING onward\.server: the key file .*; run chmod 600 on it\n", said)

@@ -60,7 +60,7 @@ def children(pid: int) -> list[int]:
         int(child)
         for task in Path(f"/proc/{pid}/task").iterdir()
         if task.name != str(pid)
-        for child in (task / "children").read_text().split()
+        for child in (task / "children").read_text(encoding="utf-8").split()
     ]
 
 
@@ -108,7 +108,7 @@ def test_any_sequence_of_signals_is_a_clean_end(seed: int) -> None:
 @pytest.mark.parametrize("process", ["on", "off"])
 def test_a_second_signal_ends_a_server_whose_engine_hangs(process: str, tmp_path: Path) -> None:
     program = tmp_path / "hanging.py"
-    program.write_text(HANGING)
+    program.write_text(HANGING, encoding="utf-8")
     with server("--engine-process", process, program=(str(program),)) as (running, url):
         engines = children(running.pid) if sys.platform.startswith("linux") else []
         client = request(url, max_tokens=9)
@@ -129,7 +129,9 @@ def test_a_second_signal_ends_a_server_whose_engine_hangs(process: str, tmp_path
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_while_the_model_loads_ends_the_server_at_once(number: signal.Signals, tmp_path: Path) -> None:
     program = tmp_path / "slow.py"
-    program.write_text(HANGING.replace("ToyModel.evaluate = hang", "ToyModel.__init__ = lambda *_, **__: hang(0, 0)"))
+    program.write_text(
+        HANGING.replace("ToyModel.evaluate = hang", "ToyModel.__init__ = lambda *_, **__: hang(0, 0)"), encoding="utf-8"
+    )
     command = [sys.executable, str(program), "serve", "--port", "0", "--model", "toy"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(program.with_name("slow.py.hangs").exists)

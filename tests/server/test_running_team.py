@@ -261,7 +261,7 @@ def test_keys_of_a_file_work_together_with_those_of_a_database(tmp_path: Path) -
 
 def test_a_name_belongs_to_one_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "keys.txt"
-    file.write_text("a = sk-of-the-file\n")
+    file.write_text("a = sk-of-the-file\n", encoding="utf-8")
     file.chmod(0o600)
 
     async def test(served: Served) -> None:

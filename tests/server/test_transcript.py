@@ -74,7 +74,7 @@ def test_a_request_is_logged_with_its_answer_and_its_seed(tmp_path: Path) -> Non
 def test_what_a_filter_withheld_is_not_kept(tmp_path: Path) -> None:
     (found,) = logged(tmp_path, decoding("a qqz b"), max_tokens=7)
     assert [(each["text"], each["finish_reason"]) for each in found.choices] == [("a ", "content_filter")]
-    assert "qq" not in "".join(path.read_text() for path in tmp_path.glob("*/*"))
+    assert "qq" not in "".join(path.read_text(encoding="utf-8") for path in tmp_path.glob("*/*"))
 
 
 def test_a_client_that_left_is_logged_as_far_as_it_got(tmp_path: Path) -> None:

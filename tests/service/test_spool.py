@@ -71,7 +71,9 @@ def test_a_kill_at_any_moment_leaves_what_clients_have_seen(seed: int, tmp_path:
     time.sleep(rng.uniform(0, 0.05))
     victim.kill()
     victim.wait()
-    counts = dict(line.split() for line in seen.read_text().splitlines(keepends=True) if line.endswith("\n"))
+    counts = dict(
+        line.split() for line in seen.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")
+    )
     spool = Spool(tmp_path / "spool", "next")
     found = {each.row.id: each.row.completion_tokens for each in spool.ended()}
     spool.close()

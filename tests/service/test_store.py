@@ -73,7 +73,7 @@ def test_what_cannot_be_used_is_said_without_the_password(tmp_path: Path) -> Non
         open_store(URL.create("postgresql", "onward", "hunter2", "127.0.0.1", 1, "team"))
     assert "127.0.0.1" in str(caught.value) and "hunter2" not in str(caught.value)
     no_database = tmp_path / "text"
-    no_database.write_text("This is no database. " * 100)
+    no_database.write_text("This is no database. " * 100, encoding="utf-8")
     with pytest.raises(SetupError, match="not a database"):
         open_store(URL.create("sqlite", database=str(no_database)))
     with pytest.raises(SetupError, match="There is no database at"):

@@ -82,7 +82,7 @@ def test_the_card_has_no_unfilled_placeholder(tmp_path: Path) -> None:
         "samples": [{"prompt": "", "suffix": None, "text": "Once", "ended": True, "seed": 1}],
     }
     write_card(tmp_path / "README.md", figures)
-    card = (tmp_path / "README.md").read_text()
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "{{" not in card
     assert "| TinyStories | 1.000 | 1.010 | 100 |" in card
 
@@ -90,7 +90,7 @@ def test_the_card_has_no_unfilled_placeholder(tmp_path: Path) -> None:
 def test_every_storybook_author_is_named(tmp_path: Path) -> None:
     books = Source("storybooks_cc_by", (Document("a", "The Hat", "Ann"),), (Document("b", "The Cat", "Bob"),))
     write_credits(tmp_path / "CREDITS.md", books)
-    text = (tmp_path / "CREDITS.md").read_text()
+    text = (tmp_path / "CREDITS.md").read_text(encoding="utf-8")
     assert "- Ann: The Hat" in text
     assert "- Bob: The Cat" in text
 

@@ -87,7 +87,7 @@ def test_a_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
 
     with pytest.raises(RecipeError, match="disk is full"):
         replace_file(path, fail)
-    assert path.read_text() == "old"
+    assert path.read_text(encoding="utf-8") == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
 
 

@@ -29,7 +29,7 @@ def write_index(cache_dir: Path | None, index: dict[str, str]) -> None:
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         fresh = cache_dir / f"{_NAME}.new"
-        fresh.write_text(json.dumps(index))
+        fresh.write_text(json.dumps(index), encoding="utf-8")
         fresh.replace(cache_dir / _NAME)
     except OSError:
         return

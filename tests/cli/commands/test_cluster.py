@@ -19,7 +19,7 @@ def test_models_are_named_by_flags_or_by_a_file(folder: Path) -> None:
     default = onward("cluster", "config", "--replicas", "3")
     assert default.exit_code == 0
     assert "name: onward-storyteller" in default.stdout and "replicas: 3" in default.stdout
-    (folder / "cluster.toml").write_text('[[model]]\nmodel = "toy"\nreplicas = 2\n')
+    (folder / "cluster.toml").write_text('[[model]]\nmodel = "toy"\nreplicas = 2\n', encoding="utf-8")
     found = onward("cluster", "config")
     assert "name: onward-toy" in found.stdout and "replicas: 2" in found.stdout
     assert found.stdout == onward("cluster", "config", "cluster.toml").stdout
@@ -35,7 +35,7 @@ def test_models_are_named_by_flags_or_by_a_file(folder: Path) -> None:
     ],
 )
 def test_a_flag_that_would_have_no_effect_is_refused(arguments: list[str], words: str, folder: Path) -> None:
-    (folder / "cluster.toml").write_text('[[model]]\nmodel = "toy"\nreplicas = 2\n')
+    (folder / "cluster.toml").write_text('[[model]]\nmodel = "toy"\nreplicas = 2\n', encoding="utf-8")
     refused = onward("cluster", "config", *arguments)
     assert refused.exit_code != 0
     assert words in refused.stderr

@@ -13,7 +13,7 @@ from ..conftest import onward
 
 
 def test_config_shows_each_value_and_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "onward.toml").write_text('port = 9000\nalias = ["a=b"]\n')
+    (tmp_path / "onward.toml").write_text('port = 9000\nalias = ["a=b"]\n', encoding="utf-8")
     monkeypatch.setenv("ONWARD_THREADS", "2")
     monkeypatch.setenv("ONWARD_API_KEY", "sk-secret")
     result = onward("config", "show")

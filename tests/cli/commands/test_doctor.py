@@ -84,7 +84,7 @@ def test_models_of_the_settings_are_named_with_what_a_token_uses_of_them(
     paths = [str(tmp_path / f"{name}.gguf") for name in ("qwen3moe", "llama", "nothing", "qwen35")]
     adapters = [write_adapter(tmp_path / f"{name}.lora", name, 1) for name in ("qwen3moe", "llama")]
     named = [f"{name}={path}" for name, path in zip(("fits", "misfit"), adapters, strict=True)]
-    (tmp_path / "onward.toml").write_text(f"model = {json.dumps(paths)}\nlora = {json.dumps(named)}")
+    (tmp_path / "onward.toml").write_text(f"model = {json.dumps(paths)}\nlora = {json.dumps(named)}", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     mixture, dense, missing, recurrent = (finding(path) for path in paths)
     assert (recurrent["words"] or "").endswith("of files, 81.9 kB of state for each sequence")

@@ -18,7 +18,7 @@ def test_a_new_key_is_accepted_by_the_line_that_comes_with_it(tmp_path: Path) ->
     assert key not in made[0].stderr
     assert all(is_generated(each.stdout.strip()) for each in made)
     path = tmp_path / "keys"
-    path.write_text("".join(each.stderr for each in made))
+    path.write_text("".join(each.stderr for each in made), encoding="utf-8")
     keys = collect_keys(Settings(api_key_file=path))
     found = [keys.find(each.stdout.strip()) for each in made]
     assert [each and each.name for each in found] == ["alice", ""]
@@ -27,7 +27,7 @@ def test_a_new_key_is_accepted_by_the_line_that_comes_with_it(tmp_path: Path) ->
 def test_the_digest_of_a_key_comes_from_standard_input(tmp_path: Path) -> None:
     result = onward("key", "digest", "bob", stdin="sk-mine\n")
     path = tmp_path / "keys"
-    path.write_text(result.stdout)
+    path.write_text(result.stdout, encoding="utf-8")
     found = collect_keys(Settings(api_key_file=path)).find("sk-mine")
     assert found is not None and found.name == "bob"
     assert "sk-mine" not in result.stdout
@@ -93,7 +93,7 @@ def test_forgetting_a_key_empties_the_prefix_cache_on_the_disk(tmp_path: Path) -
 def test_a_key_is_written_to_a_new_file_of_its_user(tmp_path: Path) -> None:
     path = tmp_path / "key"
     assert key_of(tmp_path, "alice", "--file", str(path)) == ""
-    assert is_generated(path.read_text().strip()) and path.stat().st_mode & 0o077 == 0
+    assert is_generated(path.read_text(encoding="utf-8").strip()) and path.stat().st_mode & 0o077 == 0
     again = onward("key", "new", "bob", "--file", str(path), "--data-dir", str(tmp_path))
     assert again.exit_code == 1 and "exists" in again.stderr
     assert [key["name"] for key in json.loads(onward("key", "list", "--data-dir", str(tmp_path)).stdout)["data"]] == [

@@ -16,8 +16,8 @@ from ..conftest import onward
 def fake_model(folder: Path) -> None:
     folder.mkdir(parents=True)
     for name in ("openvino_model.xml", "openvino_model.bin"):
-        (folder / name).write_text("x" * 10)
-    (folder / "tokenizer.json").write_text("{}")
+        (folder / name).write_text("x" * 10, encoding="utf-8")
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
 
 
 def test_models_on_this_machine_are_listed_with_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

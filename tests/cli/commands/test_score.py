@@ -97,7 +97,7 @@ def test_scores_of_whole_texts_are_those_of_the_harness(server: str) -> None:
 
 
 def test_this_process_and_a_server_have_the_same_scores(server: str, tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text(json_lines(TEXTS))
+    (tmp_path / "in.jsonl").write_text(json_lines(TEXTS), encoding="utf-8")
     local = scores("in.jsonl", "-m", "toy", "--top", "3")
     assert local == scores("in.jsonl", "--base-url", server, "-m", "toy", "--top", "3")
     for record in local:
@@ -106,7 +106,7 @@ def test_this_process_and_a_server_have_the_same_scores(server: str, tmp_path: P
 
 
 def test_an_interrupted_file_is_continued(tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("one\ntwo\nthree\n")
+    (tmp_path / "in.txt").write_text("one\ntwo\nthree\n", encoding="utf-8")
     whole = onward("score", "in.txt", "--input", "lines", "-m", "toy", "-o", "whole.jsonl")
     lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "part.jsonl").write_bytes(lines[0] + lines[1][:9])
@@ -118,17 +118,17 @@ def test_an_interrupted_file_is_continued(tmp_path: Path) -> None:
 
 
 def test_scores_of_another_precision_are_not_mixed(tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("one\n")
+    (tmp_path / "in.txt").write_text("one\n", encoding="utf-8")
     assert onward("score", "in.txt", "-m", "toy", "-o", "out.jsonl").exit_code == 0
-    (tmp_path / "in.txt").write_text("another\n")
+    (tmp_path / "in.txt").write_text("another\n", encoding="utf-8")
     refused = onward("score", "in.txt", "-m", "toy", "-o", "out.jsonl")
     assert refused.exit_code == 1 and "use another file" in refused.stderr
 
 
 def test_csv_has_a_row_per_token(tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("=ab")
+    (tmp_path / "in.txt").write_text("=ab", encoding="utf-8")
     assert onward("score", "in.txt", "-m", "toy", "-o", "out.csv").exit_code == 0
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text())))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text(encoding="utf-8"))))
     assert [row["token"] for row in rows] == ["'=", "a", "b"]
     assert all(float(row["logprob"]) < 0 and int(row["rank"]) >= 1 for row in rows)
     refused = onward("score", "in.txt", "-m", "toy", "-o", "out.csv")
@@ -136,7 +136,7 @@ def test_csv_has_a_row_per_token(tmp_path: Path) -> None:
 
 
 def test_a_comparison_with_itself_has_no_difference(tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("\n".join(f"line {number}" for number in range(6)))
+    (tmp_path / "in.txt").write_text("\n".join(f"line {number}" for number in range(6)), encoding="utf-8")
     done = onward("score", "--compare", "toy", "toy@exact", "in.txt", "--input", "lines")
     found = json.loads(done.stdout)
     assert found["difference"] == 0 and found["interval"] == [0, 0] and len(found["tokens"]) == 10
@@ -159,13 +159,13 @@ def test_a_comparison_with_itself_has_no_difference(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_reported_in_one_sentence(tmp_path: Path, arguments: list[str], problem: str) -> None:
-    (tmp_path / "in.txt").write_text("text")
+    (tmp_path / "in.txt").write_text("text", encoding="utf-8")
     done = onward("score", *arguments, stdin="")
     assert done.exit_code != 0 and problem in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_server_needs_a_model(server: str, tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("text")
+    (tmp_path / "in.txt").write_text("text", encoding="utf-8")
     done = onward("score", "in.txt", "--base-url", server)
     assert done.exit_code == 2 and "name one of the models of the server" in done.stderr
 
@@ -173,7 +173,7 @@ def test_a_server_needs_a_model(server: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", [404, 405])
 def test_a_server_that_cannot_score_is_reported_in_one_message(tmp_path: Path, status: int) -> None:
     """The error must not blame the URL."""
-    (tmp_path / "in.txt").write_text("text")
+    (tmp_path / "in.txt").write_text("text", encoding="utf-8")
     with scripted(error(status, "Not Found")) as other:
         done = onward("score", "in.txt", "--base-url", other.url, "-m", "any")
     assert done.exit_code == 1 and f"{other.url} does not answer /tokenizer_info ({status})." in done.stderr

@@ -123,7 +123,7 @@ TRAPS = [
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, clean_environment: None) -> None:
-    (tmp_path / "story.txt").write_text("Once upon\n")
+    (tmp_path / "story.txt").write_text("Once upon\n", encoding="utf-8")
     (tmp_path / "binary.bin").write_bytes(b"\xff\0\1")
     (tmp_path / "nul.txt").write_bytes(b"a\0b")
     (tmp_path / "latin1.txt").write_bytes("café".encode("latin-1"))

@@ -96,7 +96,7 @@ def test_scores_of_another_text_or_model_are_not_continued(tmp_path: Path) -> No
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, theirs: str) -> None:
     """For example an answer on one line: it is not the beginning of a record, as a killed run leaves it."""
     path = tmp_path / "out.jsonl"
-    path.write_text(theirs)
+    path.write_text(theirs, encoding="utf-8")
     with pytest.raises(SetupError, match="line 1 is not a score"):
         Results(path)
-    assert path.read_text() == theirs
+    assert path.read_text(encoding="utf-8") == theirs

@@ -81,7 +81,7 @@ def test_a_faulty_line_leaves_the_others_of_a_batch_as_they_are() -> None:
         file.write('{"id": "batch_req_')
     no_request = "its request is not valid: "
     for beginning in ("", "no json\n"):
-        inputs.write_text(beginning + inputs.read_text())
+        inputs.write_text(beginning + inputs.read_text(encoding="utf-8"), encoding="utf-8")
         first = len(beginning.splitlines())
         assert [(each.id, each.problem) for each in read(errors, output, inputs)] == [
             *[("in.jsonl line 1", no_request + "This line is not parseable as valid JSON")][:first],

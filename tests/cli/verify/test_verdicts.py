@@ -57,7 +57,7 @@ def test_what_is_not_known_is_asked_again_and_written_once(tmp_path: Path) -> No
         with VerdictFile(tmp_path / "v.jsonl") as output:
             assert output.known(SAVED, "d") is None
             output.add(unknown, "d")
-    assert len((tmp_path / "v.jsonl").read_text().splitlines()) == 1
+    assert len((tmp_path / "v.jsonl").read_text(encoding="utf-8").splitlines()) == 1
 
 
 def test_verdicts_are_counted_as_they_come() -> None:

@@ -31,9 +31,9 @@ class Vim:
 
     def __init__(self, folder: Path, url: str, key: str) -> None:
         self.file = folder / "text.txt"
-        self.file.write_text(TEXT)
+        self.file.write_text(TEXT, encoding="utf-8")
         settings = folder / "settings.vim"
-        settings.write_text(SETTINGS.format(recipe=recipe(SECTION, url), key=key, plugin=PLUGIN))
+        settings.write_text(SETTINGS.format(recipe=recipe(SECTION, url), key=key, plugin=PLUGIN), encoding="utf-8")
         self._screen = b""
         command = ["vim", "-N", "-u", str(settings), "-i", "NONE", "-n", str(self.file)]
         self._pid, self._terminal = pty.fork()
@@ -65,7 +65,7 @@ class Vim:
         self.wait(b"never")
         os.close(self._terminal)
         os.waitpid(self._pid, 0)
-        return self.file.read_text()
+        return self.file.read_text(encoding="utf-8")
 
 
 def completed(url: str, key: str = "") -> tuple[bool, str]:

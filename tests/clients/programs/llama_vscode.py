@@ -39,15 +39,15 @@ def code_server(home: Path, settings: dict[str, object]) -> Iterator[str]:
     """Run VS Code with these settings; yield its URL."""
     user = home / "data" / "User"
     user.mkdir(parents=True)
-    (user / "settings.json").write_text(json.dumps(settings | OURS))
+    (user / "settings.json").write_text(json.dumps(settings | OURS), encoding="utf-8")
     flags = ["--auth", "none", "--bind-addr", "127.0.0.1:0", "--disable-workspace-trust", "--disable-update-check"]
     places = ["--user-data-dir", str(home / "data"), "--extensions-dir", EXTENSIONS]
     with (home / "log.txt").open("w+") as log:
         command = [*CODE_SERVER, *flags, "--disable-telemetry", *places]
         running = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"HOME": str(home)})
         try:
-            until(lambda: re.search(r"http://127.0.0.1:\d+", (home / "log.txt").read_text()))
-            yield re.findall(r"http://127.0.0.1:\d+", (home / "log.txt").read_text())[0]
+            until(lambda: re.search(r"http://127.0.0.1:\d+", (home / "log.txt").read_text(encoding="utf-8")))
+            yield re.findall(r"http://127.0.0.1:\d+", (home / "log.txt").read_text(encoding="utf-8"))[0]
         finally:
             running.terminate()
             running.wait(20)
@@ -62,7 +62,7 @@ def vscode(**more: object) -> Iterator[tuple[Page, Path]]:
         home = Path(folder)
         file = home / "work" / "text.txt"
         file.parent.mkdir()
-        file.write_text(TEXT)
+        file.write_text(TEXT, encoding="utf-8")
         with code_server(home, json.loads(recipe(SECTION, url)) | named) as editor:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
             page = browser.new_page(viewport={"width": 1200, "height": 700})
@@ -107,8 +107,8 @@ def shown():
         pieces = [squeezed(piece) for piece in ghost(page).all_inner_texts()]
         assert any(pieces)
         page.keyboard.press("Tab")
-        until(lambda: len(accepted(file)) >= len("".join(pieces)), lambda: (pieces, file.read_text()))
-        assert all(piece in accepted(file) for piece in pieces), (pieces, file.read_text())
+        until(lambda: len(accepted(file)) >= len("".join(pieces)), lambda: (pieces, file.read_text(encoding="utf-8")))
+        assert all(piece in accepted(file) for piece in pieces), (pieces, file.read_text(encoding="utf-8"))
 
 
 @check("a server with keys")

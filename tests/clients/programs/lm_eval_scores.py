@@ -97,7 +97,7 @@ def gguf():
 
 def pasted():
     """The words of the page's first command, for this server and model, on tasks that need no network."""
-    command = re.search(r"^\$ lm_eval ((?:.*\\\n)*.*)$", PAGE.read_text(), re.MULTILINE)[1]
+    command = re.search(r"^\$ lm_eval ((?:.*\\\n)*.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)[1]
     command = command.replace("http://127.0.0.1:8000", URLS["default"]).replace("storyteller", MODEL)
     words = shlex.split(command.replace("\\\n", " "))
     words[words.index("--tasks") + 1] = "toy_mc,toy_gen"
@@ -117,5 +117,5 @@ def command_line():
         )
         assert ran.returncode == 0, ran.stderr[-3000:]
         (path,) = Path(folder).rglob("results_*.json")
-        results = json.loads(path.read_text())["results"]
+        results = json.loads(path.read_text(encoding="utf-8"))["results"]
     assert 0 <= results["toy_mc"]["acc,none"] <= 1 and "exact_match,none" in results["toy_gen"]

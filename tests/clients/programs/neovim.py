@@ -22,8 +22,10 @@ class Neovim:
 
     def __init__(self, folder: Path, settings: str) -> None:
         file, init = folder / "text.txt", folder / "init.lua"
-        file.write_text(TEXT)
-        init.write_text(f"vim.opt.runtimepath:prepend([[{PLUGIN}]])\nvim.opt.swapfile = false\n{settings}")
+        file.write_text(TEXT, encoding="utf-8")
+        init.write_text(
+            f"vim.opt.runtimepath:prepend([[{PLUGIN}]])\nvim.opt.swapfile = false\n{settings}", encoding="utf-8"
+        )
         command = [str(PROGRAM), "--embed", "--headless", "-i", "NONE", "-u", str(init), str(file)]
         self.api: Any = pynvim.attach("child", argv=command)
         until(lambda: self.api.vvars["vim_did_enter"])

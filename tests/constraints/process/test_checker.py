@@ -89,9 +89,9 @@ def test_equal_constraints_are_checked_once_and_what_nobody_waits_for_is_not(
     assert twice[1].future.result(PATIENCE_SECONDS).endswith(str(log))
     assert [ticket.future.result(PATIENCE_SECONDS) for ticket in held]
     assert answer(checker, "last")
-    assert log.read_text() == "x"
+    assert log.read_text(encoding="utf-8") == "x"
     assert checker.submit("b", ["same"], lambda: Check(f"write {log}")).future.result(0)
-    assert log.read_text() == "x"
+    assert log.read_text(encoding="utf-8") == "x"
 
 
 def test_a_client_cannot_queue_without_end(

@@ -189,7 +189,7 @@ def _children_of(parents: set[int]) -> dict[int, bytes]:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             words = (path / "cmdline").read_bytes()
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            parent = int((path / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
         except OSError:
             continue
         if parent in parents:

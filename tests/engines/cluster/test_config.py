@@ -115,7 +115,7 @@ engine_process = "off"
 
 def test_a_file_says_what_runs(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
-    path.write_text(FILE)
+    path.write_text(FILE, encoding="utf-8")
     storyteller, toy = read_config(path)
     settings = storyteller.settings()
     assert (settings.model, settings.max_rows, settings.precision, settings.threads) == (
@@ -146,7 +146,8 @@ def test_a_program_computes_a_model_with_a_gpu_of_its_own(tmp_path: Path) -> Non
     path = tmp_path / "cluster.toml"
     path.write_text(
         "[[model]]\nmodel = '/models/m'\nreplicas = 2\ngpus = 1\nengine = 'vllm'\n"
-        "engine_arg = ['vllm=--dtype=float16', 'vllm=--enforce-eager']\nengine_path = 'vllm=/opt/vllm'\n"
+        "engine_arg = ['vllm=--dtype=float16', 'vllm=--enforce-eager']\nengine_path = 'vllm=/opt/vllm'\n",
+        encoding="utf-8",
     )
     [model] = read_config(path)
     settings = model.settings()
@@ -176,7 +177,7 @@ def test_a_program_computes_a_model_with_a_gpu_of_its_own(tmp_path: Path) -> Non
 )
 def test_problems_are_reported(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(SetupError) as raised:
         read_config(path)
     assert words in str(raised.value)
@@ -205,7 +206,7 @@ def test_models_that_are_not_named_are_removed_only_when_asked() -> None:
 
 def test_the_files_for_other_tools_hold_the_same_cluster(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
-    path.write_text(FILE)
+    path.write_text(FILE, encoding="utf-8")
     models = read_config(path)
     deployed = YAML(typ="safe").load(StringIO(serve_yaml(models)))
     assert deployed == serve_config(models)

@@ -28,7 +28,8 @@ def executable(folder: Path, *prefix: str) -> Path:
     root = Path(__file__).parents[3]
     words = " ".join(prefix)
     path.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{root}" exec "{sys.executable}" -m tests.engines.programs.fake_program {words} "$@"\n'
+        f'#!/bin/sh\nPYTHONPATH="{root}" exec "{sys.executable}" -m tests.engines.programs.fake_program {words} "$@"\n',
+        encoding="utf-8",
     )
     path.chmod(0o755)
     return path
@@ -68,13 +69,13 @@ def main() -> int:
     parser.add_argument("--space", action="store_true")
     options, _ = parser.parse_known_args()
     if options.garbage:
-        sys.stdout.write("\x00\xff" * (1 << 19))
+        sys.stdout.buffer.write(b"\x00\xff" * (1 << 19))
     if options.ends is not None:
         print(options.ends, flush=True)
         return 1
     if options.lives is not None:
-        left = options.lives.read_text()
-        options.lives.write_text(left[1:])
+        left = options.lives.read_text(encoding="utf-8")
+        options.lives.write_text(left[1:], encoding="utf-8")
         if not left:
             return 3
     while options.mute is not None and options.mute.exists():

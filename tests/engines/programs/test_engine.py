@@ -243,7 +243,7 @@ def test_a_program_that_prints_garbage_is_not_blocked(tmp_path: Path) -> None:
 @pytest.mark.slow  # the pauses between the starts
 def test_a_program_that_ends_again_and_again_is_given_up_and_other_models_continue(tmp_path: Path) -> None:
     lives = tmp_path / "lives"
-    lives.write_text("x")
+    lives.write_text("x", encoding="utf-8")
 
     async def test(backend: EmbeddedBackend, program: ProgramEngine) -> None:
         assert program.pid is not None

@@ -72,7 +72,7 @@ def test_other_users_see_no_key_and_open_no_socket(tmp_path: Path, word: str) ->
     assert not any("secret-key" in each for each in command)
     if not KINDS[word].has_socket:
         settings = tmp_path / "sglang.yaml"
-        assert "secret-key" in settings.read_text()
+        assert "secret-key" in settings.read_text(encoding="utf-8")
         assert stat.S_IMODE(settings.stat().st_mode) == 0o600
     assert not any("trust" in each for each in command)
 

@@ -36,7 +36,7 @@ def has_ended(group: int) -> bool:
     """Whether no process of a group lives, zombies aside, which another process has to reap."""
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError, IndexError):
-            state, _, owner, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+            state, _, owner, *_ = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             if int(owner) == group and state != "Z":
                 return False
     return True

@@ -44,9 +44,9 @@ def installed() -> Path:
 def _install(environment: Path, beside: Path) -> None:
     pip(environment, "--no-deps", "--requirement", str(REQUIREMENTS), f"sglang=={VERSION}")
     own = site_packages(environment)
-    (own / "vllm.pth").write_text(f"{site_packages(beside)}\n")
+    (own / "vllm.pth").write_text(f"{site_packages(beside)}\n", encoding="utf-8")
     (own / "sgl_kernel").mkdir(exist_ok=True)
-    (own / "sgl_kernel" / "__init__.py").write_text(KERNELS)
+    (own / "sgl_kernel" / "__init__.py").write_text(KERNELS, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -49,12 +49,12 @@ def write_folder_of(file: Path, folder: Path) -> Path:
         for name, tensor in checkpoint.tensors.items()
     }
     (folder / "model.safetensors").write_bytes(safetensors_bytes(stored))
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "tokenizer.json").write_bytes(files.tokenizer)
     names = {name: files.configuration[name] for name in ("bos_token", "eos_token") if files.configuration[name]}
     class_name = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    (folder / "tokenizer_config.json").write_text(json.dumps(class_name | names))
-    (folder / "generation_config.json").write_text(json.dumps(files.generation))
+    (folder / "tokenizer_config.json").write_text(json.dumps(class_name | names), encoding="utf-8")
+    (folder / "generation_config.json").write_text(json.dumps(files.generation), encoding="utf-8")
     return folder
 
 

@@ -75,7 +75,7 @@ def _install(environment: Path) -> None:
     pip(environment, "--no-deps", *LAST)
     metadata = site_packages(environment) / f"vllm-{VERSION}.dist-info" / "METADATA"
     metadata.parent.mkdir(exist_ok=True)
-    metadata.write_text(METADATA)
+    metadata.write_text(METADATA, encoding="utf-8")
 
 
 def pip(environment: Path, *arguments: str) -> None:

@@ -71,9 +71,12 @@ def _build(path: Path, versions: dict[str, set[str]], plain: set[str]) -> None:
     """Compile a library with functions of these names that return an error."""
     symbols = sorted(symbol for symbol in plain.union(*versions.values()) if re.fullmatch(r"\w+", symbol))
     source, script = path.with_suffix(".c"), path.with_suffix(".map")
-    source.write_text("".join(f"int {symbol}(void) {{ return 999; }}\n" for symbol in symbols) or "int nothing;\n")
+    source.write_text(
+        "".join(f"int {symbol}(void) {{ return 999; }}\n" for symbol in symbols) or "int nothing;\n", encoding="utf-8"
+    )
     script.write_text(
-        "".join(f"{name} {{ global: {'; '.join(sorted(names))}; }};\n" for name, names in versions.items())
+        "".join(f"{name} {{ global: {'; '.join(sorted(names))}; }};\n" for name, names in versions.items()),
+        encoding="utf-8",
     )
     flags = [f"-Wl,--version-script={script}"] if versions else []
     _run("gcc", "-w", "-shared", "-fPIC", f"-Wl,-soname,{path.name}", *flags, "-o", path, source)

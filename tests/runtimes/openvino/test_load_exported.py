@@ -64,7 +64,7 @@ def test_an_exported_model_is_its_original(kind: str, tmp_path: Path) -> None:
     """Gemma 3, whose exporter depends on versions the most, and an architecture that Onward runs only as an export."""
     original, exported = tmp_path / "original", tmp_path / "exported"
     script = tmp_path / "make.py"
-    script.write_text(MAKE)
+    script.write_text(MAKE, encoding="utf-8")
     binaries = ENVIRONMENT.resolve() / "bin"
     made = subprocess.run([binaries / "python", script, kind, original], stdout=subprocess.PIPE, check=True)
     command = [str(binaries / "optimum-cli"), "export", "openvino", "--model", str(original), *TASK]

@@ -174,7 +174,7 @@ def test_a_context_length_that_no_config_states_is_assumed_with_a_note(tiny_fold
 @pytest.mark.slow
 def test_the_context_length_may_be_in_a_nested_config(tiny_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "copy"))
-    (folder / "config.json").write_text(json.dumps({"text_config": {"n_positions": 384}}))
+    (folder / "config.json").write_text(json.dumps({"text_config": {"n_positions": 384}}), encoding="utf-8")
     assert load_model(folder).context_length == 384
 
 
@@ -205,7 +205,7 @@ def test_a_broken_file_is_a_broken_folder(tiny_folder: Path, tmp_path: Path, nam
 
 def test_a_broken_config_is_a_broken_folder(tiny_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "copy"))
-    (folder / "config.json").write_text("{")
+    (folder / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ModelFolderError, match=r"config\.json is not valid JSON"):
         load_model(folder)
 

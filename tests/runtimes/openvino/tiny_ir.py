@@ -197,5 +197,5 @@ def write_folder(folder: Path, shape: Shape) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     ov.save_model(build_model(shape), folder / "openvino_model.xml", compress_to_fp16=False)
     config = {"max_position_embeddings": shape.context_length, "vocab_size": shape.vocab}
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder

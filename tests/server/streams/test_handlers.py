@@ -182,7 +182,7 @@ async def test_only_the_same_key_may_resume() -> None:
 async def test_a_new_key_with_an_old_ones_name_does_not_read_its_streams(tmp_path: Path) -> None:
     files = [tmp_path / "old", tmp_path / "new"]
     for file, line in zip(files, ("alice = sk-old", "alice = sk-new"), strict=True):
-        file.write_text(line)
+        file.write_text(line, encoding="utf-8")
         file.chmod(0o600)
     app = make_app(FakeBackend(), settings(api_key_file=files[0]))
     id = id_of(await resumable(app, headers={"api-key": "sk-old"}).done())

@@ -28,7 +28,7 @@ def start_head(port: int, resources: dict[str, Any]) -> None:
 def record_head(address: str, folder: Path) -> None:
     """Remember in a folder that the head node at an address was started here, for `stop_head`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _RECORD).write_text(json.dumps({"address": address}))
+    (folder / _RECORD).write_text(json.dumps({"address": address}), encoding="utf-8")
 
 
 def join(address: str, resources: dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ def stop_head(address: str, folder: Path) -> bool:
     """Stop Ray on this machine if the head node at an address was started here; return whether it was."""
     record = folder / _RECORD
     try:
-        is_own = bool(json.loads(record.read_text())["address"] == address)
+        is_own = bool(json.loads(record.read_text(encoding="utf-8"))["address"] == address)
     except (OSError, ValueError, KeyError, TypeError):
         return False
     if is_own:
@@ -67,7 +67,13 @@ def _ray(*arguments: str) -> None:
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_COLOR_PREFIX": "0"}
     try:
         ran = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=START_SECONDS, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+            timeout=START_SECONDS,
+            stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
         raise SetupError(f"`ray {arguments[0]}` has not ended after {START_SECONDS} seconds.") from None
