@@ -37,6 +37,7 @@ class FakeAnswer:
         self.seed = seed
         self.warning = ""
         self._script = script
+        self.has_ended = not script
         self._ended = asyncio.Event()
         self.num_yielded = 0
         self.closed = asyncio.Event()
@@ -46,13 +47,14 @@ class FakeAnswer:
         return TokenCounts(prompt=7, completion=self.num_yielded, cached=4)
 
     async def __aiter__(self) -> AsyncIterator[list[Delta]]:
-        for step in self._script:
+        for index, step in enumerate(self._script, 1):
             if isinstance(step, Exception):
                 raise step
             if isinstance(step, asyncio.Event):
                 await self._event_or_end(step)
             else:
                 self.num_yielded += 1
+                self.has_ended = index == len(self._script)
                 yield step
 
     async def _event_or_end(self, event: asyncio.Event) -> None:

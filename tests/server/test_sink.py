@@ -42,14 +42,35 @@ async def test_the_choices_of_one_step_are_sent_together() -> None:
     script = [delta("a") + delta("b", 1), delta("c", 0, "length") + delta("d", 1, "length")]
     call = await completion(make_app(FakeBackend(*script), settings()), stream=True, n=2).done()
     bodies = [message["body"] for message in call.sent[1:]]
-    assert [len(events(body)) for body in bodies] == [2, 2, 1]
+    assert [len(events(body)) for body in bodies] == [2, 3]
 
 
 @in_loop
 async def test_the_body_closes_with_done() -> None:
     call = await completion(make_app(FakeBackend(), settings()), stream=True).done()
-    assert call.sent[-1]["body"] == b"data: [DONE]\n\n"
+    assert call.sent[-1]["body"].endswith(b"data: [DONE]\n\n")
     assert call.sent[-1]["more_body"] is False
+
+
+@in_loop
+async def test_what_the_last_step_generated_the_usage_and_done_are_sent_together() -> None:
+    options = {"include_usage": True}
+    call = await completion(make_app(FakeBackend(), settings()), stream=True, stream_options=options).done()
+    *others, last = [events(message["body"]) for message in call.sent[1:]]
+    assert [len(each) for each in others] == [1, 1]
+    chunk, usage, done = last
+    assert (chunk["choices"][0]["finish_reason"], usage["usage"]["completion_tokens"], done) == ("length", 3, "[DONE]")
+
+
+@in_loop
+async def test_what_a_step_generated_does_not_wait_for_the_end() -> None:
+    rest = asyncio.Event()
+    call = completion(make_app(FakeBackend(*STORY, rest), settings()), stream=True)
+    await call.until(4)
+    assert events(call.body)[-1]["choices"][0]["finish_reason"] == "length"
+    rest.set()
+    await call.done()
+    assert call.sent[-1]["body"] == b"data: [DONE]\n\n"
 
 
 @in_loop

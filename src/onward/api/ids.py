@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import string
 
 _ALPHABET = (string.ascii_letters + string.digits).encode()
@@ -13,9 +13,9 @@ _LENGTH = 29
 
 def completion_id() -> str:
     """Return `cmpl-` and 29 random letters and digits. All chunks of a stream share one id."""
-    return "cmpl-" + secrets.token_bytes(_LENGTH).translate(_CHARACTERS).decode()
+    return "cmpl-" + os.urandom(_LENGTH).translate(_CHARACTERS).decode()
 
 
 def request_id() -> str:
     """Return `req_` and 32 random hexadecimal digits, for the `x-request-id` header."""
-    return "req_" + secrets.token_hex(16)
+    return "req_" + os.urandom(16).hex()

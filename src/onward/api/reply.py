@@ -55,16 +55,21 @@ class Sink(Protocol):
 
 
 async def forward(answer: Answer, reply: Reply, sink: Sink) -> None:
-    """Send an answer that was accepted to its end, and close it. Raises RequestCancelled, and what the sink raises."""
+    """Send an answer that was accepted to its end, and close it: what the last step generated with the last events.
+    Raises RequestCancelled, and what the sink raises."""
     try:
         try:
+            last: list[ReplyEvent] | None = None
             async for deltas in answer:
                 events = await reply.feed(deltas, answer.counts)
-                if events:
+                if answer.has_ended or reply.is_complete:
+                    last = [*events, *await reply.end(answer.counts)]
+                    if not answer.has_ended:
+                        break
+                elif events:
                     await sink.send(events)
-                if reply.is_complete:
-                    break
-            last = await reply.end(answer.counts)
+            if last is None:
+                last = await reply.end(answer.counts)
         except (RequestCancelled, SinkClosed):
             raise
         except Exception as exception:

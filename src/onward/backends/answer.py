@@ -72,6 +72,10 @@ class EmbeddedAnswer:
     def counts(self) -> TokenCounts:
         return self._counts
 
+    @property
+    def has_ended(self) -> bool:
+        return self._retired and not self._ready
+
     def feed(self, events: list[Event]) -> None:
         """Process the events of one engine step. After the end or a failure they are ignored."""
         if self._retired:

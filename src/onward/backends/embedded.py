@@ -203,6 +203,9 @@ class EmbeddedBackend:
     ending: dict[EmbeddedModel, asyncio.Task[None]] = field(default_factory=dict)
     """Models that are not served any more and still have requests."""
     _draining: bool = False
+    _health: Health = field(default_factory=lambda: Health("ready"))
+    _seen: tuple[bool, list[str], list[EngineState]] | None = None
+    """Of what `_health` is the health: whether it drained, its models, and the states of their engines."""
     _request_numbers: itertools.count[int] = field(default_factory=itertools.count)
     _job_ids: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -301,7 +304,14 @@ class EmbeddedBackend:
         return await inline_or_on_thread(len(tokens), lambda: _token_bytes(served, tokens))
 
     def health(self) -> Health:
-        models = {model_id: _model_health(model.engine.state) for model_id, model in self.served.items()}
+        states = [model.engine.state for model in self.served.values()]
+        seen = self._draining, list(self.served), states
+        if seen != self._seen:  # each request asks
+            self._health = self._health_of(dict(zip(self.served, map(_model_health, states), strict=True)))
+            self._seen = seen
+        return self._health
+
+    def _health_of(self, models: dict[str, ModelHealth]) -> Health:
         states = {model.state for model in models.values()}
         if "dead" in states:
             return Health("dead", "An engine has crashed; the log says why. The server must be restarted.", models)

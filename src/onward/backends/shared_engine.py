@@ -73,7 +73,13 @@ class SharedEngine:
         steps: dict[Delivery, dict[EmbeddedAnswer, list[Event]]] = {}
         for event in events:
             answer = self.answers.get(event.job)
-            if answer is not None:
-                steps.setdefault(answer.delivery, {}).setdefault(answer, []).append(event)
-        for delivery, step in steps.items():
-            delivery.post(step.items())
+            if answer is None:
+                continue
+            if (step := steps.get(answer.delivery)) is None:
+                step = steps[answer.delivery] = {}
+            if (known := step.get(answer)) is None:
+                step[answer] = [event]
+            else:
+                known.append(event)
+        for delivery, posted in steps.items():
+            delivery.post(posted.items())

@@ -144,6 +144,11 @@ class Answer(Protocol):
         """Token counts so far; final when iteration has ended."""
         ...
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing follows what was yielded last, neither deltas nor an error: `counts` are final."""
+        ...
+
     def __aiter__(self) -> AsyncIterator[list[Delta]]:
         """Yield the deltas of each engine step. The last one of each index has a `finish`, the first one its prompt."""
         ...

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
+
+from msgspec.structs import replace
 
 from onward.completions.answer import Finish
 from onward.completions.patterns import FindSpans, MatchSpan, compile_patterns, load_callable

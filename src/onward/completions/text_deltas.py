@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from onward.completions.answer import Finish, alternatives_of
 from onward.engine.events import Decoded, EngineFinishReason
@@ -12,8 +12,7 @@ from onward.sampling.outputs import Sampled
 from onward.text.assembler import Assembler, TokenRecord
 
 
-@dataclass(slots=True)
-class TextDelta:
+class TextDelta(msgspec.Struct):
     """Part of one choice: text that can be emitted now and the records that belong to it, either possibly empty.
 
     `num_completion_tokens` counts the choice's completion tokens so far. `finish` is set on the choice's last delta.

@@ -40,7 +40,7 @@ class ChoiceEnd:
                 return "stop"
             if self._constraint.is_unsettled:
                 return None
-        return self._length_reached()
+        return "length" if self._num_taken >= self._job.max_tokens else None  # `_length_reached`, for every token
 
     def replay(self, tokens: list[int]) -> None:
         """Take the first tokens, which an earlier engine sampled and none of which was the end."""

@@ -145,23 +145,31 @@ class JobBook:
         found = (self._journals[job].remaining() for job in jobs if job in self._journals)
         return [job for job in found if job is not None]
 
+    def record(self, event: Prefilled | Decoded) -> bool:
+        """Record one event; return whether to deliver it. Those of jobs and choices that have ended are dropped."""
+        journal = self._journals.get(event.job)
+        if journal is None or not journal.record(event):
+            return False
+        if isinstance(event, Decoded) and event.finish_reason and not journal.num_unfinished:
+            self._retire(event.job, [])
+        return True
+
     def accept(self, events: Iterable[Event]) -> Accepted:
         """Record events. Those of jobs and choices that have ended are dropped. A Failed that only says that the engine
         has stopped is the loss of the engine, not the end of the job."""
         accepted = Accepted([], [], [])
         lost: str | None = None
         for event in events:
-            journal = self._journals.get(event.job)
             if isinstance(event, Failed):
                 if event.kind in ("stopped", "crashed", "lost"):
                     lost = event.reason
-                elif journal is not None:
+                elif event.job in self._journals:
                     accepted.deliver.append(event)
                     self._retire(event.job, accepted.ended)
-            elif journal is not None and journal.record(event):
+            elif self.record(event):
                 accepted.deliver.append(event)
-                if not journal.num_unfinished:
-                    self._retire(event.job, accepted.ended)
+                if event.job not in self._journals:
+                    accepted.ended.append(event.job)
             elif isinstance(event, Decoded) and not event.finish_reason:
                 accepted.strays.append((event.job, event.choice))
         return accepted if lost is None else accepted._replace(lost=lost)

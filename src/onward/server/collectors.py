@@ -1,12 +1,22 @@
-"""Metrics of engines, which are read from their load whenever Prometheus asks."""
+"""Metrics that are computed whenever Prometheus asks: of engines, from their load, and of latencies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, get_args
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from onward.backends.base import Backend, LiveModels
 from onward.engine_load import DraftSource, EngineLoad
@@ -43,6 +53,52 @@ COUNTERS = {
 }  # fmt: skip
 """Metric → field of EngineLoad and help text."""
 DRAFTS = tuple((source, outcome) for source in get_args(DraftSource) for outcome in ("accepted", "rejected"))
+
+
+class Latencies:
+    """Seconds, counted by bucket. Used on one event loop.
+
+    `prometheus_client.Histogram` locks two values for each, which takes several times as long, and there is one per
+    token.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count a latency."""
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def add_to(self, family: HistogramMetricFamily, model: str) -> None:
+        """Add what was counted to a metric."""
+        names = map(floatToGoString, (*self._bounds, float("inf")))
+        family.add_metric([model], list(zip(names, accumulate(self._counts), strict=True)), self._sum)
+
+
+class LatencyCollector(Collector):
+    """A histogram of latencies by model. `bounds` are those of its buckets, in ascending order."""
+
+    def __init__(self, name: str, documentation: str, bounds: Sequence[float], registry: CollectorRegistry) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._bounds = tuple(map(float, bounds))
+        self._models: dict[str, Latencies] = {}
+        registry.register(self)
+
+    def of(self, model: str) -> Latencies:
+        """Return the latencies of a model."""
+        return self._models.setdefault(model, Latencies(self._bounds))
+
+    def collect(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(self._name, self._documentation, labels=["model"])
+        for model, latencies in self._models.items():
+            latencies.add_to(family, model)
+        yield family
 
 
 def process_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import re
 import select
 import sys
 import threading
@@ -27,6 +28,7 @@ does not repeat: there the fields have a `message` of their own."""
 DEBUG_ROUTES = frozenset({"/health", "/metrics"})
 """Polled every few seconds by monitoring: logged at debug level only."""
 MAX_VALUE_CHARACTERS = 64
+_SEPARATORS = re.compile('[ ="]')
 MAX_QUEUED_LINES = 10_000
 """Lines that wait to be written; further ones are dropped and counted."""
 MAX_DIRECT_BYTES = 4096
@@ -40,6 +42,14 @@ class TextFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._second: tuple[int, str] = (-1, "")
+        """The last second of which something was logged, and how it is written."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        second = int(record.created)
+        if second != self._second[0]:
+            self._second = second, time.strftime(self.default_time_format, self.converter(second))
+        return f"{self._second[1]},{int(record.msecs):03d}"
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = one_line(record.message)
@@ -79,7 +89,10 @@ def log_request(exchange: HttpExchange) -> None:
     level = logging.DEBUG if record.route in DEBUG_ROUTES else logging.INFO
     if access_log.isEnabledFor(level):
         values = request_fields(exchange)
-        access_log.log(level, "%s", key_value_line(values), extra={FIELDS: {"message": "request", **values}})
+        # Not `access_log.log`, which searches the stack for a place in the source that no format names.
+        line = logging.LogRecord(access_log.name, level, __file__, 0, key_value_line(values), None, None)
+        setattr(line, FIELDS, {"message": "request", **values})
+        access_log.handle(line)
 
 
 def request_fields(exchange: HttpExchange) -> dict[str, object]:
@@ -115,6 +128,8 @@ def key_value_line(values: dict[str, object]) -> str:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
     match value:
         case None:
             return "-"
@@ -128,6 +143,8 @@ def _text(value: object) -> str:
 
 def clean(value: str) -> str:
     """Return `value` as one word of at most MAX_VALUE_CHARACTERS, so that it cannot forge another pair or line."""
+    if 0 < len(value) <= MAX_VALUE_CHARACTERS and value.isprintable() and not _SEPARATORS.search(value):
+        return value
     cut = value[:MAX_VALUE_CHARACTERS] + ("…" if len(value) > MAX_VALUE_CHARACTERS else "")
     return "".join(one if one.isprintable() and one not in ' ="' else "_" for one in cut) or "-"
 

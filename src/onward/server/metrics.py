@@ -19,7 +19,7 @@ from onward.backends.base import Backend
 from onward.completions.answer import Answer, Delta, TokenCounts
 from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected
 from onward.server.account import Account
-from onward.server.collectors import LoadCollector
+from onward.server.collectors import LatencyCollector, LoadCollector
 from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange, RequestRecord
 from onward.server.logs import one_line
 from onward.server.request_trace import CompletionTrace
@@ -89,8 +89,8 @@ class ModelMetrics:
         self.prompt_tokens = metrics.prompt_tokens.labels(model)
         self.completion_tokens = metrics.completion_tokens.labels(model)
         self.cached_tokens = metrics.cached_tokens.labels(model)
-        self.first_token = metrics.first_token.labels(model)
-        self.inter_token = metrics.inter_token.labels(model)
+        self.first_token = metrics.first_token.of(model)
+        self.inter_token = metrics.inter_token.of(model)
 
 
 class Metrics:
@@ -130,19 +130,11 @@ class Metrics:
         self.cached_tokens = Counter(
             "onward_cached_tokens", "Prompt tokens found in the prefix cache.", model, registry=registry
         )
-        self.first_token = Histogram(
-            "onward_time_to_first_token_seconds",
-            "Time from request to first token.",
-            model,
-            registry=registry,
-            buckets=LONG,
+        self.first_token = LatencyCollector(
+            "onward_time_to_first_token_seconds", "Time from request to first token.", LONG, registry
         )
-        self.inter_token = Histogram(
-            "onward_inter_token_seconds",
-            "Time between successive tokens of a request.",
-            model,
-            registry=registry,
-            buckets=SHORT,
+        self.inter_token = LatencyCollector(
+            "onward_inter_token_seconds", "Time between successive tokens of a request.", SHORT, registry
         )
         self.request_seconds = Histogram(
             "onward_request_seconds",
@@ -242,6 +234,7 @@ class MeasuredAnswer:
         self._started = started
         self._left_at: TokenCounts | None = None
         self._is_settled = False
+        self.has_ended = False
         self.account = account
         self._transcript = transcript
         self._trace = trace
@@ -277,6 +270,7 @@ class MeasuredAnswer:
                     self._transcript.generated(deltas)
                 if self._trace is not None:
                     self._trace.generated(deltas)
+                self.has_ended = self._answer.has_ended
                 yield deltas
         except Exception as error:
             self._problem = error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
 
 from onward.errors import Forbidden
 from onward.server.addresses import is_loopback
@@ -83,11 +84,13 @@ class OriginGuard:
         return name is not None and _is_local(name)
 
 
+@lru_cache(256)
 def _is_local(name: str) -> bool:
     """`name` as _name_in returns it."""
     return name in LOCAL_NAMES or name.endswith(".localhost") or is_loopback(name)
 
 
+@lru_cache(256)
 def _name_in(authority: str) -> str | None:
     """Return the host in `HOST:PORT` in lower case, an IPv6 address without brackets; "" where it is empty, None where
     it is malformed."""

@@ -135,7 +135,7 @@ class Runner:
             keeps = grant is None or grant.logs_requests
             trace = CompletionTrace(exchange.trace, request, may_keep_prompts=keeps)
 
-        async def admit(needs: Needs) -> None:
+        async def note(needs: Needs) -> None:
             if trace is not None:
                 trace.planned(needs)
             if transcript is not None:
@@ -143,6 +143,7 @@ class Runner:
             if account is not None:
                 await account.admit(needs)
 
+        admit = note if trace or transcript or account else None
         traced = current.set(None if trace is None else trace.engine)
         try:
             answer = await self._backend_of(grant).complete(request, client=exchange.sender, admit=admit)

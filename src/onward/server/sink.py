@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 
 from onward.api.openai.routes import LINK
 from onward.api.reply import Reply, ReplyEvent
@@ -78,6 +78,14 @@ class ConnectionSink:
         self.events = EventStream(exchange, reply.content_type, reply.keep_alive)
 
     async def send(self, events: list[ReplyEvent]) -> None:
+        if len(events) == 1 and isinstance(event := events[0], bytes) and event:  # those of most steps
+            await self.events.send(event)
+        else:
+            await self._send_mixed(events)
+        if self.account is not None:
+            self.account.sent()
+
+    async def _send_mixed(self, events: list[ReplyEvent]) -> None:
         small: list[bytes] = []
         for event in events:
             if isinstance(event, bytes):
@@ -88,8 +96,6 @@ class ConnectionSink:
             with self.events.event_in_parts():
                 await send_parts(self._exchange, event)
         await self._send_small(small)
-        if self.account is not None:
-            self.account.sent()
 
     async def _send_small(self, events: list[bytes]) -> None:
         if joined := b"".join(events):
@@ -101,9 +107,11 @@ class ConnectionSink:
         if account is not None:
             account.before_end()
         if self._is_stream:
-            *others, last = events or [b""]
-            assert isinstance(last, bytes)
-            await self.send(others)
+            others, last = list(events), b""
+            while others and isinstance(event := others[-1], bytes):
+                last = event + last
+                others.pop()
+            await self._send_mixed(others)
             await self.events.start()
             await self._exchange.end_response(last)
         else:
@@ -142,5 +150,9 @@ async def send_parts(exchange: HttpExchange, parts: Iterator[bytes]) -> None:
 
 def add_completion_headers(exchange: HttpExchange, model: str) -> None:
     """Add the headers of a 200 (behaviour §1.1)."""
-    name = urllib.parse.quote(model, safe="/:@+ ,()").encode()
-    exchange.headers += [(b"openai-model", name), (b"cache-control", b"no-cache, must-revalidate")]
+    exchange.headers += [(b"openai-model", _quoted(model)), (b"cache-control", b"no-cache, must-revalidate")]
+
+
+@lru_cache(256)
+def _quoted(model: str) -> bytes:
+    return urllib.parse.quote(model, safe="/:@+ ,()").encode()

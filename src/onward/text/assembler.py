@@ -7,7 +7,9 @@ its text. So a stop string or a character that spans tokens never separates a lo
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from onward.text.decoding import Utf8Decoder
 from onward.text.stops import Match, StopFinder
@@ -17,8 +19,7 @@ Alternative = tuple[int, bytes, float, int]
 twenty may be made per token."""
 
 
-@dataclass(slots=True)
-class TokenRecord:
+class TokenRecord(msgspec.Struct):
     """One token of a text, with its log probability and the most likely tokens in its place, best first.
 
     `offset` is the number of code points from the start of prompt and completion to the token's first byte. A token
@@ -51,12 +52,11 @@ class TextRules:
     keep_terminators: bool = False
 
 
-@dataclass(slots=True)
-class Assembled:
+class Assembled(msgspec.Struct):
     """Text that can be emitted now, and the records that belong to it."""
 
     text: str = ""
-    records: list[TokenRecord] = field(default_factory=list)
+    records: list[TokenRecord] = []
 
 
 @dataclass(slots=True)
@@ -100,7 +100,9 @@ class Assembler:
         Must not be called after `flush`, or when `stopped`.
         """
         visible = b"" if special and self._rules.skip_special else record.token_bytes
-        record.offset = self._base + self._num_decoded + self._decoder.num_chars_before(visible)
+        record.offset = self._base + self._num_decoded
+        if self._decoder.pending:
+            record.offset += self._decoder.num_chars_before(visible)
         text = self._decoder.feed(visible)
         self._num_decoded += len(text)
         self._num_fed_tokens += 1

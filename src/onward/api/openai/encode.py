@@ -18,7 +18,7 @@ _SLICE_VALUES = 4096
 MIN_OBFUSCATED_BYTES = 256
 """Size of the smallest obfuscated event."""
 _FIELD, _CLOSE = b',"obfuscation":"', b'"}'
-_ENCODER = msgspec.json.Encoder()
+ENCODER = msgspec.json.Encoder()
 
 
 def encode_completion(completion: Completion, *, schema: str | None = None) -> bytes:
@@ -26,7 +26,7 @@ def encode_completion(completion: Completion, *, schema: str | None = None) -> b
 
     `schema` is the URL of the body's JSON Schema. It becomes the first key, `$schema` (behaviour §0, §10).
     """
-    return msgspec.json.format(_with_schema(_ENCODER.encode(completion), schema), indent=2) + b"\n"
+    return msgspec.json.format(_with_schema(ENCODER.encode(completion), schema), indent=2) + b"\n"
 
 
 def completion_parts(completion: Completion, *, schema: str | None = None) -> Iterator[bytes]:
@@ -36,13 +36,13 @@ def completion_parts(completion: Completion, *, schema: str | None = None) -> It
     objects at once would take as long as encoding them.
     """
     layout = _Layout(is_indented=True)
-    head = _with_schema(_ENCODER.encode(msgspec.structs.replace(completion, choices=[])), schema)
+    head = _with_schema(ENCODER.encode(msgspec.structs.replace(completion, choices=[])), schema)
     yield from _joined(_with_choices(head, completion.choices, layout, end=b"\n"))
 
 
 def chunk_parts(chunk: Chunk) -> Iterator[bytes]:
     """Yield a chunk's JSON on one line, in parts; the chunk is consumed, as in `completion_parts`."""
-    head = _ENCODER.encode(msgspec.structs.replace(chunk, choices=[]))
+    head = ENCODER.encode(msgspec.structs.replace(chunk, choices=[]))
     yield from _joined(_with_choices(head, chunk.choices, _Layout(is_indented=False)))
 
 
@@ -52,7 +52,7 @@ def chunk_event(chunk: Chunk, *, obfuscate: bool = False) -> bytes:
     With `obfuscate`, a random string pads it to 256, 512, 1024, … bytes, so that its size does not reveal the length of
     its text; `chunk.obfuscation` must then be UNSET.
     """
-    event = DATA + _ENCODER.encode(chunk)
+    event = DATA + ENCODER.encode(chunk)
     if not obfuscate:
         return event + EVENT_END
     return event[:-1] + _padding(len(event) - 1) + EVENT_END
@@ -104,7 +104,7 @@ def _values_per_token(logprobs: Logprobs) -> int:
 
 
 def _with_schema(body: bytes, schema: str | None) -> bytes:
-    return body if schema is None else b'{"$schema":' + _ENCODER.encode(schema) + b"," + body[1:]
+    return body if schema is None else b'{"$schema":' + ENCODER.encode(schema) + b"," + body[1:]
 
 
 class _Layout:
@@ -140,7 +140,7 @@ def _with_choices(head: bytes, choices: list[Choice], layout: _Layout, end: byte
 def _choice(choice: Choice, layout: _Layout) -> Iterator[bytes]:
     logprobs, choice.logprobs = choice.logprobs, None
     scored, choice.prompt_logprobs = choice.prompt_logprobs, msgspec.UNSET
-    whole = layout.apply(_ENCODER.encode(choice), 2)
+    whole = layout.apply(ENCODER.encode(choice), 2)
     if logprobs is not None:
         before, key, whole = whole.partition(b'"logprobs"' + layout.colon)
         assert key
@@ -172,7 +172,7 @@ def _list(values: list[Any] | None, step: int, layout: _Layout, depth: int) -> I
     for start in range(0, len(values), step):
         part = values[start : start + step]
         values[start : start + step] = [None] * len(part)
-        yield (b"," if start else b"[") + layout.apply(_ENCODER.encode(part), depth)[1 : -len(closing)]
+        yield (b"," if start else b"[") + layout.apply(ENCODER.encode(part), depth)[1 : -len(closing)]
     yield closing
 
 

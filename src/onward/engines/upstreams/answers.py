@@ -7,8 +7,9 @@ that are used, and compared with what was asked, before anything of it is counte
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import TypeVar
 
 import msgspec
@@ -60,7 +61,7 @@ class Malformed(UpstreamError):
 def decode(url: str, content: bytes | bytearray, kind: type[A]) -> A:
     """Decode a message. Raises UpstreamError if it is another, or an error."""
     try:
-        answer = msgspec.json.decode(content, type=kind)
+        answer: A = _decoder(kind).decode(content)
     except msgspec.ValidationError as error:
         if kind is not UpstreamAnswer:
             with suppress(Malformed):
@@ -72,6 +73,11 @@ def decode(url: str, content: bytes | bytearray, kind: type[A]) -> A:
     if answer.error is not None:
         raise _reported(url, answer.error if isinstance(answer.error, ErrorBody) else ErrorBody(answer.error))
     return answer
+
+
+@cache
+def _decoder(kind: type[A]) -> msgspec.json.Decoder[A]:
+    return msgspec.json.Decoder(kind)
 
 
 def _reported(url: str, error: ErrorBody) -> UpstreamError:
@@ -154,24 +160,20 @@ def tokenized(tokens: Iterable[int], text: str) -> list[int]:
     return found
 
 
-async def checked(parts: AsyncGenerator[AnswerPart], segment: Segment, vocab_size: int) -> AsyncGenerator[AnswerPart]:
-    """Yield the parts of a segment. Raises UpstreamError where they are not what was asked for."""
-    count, allowed = 0, segment.allowed
-    async with aclosing(parts):
-        async for part in parts:
-            for sampled in part.tokens:
-                count += 1
-                if count > segment.max_tokens:
-                    raise Malformed(f"more than the {segment.max_tokens} tokens it was asked for")
-                _check(sampled, segment.sampling.logprobs, vocab_size)
-                is_end_too_soon = count <= segment.min_tokens and sampled.token in segment.end_tokens
-                if (
-                    is_end_too_soon
-                    or sampled.token in segment.banned
-                    or (allowed is not None and not allowed[sampled.token])
-                ):
-                    raise Malformed(f"token {sampled.token}, which was not allowed there")
-            yield part
+def check_part(part: AnswerPart, num_before: int, segment: Segment, vocab_size: int) -> int:
+    """Return how many tokens of a segment have come, with those of a part after `num_before` others. Raises
+    UpstreamError where they are not what was asked for."""
+    count, allowed, num_top = num_before, segment.allowed, segment.sampling.logprobs
+    for sampled in part.tokens:
+        count += 1
+        if count > segment.max_tokens:
+            raise Malformed(f"more than the {segment.max_tokens} tokens it was asked for")
+        if num_top is not None or sampled.top or not 0 <= sampled.token < vocab_size:
+            _check(sampled, num_top, vocab_size)
+        is_end_too_soon = count <= segment.min_tokens and sampled.token in segment.end_tokens
+        if is_end_too_soon or sampled.token in segment.banned or (allowed is not None and not allowed[sampled.token]):
+            raise Malformed(f"token {sampled.token}, which was not allowed there")
+    return count
 
 
 def check_scores(
@@ -189,8 +191,6 @@ def check_scores(
 
 def _check(sampled: Sampled, num_top: int | None, vocab_size: int) -> None:
     """Raise Malformed for tokens that do not exist, or another number of alternatives than was asked for."""
-    if num_top is None and not sampled.top and 0 <= sampled.token < vocab_size:
-        return
     ids = [sampled.token, *(token for token, _ in sampled.top)]
     if unknown := [token for token in ids if not 0 <= token < vocab_size]:
         raise Malformed(f"token {unknown[0]}, which the tokenizer does not have")

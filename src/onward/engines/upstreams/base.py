@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -105,12 +106,11 @@ class Traits:
     has_grammars: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerPart:
+class AnswerPart(msgspec.Struct, frozen=True):
     """Tokens of a segment, in order. `num_cached`: prompt tokens that came from the upstream's cache, where it says so.
     `is_broken`: tokens after these were computed whose ids the upstream does not report in this answer."""
 
-    tokens: list[Sampled] = field(default_factory=list)
+    tokens: list[Sampled] = []
     num_cached: int | None = None
     is_broken: bool = False
 

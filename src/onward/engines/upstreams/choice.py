@@ -89,13 +89,25 @@ class UpstreamGrammars:
 class JobRun:
     """A job and the tasks of its unfinished choices."""
 
-    __slots__ = ("_asking", "_keeps_grammar", "first_choice", "job", "num_cached", "place", "scoring", "tasks")
+    __slots__ = (
+        "_asking",
+        "_keeps_grammar",
+        "first_choice",
+        "is_prefilled",
+        "job",
+        "num_cached",
+        "place",
+        "scoring",
+        "tasks",
+    )
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.place = Place(job.prompt, len(job.unfinished_choices))
         self.scoring = asyncio.Lock()
+        self.is_prefilled = False
+        """Whether its Prefilled was delivered before a token."""
         self.first_choice: int | None = None
         """The choice that was sent first. The others find the prompt in the cache that it has filled."""
         self.num_cached: int | None = None
@@ -165,7 +177,9 @@ class ChoiceRun:
         self._has_own_ends = {token for token in vocabulary.end_tokens if token < vocabulary.size} <= job.end_tokens
         self._bans_ends_there = traits.has_min_tokens and self._has_own_ends
         self._sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
-        self._unpenalized = replace(job.sampling, presence_penalty=0.0, frequency_penalty=0.0)
+        self._unpenalized = job.sampling
+        if job.sampling.presence_penalty or job.sampling.frequency_penalty:
+            self._unpenalized = replace(job.sampling, presence_penalty=0.0, frequency_penalty=0.0)
         self._end = ChoiceEnd(job, vocabulary, constraint)
         self._needs_whole = False
         self._grammar_there = self._grammar_to_leave()

@@ -92,14 +92,17 @@ class Connection:
             response.expect_events(lines.max_bytes)
             while chunk := await response.chunk():
                 for line in lines.feed(chunk):
-                    is_done = is_done or line.startswith(b"data: [DONE]")
                     if line.startswith(b"error:"):
-                        raise error_line(self.url, line.partition(b":")[2])
-                    if not is_done and line.startswith(b"data:"):
-                        message = decode(self.url, line.partition(b":")[2], kind)
-                        if is_progress(message):
-                            response.progressed()
-                        yield message
+                        raise error_line(self.url, line.removeprefix(b"error:"))
+                    if is_done or not line.startswith(b"data:"):
+                        continue
+                    if line.startswith(b"data: [DONE]"):
+                        is_done = True
+                        continue
+                    message = decode(self.url, line.removeprefix(b"data:"), kind)
+                    if is_progress(message):
+                        response.progressed()
+                    yield message
 
     async def _message(self, response: Response, kind: type[A], max_bytes: int) -> A:
         if response.status != 200:
@@ -139,17 +142,17 @@ class _Lines:
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Yield the lines that are complete now, except empty ones. Raises UpstreamError for one that is too long."""
-        first, *others = chunk.split(b"\n")
-        self._append(first)
-        if not others:
-            return
-        yield bytes(self._rest)
-        self._rest.clear()
-        for line in filter(None, others[:-1]):  # there may be millions of empty ones
+        *complete, rest = chunk.split(b"\n")
+        if complete and self._rest:
+            self._append(complete[0])
+            complete[0] = bytes(self._rest)
+            self._rest.clear()
+        for line in filter(None, complete):  # there may be millions of empty ones
             if len(line) > self.max_bytes:
                 raise self._too_long()
             yield line
-        self._append(others[-1])
+        if rest:
+            self._append(rest)
 
     def _append(self, part: bytes) -> None:
         self._rest += part

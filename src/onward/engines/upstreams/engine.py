@@ -17,13 +17,13 @@ import msgspec
 
 from onward.constraints.errors import GrammarError
 from onward.engine.client import EngineInfo, EngineState
-from onward.engine.events import Decoded, EngineFinishReason, Event, FailureKind, Prefilled
+from onward.engine.events import Decoded, EngineFinishReason, FailureKind, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
 from onward.engine_load import EngineLoad
 from onward.engines.loop_client import LoopClient
 from onward.engines.losses import Losses, LossPolicy
-from onward.engines.upstreams.answers import check_scores, checked
+from onward.engines.upstreams.answers import check_part, check_scores
 from onward.engines.upstreams.base import AnswerPart, Upstream, UpstreamError
 from onward.engines.upstreams.choice import ChoiceRun, JobRun, UpstreamGrammars
 from onward.engines.upstreams.pool import WAIT_SECONDS, Address, CheckUpstream, Pool
@@ -257,17 +257,19 @@ class UpstreamEngine(LoopClient):
             self._record(event)
             return event.finish_reason is not None
         run.first_choice = state.choice if run.first_choice is None else run.first_choice
-        answer = checked(address.upstream.generate(segment), segment, self._tokenizer.size)
+        num_sent, answer = 0, address.upstream.generate(segment)
         answer = run.with_grammar(answer, state) if segment.grammar else answer
         async with aclosing(answer) as parts:
             async for part in parts:
+                num_sent = check_part(part, num_sent, segment, self._tokenizer.size)
                 if part.is_broken:
                     state.ask_in_one_piece()
                     return False
                 if not part.tokens:
                     run.note_cached(part, segment, state.choice)
                     continue
-                self._pool.worked(address)
+                if address.num_failures:
+                    self._pool.worked(address)
                 event = await self._taken(run, state, part)
                 if event.finish_reason is None:
                     if event.tokens:
@@ -291,14 +293,16 @@ class UpstreamEngine(LoopClient):
         """Return the event of a part, up to the token that ends the choice."""
         taken: list[Sampled] = []
         finish: EngineFinishReason | None = None
-        if state.leaves_grammar:
+        if state.constraint is not None and state.leaves_grammar:
             taken, finish = await state.take_checked(part.tokens)
         else:
             for sampled in part.tokens:
                 taken.append(sampled)
                 if finish := state.take(sampled.token):
                     break
-        self._prefilled(run, part.num_cached or 0)
+        if not run.is_prefilled:
+            self._prefilled(run, part.num_cached or 0)
+            run.is_prefilled = True
         self._num_decoded += len(taken)
         return Decoded(run.job.id, state.choice, taken, finish, mu=state.mu)
 
@@ -318,8 +322,9 @@ class UpstreamEngine(LoopClient):
         """Whether the job's Prefilled was delivered, or need not be: it has ended."""
         return run.job.id not in self._book or self._book.journal(run.job.id).is_prefilled
 
-    def _record(self, event: Event) -> None:
-        self._emit(self._book.accept([event]).deliver)
+    def _record(self, event: Prefilled | Decoded) -> None:
+        if self._book.record(event):
+            self._emit((event,))
 
     def _deliver_events(self) -> None:
         self._count()

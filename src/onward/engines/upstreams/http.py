@@ -52,7 +52,7 @@ class HTTPClient:
         self.certificate = Certificate(url) if self._tls else None
         """The server's certificate as far as it is known, None without TLS."""
         self._port = parts.port or (443 if self._tls else 80)
-        self._headers = {"host": parts.netloc or "localhost", "accept-encoding": "identity", **headers}
+        self._head = _lines({"host": parts.netloc or "localhost", "accept-encoding": "identity", **headers})
         self._silence_seconds = silence_seconds
         self._address: dict[str, str | int] = {"server.address": self._socket_path or self._host}
         """The attributes of spans that name the server."""
@@ -188,12 +188,11 @@ class HTTPClient:
     def _message(
         self, method: str, path: str, content: bytes | None, keep_alive: bool, headers: dict[str, str]
     ) -> bytes:
-        fields = self._headers | headers
+        head = self._head + _lines(headers)
         if content is not None:
-            fields |= {"content-type": "application/json", "content-length": str(len(content))}
+            head += f"content-type: application/json\r\ncontent-length: {len(content)}\r\n"
         if not keep_alive:
-            fields["connection"] = "close"
-        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+            head += "connection: close\r\n"
         return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + (content or b"")
 
 
@@ -205,6 +204,10 @@ class Response:
         self._connection = connection
         self.status = connection.status
         self.content_type = self.header("content-type")
+        self.chunk = connection.chunk
+        """Returns what has arrived of the body since the last call, b"" at its end. Raises UpstreamError."""
+        self.progressed = connection.progressed
+        """To be called when an event has arrived that was waited for."""
 
     def header(self, name: str) -> str:
         """Return the header of this lower-case name, "" where there is none."""
@@ -235,13 +238,9 @@ class Response:
         `progressed`."""
         self._connection.expect(max_bytes)
 
-    def progressed(self) -> None:
-        """An event has arrived that was waited for."""
-        self._connection.progressed()
 
-    async def chunk(self) -> bytes:
-        """Return what has arrived of the body since the last call, b"" at its end. Raises UpstreamError."""
-        return await self._connection.chunk()
+def _lines(headers: dict[str, str]) -> str:
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
 
 def _is_address(host: str) -> bool:

@@ -16,6 +16,7 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -205,12 +206,10 @@ class VLLM(Connected):
             yield await self._whole(body, segment)
             return
         max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
-        stream = self._connection.stream(
-            "/v1/completions", body, VLLMCompletion, max_bytes, lambda chunk: chunk.is_progress
-        )
+        stream = self._connection.stream("/v1/completions", body, VLLMCompletion, max_bytes, attrgetter("is_progress"))
         async with aclosing(stream) as chunks:
             async for chunk in chunks:
-                if (num_cached := chunk.num_cached(len(segment.tokens))) is not None:
+                if chunk.usage is not None and (num_cached := chunk.num_cached(len(segment.tokens))) is not None:
                     yield AnswerPart(num_cached=num_cached)
                 if not chunk.choices:
                     continue

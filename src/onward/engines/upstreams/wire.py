@@ -83,7 +83,10 @@ class Wire(asyncio.Protocol):
             self._silence, self._num_unsent = silence, self._transport.get_write_buffer_size()
             self._set_timer()
         while not self._has_head:
-            await self._wait()
+            if self._error is not None:
+                raise self._error
+            self._waiter = self._loop.create_future()
+            await self._waiter
 
     def expect(self, num_bytes: int, seconds: float = math.inf, *, data_counts: bool = False) -> None:
         """Limit what arrives from now on, to as many bytes and seconds. `data_counts`: whether any of it ends the
@@ -106,7 +109,10 @@ class Wire(asyncio.Protocol):
     async def chunk(self) -> bytes:
         """Return what has arrived of the body, b"" at its end. Raises UpstreamError."""
         while not self._chunks and not self._is_complete:
-            await self._wait()
+            if self._error is not None:
+                raise self._error
+            self._waiter = self._loop.create_future()
+            await self._waiter
         chunk = b"".join(self._chunks)
         self._chunks.clear()
         if self._num_buffered > MAX_BUFFERED_BYTES and self.is_open:
@@ -125,12 +131,6 @@ class Wire(asyncio.Protocol):
         self._stop_timer()
         if self._transport is not None:
             self._transport.abort()
-
-    async def _wait(self) -> None:
-        if self._error is not None:
-            raise self._error
-        self._waiter = self._loop.create_future()
-        await self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
