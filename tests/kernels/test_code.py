@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import threading
 import time
 import weakref
 from dataclasses import replace
@@ -13,14 +14,17 @@ from pathlib import Path
 import pytest
 
 from onward import kernels as kernel_package
+from onward.file_locks import NoLocks
+from onward.kernels import code as code_module
 from onward.kernels import executable_memory, object_cache
-from onward.kernels.code import load, object_key
+from onward.kernels.code import compile_object, load, object_key
 from onward.kernels.executable_memory import NoExecutableMemory
 from onward.kernels.function import Function, Module
 from onward.kernels.object_cache import ObjectCache, kernels_folder
 from onward.kernels.recipe import Recipe
-from onward.kernels.targets import host
+from onward.kernels.targets import Target, host
 from onward.kernels.values import I64
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 needs_owners = pytest.mark.skipif(os.name == "nt", reason="owners and modes of files are those of POSIX")
 
@@ -185,6 +189,80 @@ def test_a_full_disk_leaves_no_part_of_a_file(cache: ObjectCache, monkeypatch: p
     assert cache.put("a", bytes(1_200_000)) == remark
 
 
+class Compiler:
+    """Stands in for the compiler: records the modules of each thread, and compiles when it is allowed to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.modules: dict[str, list[str]] = {}
+        self.may_compile = threading.Event()
+        monkeypatch.setattr(code_module, "compile_object", self._compile)
+
+    def _compile(self, text: str, target: Target) -> bytes:
+        self.modules.setdefault(threading.current_thread().name, []).append(text)
+        assert self.may_compile.wait(PATIENCE_SECONDS)
+        return compile_object(text, target)
+
+    def started(self, thread: str) -> int:
+        return len(self.modules.get(thread, ()))
+
+
+def test_who_start_at_once_compile_each_module_once_and_none_waits_while_another_one_is_left(
+    cache: ObjectCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads, whose locks keep each other out as those of processes do."""
+    compiler, found = Compiler(monkeypatch), {}
+    one, two, three = (module_that_adds(number, f"add_{number}") for number in (1, 2, 3))
+
+    def run(*modules: str) -> None:
+        code = load(*modules, cached_in=cache)
+        found[threading.current_thread().name] = [
+            code.function(f"add_{number}", [ctypes.c_int64], ctypes.c_int64)(4) for number in (1, 2)
+        ]
+
+    first = threading.Thread(target=run, args=(one, two), name="first")
+    second = threading.Thread(target=run, args=(one, two, three), name="second")
+    first.start()
+    wait_for(lambda: compiler.started("first"))
+    second.start()
+    wait_for(lambda: compiler.started("second"))
+    compiler.may_compile.set()
+    for thread in (first, second):
+        thread.join(PATIENCE_SECONDS)
+    assert compiler.modules["first"][0] == one and compiler.modules["second"][0] == two
+    assert sorted([*compiler.modules["first"], *compiler.modules["second"]]) == sorted([one, two, three])
+    assert found == {"first": [5, 6], "second": [5, 6]}
+    assert sorted(path.suffix for path in cache._folder.iterdir()) == [".o"] * 3
+
+
+def test_a_module_is_compiled_though_another_process_that_has_reserved_it_hangs(
+    cache: ObjectCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_module, "WAIT_SECONDS", 0.01)
+    with cache.reserved(object_key(module_that_adds(3), host()), 0.0) as is_reserved:
+        assert is_reserved and was_compiled(cache) and not was_compiled(cache)
+
+
+def test_what_a_killed_process_had_reserved_is_free(cache: ObjectCache) -> None:
+    with cache.reserved("a", 0.0):
+        (left,) = cache._folder.iterdir()
+    left.touch()
+    with cache.reserved("a", 0.0) as is_reserved, cache.reserved("a", 0.0) as by_another:
+        assert is_reserved and not by_another
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("error", [NoLocks(38, "Function not implemented"), OSError(5, "Input/output error")], ids=str)
+def test_without_locks_on_files_everybody_compiles(
+    error: OSError, cache: ObjectCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: int, seconds: float) -> bool:
+        raise error
+
+    monkeypatch.setattr(object_cache, "wait_for_lock", fail)
+    with cache.reserved(object_key(module_that_adds(3), host()), 0.0):
+        assert was_compiled(cache) and not was_compiled(cache)
+
+
 def test_what_was_used_longest_ago_is_removed(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
     for age, key in enumerate(("a", "b", "c")):
         cache.put(key, b"object")
@@ -197,11 +275,11 @@ def test_what_was_used_longest_ago_is_removed(cache: ObjectCache, monkeypatch: p
 
 def test_what_a_killed_process_has_left_is_removed_and_what_is_being_written_is_not(cache: ObjectCache) -> None:
     cache.put("a", b"object")
-    for name, age in (("left.tmp", 7200), ("fresh.tmp", 0)):
+    for name, age in (("left.tmp", 7200), ("fresh.tmp", 0), ("left.lock", 7200), ("fresh.lock", 0)):
         (cache._folder / name).write_bytes(b"part")
         os.utime(cache._folder / name, (time.time() - age, time.time() - age))
     cache.put("b", b"object")
-    assert sorted(path.name for path in cache._folder.iterdir()) == ["a.o", "b.o", "fresh.tmp"]
+    assert sorted(path.name for path in cache._folder.iterdir()) == ["a.o", "b.o", "fresh.lock", "fresh.tmp"]
 
 
 def test_objects_lie_in_the_users_own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

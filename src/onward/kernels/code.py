@@ -25,6 +25,9 @@ passes."""
 REVISION = 2
 """Raised when other passes or options give other code for the same IR."""
 
+WAIT_SECONDS = 10.0
+"""How long to wait for what another process compiles, many times what it takes: then it is compiled here, too."""
+
 _SYMBOL_TABLE = 2
 """ELF's number of such a section."""
 _loaded: list[Any] = []
@@ -74,21 +77,30 @@ def load(
     chosen = host() if target is None else target
     objects = ObjectCache(kernels_folder()) if cached_in is None else cached_in
     sources: Sources = {}
-    found, remark, was_compiled = [], "", False
-    for module in modules:
-        digest = module.digest(sources) if isinstance(module, Recipe) else None
-        key = object_key(f"recipe {digest}" if digest else _text(module), chosen)
-        data = objects.get(key)
-        if data is None:
-            if notify is not None and not was_compiled:
-                notify()
-            was_compiled = True
-            data = compile_object(_text(module), chosen)
-            remark = objects.put(key, data) or remark
-        found.append(data)
+    keys = [_key(module, chosen, sources) for module in modules]
+    found = {key: data for key in keys if (data := objects.get(key)) is not None}
+    missing, remark, was_compiled = [at for at, key in enumerate(keys) if key not in found], "", False
+    for seconds in (0.0, WAIT_SECONDS):  # what another process compiles comes last: meanwhile it may be there
+        for at in missing:
+            with objects.reserved(keys[at], seconds) as is_reserved:
+                data = objects.get(keys[at])
+                if data is None and (is_reserved or seconds):
+                    if notify is not None and not was_compiled:
+                        notify()
+                    was_compiled = True
+                    data = compile_object(_text(modules[at]), chosen)
+                    remark = objects.put(keys[at], data) or remark
+                if data is not None:
+                    found[keys[at]] = data
+        missing = [at for at in missing if keys[at] not in found]
     if was_compiled:
         gc.collect()  # what writes a text refers to itself, and the collector may be paused until it ignores all of it
-    return link(found, chosen, was_compiled=was_compiled, remark=remark)
+    return link([found[key] for key in keys], chosen, was_compiled=was_compiled, remark=remark)
+
+
+def _key(module: str | Recipe, target: Target, sources: Sources) -> str:
+    digest = module.digest(sources) if isinstance(module, Recipe) else None
+    return object_key(f"recipe {digest}" if digest else _text(module), target)
 
 
 def _text(module: str | Recipe) -> str:

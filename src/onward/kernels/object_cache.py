@@ -7,12 +7,15 @@ read or written is not an error: every process then compiles for itself.
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
+from onward.file_locks import wait_for_lock
 from onward.folders import cache_folder
 from onward.machine import room_wanted
 from onward.private_files import ABANDONED_SECONDS, TEMPORARY, PrivateFolder, private_folder
@@ -25,6 +28,7 @@ MAX_OBJECT_BYTES = 64 << 20
 _MAGIC = b"onward object 1\n"
 _DIGEST_BYTES = 32
 _SUFFIX = ".o"
+_LOCK_SUFFIX = ".lock"
 
 
 def kernels_folder() -> Path:
@@ -53,6 +57,30 @@ class ObjectCache:
         except OSError:
             return None
 
+    @contextmanager
+    def reserved(self, key: str, seconds: float) -> Iterator[bool]:
+        """Yield whether the caller may compile an object: False if another thread or process has reserved it, and still
+        has after so many seconds. What a process had reserved is free when it ends. Where the folder cannot be used, or
+        has no locks, everybody may compile."""
+        descriptor, is_reserved = self._open_lock(key), True
+        if descriptor is None:
+            yield True
+            return
+        try:
+            with suppress(OSError):
+                is_reserved = wait_for_lock(descriptor, seconds)
+            yield is_reserved
+        finally:
+            if is_reserved:
+                with suppress(OSError), private_folder(self._folder, closes=True) as folder:
+                    folder.remove(key + _LOCK_SUFFIX)  # who waits for it has it next, and finds the object
+            os.close(descriptor)
+
+    def _open_lock(self, key: str) -> int | None:
+        with suppress(OSError), private_folder(self._folder, closes=True) as folder:
+            return folder.open(key + _LOCK_SUFFIX, os.O_RDWR | os.O_CREAT)
+        return None
+
     def put(self, key: str, data: bytes) -> str:
         """Keep an object, if that can be done; return why it cannot in a sentence, else ""."""
         try:
@@ -71,7 +99,7 @@ def _remove_unused(folder: PrivateFolder) -> None:
     found = sorted(folder.files(), key=lambda each: each[1].st_mtime_ns, reverse=True)
     left = MAX_CACHE_BYTES
     for name, status in found:
-        if name.endswith(TEMPORARY) and status.st_mtime < time.time() - ABANDONED_SECONDS:
+        if name.endswith((TEMPORARY, _LOCK_SUFFIX)) and status.st_mtime < time.time() - ABANDONED_SECONDS:
             folder.remove(name)
         elif name.endswith(_SUFFIX):
             left -= status.st_size
