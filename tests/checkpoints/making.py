@@ -85,12 +85,13 @@ def gguf_bytes(
     """The bytes of a file."""
     head = struct.pack("<4sIQQ", b"GGUF", version, len(tensors), len(metadata))
     head += b"".join(text(name) + value(given) for name, given in metadata.items())
-    content = b""
+    content, start = [], 0
     for name, (kind, shape, data) in tensors.items():
         head += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
-        head += struct.pack("<IQ", NUMBERS[kind], len(content))
-        content += data + bytes(-len(data) % alignment)
-    return head + bytes(-len(head) % alignment) + content
+        head += struct.pack("<IQ", NUMBERS[kind], start)
+        content += [data, bytes(-len(data) % alignment)]
+        start += len(data) + len(content[-1])
+    return b"".join([head, bytes(-len(head) % alignment), *content])
 
 
 def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Stored], **more: int) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -178,7 +178,7 @@ def tiny(name: str, seed: int = 0) -> Checkpoint:
     return copy.deepcopy(metadata), {key: array.copy() for key, array in tensors.items()}
 
 
-@lru_cache(8)
+@cache
 def _made(name: str, seed: int) -> Checkpoint:
     kind = name.partition(",")[0]
     layers = LAYERS.get(kind, 2)
