@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
+import httpx2
 import pytest
 
+from tests.listening import served_here
 from tests.parity.servers import Server
 from tests.waiting import PATIENCE_SECONDS
 
 
-@pytest.fixture(scope="session")
-def abused() -> Iterator[Server]:
-    server = Server("--max-body", "1MB", "--max-parallel", "64")
+class ServerHere(Server):
+    """The same server on a thread of this process, without the second that a process takes to start."""
+
+    def __init__(self, *flags: str) -> None:
+        self._running, self._log = ExitStack(), io.StringIO()
+        handler = logging.StreamHandler(self._log)
+        logging.getLogger().addHandler(handler)
+        self._running.callback(logging.getLogger().removeHandler, handler)
+        self.url = self._running.enter_context(served_here(*flags))
+        self.port, self.data_dir, self._key = int(self.url.rpartition(":")[2]), Path(), {}
+        self.http = httpx2.Client(base_url=self.url, timeout=self.answer_seconds)
+
+    def close(self) -> str:
+        """Stop the server and return what was logged meanwhile."""
+        self.http.close()
+        self._running.close()
+        return self._log.getvalue()
+
+
+@pytest.fixture(
+    scope="module", params=[ServerHere, pytest.param(Server, marks=pytest.mark.slow)], ids=["here", "process"]
+)
+def abused(request: pytest.FixtureRequest) -> Iterator[Server]:
+    server: Server = request.param("--max-body", "1MB", "--max-parallel", "64")
     yield server
     log = server.close()
     assert "Traceback" not in log, log
