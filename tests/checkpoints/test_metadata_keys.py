@@ -20,6 +20,7 @@ from onward.checkpoints.checkpoint import read_checkpoint
 from onward.errors import ModelFolderError
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, FEED_FORWARD, HEADS, HIDDEN, KV_HEADS, tiny
+from tests.examples import slow_but
 from tests.models.doors import refusal, scores, shown
 from tests.models.tokenizer_files import byte_level, model_with
 from tests.tables import each_row
@@ -491,7 +492,7 @@ def computed() -> dict[str, list[float]]:
     return {}
 
 
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("name", slow_but([*SAME][::2], SAME))
 def test_two_ways_to_state_the_same_compute_the_same(
     name: str, tmp_path: Path, computed: dict[str, list[float]]
 ) -> None:
@@ -521,8 +522,10 @@ def test_what_is_left_out_is_noted(tmp_path: Path) -> None:
     assert shown(model(tmp_path))["notes"] == []
 
 
-def test_every_tiny_model_of_the_table_is_accepted_without_a_note(tmp_path: Path) -> None:
-    for name in ARCHITECTURES:
+@pytest.mark.parametrize("first", slow_but([0], range(4)))
+def test_every_tiny_model_of_the_table_is_accepted_without_a_note(first: int, tmp_path: Path) -> None:
+    """Every fourth one, from `first` on."""
+    for name in [*ARCHITECTURES][first::4]:
         if name != "qwen2, yarn":
             assert shown(model(tmp_path, name))["notes"] == [], name
 
@@ -639,7 +642,7 @@ def test_a_norm_with_an_axis_of_one_and_an_empty_tensor_are_valid(tmp_path: Path
     assert scores(write_gguf(tmp_path / "n.gguf", metadata, stored), prompt, tmp_path) == expected
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", slow_but([*ARCHITECTURES][::5], ARCHITECTURES))
 def test_leading_axes_of_one_change_no_order_of_rows(name: str, tmp_path: Path) -> None:
     """ggml does not count them. Rows that a file has in another order, or several matrices in one, are found."""
     metadata, tensors = tiny(name)

@@ -20,6 +20,7 @@ from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
 from onward.checkpoints.tokenizer import NEEDS_ENCODER, tokenizer_files
 from tests.checkpoints.hugging_face import write_folder
 from tests.engines.upstreams.byte_model import llama_server
+from tests.examples import slow_but
 from tests.models.doors import client, refusal, shown, token_ids, tokens
 from tests.models.tokenizer_files import (
     BYTES,
@@ -169,7 +170,7 @@ RUNS = {
 """Of one score, of which the list has the first ids first."""
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", slow_but(["alike", "by place"], RUNS))
 def test_runs_of_one_character_need_no_encoder_where_a_list_merges_them_alike(name: str) -> None:
     made, needs_encoder = RUNS[name]
     files = tokenizer_files(Parameters({"general.architecture": "llama", **made}, "m"))

@@ -31,6 +31,7 @@ from onward.settings import Settings
 from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.mtp import predicting_layer, write_predicting_folder
 from tests.engines.cluster.local_transport import LocalReplica, LocalTransport
+from tests.examples import slow_but
 from tests.runtimes.native.test_adapters import write_adapter, write_base
 
 UPSTREAM = "there=vllm+http://127.0.0.1:1"
@@ -138,7 +139,7 @@ def asked(settings: Settings, *, own_process: bool = False) -> tuple[list[object
     return asyncio.run(ask())
 
 
-@pytest.mark.parametrize("model", ["toy", "storyteller"])
+@pytest.mark.parametrize("model", slow_but(["toy"], ["toy", "storyteller"]))
 def test_law_2_answers_have_the_same_bytes_with_a_draft_model(model: str) -> None:
     plain, before = asked(Settings(model=(model,)))
     drafted, load = asked(Settings(model=(model,), draft=(("", model),)))

@@ -19,6 +19,7 @@ from onward.constraints.matcher import MaskBuffer, TokenTrie
 from onward.constraints.tokens import byte_tokens
 from onward.sampling.masks import unpack_mask
 from tests.constraints.test_grammar import gbnf_or_lark
+from tests.examples import slow_but
 
 BYTES = TokenTrie(byte_tokens())
 NUM_TOKENS = 60
@@ -91,7 +92,7 @@ def test_what_exceeds_a_limit_is_refused_before_it_is_matched(name: str) -> None
     assert problem and "\n" not in problem and len(problem) <= 500
 
 
-@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("name", slow_but([*BOUNDED][::2], BOUNDED))
 def test_what_is_matched_is_matched_within_limits(name: str) -> None:
     try:
         first = BYTES.compile(BOUNDED[name]())

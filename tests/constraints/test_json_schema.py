@@ -19,7 +19,7 @@ from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
 from onward.constraints.tokens import byte_tokens
 from onward.sampling.masks import unpack_mask
-from tests.examples import UNICODE, examples
+from tests.examples import UNICODE, examples, slow_but
 
 BYTES = TokenTrie(byte_tokens())
 NO_ENDS = np.zeros(9, np.uint32)
@@ -111,7 +111,10 @@ def test_a_keyword_allows_what_is_valid_and_nothing_else(
         assert not accepts(schema, json.dumps(value, ensure_ascii=False)), value
 
 
-@pytest.mark.parametrize("schema", [case[0] for case in CASES], ids=lambda each: json.dumps(each)[:60])
+SCHEMAS = [case[0] for case in CASES]
+
+
+@pytest.mark.parametrize("schema", slow_but(SCHEMAS[::3], SCHEMAS), ids=lambda each: json.dumps(each)[:60])
 def test_what_is_generated_by_a_keyword_is_valid(schema: dict[str, Any]) -> None:
     rng = random.Random(json.dumps(schema))
     texts = [text for _ in range(12) if (text := generate(schema, rng)) is not None]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from onward.engine.events import Decoded
 from onward.engine.job import Job
+from tests.examples import slow_but
 
 from .harness import Results, ToyEngine, finished_jobs, make_engine, make_job, run, run_alone
 
@@ -47,7 +48,7 @@ def steps_until_first_token(engine: ToyEngine, job: Job) -> int:
     raise AssertionError("no token came")
 
 
-@pytest.mark.parametrize("rows", [4, 64])
+@pytest.mark.parametrize("rows", slow_but([4], [4, 64]))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("after", [1, 20])
 def test_a_small_request_among_large_ones_of_another_client_waits_one_step_more_than_alone(

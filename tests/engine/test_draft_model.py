@@ -33,7 +33,7 @@ from onward.runtimes.toy.model import ToyModel
 from onward.sampling.params import Mirostat
 from onward.text.assembler import TextRules
 from tests.engine.toy_states import ToyWithStates
-from tests.examples import examples
+from tests.examples import examples, slow_but
 
 from .harness import JobOptions, ToyEngine, events_of, make_engine, make_job, run, run_alone
 
@@ -240,6 +240,7 @@ def test_a_draft_model_as_slow_as_the_model_costs_a_bounded_time(period: int) ->
     )
 
 
+@pytest.mark.slow
 def test_the_loss_is_bounded_after_an_easy_text_too() -> None:
     clock = Clock()
     draft = Draft(clock)
@@ -305,7 +306,7 @@ class ToyPredictor(Draft):
 
 
 @pytest.mark.parametrize("period", [0, 3])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", slow_but([1.0], [0.0, 1.0]))
 def test_law_2_layers_of_the_model_change_no_byte_and_save_steps(period: int, temperature: float) -> None:
     clock = Clock()
     predictor = ToyPredictor(clock, period)
@@ -412,7 +413,7 @@ class ForgetfulDraft(ToyWithStates):
         return np.roll(logits, 7) if value % self._period == 0 else logits
 
 
-@pytest.mark.parametrize("period", [1, 2, 5, 1000])
+@pytest.mark.parametrize("period", slow_but([2], [1, 2, 5, 1000]))
 def test_law_2_a_draft_model_with_states_does_not_change_a_byte(period: int) -> None:
     """Of one text after the other, some of which continue the one before, and with choices and prompts between."""
     clock = Clock()

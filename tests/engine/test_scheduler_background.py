@@ -109,7 +109,7 @@ def test_background_jobs_of_two_clients_share_the_rows() -> None:
 
 
 @pytest.mark.parametrize("is_background", [False, True])
-@pytest.mark.parametrize("order", [(1, 2, 5), (5, 2, 1), (2, 5, 1)])
+@pytest.mark.parametrize("order", slow_but([(2, 5, 1)], [(1, 2, 5), (5, 2, 1), (2, 5, 1)]))
 def test_clients_share_the_rows_by_their_weights(order: tuple[int, ...], is_background: bool) -> None:
     """Whichever came first: rows beyond a client's share are taken back."""
     engine = make_engine(rows=8)
@@ -159,7 +159,7 @@ def test_memory_is_taken_from_background_jobs_first() -> None:
         engine.check()
 
 
-@pytest.mark.parametrize("seed", slow_but([0, 1, 2], range(8)))
+@pytest.mark.parametrize("seed", slow_but([0], range(8)))
 def test_the_bytes_are_those_of_a_job_alone(seed: int) -> None:
     """Law 2, with background jobs that are held, suspended and preempted at random moments."""
     rng = random.Random(seed)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onward.engine.events import Event, Failed
 from onward.engine.job import Job
 from onward.engine.model import Hook, Row, nothing
+from tests.examples import slow_but
 
 from .harness import Results, ToyEngine, make_engine, make_job, run_alone
 
@@ -59,7 +60,7 @@ def step_until_idle(engine: ToyEngine, jobs: Sequence[Job]) -> tuple[Results, li
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("position", [3, 40])
+@pytest.mark.parametrize("position", slow_but([40], [3, 40]))
 @pytest.mark.parametrize("score_top", [None, 1])
 def test_logits_that_are_not_finite_end_their_request_only(
     monkeypatch: pytest.MonkeyPatch, value: float, position: int, score_top: int | None

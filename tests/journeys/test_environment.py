@@ -50,7 +50,7 @@ def said(done: subprocess.CompletedProcess[bytes]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [CREATE, ("models", "list"), ("serve", "--port", "0")], ids=lambda words: words[0]
+    "arguments", slow_but([CREATE], [CREATE, ("models", "list"), ("serve", "--port", "0")]), ids=lambda words: words[0]
 )
 def test_a_folder_that_was_removed_is_reported_in_one_message(arguments: tuple[str, ...], tmp_path: Path) -> None:
     gone = tmp_path / "gone"

@@ -100,7 +100,7 @@ def run(form: str, cuts: list[int], width: int, length: int, *, is_wide: bool) -
 
 
 @pytest.mark.parametrize(("width", "length", "is_wide"), CASES)
-@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("cuts", slow_but(["in chunks"], CUTS))
 def test_convolutions_have_the_bits_of_their_definition(cuts: str, width: int, length: int, is_wide: bool) -> None:
     expected = convolved(*numbers(width, length), np.float32 if is_wide else np.float16)
     assert run("host", CUTS[cuts], width, length, is_wide=is_wide).tobytes() == expected.tobytes()

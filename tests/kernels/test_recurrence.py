@@ -138,7 +138,7 @@ def scan(form: str, cuts: list[int], length: int, *, has_bias: bool) -> tuple[An
 
 
 @pytest.mark.parametrize(("length", "has_bias"), [(4, False), (3, True), (2, True)])
-@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("cuts", slow_but(["in chunks"], CUTS))
 def test_convolutions_have_the_bits_of_their_definition(cuts: str, length: int, has_bias: bool) -> None:
     found, expected = scan("host", CUTS[cuts], length, has_bias=has_bias)
     assert found.tobytes() == expected.tobytes()
@@ -195,7 +195,7 @@ class Delta:
 
 @pytest.mark.parametrize("is_tiled", [False, True])
 @pytest.mark.parametrize(("shape", "keys", "heads"), SHAPES)
-@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("cuts", slow_but(["in chunks"], CUTS))
 def test_delta_rules_have_the_bits_of_their_definition(
     cuts: str, shape: DeltaShape, keys: int, heads: int, is_tiled: bool
 ) -> None:
@@ -245,7 +245,7 @@ def test_drafts_change_no_bit_of_a_convolution(length: int, has_bias: bool) -> N
     require_drafts_change_no_bit(Scan("host", length, has_bias=has_bias))
 
 
-@pytest.mark.parametrize("is_tiled", [False, True])
+@pytest.mark.parametrize("is_tiled", slow_but([True], [False, True]))
 @pytest.mark.parametrize(("shape", "keys", "heads"), SHAPES)
 def test_drafts_change_no_bit_of_a_delta_rule(shape: DeltaShape, keys: int, heads: int, is_tiled: bool) -> None:
     require_drafts_change_no_bit(Delta("host", shape, keys, heads, is_tiled=is_tiled))

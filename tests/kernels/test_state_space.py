@@ -118,7 +118,7 @@ def run(form: str, cuts: list[int], sizes: Sizes) -> Floats:
 
 
 @pytest.mark.parametrize("sizes", CASES)
-@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("cuts", slow_but(["in chunks"], CUTS))
 def test_state_spaces_have_the_bits_of_their_definition(cuts: str, sizes: Sizes) -> None:
     expected = state_space(*numbers(sizes), *sizes[:2], sizes.groups)
     assert run("host", CUTS[cuts], sizes).tobytes() == expected.tobytes()

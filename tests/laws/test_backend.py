@@ -87,7 +87,7 @@ def test_law_1_every_index_ends_once_and_nothing_follows(shape: str) -> None:
     assert ended == set(range(batch * SHAPES[shape].get("n", 1)))
 
 
-@pytest.mark.parametrize("shape", slow_but([*SHAPES][::3], SHAPES))
+@pytest.mark.parametrize("shape", slow_but([*SHAPES][::6], SHAPES))
 def test_law_2_a_seeded_request_returns_the_same_bytes_among_32_others(shape: str) -> None:
     fields = {"seed": 3, **SHAPES[shape]}
 

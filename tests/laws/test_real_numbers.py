@@ -105,6 +105,7 @@ def test_decoding_and_prefilling_compute_the_same_probabilities(reference: Story
     assert np.abs(np.array(logprobs.token_logprobs[1:]) - expected).max() < 1e-4
 
 
+@pytest.mark.slow
 def test_sampled_tokens_follow_the_distribution(reference: StorytellerReference) -> None:
     """First tokens of 2,000 seeded choices against the exact probabilities (chi-square, fixed seeds)."""
 

@@ -96,7 +96,7 @@ VARIANTS: dict[str, JobOptions] = {
 
 
 @pytest.mark.parametrize("first", slow_but([1], [0, 1, 2]))
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", slow_but([*VARIANTS][::3], VARIANTS))
 def test_law_2_a_job_interrupted_at_any_step_and_resumed_emits_the_remaining_events(variant: str, first: int) -> None:
     """Every third step, from `first` on."""
     common: JobOptions = {"max_tokens": 24, "ignore_end": variant not in ("bias", "min tokens")}

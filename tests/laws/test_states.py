@@ -222,7 +222,7 @@ def test_law_2_no_single_token_is_left_before_a_snapshot() -> None:
 
 
 @pytest.mark.parametrize("num_states", slow_but([4], [4, 8, 18]))
-@pytest.mark.parametrize("others", [0, 60])
+@pytest.mark.parametrize("others", slow_but([60], [0, 60]))
 def test_law_3_a_common_prefix_is_computed_twice_though_more_prompts_wait_than_there_are_states(
     num_states: int, others: int
 ) -> None:
@@ -238,7 +238,7 @@ def test_law_3_a_common_prefix_is_computed_twice_though_more_prompts_wait_than_t
     engine.close()
 
 
-@pytest.mark.parametrize("blocks", [40, 4096])
+@pytest.mark.parametrize("blocks", slow_but([40], [40, 4096]))
 def test_laws_2_and_4_with_drafts_among_others_that_take_turns(blocks: int) -> None:
     """Predictions that are right, wrong, and right in part, of background jobs and several clients: sequences have no
     part in the step after their drafts were accepted, give way, and are cancelled."""
@@ -272,7 +272,7 @@ def test_laws_2_and_4_with_drafts_among_others_that_take_turns(blocks: int) -> N
     engine.close()
 
 
-@pytest.mark.parametrize("wrong", [0, 1])
+@pytest.mark.parametrize("wrong", slow_but([1], [0, 1]))
 def test_law_2_accepted_drafts_of_a_job_that_another_one_interrupts(wrong: int) -> None:
     """Its state has not processed them yet when a prompt comes first. At any step."""
     job = make_job("one two three", max_tokens=300, ignore_end=True)
@@ -374,7 +374,7 @@ def ticking() -> Callable[[], float]:
     return lambda: float(next(ticks))
 
 
-@pytest.mark.parametrize("wrong", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("wrong", slow_but([0.2], [0.0, 0.2, 1.0]))
 def test_law_2_drafts_that_are_right_or_wrong_change_no_byte(bench: Bench, wrong: float) -> None:
     """Of several sequences together, with too many of them for one step's drafts, and from snapshots."""
     requests = [

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from onward.sampling.sampler import Sampler
+from tests.examples import slow_but
 from tests.sampling.harness import Logits, choice, exact_logprobs, normal, sample_many
 
 NUM_SAMPLES = 20_000
@@ -42,19 +43,19 @@ def sampled_by_100_choices(row: Logits, **params: Any) -> list[int]:
     return tokens
 
 
+PARAMS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.7},
+    {"temperature": 2.0, "top_p": 0.9},
+    {"top_p": 0.5},
+    {"top_k": 12},
+    {"min_p": 0.1},
+    {"temperature": 1.3, "top_k": 30, "top_p": 0.8, "min_p": 0.02},
+]
+
+
 @pytest.mark.parametrize("size", [40, 1300])
-@pytest.mark.parametrize(
-    "params",
-    [
-        {},
-        {"temperature": 0.7},
-        {"temperature": 2.0, "top_p": 0.9},
-        {"top_p": 0.5},
-        {"top_k": 12},
-        {"min_p": 0.1},
-        {"temperature": 1.3, "top_k": 30, "top_p": 0.8, "min_p": 0.02},
-    ],
-)
+@pytest.mark.parametrize("params", slow_but([PARAMS[0], PARAMS[3], PARAMS[-1]], PARAMS))
 def test_samples_follow_the_exact_distribution(size: int, params: dict[str, Any]) -> None:
     row = np.round(normal(size, scale=1.5, seed=size) * 4) / np.float32(4)  # with ties
     expected = exact_distribution(row, **params) * NUM_SAMPLES

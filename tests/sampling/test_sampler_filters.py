@@ -10,9 +10,10 @@ import pytest
 from onward.sampling.outputs import NO_TOKEN_LEFT
 from onward.sampling.reference import ReferenceSampler, edited
 from onward.sampling.sampler import Sampler
+from tests.examples import slow_but
 from tests.sampling.harness import AnySampler, as_row, choice, sample_many, sample_one, support
 
-BOTH = pytest.mark.parametrize("kind", [Sampler, ReferenceSampler])
+BOTH = pytest.mark.parametrize("kind", slow_but([Sampler], [Sampler, ReferenceSampler]))
 HALVING = as_row(np.log([0.1, 0.5, 0.15, 0.25]).tolist())  # best first: 1, 3, 2, 0
 
 

@@ -15,6 +15,7 @@ from onward.sampling.outputs import NO_TOKEN_LEFT
 from onward.sampling.params import Mirostat, SamplingParams
 from onward.sampling.reference import ReferenceSampler
 from onward.sampling.sampler import Sampler
+from tests.examples import slow_but
 from tests.sampling.harness import AnySampler, choice, exact_logprobs, normal, sample_one
 
 SIZE = 300
@@ -33,7 +34,7 @@ def run(sampler: AnySampler, length: int, **params: Any) -> list[tuple[int, floa
 
 
 @pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.6])
+@pytest.mark.parametrize("temperature", slow_but([0.7], [0.7, 1.0, 1.6]))
 def test_both_implementations_take_the_same_path(version: int, temperature: float) -> None:
     for seed in range(20):
         params: dict[str, Any] = {"mirostat": Mirostat(version, 3.0, 0.2), "temperature": temperature, "seed": seed}
@@ -60,7 +61,7 @@ def test_the_second_version_keeps_tokens_whose_surprise_is_at_most_mu(sampler: A
     assert len(seen) > len(possible) / 2
 
 
-@pytest.mark.parametrize("sampler", [KERNELS, ReferenceSampler(SIZE)])
+@pytest.mark.parametrize("sampler", [KERNELS, pytest.param(ReferenceSampler(SIZE), marks=pytest.mark.slow)])
 def test_the_first_version_keeps_as_many_tokens_as_zipfs_law_has(sampler: AnySampler) -> None:
     """For probabilities that follow Zipf's law with exponent 1.5, the top k tokens have the surprise mu on average."""
     row = (-1.5 * np.log(np.arange(1, SIZE + 1))).astype(np.float32)

@@ -28,6 +28,7 @@ from onward.errors import ApiError, EngineStopped
 from onward.model_files.toy import ToyTokenizer
 from onward.models.registry import ListedModel
 from tests.engines.cluster.local_transport import VOCABULARY, LocalReplica, LocalTransport
+from tests.examples import slow_but
 from tests.toy_backend import ask
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -104,7 +105,7 @@ def test_law_2_a_cluster_returns_the_bytes_of_one_process(expected: list[list[An
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_but([0, 1], range(4)))
 def test_law_2_replicas_that_die_change_no_byte(seed: int, expected: list[list[Any]]) -> None:
     async def run() -> None:
         draw = random.Random(seed)

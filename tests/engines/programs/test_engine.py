@@ -131,6 +131,7 @@ def test_a_program_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.Mo
     on(settings(tmp_path, engine_timeout=0.2), test)
 
 
+@pytest.mark.slow
 def test_a_program_that_answers_and_computes_nothing_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from onward.engines.upstreams import http
 from onward.errors import EngineStopped, ServerError, SetupError
 from tests.engines.upstreams.harness import ask, complete, on, settings, spell
 from tests.engines.upstreams.standin import CONTEXT, Fault, Handler, StandIn, stand_in
+from tests.examples import slow_but
 from tests.waiting import PATIENCE_SECONDS
 
 KINDS = ("llama", "vllm", "sglang")
@@ -154,7 +155,7 @@ ANSWERS: dict[str, tuple[Callable[[str], dict[str, Any]], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", slow_but([*ANSWERS][::2], ANSWERS))
 def test_an_impossible_answer_fails_its_request_alone(
     server: StandIn, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -294,7 +295,7 @@ ENDLESS: dict[str, tuple[Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("name", slow_but(["headers", "an event", "comments"], ENDLESS))
 def test_an_answer_without_end_is_given_up(server: StandIn, name: str, caplog: pytest.LogCaptureFixture) -> None:
     fault, words = ENDLESS[name]
     server.faults = [fault]
@@ -332,7 +333,10 @@ def drip(begin: bytes, content: bytes) -> Fault:
     return answer
 
 
-@pytest.mark.parametrize("content", [b": ping\n\n", b"\n", b"x", b'data: {"tokens":[],"choices":[]}\n\n'])
+SILENCE = [b": ping\n\n", b"\n", b"x", b'data: {"tokens":[],"choices":[]}\n\n']
+
+
+@pytest.mark.parametrize("content", slow_but([SILENCE[0], SILENCE[-1]], SILENCE))
 def test_silence_is_whatever_brings_no_token(content: bytes, server: StandIn, caplog: pytest.LogCaptureFixture) -> None:
     if content.startswith(b"data") and server.kind == "sglang":
         content = b'data: {"output_ids":[],"meta_info":{}}\n\n'

@@ -16,6 +16,7 @@ from onward.errors import EngineStopped, ServerError
 from tests.engines.upstreams.harness import complete, on
 from tests.engines.upstreams.standin import Fault, Handler, stand_in
 from tests.engines.upstreams.test_engine_hostile import KINDS, event, one, scored, status
+from tests.examples import slow_but
 
 NUM_MUTANTS = 60
 VALUES: tuple[Any, ...] = (
@@ -68,7 +69,7 @@ async def survives(backend: EmbeddedBackend, caplog: pytest.LogCaptureFixture, *
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("logprobs", [None, 1])
+@pytest.mark.parametrize("logprobs", slow_but([1], [None, 1]))
 def test_a_mutated_event_is_an_answer_or_an_error(
     kind: str, logprobs: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,7 +119,7 @@ def corrupted(content: bytes, draw: random.Random) -> Fault:
     return answer
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["vllm"], KINDS))
 def test_a_corrupted_answer_is_an_answer_or_an_error(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     draw = random.Random(7)
     data = b"data: " + json.dumps(event(kind, 97, 98)).encode() + b"\n\n"

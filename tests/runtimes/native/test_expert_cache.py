@@ -16,6 +16,7 @@ from onward.machine import AvailableMemory
 from onward.runtimes.native import expert_cache, load, panel_cache
 from onward.runtimes.native.expert_cache import ExpertCache, least_bytes, total_bytes
 from onward.runtimes.native.model import NativeModel
+from tests.examples import slow_but
 from tests.runtimes.native import test_model
 from tests.runtimes.native.test_model import tokens_of, whole, write
 
@@ -69,7 +70,7 @@ def test_an_expert_is_made_when_it_is_first_used(loaded: Loader) -> None:
         assert 3 <= (experts.uses - before).sum() <= 6 and (experts.uses - before).max() == 1  # once per step
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
+@pytest.mark.parametrize("share", slow_but([0.3], [0.0, 0.3, 0.7]))
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_memory_for_some_experts_changes_no_bit(share: float, threads: int, loaded: Loader) -> None:
     (every, all_experts), (some, few) = loaded(), loaded(share, threads=threads)

@@ -411,12 +411,12 @@ def test_only_wanted_rows_have_logits(models: Callable[..., ModelRunner]) -> Non
     ("name", "layers", "of_wanted"),
     [
         ("llama", 2, 1),
-        ("stablelm, parallel", 2, 1),
+        pytest.param("stablelm, parallel", 2, 1, marks=pytest.mark.slow),
         ("qwen3moe", 2, 1),
         ("lfm2", 5, 1),
-        ("gemma4", 7, 4),
+        pytest.param("gemma4", 7, 4, marks=pytest.mark.slow),
         ("qwen35", 5, 0),
-        ("qwen35, equal heads", 5, 1),
+        pytest.param("qwen35, equal heads", 5, 1, marks=pytest.mark.slow),
     ],
 )
 def test_after_the_last_keys_only_wanted_rows_are_computed(
@@ -527,7 +527,15 @@ def deeper(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "threads"), [("llama", 1), ("qwen2", 2), ("gemma3", 3), ("lfm2", 2), ("gemma4", 2), ("qwen35", 2)]
+    ("name", "threads"),
+    [
+        ("llama", 1),
+        pytest.param("qwen2", 2, marks=pytest.mark.slow),
+        pytest.param("gemma3", 3, marks=pytest.mark.slow),
+        ("lfm2", 2),
+        pytest.param("gemma4", 2, marks=pytest.mark.slow),
+        ("qwen35", 3),
+    ],
 )
 @pytest.mark.parametrize("share", slow_but([0.7], [0.95, 0.7]))
 def test_a_model_larger_than_the_memory_has_the_same_bits(
@@ -659,12 +667,13 @@ def test_a_server_computes_with_it(tmp_path: Path) -> None:
     assert answers[0][0] == answers[0][2] != answers[0][1]
 
 
-def test_mixed_requests_have_the_same_bytes_alone_and_under_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", slow_but([40], [40, 100]))
+def test_mixed_requests_have_the_same_bytes_alone_and_under_load(count: int, tmp_path: Path) -> None:
     """Texts, seeds, lengths, several choices and scores: one after the other on one thread, and together on three."""
     path = str(write(tmp_path, "qwen2"))
     random = np.random.default_rng(0)
     requests: list[dict[str, Any]] = []
-    for index in range(100):
+    for index in range(count):
         letters = random.integers(0, 26, int(random.integers(1, 120)))
         request: dict[str, Any] = {
             "prompt": "".join(chr(97 + letter) for letter in letters),

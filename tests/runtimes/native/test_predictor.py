@@ -34,6 +34,7 @@ from tests.checkpoints.mtp import (
 from tests.checkpoints.tiny import HIDDEN, tiny
 from tests.engine.harness import ToyEngine, make_job
 from tests.engine.harness import run as run_jobs
+from tests.examples import slow_but
 from tests.runtimes.native.test_model import log_softmax
 
 OPTIONS = RuntimeOptions(threads=1, kv_memory=4_000_000, has_predictor=True)
@@ -225,7 +226,10 @@ def right_layer(name: str, tensors: Arrays) -> Arrays:
     return layer
 
 
-@pytest.fixture(params=["right", "random", "right, with states", "random, with states"])
+ENGINES = ["right", "random", "right, with states", "random, with states"]
+
+
+@pytest.fixture(params=slow_but(["right", "random, with states"], ENGINES))
 def engines(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engines]:
     kind, _, has_states = request.param.partition(", ")
     name = "qwen35" if has_states else "qwen2, mimo"

@@ -99,6 +99,7 @@ def test_logits_are_a_view_of_the_runtimes_memory(tiny: OpenVINOModel) -> None:
     assert logits.base is not None
 
 
+@pytest.mark.slow
 def test_buffers_grow_with_the_step(tiny_folder: Path) -> None:
     model = load_model(tiny_folder)
     tokens = np.random.default_rng(2).integers(0, 300, 500).tolist()
@@ -163,6 +164,7 @@ def test_a_longer_context_than_the_model_was_made_for_is_an_error(tiny_folder: P
         load_model(tiny_folder, RuntimeOptions(context_length=1024))
 
 
+@pytest.mark.slow
 def test_a_context_length_that_no_config_states_is_assumed_with_a_note(tiny_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "copy"))
     (folder / "config.json").unlink()
@@ -235,6 +237,7 @@ def test_importing_onward_and_options_does_not_import_openvino() -> None:
     assert run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="files that are mapped cannot be written to there")
 def test_weights_that_are_written_to_change_no_answer(tmp_path: Path) -> None:
     model = load_model(write_folder(tmp_path / "m", Shape()), EXACT)
