@@ -125,7 +125,7 @@ class Reference:
             shares = np.exp(logits - logits.max())
             shares /= shares.sum()
             chosen_by = shares
-        if "expert_group_count" in self.stated:
+        if self.stated.get("expert_group_count", 1) > 1:
             chosen_by = latent.of_best_groups(self.stated, chosen_by)
         order = np.argsort(-chosen_by, kind="stable")
         chosen = order[: self.stated["expert_used_count"]]
