@@ -74,7 +74,7 @@ OF_FOLDERS = {"qwen2, yarn", "qwen2, mimo"}
 """Stated in a way that llama.cpp does not read, or in folders alone."""
 
 
-FAST = ["llama, yarn", "qwen2", "smollm3", "olmo2", "starcoder2", "granite", "gptneox", "qwen2moe"]
+FAST = ["llama, yarn", "olmo2", "starcoder2", "qwen2moe"]
 """The fast tests of the native runtime compute others (tests/runtimes/native/test_model.py)."""
 
 

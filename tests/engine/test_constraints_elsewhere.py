@@ -22,6 +22,7 @@ from onward.engine import constraints
 from onward.engine.events import Decoded, Event, Failed
 from onward.engine.job import Job, ResumedChoice
 from onward.text.assembler import TextRules
+from tests.examples import slow_but
 
 from .harness import JobResult, ToyEngine, events_of, make_engine, make_job, run, run_alone
 from .test_constraints import GRAMMARS
@@ -81,8 +82,11 @@ def test_choices_that_leave_every_step_change_nothing(monkeypatch: pytest.Monkey
     assert [summary(results.jobs[job.id]) for job in made] == alone()
 
 
+MOST = [{"step_max_items": 3}, {"max_grammar_size": 12}, {"step_lexer_fuel": 40}]
+
+
 @pytest.mark.parametrize("speculate", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("most", [{"step_max_items": 3}, {"max_grammar_size": 12}, {"step_lexer_fuel": 40}])
+@pytest.mark.parametrize("most", slow_but([MOST[0]], MOST))
 def test_choices_that_need_more_than_a_step_may_take_change_nothing(
     monkeypatch: pytest.MonkeyPatch, speculate: bool, most: dict[str, int]
 ) -> None:
@@ -118,7 +122,7 @@ FORCED_JUMPS = {
 }
 
 
-@pytest.mark.parametrize("name", FORCED_JUMPS)
+@pytest.mark.parametrize("name", slow_but([*FORCED_JUMPS][::2], FORCED_JUMPS))
 def test_a_text_that_is_forced_at_once_takes_the_steps_thread_no_longer_than_its_limits(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -52,7 +52,12 @@ def test_a_result_that_cannot_be_written_is_an_error(arguments: tuple[str, ...])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"), [((*TOY, "--temperature", "9"), 4), (("models", "show", "nowhere"), 4), (("srve",), 2)]
+    ("arguments", "code"),
+    [
+        ((*TOY, "--temperature", "9"), 4),
+        pytest.param(("models", "show", "nowhere"), 4, marks=pytest.mark.slow),
+        pytest.param(("srve",), 2, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("closing", slow_but(["<&- >&- 2>&-"], ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"]))
 def test_an_error_that_cannot_be_printed_keeps_its_code(closing: str, arguments: tuple[str, ...], code: int) -> None:

@@ -104,8 +104,11 @@ def test_law_3_prompts_that_arrive_together_compute_their_common_prefix_once() -
         assert results.jobs[job.id].bits == run_alone(job).bits
 
 
+COMMON = [MIN_SHARED - 1, MIN_SHARED, 20, 31, 32 + 20, 64 + 7, 64 + 8, 64 + 31]
+
+
 @pytest.mark.parametrize("score_top", [None, 1])
-@pytest.mark.parametrize("common", [MIN_SHARED - 1, MIN_SHARED, 20, 31, 32 + 20, 64 + 7, 64 + 8, 64 + 31])
+@pytest.mark.parametrize("common", slow_but([MIN_SHARED - 1, MIN_SHARED, 64 + 31], COMMON))
 def test_law_3_prompts_that_differ_inside_a_block_share_all_tokens_before_the_difference(
     common: int, score_top: int | None
 ) -> None:

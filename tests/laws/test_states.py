@@ -66,6 +66,7 @@ def test_law_2_and_3_the_same_bytes_among_neighbours_and_cached(alone: Alone, pa
         assert answer == alone[shape], shape
 
 
+@pytest.mark.slow
 def test_law_3_the_same_bytes_from_a_disk(alone: Alone, path: Path, tmp_path: Path) -> None:
     """Blocks, and the states after them, of which some files are damaged."""
 
@@ -392,6 +393,7 @@ def test_law_2_drafts_that_are_right_or_wrong_change_no_byte(bench: Bench, wrong
     assert drafts.prediction_rejected > 0 or wrong == 0.0
 
 
+@pytest.mark.slow
 def test_law_2_drafts_change_no_byte_when_memory_is_tight(bench: Bench, name: str, path: Path) -> None:
     requests = [
         {"prompt": LONG[: 100 + 3 * n], "max_tokens": 300, "n": 1 + n % 2, "temperature": 1.0, "logprobs": 1}
