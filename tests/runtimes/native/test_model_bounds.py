@@ -52,12 +52,13 @@ def test_a_model_stays_within_its_memory(name: str, tmp_path: Path, monkeypatch:
     model = load(write(tmp_path, name), threads=2, precision="exact" if len(name) % 2 else "fast").model
     try:
         tokens, blocks = tokens_of(model), [model.blocks - 1, 0, 1]
-        model.evaluate([Row(0, tokens, 0, blocks, len(tokens))])  # experts are prepared from Python's memory
-        checker.watch([model])
-        model.evaluate([Row(0, tokens, 0, blocks, 5)])
-        model.evaluate([Row(0, [1], 70, blocks, 1), *(Row(i, [2], 0, [i + 1], 1, state=i) for i in range(1, 4))])
-        for rows in drafted_steps(model) if model.shape.states else ():
-            model.evaluate(rows)
+        for is_watched in (False, True):  # experts are prepared from Python's memory when they are first used
+            if is_watched:
+                checker.watch([model])
+            model.evaluate([Row(0, tokens, 0, blocks, 5)])
+            model.evaluate([Row(0, [1], 70, blocks, 1), *(Row(i, [2], 0, [i + 1], 1, state=i) for i in range(1, 4))])
+            for rows in drafted_steps(model) if model.shape.states else ():
+                model.evaluate(rows)
         accesses, outside = checker.result()
     finally:
         model.close()
