@@ -72,37 +72,13 @@ def token(job: int) -> Decoded:
     return Decoded(job, 0, [Sampled(65, -1.0, ())])
 
 
-def arrive(client: Client, job: int) -> Callable[[], object]:
-    """Return what makes a token arrive."""
-    return lambda: client._loop.call_soon_threadsafe(client._emit, [token(job)])
-
-
 @running(3)
 def test_a_token_is_delivered_with_those_of_other_choices_that_arrive_soon(
     client: Client, sleeps: list[Callable[[], object]]
 ) -> None:
-    sleeps += [arrive(client, 2), lambda: None]
+    sleeps.append(lambda: client._loop.call_soon_threadsafe(client._emit, [token(2)]))
     client.emit(token(1))
     assert client.next() == [token(1), token(2)]
-
-
-@running(3)
-def test_tokens_wait_no_longer_than_for_those_of_all_choices(
-    client: Client, sleeps: list[Callable[[], object]]
-) -> None:
-    sleeps += [arrive(client, 2), arrive(client, 3)]
-    client.emit(token(1))
-    assert client.next() == [token(1), token(2), token(3)]
-
-
-@running(100)
-def test_tokens_of_which_more_arrive_all_the_time_wait_a_bounded_time(
-    client: Client, sleeps: list[Callable[[], object]]
-) -> None:
-    num_sleeps = loop_client.MAX_GATHERS
-    sleeps += [arrive(client, job) for job in range(1, num_sleeps + 1)]
-    client.emit(token(0))
-    assert client.next() == [token(job) for job in range(num_sleeps + 1)]
 
 
 @running(3)

@@ -19,10 +19,9 @@ from onward.loop_thread import LoopThread
 
 log = logging.getLogger("onward.engine")
 
-GATHER_SECONDS, MAX_GATHERS = 0.001, 4
-"""How long a token may wait for those of other choices, as long as more of them arrive, and how often. A server sends
-the tokens of a step one after the other, and waking two threads for each takes as much processor time as sending it
-on."""
+GATHER_SECONDS = 0.001
+"""How long a token may wait for those of other choices. A server sends the tokens of a step one after the other, and
+waking two threads for each takes as much processor time as sending it on."""
 
 
 class LoopClient(ABC):
@@ -120,15 +119,12 @@ class LoopClient(ABC):
             self._loop.call_soon(self._gather)
         self._events += events
 
-    def _gather(self, num_gathers: int = 0, num_before: int = 0) -> None:
-        """Deliver the events; where other choices run, and all events are tokens, with those that arrive within
-        GATHER_SECONDS, and again until none does: those of a step, or as many as arrive in MAX_GATHERS."""
-        events = self._events
-        may_wait = num_gathers < MAX_GATHERS and num_before < len(events) < self._num_running
-        if may_wait and all(isinstance(event, Decoded) for event in events):
+    def _gather(self) -> None:
+        """Deliver the events; where other choices run, and all events are tokens, with what arrives within
+        GATHER_SECONDS."""
+        if 0 < len(self._events) < self._num_running and all(isinstance(event, Decoded) for event in self._events):
             sleep(GATHER_SECONDS)  # not a timer: the event loop, which does nothing else, is woken less, too
-            # when the tasks have read what came
-            self._loop.call_soon(self._loop.call_soon, self._gather, num_gathers + 1, len(events))
+            self._loop.call_soon(self._loop.call_soon, self._deliver_events)  # when the tasks have read what came
         else:
             self._deliver_events()
 
