@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from operator import attrgetter
 
 import msgspec
 
 CONSTRAINTS = ("response_format", "json_schema", "json_object", "regex", "choice", "grammar")
 """Parameters that constrain the text, of which a request may have one."""
+_constraints = attrgetter(*CONSTRAINTS)
 ANY_OBJECT = '{"type":"object"}'
 """The JSON Schema of any object."""
 
@@ -144,6 +146,8 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def constraints(self) -> list[str]:
         """The names of the parameters that constrain the text; more than one are refused."""
+        if not any(_constraints(self)):
+            return []
         return [name for name in CONSTRAINTS if getattr(self, name)]
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -201,3 +202,15 @@ def test_the_doctor_mentions_format_text_and_ignores_a_broken_url(
     assert "--format text" in onward("doctor", "--help").stdout
     monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
     assert "unset OPENAI_BASE_URL" in onward("doctor", "--format", "text").stdout
+
+
+def test_programs_that_can_be_engines_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "llama-server"
+    write(program, "#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    [found] = doctor._engines()
+    assert (found.subject, found.state) == ("Other engines", "good")
+    assert found.words == f"llama-server ({program}); not installed, and not needed: vLLM, SGLang"

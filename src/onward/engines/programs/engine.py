@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from onward.engine.model import Tokenizer
-from onward.engine_load import RecoveryCounts
+from onward.engine_load import EngineLoad, RecoveryCounts
 from onward.engines.child.recovery import RestartPolicy
 from onward.engines.programs.process import ProgramProcess
 from onward.engines.upstreams.base import Upstream, UpstreamError
@@ -80,6 +80,10 @@ class ProgramEngine(UpstreamEngine):
         """The id of the group of the program's processes."""
         return None if self._process is None else self._process.pid
 
+    @property
+    def load(self) -> EngineLoad:
+        return msgspec.structs.replace(super().load, recoveries=self._recoveries)
+
     def connect(self, check: CheckUpstream | None = None) -> None:
         """Start the program, wait until it has loaded its model, and reach it. Raises SetupError."""
         try:
@@ -140,15 +144,11 @@ class ProgramEngine(UpstreamEngine):
     def _may_return(self) -> bool:
         return not self._has_given_up
 
-    def _count(self) -> None:
-        super()._count()
-        self._load = msgspec.structs.replace(self._load, recoveries=self._recoveries)
-
     # The thread that watches.
 
     def _watch(self) -> None:
         assert self._process is not None
-        run = _Run(self._process, time.monotonic(), self._load.num_decode_tokens, has_answered=True)
+        run = _Run(self._process, time.monotonic(), self._num_decoded, has_answered=True)
         while not self._stops.is_set():
             if run.process.wait(POLL_SECONDS):
                 if (next_run := self._replace(run)) is None:
@@ -168,7 +168,7 @@ class ProgramEngine(UpstreamEngine):
         if not run.has_answered:
             return _is_mute(run.process)
         ill_seconds = max(ILL_SECONDS, 2 * self._engine_timeout) if self._engine_timeout else math.inf
-        return run.is_hung(time.monotonic(), self._heard_at(), self._load.num_decode_tokens, ill_seconds)
+        return run.is_hung(time.monotonic(), self._heard_at(), self._num_decoded, ill_seconds)
 
     def _heard_at(self) -> float:
         addresses = () if self._pool is None else self._pool.addresses
@@ -182,7 +182,7 @@ class ProgramEngine(UpstreamEngine):
         self._lost(reason)
         name = "num_hangs" if run.hangs else "num_crashes"
         self._add(**{name: 1})
-        made_progress = self._load.num_decode_tokens > run.num_decoded
+        made_progress = self._num_decoded > run.num_decoded
         delay = self._policy.engine_lost(made_progress=made_progress, seconds=lost_at - run.started)
         while delay is not None:
             log.error("%s: %s was lost: %s; it is started again", self._name, self._title, reason)
@@ -190,7 +190,7 @@ class ProgramEngine(UpstreamEngine):
                 return None
             try:
                 self._process = self._started()
-                return _Run(self._process, time.monotonic(), self._load.num_decode_tokens, lost_at=lost_at)
+                return _Run(self._process, time.monotonic(), self._num_decoded, lost_at=lost_at)
             except SetupError as error:
                 reason = str(error).rstrip(".")
                 self._add(num_failed_starts=1)
@@ -221,11 +221,10 @@ class ProgramEngine(UpstreamEngine):
         log.warning("%s: %s answers again after %.1f s", self._name, self._title, seconds)
 
     def _add(self, **more: float) -> None:
-        """Add to the counts of recoveries, which are published with the next ones of the load."""
+        """Add to the counts of recoveries."""
         self._recoveries = msgspec.structs.replace(
             self._recoveries, **{name: getattr(self._recoveries, name) + number for name, number in more.items()}
         )
-        self._thread.call(self._count)
 
 
 def _is_mute(process: ProgramProcess) -> bool:

@@ -70,12 +70,12 @@ class UpstreamEngine(LoopClient):
         self._fingerprint = fingerprint
         self._wait_seconds = wait_seconds
         self._info: EngineInfo | None = None
-        self._load = EngineLoad()
         # What follows is used on the event loop only.
         self._runs: dict[int, JobRun] = {}
         """By job."""
         self._pool: Pool | None = None
         self._num_waiting = self._num_prefilled = self._num_decoded = 0
+        """`load` reads these, and the pool's counts, on any thread."""
 
     def connect(self, check: CheckUpstream | None = None) -> None:
         """Reach the upstreams. Raises SetupError."""
@@ -103,7 +103,6 @@ class UpstreamEngine(LoopClient):
         context_length = min(described.context_length, self._context_length or described.context_length)
         fingerprint, lacks = self._fingerprint(described.fingerprint), tuple(sorted(pool.traits.lacks))
         self._info = EngineInfo(self._tokenizer.size, context_length, rows, fingerprint, lacks)
-        self._count()
 
     # Any thread.
 
@@ -114,9 +113,18 @@ class UpstreamEngine(LoopClient):
 
     @property
     def load(self) -> EngineLoad:
-        addresses = () if self._pool is None else self._pool.addresses
-        found = tuple(each for address in addresses if (each := address.upstream.certificate) is not None)
-        return msgspec.structs.replace(self._load, certificates=found) if found else self._load
+        pool = self._pool
+        found = (address.upstream.certificate for address in (() if pool is None else pool.addresses))
+        return EngineLoad(
+            num_running=self._num_running,
+            num_waiting=self._num_waiting,
+            num_steps=self._num_decoded,
+            num_prefill_tokens=self._num_prefilled,
+            num_decode_tokens=self._num_decoded,
+            engines=None if pool is None else pool.counts,
+            num_moved=0 if pool is None else pool.num_moved,
+            certificates=tuple(each for each in found if each is not None),
+        )
 
     @property
     def num_jobs(self) -> int:
@@ -147,12 +155,10 @@ class UpstreamEngine(LoopClient):
             run = self._runs[job.id] = JobRun(job)
             for choice in job.unfinished_choices:
                 run.tasks[choice] = self._loop.create_task(self._compute(run, choice))
-        self._count()
 
     async def _compute(self, run: JobRun, choice: int) -> None:
         """Compute one choice, and remove its job when it is the last."""
         self._num_waiting += 1
-        self._count()
         try:
             await self._generate(run, choice)
         except UpstreamError as error:
@@ -167,7 +173,6 @@ class UpstreamEngine(LoopClient):
         finally:
             self._num_waiting -= 1
             self._drop(run, choice)
-            self._count()
 
     async def _generate(self, run: JobRun, choice: int) -> None:
         """Compute a choice until it has ended, at another address where one is lost. Raises UpstreamError, and
@@ -209,7 +214,6 @@ class UpstreamEngine(LoopClient):
     def _running(self) -> Iterator[None]:
         """Count a choice as running, no longer as waiting."""
         self._num_waiting, self._num_running = self._num_waiting - 1, self._num_running + 1
-        self._count()
         try:
             yield
         finally:
@@ -325,21 +329,6 @@ class UpstreamEngine(LoopClient):
     def _record(self, event: Prefilled | Decoded) -> None:
         if self._book.record(event):
             self._emit((event,))
-
-    def _deliver_events(self) -> None:
-        self._count()
-        super()._deliver_events()
-
-    def _count(self) -> None:
-        self._load = EngineLoad(
-            num_running=self._num_running,
-            num_waiting=self._num_waiting,
-            num_steps=self._num_decoded,
-            num_prefill_tokens=self._num_prefilled,
-            num_decode_tokens=self._num_decoded,
-            engines=None if self._pool is None else self._pool.counts,
-            num_moved=0 if self._pool is None else self._pool.num_moved,
-        )
 
     def _end_job(self, run: JobRun, kind: FailureKind, reason: str) -> None:
         """Fail a job once, and end its other choices."""
