@@ -207,15 +207,18 @@ def emit_gather(module: Module) -> Any:
 
 
 def emit_expert_product(module: Module, isa: Isa, kind: ProductKind) -> Any:
-    """Products of each expert's rows with its panels, taken a few panels at a time: PRODUCT records of one expert."""
+    """Products of each expert's rows with its panels: PRODUCT records of one expert. A thread takes successive pieces
+    of a few panels, towards the end fewer."""
     product = module.ir.globals[f"product_{kind.name}"]
     op = Operation(module, f"experts_{kind.name}")
     f = op.f
     own, routing = f.stack(I64, RECORD_WORDS), op.field(EXPERT_PRODUCT, "routing")
     active, begins = ROUTING.load(f, routing, "active"), ROUTING.load(f, routing, "begins")
-    panels, step = op.field(EXPERT_PRODUCT, "num_panels"), whole_claim(f, isa, kind, op.field(EXPERT_PRODUCT, "claim"))
+    panels, step = op.field(EXPERT_PRODUCT, "num_panels"), whole_claim(f, isa, kind, op.field(EXPERT_PRODUCT, "piece"))
     pieces = (panels + step - 1) // step
-    with claim(f, op.counter, ROUTING.load(f, routing, "num_active") * pieces, f.i64(1)) as (piece, _):
+    total = ROUTING.load(f, routing, "num_active") * pieces
+    chunk = op.shrinking(total, op.field(EXPERT_PRODUCT, "run"))
+    with claim(f, op.counter, total, chunk) as (first_piece, last_piece), f.loop(first_piece, last_piece) as piece:
         number = piece // pieces
         expert = f.load(active, I64, number * 8)
         begin, end = f.var(I64, 0), f.load(begins, I64, expert * 8)

@@ -16,7 +16,12 @@ from onward.kernels.memory import Rows, Vector, address
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES, ProductKind
 from onward.kernels.records import COMBINE, EXPERT_PRODUCT, GATHER, GROUP, ROUTE, ROUTING, ROUTING_WORDS
-from onward.kernels.tape import CLAIM_BYTES, MIN_CLAIMS, Matrix, TapeBuilder, float_row_bytes
+from onward.kernels.tape import RUN_BYTES, Matrix, TapeBuilder, float_row_bytes
+
+PIECE_BYTES = 49_152
+"""Weights of an expert that are multiplied at a time, about."""
+MIN_PIECES = 4
+"""Pieces per thread that a matrix of an expert is cut into at least, while its panels last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +156,14 @@ class ExpertTape(TapeBuilder):
                 raise ValueError(f"{panels} panels from {offset} on are not within {experts.num_bytes} bytes.")
             if bias is not None and bias.shape != (routing.count, 16 * panels):
                 raise ValueError(f"Biases have the shape {bias.shape}, for {weights.rows} rows.")
-            claim = min(CLAIM_BYTES // weights.panel_bytes, panels // (MIN_CLAIMS * self._threads))
+            piece = max(1, min(PIECE_BYTES // weights.panel_bytes, panels // (MIN_PIECES * self._threads)))
             record = EXPERT_PRODUCT.record(
                 self._kernels.expert_product_code(ProductKind(weights.type, form)),
                 has_barrier=index == len(parts) - 1, experts=address(experts.places), offset=offset,
                 panel_bytes=weights.panel_bytes, blocks=weights.blocks, num_panels=panels, source=source.address,
                 source_stride=source.stride, target=target.address, target_stride=target.stride,
                 bias=0 if bias is None else address(bias), bias_stride=panels * OUT_BYTES,
-                routing=address(routing.words), claim=max(1, claim),
+                routing=address(routing.words), piece=piece, run=max(1, RUN_BYTES // (piece * weights.panel_bytes)),
             )  # fmt: skip
             self._append(record, weights, source, target, bias, experts, routing)
 

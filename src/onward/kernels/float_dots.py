@@ -48,9 +48,9 @@ class Float32:
     def unpacked_bytes(cls, kind: WeightType | FloatType) -> int:
         return kind.block_weights * VECTOR
 
-    def packed(self, block: Value, ahead: Value | int) -> FloatBlock:
+    def packed(self, block: Value, ahead: Value | int, *, level: int = 1) -> FloatBlock:
         """Return a block of a panel; what its scales make of it is kept on the stack."""
-        return self.read(BlockReader(self.f, self.isa, block, ahead))
+        return self.read(BlockReader(self.f, self.isa, block, ahead, level))
 
     def read(self, reader: BlockReader) -> FloatBlock:
         """Return the block of a reader."""

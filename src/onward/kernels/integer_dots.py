@@ -131,10 +131,10 @@ class Int8:
                 for index in range(WORDS):
                     f.store(words(e, index), place, e * self.group_bytes + index * VECTOR, VECTOR)
 
-    def packed(self, block: Value, ahead: Value | int, *following: Value) -> Block:
+    def packed(self, block: Value, ahead: Value | int, *following: Value, level: int = 1) -> Block:
         """Return a block of a panel and of others that are multiplied with it; scales are kept on the stack."""
         f, kind = self.f, self.kind
-        readers = [BlockReader(f, self.isa, each, ahead) for each in (block, *following)]
+        readers = [BlockReader(f, self.isa, each, ahead, level) for each in (block, *following)]
         heads = [kind.head(reader) for reader in readers]
         kept = [f.stack(vec(F32, PANEL_ROWS), self.head_bytes(kind) // VECTOR) for _ in heads]
         for head, target in zip(heads, kept, strict=True):

@@ -67,6 +67,16 @@ class Operation:
         with self.pieces(self.shared("rows")) as row:
             yield row
 
+    def shrinking(self, total: Value, most: Value) -> Callable[[Value], Value]:
+        """Return how many pieces of so many a thread takes, for `claim`: at most `most`, and towards the end fewer, so
+        that the threads end together."""
+        threads = self.shared("threads")
+
+        def chunk(first: Value) -> Value:
+            return self.f.max(self.f.min((total - first) // (threads * 2), most), 1)
+
+        return chunk
+
     @contextmanager
     def pieces(self, total: Value) -> Iterator[Value]:
         """Loop over so many small pieces, of which a thread takes a few at a time where there are many."""
@@ -364,12 +374,8 @@ def emit_product_operation(module: Module, isa: Isa, kind: ProductKind) -> Any:
     product = emit_product(module, isa, kind)
     op = Operation(module, f"product_{kind.name}")
     f = op.f
-    panels, most = op.field(PRODUCT, "num_panels"), op.field(PRODUCT, "claim")
-
-    def chunk(first: Value) -> Value:
-        share = (panels - first) // (op.shared("threads") * 2)
-        return whole_claim(f, isa, kind, f.max(f.min(share, most), 1))
-
-    with claim(f, op.counter, panels, chunk) as (first, last):
+    panels = op.field(PRODUCT, "num_panels")
+    chunk = op.shrinking(panels, op.field(PRODUCT, "claim"))
+    with claim(f, op.counter, panels, lambda at: whole_claim(f, isa, kind, chunk(at))) as (first, last):
         f.call(product, [op.record, first, last, op.shared("rows"), op.scratch()])
     return f.ret()

@@ -26,9 +26,12 @@ from onward.kernels.integer_dots import Int8
 from onward.kernels.isa import Isa
 from onward.kernels.records import PRODUCT
 from onward.kernels.values import I64, PTR, Value
-from onward.kernels.weight_types import F32X16, GROUP, PANEL_ROWS, PREFETCH_BYTES, WEIGHT_TYPES, FloatType, WeightType
+from onward.kernels.weight_types import F32X16, GROUP, PANEL_ROWS, WEIGHT_TYPES, FloatType, WeightType
 
 OUT_BYTES = 4 * PANEL_ROWS
+AHEAD_BYTES = 4096
+"""How far ahead of the weights in use others are fetched, to the second-level cache, where panels are read as they lie.
+In large blocks the bits of a weight lie up to 1.5 KB apart."""
 AHEAD_SLABS = 2
 """How far ahead of the slab in use others are fetched, where weights are not unpacked into memory."""
 SLAB_WEIGHTS = {"int8": 256, "float32": 192}
@@ -60,7 +63,7 @@ class Dots(Protocol):
     """One way to multiply: integer_dots.Int8, float_dots.Float32. Blocks are what `add` takes. `unpacked` takes as many
     places as panels are multiplied together."""
 
-    def packed(self, block: Value, ahead: int) -> Any: ...
+    def packed(self, block: Value, ahead: int, *, level: int) -> Any: ...
     def unpack(self, block: Value, target: Value, ahead: Value) -> None: ...
     @property
     def unpacked(self) -> Callable[..., Any]: ...
@@ -240,7 +243,7 @@ def _emit_single(module: Module, isa: Isa, kind: ProductKind, rows: int) -> Any:
     results = [f.var(F32X16, 0.0) for _ in range(rows)]
     with f.loop(0, fields.blocks()) as block:
         place = f.at(weights, block * kind.type.panel_block_bytes)
-        packed = arithmetic.packed(place, PREFETCH_BYTES)
+        packed = arithmetic.packed(place, AHEAD_BYTES, level=2)
         arithmetic.add(packed, [f.at(source, block * kind.activation_block_bytes) for source in sources], results)
 
     def finish(put: Put) -> None:

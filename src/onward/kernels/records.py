@@ -49,7 +49,8 @@ PRODUCT = Layout(
     panels=PTR, panel_bytes=I64, blocks=I64, num_panels=I64, source=PTR,
     source_stride=I64, target=PTR, target_stride=I64, bias=PTR, is_added=I64, claim=I64, scale=F32,
 )  # fmt: skip
-"""target[m] = (weights source[m] + bias) * scale, or added to it. `claim`: panels that a thread takes at a time."""
+"""target[m] = (weights source[m] + bias) * scale, or added to it. `claim`: panels that a thread takes at a time, at
+most."""
 EMBED = Layout(
     table=PTR, row_bytes=I64, inputs=I64, target=PTR, target_stride=I64, scale=F32,
     of_positions=I64, is_added=I64,
@@ -147,9 +148,10 @@ GATHER = Layout(
 """target[place] = source[row of the use at this place]"""
 EXPERT_PRODUCT = Layout(
     experts=PTR, offset=I64, panel_bytes=I64, blocks=I64, num_panels=I64, source=PTR, source_stride=I64, target=PTR,
-    target_stride=I64, bias=PTR, bias_stride=I64, routing=PTR, claim=I64,
+    target_stride=I64, bias=PTR, bias_stride=I64, routing=PTR, piece=I64, run=I64,
 )  # fmt: skip
-"""A PRODUCT for each expert that is used, of the rows at its places. `offset`: of a matrix in an expert's weights."""
+"""A PRODUCT for each expert that is used, of the rows at its places. `offset`: of a matrix in an expert's weights;
+`piece`: panels that are multiplied at a time; `run`: successive pieces that a thread takes at a time, at most."""
 COMBINE = Layout(
     source=PTR, source_stride=I64, routing=PTR, used=I64, row_bytes=I64, target=PTR, target_stride=I64, scale=F32,
     shared=PTR, shared_stride=I64, gates=PTR, gate_stride=I64, is_added=I64,

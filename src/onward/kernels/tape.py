@@ -43,10 +43,9 @@ from onward.kernels.records import (
 )
 from onward.kernels.weight_types import GROUP, PANEL_ROWS, WEIGHT_TYPES
 
-CLAIM_BYTES = 49_152
-"""Weights that a thread takes at a time, about."""
-MIN_CLAIMS = 4
-"""Pieces per thread that a product is cut into at least, while its panels last."""
+RUN_BYTES = 1 << 20
+"""Weights that a thread takes at a time, at most: memory is read a quarter faster than in runs of 48 KB, each of which
+begins with lines that nothing has fetched."""
 UNIT_PIECE_NUMBERS = 1024
 CAP_PIECE_NUMBERS = 8192
 EVERYTHING = 1 << 30
@@ -388,12 +387,11 @@ class TapeBuilder:
                 )
             if bias is not None and (bias.length != weights.rows or bias.values.size < panels * 16):
                 raise ValueError(f"A bias of {bias.length} numbers is added to {weights.rows}.")
-            claim = min(CLAIM_BYTES // weights.panel_bytes, panels // (MIN_CLAIMS * self._threads))
             record = PRODUCT.record(
                 self._kernels.product_code(kind), has_barrier=index == len(parts) - 1,
                 panels=address(weights.panels), panel_bytes=weights.panel_bytes, blocks=weights.blocks,
                 num_panels=panels, source=source.address, source_stride=source.stride, target=target.address,
                 target_stride=target.stride, bias=0 if bias is None else bias.address, is_added=is_added,
-                claim=max(1, claim), scale=scale,
+                claim=max(1, RUN_BYTES // weights.panel_bytes), scale=scale,
             )  # fmt: skip
             self._append(record, weights, source, target, bias)

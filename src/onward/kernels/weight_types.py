@@ -22,17 +22,17 @@ GROUP = 32
 """Weights that are multiplied with one block of activations."""
 WORD_BYTES = 4 * PANEL_ROWS
 PREFETCH_BYTES = 1024
-"""How far ahead of the weights in use others are fetched, where panels are read as they lie."""
+"""How far ahead of the weights in use others are fetched, where panels of F32 are multiplied with many rows."""
 I32X16, F32X16, F16X16, I16X16, I8X16 = (vec(each, PANEL_ROWS) for each in (I32, F32, F16, I16, I8))
 _I8X4, _I8X64 = vec(I8, 4), vec(I8, 4 * PANEL_ROWS)
 
 
 class BlockReader:
     """Reads one block of a panel, in the function that is being written. `ahead`: how many bytes further to prefetch
-    with each line that is read for the first time, None for no prefetches."""
+    with each line that is read for the first time, None for no prefetches; `level`: to which cache."""
 
-    def __init__(self, f: Any, isa: Isa, block: Value, ahead: Value | int | None = None) -> None:
-        self.f, self.isa, self.block, self._ahead = f, isa, block, ahead
+    def __init__(self, f: Any, isa: Isa, block: Value, ahead: Value | int | None = None, level: int = 1) -> None:
+        self.f, self.isa, self.block, self._ahead, self._level = f, isa, block, ahead, level
         self._seen: set[tuple[str, int]] = set()
 
     def at(self, offset: Value | int) -> Value:
@@ -68,7 +68,7 @@ class BlockReader:
         if self._ahead is not None and (key := (pointer.v.name, offset)) not in self._seen:
             self._seen.add(key)
             if offset % WORD_BYTES < size:
-                self.f.prefetch(self.f.at(pointer, self._ahead), offset)
+                self.f.prefetch(self.f.at(pointer, self._ahead), offset, 4 - self._level)
 
 
 class RowReader(BlockReader):
