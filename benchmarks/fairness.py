@@ -28,12 +28,16 @@ ARRIVALS = (1, 2, 5, 20, 60, 150)
 
 
 class Simulation:
-    """An engine in virtual time, with random prompts."""
+    """An engine in virtual time, with random prompts. It has completed a request: the first decode-only step of an
+    engine takes place before prompts are computed beside it, so that its duration is known."""
 
     def __init__(self, max_rows: int = 64) -> None:
         vocabulary = ToyTokenizer()
         self.model = TimedModel(vocabulary.size)
         self.engine = InProcess(self.model, vocabulary, clock=lambda: self.model.now, max_rows=max_rows)
+        self.submit(SMALL_TOKENS, 2, client=SMALL)
+        while not self.engine.engine.idle:
+            self.engine.step()
 
     def submit(self, num_tokens: int, out: int, *, choices: int = 1, request: int | None = None, client: int) -> int:
         """Submit a random prompt; return the job's number."""

@@ -29,7 +29,7 @@ def test_a_small_request_waits_at_most_twice_its_time_alone_and_one_step(name: s
     assert delay(LOADS[name], arrival).excess(alone) <= 0
 
 
-@pytest.mark.parametrize(("name", "arrival"), [("16 streams", 2), ("1 prompts of 4,000 tokens", 5)])
+@pytest.mark.parametrize(("name", "arrival"), [("1 prompts of 4,000 tokens", 1), ("4 prompts of 4,000 tokens", 5)])
 def test_a_small_request_would_wait_longer_if_prompts_of_others_filled_its_step(
     name: str, arrival: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,9 @@ from itertools import cycle, product
 import pytest
 
 from onward.engine.job import Job
-from onward.engine.pacing import MAX_PREFILL_STEPS, PrefillPacer, StepCost
-from onward.engine.scheduler import ScheduledSequence
+from onward.engine.model import StepShape
+from onward.engine.pacing import MAX_PREFILL_STEPS, MAX_STEP_STRETCH, PrefillPacer, StepCost
+from onward.engine.scheduler import ScheduledSequence, prefill_budget
 from onward.engine.step import Engine
 from onward.runtimes.toy.model import STEP_SHAPE
 
@@ -192,9 +193,52 @@ def test_the_budget_is_large_when_nothing_decodes_and_small_with_decodes() -> No
     assert pacer.budget(num_decoding=8, num_prefilling=1, is_short=False) == 120, (
         "120 tokens cost 24 ms more: two tiles with 8 rows"
     )
-    assert pacer.budget(num_decoding=8, num_prefilling=16, is_short=False) == 376, (
-        "many waiting prompts outweigh few decodes"
-    )
+
+
+def measured_pacer(base: float, row: float, prompt_token: float, shape: StepShape) -> PrefillPacer:
+    """A pacer that has observed steps of all kinds: `base` seconds, and so many per decode row and per prompt token."""
+    cost = StepCost()
+    for num_rows, num_prompt_tokens in 8 * list(product((1, 8, 32, 64), (0, 16, 0, 64))):
+        cost.observe(num_prompt_tokens, num_rows, base + row * num_rows + prompt_token * num_prompt_tokens)
+    return PrefillPacer(cost, shape)
+
+
+@pytest.mark.parametrize("tile", [8, 64])
+@pytest.mark.parametrize("prompt_token", [0.002, 0.005, 0.020])
+def test_a_step_with_prompts_takes_at_most_twice_as_long_as_one_in_which_all_decode(
+    prompt_token: float, tile: int
+) -> None:
+    """Except for a tile, which is the least that is computed of a short prompt, or of several."""
+    base, row = 0.035, 0.005
+    pacer = measured_pacer(base, row, prompt_token, replace(SHAPE, tile_tokens=tile, min_prefill_tokens=1))
+    for num_decoding, num_prefilling, short in product((1, 2, 7, 20, 31, 60), (1, 2, 12, 30), (False, True)):
+        tokens = pacer.budget(num_decoding, num_prefilling, is_short=short)
+        seconds = base + row * num_decoding + prompt_token * tokens
+        longest = MAX_STEP_STRETCH * (base + row * (num_decoding + num_prefilling))
+        assert tokens
+        assert seconds <= 1.02 * longest + prompt_token * tile
+        assert tokens == MAX_PREFILL or seconds >= 0.98 * longest - prompt_token * tile
+
+
+def test_the_fewer_of_some_sequences_decode_the_more_is_prefilled() -> None:
+    """So few decoding sequences beside many prompts do not remain few."""
+    pacer = measured_pacer(base=0.035, row=0.005, prompt_token=0.005, shape=replace(SHAPE, tile_tokens=1))
+    budgets = [pacer.budget(num_decoding, 32 - num_decoding, is_short=True) for num_decoding in range(1, 32)]
+    assert budgets == sorted(budgets, reverse=True) and budgets[0] > budgets[-1]
+
+
+def test_prompts_that_wait_for_a_row_make_no_step_longer() -> None:
+    engine = make_engine(rows=4)
+    for letter in "abc":
+        engine.add(make_job(prompt(20, letter), max_tokens=500, ignore_end=True))
+    while any(sequence.is_prefilling for sequence in engine.scheduler.running) or engine.scheduler.admission:
+        engine.step()
+    pacer = measured_pacer(base=0.035, row=0.005, prompt_token=0.005, shape=replace(SHAPE, tile_tokens=1))
+    budgets = set[int]()
+    for letter in "defghijk":
+        engine.add(make_job(prompt(20, letter), max_tokens=1))
+        budgets.add(prefill_budget(engine.scheduler, pacer))
+    assert budgets == {pacer.budget(num_decoding=3, num_prefilling=1, is_short=True)}
 
 
 def test_a_lone_long_prompt_is_prefilled_in_small_chunks_and_others_in_whole_tiles() -> None:
@@ -206,14 +250,16 @@ def test_a_lone_long_prompt_is_prefilled_in_small_chunks_and_others_in_whole_til
     assert pacer.budget(num_decoding=4, num_prefilling=2, is_short=False) == 60
 
 
-def test_one_in_many_steps_decodes_only_to_measure_the_cost_of_decode() -> None:
+def test_the_first_step_and_one_in_many_decode_only_to_measure_the_cost_of_decode() -> None:
     cost = StepCost()
     pacer = PrefillPacer(cost, SHAPE)
     budgets: list[int] = []
     for _ in range(3 * MAX_PREFILL_STEPS):
         budgets.append(pacer.budget(num_decoding=21, num_prefilling=11, is_short=True))
         cost.observe(num_prompt_tokens=budgets[-1], num_rows=21, seconds=0.056 if budgets[-1] else 0.031)
-    assert [step for step, budget in enumerate(budgets) if not budget] == [MAX_PREFILL_STEPS, 2 * MAX_PREFILL_STEPS + 1]
+    assert [step for step, budget in enumerate(budgets) if not budget] == [
+        0, MAX_PREFILL_STEPS + 1, 2 * MAX_PREFILL_STEPS + 2,
+    ]  # fmt: skip
     assert pacer.budget(num_decoding=0, num_prefilling=11, is_short=True) == MAX_PREFILL
 
 
@@ -293,7 +339,7 @@ def test_steps_that_prefill_with_decodes_have_whole_tiles() -> None:
     for num_decoding in range(1, 200):
         for num_prefilling, short in product((1, 3, 40, 500), (False, True)):
             tokens = pacer.budget(num_decoding, num_prefilling, is_short=short)
-            assert tokens >= MIN_PREFILL
+            assert tokens
             assert num_decoding + tokens <= TILE or (num_decoding + tokens) % TILE == 0
 
 

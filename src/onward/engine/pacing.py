@@ -20,13 +20,11 @@ PRIOR_ROW_VARIANCE = 4.0
 PRIOR_TOKEN_VARIANCE = 256.0
 """The same for prompt tokens and the estimate of their cost before."""
 
-MAX_STEP_STRETCH = 1.2
-"""Time that a step may spend on prefill, as a fraction of a decode-only step: about as much as it spends on decode.
-It grows with the number of waiting prompts per decoding sequence: delayed tokens are weighed against delayed first
-tokens, and with more decoding sequences later steps yield more. With 1.0, `python -m benchmarks.simulate --clients 64`
-shows a server that may remain in a state where few sequences decode and many wait."""
-LONG_PROMPT_STRETCH = 1.0
-"""The same for a long prompt while no other prompt waits."""
+MAX_STEP_STRETCH = 2.0
+"""Duration of a step with prompt tokens, at most, as a multiple of a decode-only step of all its sequences, those that
+prefill or wait included: while prompts are prefilled, no stream gets its tokens at much less than half its later pace.
+It refers to all of them so that few decoding sequences beside many prompts do not make budgets small, which would keep
+them few. The less it is, the later first tokens come. `python -m benchmarks.simulate` shows both."""
 MAX_PREFILL_STEPS = 32
 """After this many successive steps with prompt tokens, one only decodes: if all steps were alike, their durations would
 not show what decode and what prefill costs, and a wrong estimate would never be corrected."""
@@ -58,6 +56,11 @@ class StepCost:
     def is_known(self) -> bool:
         """Whether a step has been observed."""
         return self._seconds > 0.0
+
+    @property
+    def is_decode_known(self) -> bool:
+        """Whether a decode-only step has been observed."""
+        return self._decode_only_seconds > 0.0
 
     @property
     def row(self) -> float:
@@ -181,8 +184,9 @@ class PrefillPacer:
 
     def budget(self, num_decoding: int, num_prefilling: int, *, is_short: bool) -> int:
         """Return how many prompt tokens the next step may compute with `num_decoding` decodes, while
-        `num_prefilling` sequences are prefilling or waiting: at least a minimal chunk, but sometimes 0
-        (MAX_PREFILL_STEPS). If prompt tokens and decodes together exceed a tile, they fill whole tiles.
+        `num_prefilling` sequences are prefilling, or waiting for a free row: at least a minimal chunk, but 0 if decode
+        has not been measured yet, or not for MAX_PREFILL_STEPS steps. If prompt tokens and decodes together exceed a
+        tile, they fill whole tiles.
 
         `is_short`: whether a short prompt is prefilling, or none yet. Only a long prompt is computed in chunks of less
         than a tile, and only while no other waits: whole tiles delay the decodes as much in total, only less evenly,
@@ -191,19 +195,13 @@ class PrefillPacer:
         shape, cost = self._shape, self._cost
         if not num_decoding:
             return shape.max_prefill_tokens
-        if not cost.is_known:
-            return shape.block_tokens
-        if cost.num_prefill_steps >= MAX_PREFILL_STEPS:
+        if not cost.is_decode_known or cost.num_prefill_steps >= MAX_PREFILL_STEPS:
             return 0
-        decode_only = cost.decode_only(num_decoding)
-        if is_short or num_prefilling > 1:
-            stretch = MAX_STEP_STRETCH * (1.0 + (num_prefilling - 1) / num_decoding)
-            min_tokens = max(shape.min_prefill_tokens, shape.tile_tokens - num_decoding)
-        else:
-            stretch, min_tokens = LONG_PROMPT_STRETCH, shape.min_prefill_tokens
-        seconds = max(stretch * decode_only, shape.imperceptible_seconds - decode_only)
-        tokens = min(shape.max_prefill_tokens, max(min_tokens, int(seconds / cost.prefill_token)))
-        return self._in_whole_tiles(num_decoding, tokens)
+        longest = max(MAX_STEP_STRETCH * cost.decode_only(num_decoding + num_prefilling), shape.imperceptible_seconds)
+        affordable = int((longest - cost.decode_only(num_decoding)) / cost.prefill_token)
+        is_lone = num_prefilling <= 1 and not is_short
+        min_tokens = max(shape.min_prefill_tokens, 0 if is_lone else shape.tile_tokens - num_decoding)
+        return self._in_whole_tiles(num_decoding, min(shape.max_prefill_tokens, max(min_tokens, affordable)))
 
     def _in_whole_tiles(self, num_decoding: int, tokens: int) -> int:
         """Round a number of prompt tokens so that a step of more than a tile consists of whole tiles, and that steps

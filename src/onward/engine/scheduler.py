@@ -265,7 +265,8 @@ def prefill_budget(scheduler: Scheduler, pacer: PrefillPacer) -> int:
     if urgent or not all(each.job.is_background for each in running):
         num_waiting = sum(not each.job.is_background for each in scheduler.admission)
     left = [each.prompt_length - (each.num_cached_tokens or 0) for each in running if each.is_prefilling]
-    num_decoding, num_prefilling = len(running) - len(left), len(left) + num_waiting
+    num_decoding = len(running) - len(left)
+    num_prefilling = min(len(left) + num_waiting, scheduler.rows.max_rows - num_decoding)
     return pacer.budget(num_decoding, num_prefilling, is_short=min(left, default=0) <= SHORT_PROMPT_TOKENS)
 
 

@@ -23,7 +23,7 @@ from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.runs import MAX_DRAFTS, Runs
 
 STEP_SHAPE = StepShape(
-    block_tokens=BLOCK_TOKENS, min_prefill_tokens=1, tile_tokens=32, max_prefill_tokens=512, imperceptible_seconds=0.010
+    block_tokens=BLOCK_TOKENS, min_prefill_tokens=1, tile_tokens=8, max_prefill_tokens=512, imperceptible_seconds=0.010
 )
 MAX_ROWS = 1024
 """Rows that are computed at a time; a longer step takes several turns, with the same bits."""
