@@ -80,11 +80,11 @@ coverage: $(VENV)/.dev  ## Run the fast tests with coverage; fail below the floo
 	$(BIN)/python -m pytest -n auto --dist worksteal --max-worker-restart 0 \
 		-o faulthandler_timeout=300 --cov --cov-report=term:skip-covered $(ARGS)
 
-companions: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run what is too heavy for every change: SDKs of other languages, Ray, editors, real models
+companions: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run what is too heavy for every change: SDKs of other languages, Ray, editors, real models, the rest of long tables
 	$(BIN)/python -m pytest -m companion -n 2 --dist loadfile --max-worker-restart 0 $(ARGS)
 
 fuzz: $(VENV)/.dev  ## Run the property tests on new random examples (make test draws the same few every time)
-	$(BIN)/python -m pytest -n auto --max-worker-restart 0 -m hypothesis --hypothesis-profile=random $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal --max-worker-restart 0 -m hypothesis --hypothesis-profile=random $(ARGS)
 
 chaos: $(VENV)/.dev  ## Crash, hang and kill engines and servers under load, and compare every answer (ARGS="--faults 20")
 	$(BIN)/python -m tests.chaos.run $(ARGS)
