@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Locator, Page, expect
@@ -20,6 +20,8 @@ IN_MENU = frozenset(
 """What the toolbar's menu has."""
 MAX_TABS = 120
 DOCUMENT = "document.querySelector('.editor .cm-content').cmTile.view.state.doc.toString()"
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 AXE = SOURCES / "node_modules/axe-core/axe.min.js"
 PHONE = {"viewport": {"width": 400, "height": 800}, "has_touch": True, "is_mobile": True}
 SAME_SEEDS = """if (location.protocol !== "about:") {
@@ -202,13 +204,21 @@ class Playground:
         return self.page.locator(f".meter div:has(dt:text-is('{name}')) dd").inner_text()
 
 
-def violations(page: Page) -> list[tuple[str, list[str]]]:
-    """Return the violations that axe finds in a page as it is shown. Skips where `npm ci` did not run."""
+def violations(page: Page) -> list[tuple[str, str, list[str]]]:
+    """Return the violations that axe finds in a page as it is shown, in light and in dark: the page takes the system's
+    colours. Skips where `npm ci` did not run."""
     if not AXE.is_file():
         pytest.skip("needs axe-core: run `npm ci` in playground/")
     page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run().then(({violations}) => violations)")
-    return [(each["id"], [node["html"][:150] for node in each["nodes"][:3]]) for each in found]
+    found: list[tuple[str, str, list[str]]] = []
+    backgrounds = set()
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        backgrounds.add(page.evaluate(BACKGROUND))
+        for each in page.evaluate("axe.run().then(({violations}) => violations)"):
+            found.append((scheme, each["id"], [node["html"][:150] for node in each["nodes"][:3]]))
+    assert len(backgrounds) == len(SCHEMES), "the page does not follow the system's colours"
+    return found
 
 
 def open_context(browser: Browser, **options: Any) -> BrowserContext:
