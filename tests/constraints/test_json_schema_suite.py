@@ -6,6 +6,7 @@ The suite (MIT licence) is not part of this project: the source distribution of 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 import onward
+from onward.api.openai.response import Completion
 from onward.constraints.errors import GrammarError
 from onward.constraints.grammar import check
 from onward.constraints.json_schema import json_schema_grammar
@@ -77,14 +79,22 @@ def test_no_invalid_value_is_accepted_and_most_valid_ones_are(groups: list[dict[
 
 def test_what_the_built_in_model_generates_is_valid(groups: list[dict[str, Any]]) -> None:
     ends: Counter[str | None] = Counter()
-    with onward.Onward(model="storyteller") as local:
-        for number, group in enumerate(groups):
-            schema = group["schema"]
-            answer = local.completions.create(
-                prompt="The answer is ", json_schema=schema, max_tokens=MAX_TOKENS, seed=number, n=2
+
+    async def generate(client: onward.AsyncOnward, number: int, schema: Any) -> Completion:
+        return await client.completions.create(
+            prompt="The answer is ", json_schema=schema, max_tokens=MAX_TOKENS, seed=number, n=2
+        )
+
+    async def generate_all() -> list[Completion]:
+        """At once: a step for many takes not much longer than one for two."""
+        async with onward.AsyncOnward(model="storyteller") as client:
+            return await asyncio.gather(
+                *(generate(client, number, group["schema"]) for number, group in enumerate(groups))
             )
-            for choice in answer.choices:
-                ends[choice.finish_reason] += 1
-                if choice.finish_reason == "stop":
-                    jsonschema.Draft202012Validator(schema).validate(json.loads(choice.text))
+
+    for group, answer in zip(groups, asyncio.run(generate_all()), strict=True):
+        for choice in answer.choices:
+            ends[choice.finish_reason] += 1
+            if choice.finish_reason == "stop":
+                jsonschema.Draft202012Validator(group["schema"]).validate(json.loads(choice.text))
     assert ends["stop"] > ends["length"]
