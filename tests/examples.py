@@ -1,4 +1,5 @@
-"""How many examples a property test draws, and which cases of a table run: some of them in the fast suite."""
+"""How many examples a property test draws, and which cases of a table run in the fast suite, in the slow one, and in
+`make companions`."""
 
 from __future__ import annotations
 
@@ -22,10 +23,19 @@ def examples(num: int) -> int:
     return max(1, num * settings().max_examples // 100)
 
 
-def slow_but(fast: Collection[Any], values: Iterable[Any]) -> list[Any]:
-    """Return parameters of a test: all but the representatives `fast` are slow. Raises ValueError for a representative
-    that is not one of the values."""
-    found = [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]
-    if sum(value in fast for value in found) != len(fast):
-        raise ValueError(f"not all of {fast} are among the values")
+def slow_but(fast: Collection[Any], values: Iterable[Any], slow: Collection[Any] | None = None) -> list[Any]:
+    """Return parameters of a test: all but the representatives `fast` are slow. Where `slow` is given, it has the
+    representatives of the slow tests, and the values in neither run with `make companions`. Raises ValueError for a
+    representative that is not one of the values."""
+    companion = (pytest.mark.slow, pytest.mark.companion)
+    known, found = [], []
+    for value in values:
+        known.append(value)
+        if value in fast:
+            found.append(value)
+        else:
+            marks = pytest.mark.slow if slow is None or value in slow else companion
+            found.append(pytest.param(value, marks=marks))
+    if unknown := [value for value in (*fast, *(slow or ())) if value not in known]:
+        raise ValueError(f"not among the values: {unknown}")
     return found

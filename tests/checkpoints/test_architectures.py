@@ -18,8 +18,7 @@ from onward.runtimes.base import LoadedModel, RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.reference import Reference
-from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, HEADS, HIDDEN, LAYERS, tiny
-from tests.examples import slow_but
+from tests.checkpoints.tiny import CONTEXT, HEADS, HIDDEN, LAYERS, tiny
 
 MAX_DIFFERENCE = 5e-4
 """Of a log-probability, in nats."""
@@ -74,11 +73,11 @@ OF_FOLDERS = {"qwen2, yarn", "qwen2, mimo"}
 """Stated in a way that llama.cpp does not read, or in folders alone."""
 
 
-FAST = ["llama, yarn", "olmo2", "starcoder2", "qwen2moe"]
-"""The fast tests of the native runtime compute others (tests/runtimes/native/test_model.py)."""
+REPRESENTATIVES = ["llama, yarn", "olmo2", "starcoder2", "qwen2moe"]
+"""The tests of the native runtime compare all, with a smaller tolerance (tests/runtimes/native/test_model.py)."""
 
 
-@pytest.mark.parametrize("name", slow_but(FAST, [each for each in ARCHITECTURES if each not in OF_FOLDERS]))
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     metadata, tensors = tiny(name)
     path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})

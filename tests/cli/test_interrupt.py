@@ -66,7 +66,15 @@ def test_ctrl_c_during_a_start_is_quiet(command: tuple[str, ...], delay: float) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "tries"), [(SERVE, 24), (CREATE, 60)], ids=["serve", "create"])
+@pytest.mark.parametrize(
+    ("command", "tries"),
+    [
+        pytest.param(SERVE, 8, id="serve"),
+        pytest.param(CREATE, 20, id="create"),
+        pytest.param(SERVE, 24, id="serve, often", marks=pytest.mark.companion),
+        pytest.param(CREATE, 60, id="create, often", marks=pytest.mark.companion),
+    ],
+)
 def test_ctrl_c_at_any_time_of_a_start_is_quiet(command: tuple[str, ...], tries: int) -> None:
     """One random time in each of several equal parts of the period."""
     times = random.Random(20)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from .environments import NODE, PYTHON
 from .recipes import recipes
 from .run import CLIENTS, Bench, Installed, Shaped, bench, run_client
 
@@ -25,12 +24,14 @@ def test_a_program_runs_the_settings_of_each_editor() -> None:
     assert recipes() and all(f'"{section}"' in programs for section in recipes())
 
 
+OFTEN = ("openai (Python)", "openai (Python) 0.28", "openai (Node) 7, Node 22")
+"""OpenAI's own: the newest ones, and the one that programs of its time have."""
+
+
 def marks(client: Installed | Shaped) -> list[pytest.MarkDecorator]:
-    """All are slow. Those that need an installation are companions, except OpenAI's own for Python and Node."""
-    if isinstance(client, Shaped):
-        return [pytest.mark.slow]
-    is_own = client.package == "openai" and client.environment in (*PYTHON.values(), *NODE.values())
-    return [pytest.mark.slow] if is_own else [pytest.mark.slow, pytest.mark.companion]
+    """All are slow. Those that need an installation are companions, except for `OFTEN`."""
+    is_slow = isinstance(client, Shaped) or client.name in OFTEN
+    return [pytest.mark.slow] if is_slow else [pytest.mark.slow, pytest.mark.companion]
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,10 @@ CHECKS = (
     "response_headers_conformance",
     "unsupported_method",
 )
-PHASES = {"server": "examples,coverage", "lenient": "examples,coverage,fuzzing"}
-"""Random requests go to the lenient server: those to the other name a model that it does not have, and end there."""
+PHASES = [("server", "examples", []), ("server", "coverage", [pytest.mark.companion]),
+          ("lenient", "examples,coverage,fuzzing", [pytest.mark.companion])]  # fmt: skip
+"""By server. Random requests go to the lenient one: those to the other name a model that it does not have, and end
+there."""
 SECONDS = 1200
 
 
@@ -37,8 +39,11 @@ def lenient() -> Iterator[Server]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("profile", PHASES)
-def test_every_route_does_what_its_schema_says(profile: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    ("profile", "phases"),
+    [pytest.param(profile, phases, marks=marks, id=f"{profile}-{phases}") for profile, phases, marks in PHASES],
+)
+def test_every_route_does_what_its_schema_says(profile: str, phases: str, request: pytest.FixtureRequest) -> None:
     server: Server = request.getfixturevalue(profile)
     environment = PYTHON["schemathesis"]
     try:
@@ -49,7 +54,7 @@ def test_every_route_does_what_its_schema_says(profile: str, request: pytest.Fix
         [
             *(environment.program("schemathesis"), "run", f"{server.url}/openapi.json"),
             *("--checks", ",".join(CHECKS), "--max-examples", "40", "--seed", "1", "--workers", "1"),
-            *("--phases", PHASES[profile], "--no-color", "--request-timeout", "20"),
+            *("--phases", phases, "--no-color", "--request-timeout", "20"),
         ],
         capture_output=True,
         text=True,

@@ -40,6 +40,9 @@ REPRESENTATIVES = [
 ]  # fmt: skip
 """Each form of activations, and types of each family: with and without minimum, with scales of scales, floats. Models
 in tests/runtimes/native/test_model.py have other types of weights."""
+MAIN_FORMS = ("avx2", "avx512-vnni", "neon-dot")
+"""In which the slow tests compare every kind; in the other forms they compare representatives, and the rest are
+companions."""
 
 
 def write(kind: ProductKind, module: Module, isa: Isa) -> None:
@@ -164,14 +167,25 @@ def check(kind: ProductKind, form: str) -> None:
             assert product(x[rows]).tobytes() == whole[rows].tobytes()
 
 
-@pytest.mark.parametrize("kind", slow_but(REPRESENTATIVES, KINDS), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", REPRESENTATIVES, ids=lambda kind: kind.name)
 def test_a_product_has_the_bits_of_its_definition(kind: ProductKind) -> None:
     check(kind, "host")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", sorted(executable_forms()))
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def marks(kind: ProductKind, form: str) -> list[pytest.MarkDecorator]:
+    if form in MAIN_FORMS or kind in REPRESENTATIVES:
+        return [pytest.mark.slow]
+    return [pytest.mark.slow, pytest.mark.companion]
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        pytest.param(kind, form, marks=marks(kind, form), id=f"{kind.name}-{form}")
+        for kind in KINDS
+        for form in sorted(executable_forms())
+    ],
+)
 def test_every_form_has_the_bits_of_the_definition(kind: ProductKind, form: str) -> None:
     check(kind, form)
 

@@ -71,6 +71,8 @@ FAST_NAMES = [
     "deepseek2",
 ]
 """Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
+DIFFERENT_NAMES = [*FAST_NAMES, "gemma4, experts", "falcon-h1", "deepseek2, groups of sigmoids"]
+"""With all that the slow tests of each kernel's memory and bits need."""
 NUM_TOKENS = 70
 OPTIONS = RuntimeOptions(runtime="native", threads=1, kv_memory=4_000_000)
 Bits = bytes

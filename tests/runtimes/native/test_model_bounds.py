@@ -28,9 +28,10 @@ from onward.runtimes.native import load as native_load
 from tests.checkpoints.mtp import predicting_layer, write_predicting_gguf
 from tests.checkpoints.test_architectures import OF_FOLDERS
 from tests.checkpoints.tiny import ARCHITECTURES
+from tests.examples import slow_but
 from tests.kernels.checked import Checker
 from tests.runtimes.native.drafted_steps import drafted_steps
-from tests.runtimes.native.test_model import load, tokens_of, write
+from tests.runtimes.native.test_model import DIFFERENT_NAMES, load, tokens_of, write
 
 MODELS = [name for name in ARCHITECTURES if name not in OF_FOLDERS]
 PREDICTING = "qwen35", "qwen35moe", "deepseek2, groups of sigmoids"
@@ -43,8 +44,7 @@ def compiled(recipes: Iterable[Recipe], checker: Checker) -> Code:
     return link([compile_object(text, host()) for text in texts], host())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_but([], MODELS, DIFFERENT_NAMES))
 def test_a_model_stays_within_its_memory(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checker = Checker()
 

@@ -11,6 +11,7 @@ import pytest
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.mtp import predicting_layer, write_predicting_gguf
 from tests.checkpoints.tiny import tiny
+from tests.examples import slow_but
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,6 +24,11 @@ NAMES = (
     "granitehybrid, groups", "qwen35moe", "qwen3next", "falcon-h1", "nemotron_h", "nemotron_h_moe",
     "deepseek2", "deepseek2, queries joined", "deepseek2, groups", "deepseek2, groups of sigmoids",
 )  # fmt: skip
+REPRESENTATIVES = (
+    "llama, untied", "gemma3", "gpt2", "qwen3moe", "gpt-oss", "lfm2", "gemma4", "qwen35", "granitehybrid",
+    "falcon-h1", "deepseek2",
+)  # fmt: skip
+"""Every kind of layer. The debug form of the kernels has looked at more (test_model_bounds.py)."""
 
 
 def run(argument: str) -> subprocess.CompletedProcess[str]:
@@ -30,7 +36,7 @@ def run(argument: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but([], NAMES, REPRESENTATIVES))
 def test_no_kernel_leaves_its_memory(name: str, tmp_path: Path) -> None:
     metadata, tensors = tiny(name)
     path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})

@@ -18,18 +18,24 @@ from tests.checkpoints.making import Stored, floats, write_gguf
 from tests.checkpoints.test_architectures import OF_FOLDERS
 from tests.checkpoints.tiny import ARCHITECTURES, tiny
 from tests.kernels.emulated import ARM_FORMS, EmulatedCode, executable_forms
-from tests.runtimes.native.test_model import load, usual_blocks
+from tests.runtimes.native.test_model import DIFFERENT_NAMES, load, usual_blocks
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif("neon" not in executable_forms(), reason="ARM is emulated on Linux, on x86-64, by unicorn"),
 ]
 KINDS = ("Q8_0", "Q4_1", "Q5_0", "F16", "Q4_0")
+NAMES = [name for name in DIFFERENT_NAMES if name not in OF_FOLDERS]
+NAMES += [name for name in ARCHITECTURES if name not in {*NAMES, *OF_FOLDERS}]
 CASES = [
-    (name, KINDS[i % len(KINDS)], ("fast", "exact")[i // 2 % 2], ARM_FORMS[i % 2])
-    for i, name in enumerate(name for name in ARCHITECTURES if name not in OF_FOLDERS)
-]
-"""Every architecture, with types of weights, precisions and forms in turn."""
+    pytest.param(
+        name, KINDS[i % len(KINDS)], ("fast", "exact")[i // 2 % 2], ARM_FORMS[i % 2],
+        marks=[] if name in DIFFERENT_NAMES else pytest.mark.companion,
+    )
+    for i, name in enumerate(NAMES)
+]  # fmt: skip
+"""Every architecture, with types of weights, precisions and forms in turn. The first differ in what they compute; the
+others are companions."""
 
 
 def write(folder: Path, name: str, kind: str) -> Path:
