@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 import signal
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import wcwidth
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onward.cli.output import terminal
 from onward.cli.output.terminal import cut, dotted, pad, pluralize, text_width, wrap
 
 from ..conftest import create
@@ -197,3 +200,13 @@ def test_parts_are_broken_between_dots_on_a_terminal_only(monkeypatch: pytest.Mo
     monkeypatch.setattr(stream, "isatty", lambda: True)
     assert dotted(parts, stream) == f"{'a' * 30} · {'b' * 30}\n{'c' * 30}\n{'d' * 90}"
     assert dotted([], stream) == ""
+
+
+def test_a_remark_and_the_end_of_its_line_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two, the thread of the progress line may write, which erases what is there."""
+    stream = Mock(isatty=lambda: True, encoding="utf-8")
+    monkeypatch.setattr(terminal, "sys", SimpleNamespace(stderr=stream))
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal.note("Slow down.")
+    [((written,), _)] = stream.write.call_args_list
+    assert written.endswith("Slow down.\n")

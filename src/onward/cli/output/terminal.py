@@ -85,7 +85,9 @@ def note(text: str, *, keeps_line: bool = False) -> None:
     current line, which has output."""
     if sys.stderr.isatty():
         start = "\n" if keeps_line else "\r\x1b[K" if can_rewrite(sys.stderr) else ""
-        print(start + style_of(sys.stderr).dim(visible(text)), file=sys.stderr, flush=True)
+        # with the end of its line: between two writes, the thread of the progress line would erase it
+        sys.stderr.write(f"{start}{style_of(sys.stderr).dim(visible(text))}\n")
+        sys.stderr.flush()
 
 
 def dotted(parts: Iterable[str], stream: IO[Any]) -> str:
