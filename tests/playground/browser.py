@@ -12,6 +12,8 @@ import pytest
 SOURCES = Path(__file__).parents[2] / "playground"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+HEADLESS = os.environ.get("CHROMIUM") or shutil.which("chromium-headless-shell") or CHROMIUM
+"""Debian's shell has no window, tabs and menus, which take half of a processor's time for a page that nobody sees."""
 KEY = "sk-of-the-playground-test"
 PATIENCE_MS = 20_000
 """Only a guard against hanging."""

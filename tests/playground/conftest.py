@@ -9,7 +9,7 @@ import pytest
 
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
-from tests.playground.browser import CHROMIUM, KEY
+from tests.playground.browser import HEADLESS, KEY
 from tests.processes import served
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ def browser() -> Iterator[Browser]:
     """Chromium. It ends with this folder's tests: while Playwright runs, its event loop is that of the main thread, and
     `asyncio.run` fails in the tests of other folders."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium, such as `apt-get install chromium`, or its path in CHROMIUM")
+    if HEADLESS is None:
+        pytest.skip("needs Chromium, such as `apt-get install chromium-headless-shell`, or its path in CHROMIUM")
     with playwright.sync_playwright() as running:
         # Containers have neither a sandbox nor a large /dev/shm.
-        chromium = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        chromium = running.chromium.launch(executable_path=HEADLESS, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield chromium
         chromium.close()
 
