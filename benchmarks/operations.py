@@ -1,9 +1,10 @@
 """Where the time of a step goes: each operation of the native runtime's tape is run alone; its time is the minimum of
 several runs.
 
-Steps of so many sequences, one token of each after a context of `--context` tokens; with `--prefill` also a prompt.
-Tokens are random, so that rows use different experts. Products have the GB of weights that they read per second, and
-the memory's limit is measured in the same run. `python -m benchmarks.operations --model FILE.gguf --rows 1 8 32`.
+Steps of so many sequences, one token of each after a context of `--context` tokens; with `--prefill` also a prompt, in
+chunks as the engine computes it. Tokens are random, so that rows use different experts. Products have the GB of weights
+that they read per second, and the memory's limit is measured in the same run. `python -m benchmarks.operations --model
+FILE.gguf --rows 1 8 32 --prefill 512 4096`.
 
 Each operation ends with a barrier here, which many do not need in a whole step, where one also finds the previous one's
 results in the caches: a step may take a little less or more, which is listed too.
@@ -138,9 +139,10 @@ def measured(model: ModelRunner, recorder: Recorder, rows: list[Row], runs: int)
             read[name] += weight_bytes(record, recorder.kernels)
         whole += min(_seconds(recorder.machine, num_rows, len(rows), parts) for _ in range(runs))
 
-    model.evaluate(rows)
+    if not model.shape.states:  # which take in each row once
+        model.evaluate(rows)
     model.evaluate(rows, lambda: add(count, tape.whole if outputs == count else tape.kept))
-    if outputs < count:  # `tape.rest` is planned by the evaluation above
+    if 0 < outputs < count:  # `tape.rest` is planned by the evaluation above
         add(outputs, tape.rest)
     operations = {
         name: {"seconds": found, "count": number[name], "bytes": read[name]} for name, found in seconds.most_common()
@@ -180,6 +182,24 @@ def decoding(model: ModelRunner, rows: int, context: int) -> list[Row]:
     return [Row(each, tokens[each], context, tables[each], 1, state=each) for each in range(rows)]
 
 
+def prefilled(model: ModelRunner, recorder: Recorder, tokens: int, runs: int) -> dict[str, Any]:
+    """Return what `measured` returns, of all chunks of a prompt together."""
+    table, chunk = range(model.shape.blocks_for(tokens)), model.shape.max_prefill_tokens
+    if len(table) > model.blocks or tokens >= model.context_length:
+        raise BenchmarkError(f"A prompt of {tokens} tokens does not fit into the KV cache.")
+    [prompt] = random_prompts(model.vocab_size, 1, tokens, seed=tokens)
+    seconds, operations = 0.0, dict[str, Any]()
+    for start in range(0, tokens, chunk):
+        row = Row(0, prompt[start : start + chunk], start, table, int(start + chunk >= tokens))
+        step = measured(model, recorder, [row], runs)
+        seconds += step["seconds"]
+        for name, each in step["operations"].items():
+            before = operations.get(name, dict.fromkeys(each, 0))
+            operations[name] = {key: before[key] + each[key] for key in each}
+    ranked = sorted(operations.items(), key=lambda pair: -pair[1]["seconds"])
+    return {"seconds": seconds, "operations": dict(ranked)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operations", description=__doc__)
     parser.add_argument("--model", default="storyteller")
@@ -208,9 +228,7 @@ def main() -> int:
             limits += (memory.read_limit() for _ in range(LIMIT_ROUNDS))
             figures[f"{rows} rows"] = measured(model, recorder, decoding(model, rows, options.context), options.runs)
         for tokens in options.prefill:
-            [prompt] = random_prompts(model.vocab_size, 1, tokens, seed=tokens)
-            row = Row(0, prompt, 0, range(model.shape.blocks_for(tokens)), 1)
-            figures[f"a prompt of {tokens}"] = measured(model, recorder, [row], options.runs)
+            figures[f"a prompt of {tokens}"] = prefilled(model, recorder, tokens, options.runs)
     finally:
         model.close()
     limit = max(limits, default=0.0)

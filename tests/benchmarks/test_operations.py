@@ -35,7 +35,18 @@ def test_every_operation_of_a_step_is_measured(
     assert "x attention" in capsys.readouterr().out
 
 
+def test_a_long_prompt_is_measured_in_its_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--rows", "--prefill", "70", "600", "--runs", "1", "--json", str(tmp_path / "f")]
+    monkeypatch.setattr(sys, "argv", ["operations", *options])
+    assert operations.main() == 0
+    steps = msgspec.json.decode((tmp_path / "f").read_bytes())["figures"]["steps"]
+    short, long = (step["operations"] for step in steps.values())
+    assert long["attention"]["count"] == 2 * short["attention"]["count"] - 1  # only the last chunk has a last row
+    assert list(long) == sorted(long, key=lambda name: -long[name]["seconds"])
+
+
 def test_what_does_not_fit_is_reported_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["operations", "--context", "5000", "--runs", "1"])
-    with pytest.raises(BenchmarkError, match="do not fit into the KV cache"):
-        operations.main()
+    for options in (["--context", "5000"], ["--rows", "--prefill", "5000"]):
+        monkeypatch.setattr(sys, "argv", ["operations", *options, "--runs", "1"])
+        with pytest.raises(BenchmarkError, match="not fit into the KV cache"):
+            operations.main()
