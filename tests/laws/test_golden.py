@@ -16,10 +16,12 @@ from tests.laws.golden import (
     FILE,
     NAMES,
     PRECISIONS,
+    TYPES,
     logits_hash,
     sampled_hash,
     storyteller_hash,
     tokens_hash,
+    type_hash,
 )
 
 GOLDEN = json.loads(FILE.read_text(encoding="utf-8"))
@@ -30,6 +32,13 @@ CHANGED = "Kernels have other bits. If that is meant, raise KERNELS_REVISION and
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_logits_have_the_same_bits_everywhere(name: str, precision: Precision, tmp_path: Path) -> None:
     assert logits_hash(name, precision, tmp_path) == GOLDEN[f"{name} {precision}"], CHANGED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_weights_of_every_type_have_the_same_bits_everywhere(kind: str, precision: Precision, tmp_path: Path) -> None:
+    assert type_hash(kind, precision, tmp_path) == GOLDEN[f"{kind} {precision}"], CHANGED
 
 
 @pytest.mark.real
