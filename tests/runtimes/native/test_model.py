@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -365,6 +367,22 @@ def test_threads_that_come_late_change_no_bit(name: str, models: Callable[..., M
         tokens = tokens_of(alone, count, seed=step)
         row = Row(1, tokens, 0, [0], int(random.integers(0, count + 1)))
         assert alone.evaluate([row]).tobytes() == many.evaluate([row]).tobytes()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are bound to cores as on Linux")
+def test_cores_that_are_taken_away_change_no_bit(models: Callable[..., ModelRunner]) -> None:
+    model = models(threads=3)
+    tokens, before = tokens_of(model), os.sched_getaffinity(0)
+    expected = whole(model, tokens)
+    threads = [0, *(each.native_id or 0 for each in threading.enumerate() if each.name.startswith("onward-compute"))]
+    assert len(threads) >= 3
+    try:
+        for thread in threads:
+            os.sched_setaffinity(thread, {min(before)})
+        assert (whole(model, tokens) == expected).all()
+    finally:
+        for thread in threads:
+            os.sched_setaffinity(thread, before)
 
 
 @pytest.mark.parametrize("name", slow_but([PLAIN, "lfm2"], [PLAIN, *OTHERS]))
