@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from benchmarks import measure
 from benchmarks.chart import Panel, Series, chart
 from onward.kernels.activations import ACTIVATIONS, ActivationName
-from onward.kernels.code import Code, compile_object, link
+from onward.kernels.code import Code, link
+from onward.kernels.compiler import compile_object
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.memory import address, untouched

@@ -3,8 +3,9 @@
 `serve`: until the first byte of text of a completion streamed by `onward serve`. `create`: until the first character
 that `onward completions create --stream true` prints. `import`: `import onward`, minus an empty interpreter. `peak_…`:
 the greatest resident memory of the server's and the engine's process (Linux). `--cold`: the first start too, with an
-empty cache: it compiles kernels, builds the tokenizer, and reads the whole file for its fingerprint. `--peer`:
-llama-server on the same GGUF file too. `python -m benchmarks.startup`.
+empty cache: it compiles kernels, builds the tokenizer, and reads the whole file for its fingerprint; and `compile`,
+without kernels and with all else in the cache. `--peer`: llama-server on the same GGUF file too.
+`python -m benchmarks.startup`.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ PROMPT = "Once upon a time"
 NUM_SLOWEST_IMPORTS = 8
 
 
-def serve_seconds(model: str, cache: Path | None = None) -> dict[str, float]:
+def serve_seconds(model: str, cache: Path | None = None, kernels: Path | None = None) -> dict[str, float]:
     """Return the seconds from process start to `ready` and to the first `token`, and where Linux states them the peaks
-    of memory in MB, `peak_server` and `peak_engine`. `cache`: the user's folder of caches, None: the usual one. Raises
-    BenchmarkError if the server ends early or the request fails."""
+    of memory in MB, `peak_server` and `peak_engine`. `cache`: the folder of caches; `kernels`: the folder of that of
+    compiled kernels; None: the usual ones. Raises BenchmarkError if the server ends early or the request fails."""
     begin = time.perf_counter()
     command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--drain", "1", "--model", model]
-    command += [] if cache is None else ["--cache-dir", str(cache / "onward")]
-    changes = {} if cache is None else {"XDG_CACHE_HOME": str(cache)}  # no setting moves kernels
+    command += [] if cache is None else ["--cache-dir", str(cache)]
+    changes = {} if kernels is None else {"XDG_CACHE_HOME": str(kernels)}  # no setting moves kernels
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | changes
     )
@@ -97,10 +98,21 @@ def cold_cache(usual: Path) -> Iterator[Path]:
 
 def cold_seconds(model: str) -> dict[str, float]:
     """Return `serve_seconds` of a first start."""
+    with cold_cache(_usual_cache()) as cache:
+        return serve_seconds(model, cache / "onward", cache)
+
+
+def compile_seconds(model: str) -> dict[str, float]:
+    """Return `serve_seconds` of a start that compiles kernels, and finds everything else in the cache."""
+    usual = _usual_cache()
+    with cold_cache(usual) as empty:
+        return serve_seconds(model, usual, empty)
+
+
+def _usual_cache() -> Path:
     from onward.settings import resolve
 
-    with cold_cache(resolve().settings.cache_dir) as cache:
-        return serve_seconds(model, cache)
+    return resolve().settings.cache_dir
 
 
 def peer_seconds(gguf: Path) -> dict[str, float]:
@@ -206,7 +218,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__)
     parser.add_argument("--model", default="storyteller", help="a name, file or folder, as for `onward serve`")
     parser.add_argument("--runs", type=int, default=5, help="measured processes of each kind (default 5)")
-    parser.add_argument("--cold", action="store_true", help="also measure one first start, from an empty cache")
+    parser.add_argument("--cold", action="store_true", help="also measure one first start, and some that compile")
     parser.add_argument("--peer", type=Path, metavar="FILE.gguf", help="also measure llama-server on this file")
     parser.add_argument("--no-create", action="store_true", help="leave out `onward completions create`")
     parser.add_argument("--json", type=Path, help="write the figures here")
@@ -216,11 +228,12 @@ def main() -> int:
         "import": repeat(import_seconds, options.runs),
         "cold": repeat(lambda: cold_seconds(options.model), 1, warm=False) if options.cold else {},
         "serve": repeat(lambda: serve_seconds(options.model), options.runs),
+        "compile": repeat(lambda: compile_seconds(options.model), options.runs) if options.cold else {},
         "peer": repeat(lambda: peer_seconds(options.peer), options.runs) if options.peer else {},
         "create": {} if options.no_create else repeat(lambda: create_seconds(options.model), options.runs),
         "imports_of_create": [] if options.no_create else slowest_imports(create_command(options.model)),
     }
-    for kind in ("import", "cold", "serve", "peer", "create"):
+    for kind in ("import", "cold", "compile", "serve", "peer", "create"):
         for name, found in figures[kind].items():
             is_memory = name.startswith("peak")
             number = found["median"] if is_memory else found["median"] * 1e3

@@ -147,9 +147,11 @@ LATE_MODULES = [
     *(SOURCE / "model_files" / f"{name}.py" for name in ("checkpoint", "gguf", "openvino_ir", "safetensors")),
     *sorted(SOURCE.glob("runtimes/*/runtime.py")),
     SOURCE / "constraints" / "process" / "worker.py",
+    SOURCE / "kernels" / "code.py",
 ]
 """Entries of the tables of formats and runtimes import what they need when a model is loaded: completion and `doctor`
-read the tables, and must not wait for numpy and OpenVINO. A process that only checks grammars needs no numpy."""
+read the tables, and must not wait for numpy and OpenVINO. A process that only checks grammars needs no numpy, and a
+start that compiles nothing no other process."""
 
 LATE_LIBRARIES = {
     "gguf": "an extra",

@@ -183,6 +183,6 @@ def executable_forms() -> dict[str, Target]:
     return runnable_forms() | ({name: FORMS[name] for name in ARM_FORMS} if can_emulate else {})
 
 
-def linked(data: bytes, target: Target) -> Functions:
-    """Return an object's code, to be called here."""
-    return link([data], target) if target.architecture == host().architecture else EmulatedCode([data])
+def linked(objects: Iterable[bytes], target: Target) -> Functions:
+    """Return the code of objects, to be called here."""
+    return link(objects, target) if target.architecture == host().architecture else EmulatedCode(objects)

@@ -8,7 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from onward.kernels.code import Functions, compile_object
+from onward.kernels.code import Functions
+from onward.kernels.compiler import compile_object
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.targets import Target, host
@@ -24,7 +25,7 @@ def compiled(write: Writer, target: Target | None = None) -> Functions:
     chosen = target or host()
     module = Module("test", chosen.isa.soft)
     write(module, chosen.isa)
-    return linked(compile_object(module.text(), chosen), chosen)
+    return linked([compile_object(module.text(), chosen)], chosen)
 
 
 def elementwise(module: Module, name: str, types: list[Type], returns: Type, body: Expression) -> None:

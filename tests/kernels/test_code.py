@@ -17,7 +17,8 @@ from onward import kernels as kernel_package
 from onward.file_locks import NoLocks
 from onward.kernels import code as code_module
 from onward.kernels import executable_memory, object_cache
-from onward.kernels.code import compile_object, load, object_key
+from onward.kernels.code import load, object_key
+from onward.kernels.compiler import compile_object
 from onward.kernels.executable_memory import NoExecutableMemory
 from onward.kernels.function import Function, Module
 from onward.kernels.object_cache import ObjectCache, kernels_folder

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.kernels.code import compile_object
+from onward.kernels.compiler import compile_object
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.targets import host

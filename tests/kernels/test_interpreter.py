@@ -9,7 +9,8 @@ import pytest
 
 from onward.kernels.activations import ActivationName
 from onward.kernels.attention_shape import AttentionShape
-from onward.kernels.code import ALLOWED_SYMBOLS, compile_object, load, undefined_symbols
+from onward.kernels.code import load
+from onward.kernels.compiler import ALLOWED_SYMBOLS, compile_object, undefined_symbols
 from onward.kernels.interpreter import NUM_OPERATIONS, Kernels
 from onward.kernels.machine import Machine
 from onward.kernels.parts import Part

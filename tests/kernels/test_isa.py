@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onward.kernels.code import compile_object, undefined_symbols
+from onward.kernels.compiler import compile_object, undefined_symbols
 from onward.kernels.function import Module
 from onward.kernels.isa import Avx2, Isa, best_isa, emulated
 from onward.kernels.targets import FORMS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from onward.kernels import self_test
-from onward.kernels.code import compile_object, undefined_symbols
-from onward.kernels.self_test import EXPECTED, digest_of, module_text, run_self_test
+from onward.kernels.compiler import compile_object, undefined_symbols
+from onward.kernels.self_test import EXPECTED, digest_of, recipes, run_self_test
 from onward.kernels.targets import FORMS
 from tests.kernels.emulated import executable_forms, linked
 
@@ -19,15 +19,17 @@ def test_this_machine_passes() -> None:
 @pytest.mark.parametrize("form", sorted(executable_forms()))
 def test_every_form_passes(form: str) -> None:
     target = FORMS[form]
-    assert digest_of(linked(compile_object(module_text(target.isa), target), target)) == EXPECTED
+    objects = [compile_object(recipe.text(), target) for recipe in recipes(target.isa)]
+    assert digest_of(linked(objects, target)) == EXPECTED
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_every_form_is_compiled_without_calls_into_a_library(form: str) -> None:
     target = FORMS[form]
-    data = compile_object(module_text(target.isa), target)
-    assert undefined_symbols(data) <= {"memcpy", "memset", "_GLOBAL_OFFSET_TABLE_"}
+    for recipe in recipes(target.isa):
+        data = compile_object(recipe.text(), target)
+        assert undefined_symbols(data) <= {"memcpy", "memset", "_GLOBAL_OFFSET_TABLE_"}
 
 
 def test_another_result_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.kernels.code import compile_object, undefined_symbols
+from onward.kernels.compiler import compile_object, undefined_symbols
 from onward.kernels.targets import FORMS, Target
 from onward.sampling.kernels import module_text, run_of
 from onward.sampling.masks import pack_mask
@@ -90,7 +90,7 @@ def test_each_sampler_has_the_bits_of_every_other_processor(sampler: PlainSample
 def test_every_form_samples_the_same_bits(form: str) -> None:
     target = FORMS[form]
     sampler = Sampler(SIZE)
-    sampler._kernel = run_of(linked(compile_object(module_text(target.isa), target), target))
+    sampler._kernel = run_of(linked([compile_object(module_text(target.isa), target)], target))
     assert digest(sampler, 20) == GOLDEN
 
 

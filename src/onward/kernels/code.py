@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import struct
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from hashlib import sha256
-from threading import Lock
 from typing import Any, Protocol
 
 import llvmlite.binding as llvm
 
+from onward.kernels.compiler import LLVM_LOCK, compile_object, target_machine
 from onward.kernels.executable_memory import require_executable_memory
 from onward.kernels.object_cache import ObjectCache, kernels_folder
 from onward.kernels.recipe import Recipe, Sources
 from onward.kernels.targets import Target, host
-
-ALLOWED_SYMBOLS = frozenset({"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"})
-"""The symbols that an object may leave to be resolved. Waiting and the like are called through pointers that the caller
-passes."""
 
 REVISION = 2
 """Raised when other passes or options give other code for the same IR."""
 
 WAIT_SECONDS = 10.0
 """How long to wait for what another process compiles, many times what it takes: then it is compiled here, too."""
-
-_SYMBOL_TABLE = 2
-"""ELF's number of such a section."""
 _loaded: list[Any] = []
 """LLVM's engines: code stays as long as the process, because any thread may be in it."""
-_lock = Lock()
+_compiled_ahead: dict[str, bytes] = {}
+"""Objects of modules that a later call of `load` is to find, by key."""
 
 
 class Functions(Protocol):
@@ -67,35 +61,71 @@ def load(
     target: Target | None = None,
     cached_in: ObjectCache | None = None,
     notify: Callable[[], None] | None = None,
+    others: Sequence[Recipe] = (),
 ) -> Code:
     """Return the code of modules, their texts (function.Module.text) or how they are written, for `target`, by default
     this machine. What two of them export has different names.
 
     Objects are kept in `cached_in`, by default the user's own cache folder. `notify` is called before the first module
-    is compiled, rather than found there. Raises executable_memory.NoExecutableMemory.
+    is compiled, rather than found there. `others`: modules that will be loaded later in this process, compiled with
+    these, which takes less time. Raises executable_memory.NoExecutableMemory.
     """
     chosen = host() if target is None else target
     objects = ObjectCache(kernels_folder()) if cached_in is None else cached_in
     sources: Sources = {}
-    keys = [_key(module, chosen, sources) for module in modules]
-    found = {key: data for key in keys if (data := objects.get(key)) is not None}
-    missing, remark, was_compiled = [at for at, key in enumerate(keys) if key not in found], "", False
-    for seconds in (0.0, WAIT_SECONDS):  # what another process compiles comes last: meanwhile it may be there
-        for at in missing:
-            with objects.reserved(keys[at], seconds) as is_reserved:
-                data = objects.get(keys[at])
-                if data is None and (is_reserved or seconds):
-                    if notify is not None and not was_compiled:
-                        notify()
-                    was_compiled = True
-                    data = compile_object(_text(modules[at]), chosen)
-                    remark = objects.put(keys[at], data) or remark
-                if data is not None:
-                    found[keys[at]] = data
-        missing = [at for at in missing if keys[at] not in found]
-    if was_compiled:
-        gc.collect()  # what writes a text refers to itself, and the collector may be paused until it ignores all of it
-    return link([found[key] for key in keys], chosen, was_compiled=was_compiled, remark=remark)
+    wanted = {_key(module, chosen, sources): module for module in modules}
+    found = {key: data for key in wanted if (data := _found(key, objects)) is not None}
+    missing = {key: module for key, module in wanted.items() if key not in found}
+    if not missing:
+        return link(found.values(), chosen, was_compiled=False)
+    ahead = {_key(module, chosen, sources): module for module in others}
+    missing |= {key: module for key, module in ahead.items() if key not in found and _found(key, objects) is None}
+    done = _Compilation(missing, chosen, objects, notify)
+    found |= done.found
+    _compiled_ahead.update((key, done.found[key]) for key in ahead if key in done.found)  # the folder may not take it
+    return link([found[key] for key in wanted], chosen, was_compiled=done.has_compiled, remark=max(done.remarks))
+
+
+def _found(key: str, objects: ObjectCache) -> bytes | None:
+    return objects.get(key) or _compiled_ahead.get(key)
+
+
+class _Compilation:
+    """Compiles modules by their keys, or waits for what other processes compile: `found`, their objects."""
+
+    def __init__(
+        self,
+        modules: Mapping[str, str | Recipe],
+        target: Target,
+        objects: ObjectCache,
+        notify: Callable[[], None] | None,
+    ) -> None:
+        from onward.kernels.compiler_processes import share  # a start that finds all objects needs no processes
+
+        self.found: dict[str, bytes] = {}
+        self.remarks = [""]
+        """Why objects could not be kept for the next process."""
+        self.has_compiled = False
+        self._modules, self._target, self._objects = modules, target, objects
+        self._to_notify = [notify] if notify is not None else []
+        for seconds in (0.0, WAIT_SECONDS):  # what another process compiles comes last: meanwhile it may be there
+            left = [key for key in modules if key not in self.found]
+            share([partial(self._obtain, key, seconds) for key in left], compile_object)
+        if self.has_compiled:
+            gc.collect()  # what writes a text refers to itself, and the collector may be paused until it ignores it
+
+    def _obtain(self, key: str, seconds: float, compile_text: Callable[[str, Target], bytes]) -> None:
+        """Find or compile an object, unless another process still compiles it after so many seconds. On any thread."""
+        with self._objects.reserved(key, seconds) as is_reserved:
+            data = self._objects.get(key)
+            if data is None and (is_reserved or seconds):
+                self.has_compiled = True
+                with suppress(IndexError):
+                    self._to_notify.pop()()
+                data = compile_text(_text(self._modules[key]), self._target)
+                self.remarks.append(self._objects.put(key, data))
+            if data is not None:
+                self.found[key] = data
 
 
 def _key(module: str | Recipe, target: Target, sources: Sources) -> str:
@@ -111,8 +141,8 @@ def link(objects: Iterable[bytes], target: Target, *, was_compiled: bool = True,
     """Return the code of objects that were compiled for `target`, which must be able to run here. What lies in them
     is executed, so their origin must be trusted. Raises executable_memory.NoExecutableMemory."""
     require_executable_memory()
-    with _lock:
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(target))
+    with LLVM_LOCK:
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(target))
         for data in objects:
             engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         engine.finalize_object()
@@ -124,67 +154,3 @@ def object_key(text: str, target: Target) -> str:
     """Return what an object is kept under: a digest of everything that decides its bytes."""
     facts = (REVISION, llvm.llvm_version_info, target.triple, target.cpu, target.features, text)
     return sha256(repr(facts).encode()).hexdigest()
-
-
-def compile_object(text: str, target: Target) -> bytes:
-    """Return a module's object file, for any target that LLVM knows. Raises RuntimeError for invalid IR, and
-    for what would call a library."""
-    with _lock:
-        machine = _target_machine(target)
-        module = llvm.parse_assembly(text)
-        module.triple = target.triple
-        module.verify()
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
-        # kernels say what is a vector and what is unrolled; LLVM would take seconds, and reassociate integer sums
-        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-        passes = llvm.create_pass_builder(machine, options)
-        passes.getModulePassManager().run(module, passes)
-        data: bytes = machine.emit_object(module)
-    unknown = undefined_symbols(data) - ALLOWED_SYMBOLS
-    if unknown:  # LLVM would end the process while loading it
-        raise RuntimeError(
-            f"compiled code calls {', '.join(sorted(unknown))}, which no processor has an instruction for"
-        )
-    return data
-
-
-def _target_machine(target: Target) -> Any:
-    """Return a new machine: an engine owns the one that it is created with."""
-    _initialize()
-    # sections may be loaded further apart than 2 GiB, once models and caches lie between: x86-64 code that reached its
-    # constants by 32 bits would end the process while it is loaded
-    reloc, model = ("static", "large") if target.architecture == "x86_64" else ("pic", "default")
-    return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=2, reloc=reloc, codemodel=model, jit=True
-    )
-
-
-@cache
-def _initialize() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    llvm.initialize_native_asmparser()
-
-
-def undefined_symbols(data: bytes) -> frozenset[str]:
-    """Return the names that a 64-bit ELF object, Linux's format, leaves to be resolved; nothing for other formats."""
-    if data[:5] != b"\x7fELF\x02":
-        return frozenset()
-    (sections_at,) = struct.unpack_from("<Q", data, 40)
-    size, count = struct.unpack_from("<HH", data, 58)
-    sections = [struct.unpack_from("<IIQQQQII", data, sections_at + size * i) for i in range(count)]
-    found = set()
-    for _, kind, _, _, start, length, strings, _ in sections:
-        if kind == _SYMBOL_TABLE:
-            found |= {_name(data, sections[strings][4] + name) for name in _undefined(data, start, length)}
-    return frozenset(found)
-
-
-def _undefined(data: bytes, start: int, length: int) -> list[int]:
-    """Return where the names of a table's undefined symbols are among its strings."""
-    symbols = struct.iter_unpack("<IBBHQQ", data[start : start + length])
-    return [name for name, _, _, section, _, _ in symbols if name and not section]
-
-
-def _name(data: bytes, start: int) -> str:
-    return data[start : data.index(b"\0", start)].decode()

@@ -168,13 +168,14 @@ class Kernels:
         """Return how the modules are written. Together they export step, work, interleave_TYPE, product_KIND and the
         operations."""
         forms = tuple(sorted(self.forms()))
-        parts: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(_emit_interpreter, ()), (_emit_rows, (forms,))]
+        # those that take longest to compile first: the last ones decide how long several processes wait for each other
+        parts: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(_emit_products, (kind,)) for kind in self.products]
+        parts += [(_emit_attention, (shape,)) for shape in dict.fromkeys(shape.unrotated for shape in self.attention)]
+        parts += [(_emit_rows, (forms,)), (_emit_interpreter, ())]
+        parts += [(emit_embed, (name,)) for name in self.embeddings]
         parts += [(_emit_interleave, (name,)) for name in sorted({kind.weights for kind in self.products})]
         parts += [(_emit_norm_heads, (size,)) for size in self._norm_sizes()]
-        parts += [(emit_embed, (name,)) for name in self.embeddings]
-        parts += [(_emit_products, (kind,)) for kind in self.products]
         parts += [(_emit_rotate, (shape,)) for shape in self.attention]
-        parts += [(_emit_attention, (shape,)) for shape in dict.fromkeys(shape.unrotated for shape in self.attention)]
         if self.has_experts:
             parts.append((_emit_experts, ()))
         if self.has_logit_cap:
@@ -187,10 +188,16 @@ class Kernels:
             parts.append((_emit_delta, (self.delta,)))
         if self.has_state_spaces:
             parts.append((_emit_state_space, ()))
-        return [
-            Recipe(partial(_text, emit, isa, facts), (emit.__name__, isa.name, *facts), (kernels,))
-            for emit, facts in parts
-        ]
+        return [_recipe(emit, isa, *facts) for emit, facts in parts]
+
+
+def product_recipes(kind: ProductKind, isa: Isa) -> list[Recipe]:
+    """Return how the modules of a product and of its panels are written."""
+    return [_recipe(_emit_products, isa, kind), _recipe(_emit_interleave, isa, kind.weights)]
+
+
+def _recipe(emit: Callable[..., Any], isa: Isa, *facts: Any) -> Recipe:
+    return Recipe(partial(_text, emit, isa, facts), (emit.__name__, isa.name, *facts), (kernels,))
 
 
 def _text(emit: Callable[..., Any], isa: Isa, facts: tuple[Any, ...]) -> str:

@@ -17,11 +17,11 @@ from onward.kernels import maths
 from onward.kernels.activations import ACTIVATIONS
 from onward.kernels.code import Functions, load
 from onward.kernels.function import Function, Module
+from onward.kernels.interpreter import product_recipes
 from onward.kernels.isa import Isa
 from onward.kernels.memory import address
 from onward.kernels.operations import FORMS, Writers
-from onward.kernels.panels import emit_interleave
-from onward.kernels.products import OUT_BYTES, ProductKind, emit_product
+from onward.kernels.products import OUT_BYTES, ProductKind
 from onward.kernels.recipe import Recipe
 from onward.kernels.records import PRODUCT
 from onward.kernels.targets import Target, host
@@ -68,20 +68,22 @@ def run_self_test() -> SelfTest:
 
 @cache
 def _digest_of_target(target: Target) -> str:
-    recipe = Recipe(partial(module_text, target.isa), ("self-test", target.isa.name), (kernels,))
-    return digest_of(load(recipe, target=target))
+    return digest_of(load(*recipes(target.isa), target=target))
 
 
-def module_text(isa: Isa) -> str:
-    """Return the module of the test for a form of the instructions."""
+def recipes(isa: Isa) -> list[Recipe]:
+    """Return how the modules of the test are written: those of a product that many models have, and one of its own."""
+    own = Recipe(partial(_own_text, isa), ("self-test", isa.name), (kernels,))
+    return [*product_recipes(_KIND, isa), own]
+
+
+def _own_text(isa: Isa) -> str:
     module = Module("self_test", isa.soft)
-    emit_interleave(module, _KIND.type)
     writers = Writers(module, {_KIND.activations})
     f = Function(module, "activate", [PTR, PTR, I64], exported=True)
     source, target, blocks = f.args
     writers.call(f, f.i64(FORMS.index(_KIND.activations)), source, target, f.i64(0), blocks)
     f.ret()
-    emit_product(module, isa, _KIND)
     _emit_functions(module)
     return module.text()
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from onward.engine.model import Row
 from onward.kernels.activations import ACTIVATIONS, ActivationName
 from onward.kernels.attention_shape import AttentionShape
-from onward.kernels.code import Code, compile_object, link
+from onward.kernels.code import Code, link
+from onward.kernels.compiler import compile_object
 from onward.kernels.interpreter import Kernels
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows, Vector
@@ -48,7 +49,7 @@ def compiled(recipes: Iterable[Recipe], checker: Checker) -> Code:
 def test_a_model_stays_within_its_memory(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checker = Checker()
 
-    monkeypatch.setattr(native_load, "load_code", lambda *recipes, notify: compiled(recipes, checker))
+    monkeypatch.setattr(native_load, "load_code", lambda *recipes, **_: compiled(recipes, checker))
     model = load(write(tmp_path, name), threads=2, precision="exact" if len(name) % 2 else "fast").model
     try:
         tokens, blocks = tokens_of(model), [model.blocks - 1, 0, 1]
@@ -105,7 +106,7 @@ def test_inputs_of_layers_may_be_the_longest_rows(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(ARCHITECTURES, "gemma4, long inputs", ARCHITECTURES["gemma4"] | stated)
     checker = Checker()
 
-    monkeypatch.setattr(native_load, "load_code", lambda *recipes, notify: compiled(recipes, checker))
+    monkeypatch.setattr(native_load, "load_code", lambda *recipes, **_: compiled(recipes, checker))
     model = load(write(tmp_path, "gemma4, long inputs"), threads=1).model
     try:
         checker.watch([model])

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from onward.engine.model import ModelRunner, Row
-from onward.kernels.code import compile_object
+from onward.kernels.compiler import compile_object
 from onward.kernels.recipe import Recipe
 from onward.kernels.targets import FORMS
 from onward.runtimes.base import LoadedModel
@@ -80,7 +80,7 @@ def test_an_arm_computes_the_logits_of_this_processor(
     expected = logits_of(load(path, precision=precision))
     monkeypatch.setattr(native_load, "host", lambda: target)
 
-    def compiled(*recipes: Recipe, notify: object) -> EmulatedCode:
+    def compiled(*recipes: Recipe, **_: object) -> EmulatedCode:
         return EmulatedCode(compile_object(recipe.text(), target) for recipe in recipes)
 
     monkeypatch.setattr(native_load, "load_code", compiled)

@@ -26,13 +26,14 @@ from onward.kernels.memory import Rows
 from onward.kernels.products import ProductKind
 from onward.kernels.recurrence import DeltaShape
 from onward.kernels.recurrence_tape import Kept
+from onward.kernels.self_test import recipes as self_test_recipes
 from onward.kernels.self_test import run_self_test
 from onward.kernels.tape import float_row_bytes
 from onward.kernels.targets import host
 from onward.machine import available_memory, compute_threads
 from onward.model_files.base import Progress
 from onward.runtimes.base import LoadedModel, RuntimeOptions
-from onward.runtimes.fingerprint import fingerprint
+from onward.runtimes.fingerprint import fingerprint, with_facts
 from onward.runtimes.kv_plan import KVPlan, mib, plan_kv_cache
 from onward.runtimes.native.adapters import ADAPTER_TYPE, TAPE_GROWTH, NativeAdapters, TapeWriter
 from onward.runtimes.native.buffers import Buffers, Cache
@@ -64,18 +65,27 @@ def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progre
     facts = [f"native {KERNELS_REVISION}", options.precision, options.weights, FAST_ACTIVATIONS]
     if has_long_positions(checkpoint, options.context_length):
         facts.append("long positions")
-    tested = run_self_test()
-    if tested.problem:
-        facts.append(tested.found)
     with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing, ExitStack() as on_failure:
         watch = FileWatch(checkpoint.paths)
         on_failure.callback(watch.close)
         identity = hashing.submit(fingerprint, checkpoint.paths, facts, options.cache_dir)
         loaded = _load(checkpoint, found, options, watch, progress)
-        notes = (tested.problem, *loaded.notes) if tested.problem else loaded.notes
-        loaded = replace(loaded, fingerprint=identity.result(), notes=notes)
+        on_failure.callback(loaded.model.close)
+        loaded = _tested(replace(loaded, fingerprint=identity.result()))
         on_failure.pop_all()
     return loaded
+
+
+def _tested(loaded: LoadedModel) -> LoadedModel:
+    """Return the model, with a note and a fingerprint of its own if kernels compute other numbers on this machine."""
+    tested = run_self_test()
+    if not tested.problem:
+        return loaded
+    return replace(
+        loaded,
+        fingerprint=with_facts(loaded.fingerprint, tested.found),
+        notes=(tested.problem, *loaded.notes),
+    )
 
 
 def _require_form(checkpoint: Checkpoint, options: RuntimeOptions) -> None:
@@ -102,7 +112,7 @@ def _load(
     shapes = attention_shapes(all_layers, is_wide=is_exact)
     _require_room_for_tables(checkpoint)
     kernels, isa = _kernels(found, weights, read, shapes), host().isa
-    code = load_code(*kernels.recipes(isa), notify=lambda: progress(COMPILING))
+    code = load_code(*kernels.recipes(isa), notify=lambda: progress(COMPILING), others=self_test_recipes(isa))
     if code.was_compiled:
         progress("Loading the weights")
     memory = _Memory(whole, weights, names, all_layers, options, all_layers.num_layers - found.num_layers)
