@@ -172,16 +172,21 @@ def test_ctrl_c_can_be_resumed() -> None:
     assert len(records()) == 3
 
 
-def test_a_bar_shows_progress_on_a_terminal() -> None:
+@pytest.mark.parametrize(
+    ("encoding", "cell", "dot"), [("utf-8", "─", "·"), pytest.param("ascii", "-", "\\xb7", marks=pytest.mark.slow)]
+)
+def test_a_bar_shows_progress_on_a_terminal(encoding: str, cell: str, dot: str) -> None:
+    """It is one line, also in an encoding that has no such characters."""
     write_input(30)
+    command = ("batch", "run", "in.jsonl", "-o", "out.jsonl")
     with (
         scripted(answer(200, completion("x"))) as server,
-        Terminal("batch", "run", "in.jsonl", "-o", "out.jsonl", "--base-url", server.url) as terminal,
+        Terminal(*command, "--base-url", server.url, PYTHONIOENCODING=encoding) as terminal,
     ):
         assert terminal.end() == 0
-        assert "─ 0/30" in terminal.raw.decode()
+        assert f"{cell * 40} 0/30" in terminal.raw.decode()
         assert "/30" not in terminal.screen
-        assert "30 lines completed · 60 tokens" in terminal.screen
+        assert f"30 lines completed {dot} 60 tokens" in terminal.screen
 
 
 class Fake:

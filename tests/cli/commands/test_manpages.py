@@ -39,7 +39,7 @@ def test_without_text_only_the_compressed_page_is_written(tmp_path: Path) -> Non
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_groff_formats_it_without_a_warning(tmp_path: Path) -> None:
     command = ["groff", "-man", "-Tutf8", "-Kutf8", "-ww", "-z"]
-    ran = subprocess.run(command, input=manual(tmp_path), capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(command, input=manual(tmp_path), capture_output=True, encoding="utf-8", timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 

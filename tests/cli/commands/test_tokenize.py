@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from hypothesis import given
@@ -50,7 +51,7 @@ def test_tokens_are_coloured_on_a_terminal() -> None:
 
 
 def test_a_character_split_over_tokens_is_shown_whole() -> None:
-    with Terminal("tokenize", "-m", "toy", "ü") as terminal:
+    with Terminal("tokenize", "-m", "toy", os.fsdecode("ü".encode()), PYTHONIOENCODING="utf-8") as terminal:
         assert terminal.end() == 0
         assert terminal.screen == (
             "{48;5;24:·}{48;5;58:ü}\n"

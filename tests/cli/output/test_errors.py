@@ -6,6 +6,7 @@ import asyncio
 import email.utils
 import errno
 import json
+import os
 import socket
 import time
 
@@ -135,7 +136,7 @@ def test_an_unusable_environment_is_an_error(
     variable: str, value: str, code: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
-    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(variable, os.fsdecode(value.encode()))
     result = create(*ASK)
     assert (result.exit_code, result.stdout) == (code, ""), result.output
     assert words in result.stderr

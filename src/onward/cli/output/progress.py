@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from onward.cli.interrupt import progress_line
-from onward.cli.output.terminal import can_rewrite, columns, cut, text_width, visible
+from onward.cli.output.terminal import can_rewrite, columns, cut, drawable, text_width, visible
 
 INTERVAL_SECONDS = 0.1
 _CLEAR_LINE = "\r\x1b[K"
@@ -32,7 +32,7 @@ class ProgressLine:
     def draw(self) -> None:
         """Write the line now."""
         width = columns(sys.stderr) - len("^C ")  # which a terminal echoes: it must not start another line
-        self._write(cut(visible(self._text(width)), width))
+        self._write(cut(drawable(visible(self._text(width)), sys.stderr), width))
 
     def remove(self) -> None:
         """Clear the line and end the thread."""

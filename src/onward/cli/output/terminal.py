@@ -7,9 +7,10 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 DEFAULT_COLUMNS = 80
+_ASCII_CELLS = str.maketrans({"━": "=", "─": "-", "…": "..."})
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 MAX_EXCERPT_LENGTH = 40
@@ -42,6 +43,17 @@ def visible(text: str) -> str:
     """Return the text with control characters other than newline and tab escaped (`\\x1b`), so that a model's text
     cannot control the terminal."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def drawable(text: str, stream: TextIO) -> str:
+    """Return a text as it appears in the stream's encoding, so that its width is known: where that lacks the cells of a
+    bar, they are in ASCII; other characters that it lacks are escaped."""
+    encoding = stream.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_ASCII_CELLS).encode(encoding, "backslashreplace").decode(encoding)
+    return text
 
 
 @dataclass(frozen=True, slots=True)
