@@ -39,7 +39,7 @@ def test_models_share_the_modules_of_what_they_both_need() -> None:
     one = Kernels((ProductKind("Q4_K", "int8"), ProductKind("F16", "float32")), ("F16",), shapes[:1])
     other = Kernels((ProductKind("Q6_K", "int8"), ProductKind("F16", "float32")), ("F16",), shapes, has_experts=True)
     first, second = ([recipe.facts[0] for recipe in each] for each in _only_in(one, other))
-    assert first == ["_emit_interleave", "_emit_products"]
+    assert Counter(first) == Counter(["_emit_interleave", "_emit_products"])
     assert Counter(second) == Counter(
         [*first, "_emit_norm_heads", "_emit_rotate", "_emit_rotate", "_emit_attention", "_emit_experts"]
     )
