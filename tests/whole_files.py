@@ -24,6 +24,18 @@ LIMIT_EVERY_SECONDS = 10.0
 REPORT_EVERY_SECONDS = 0.5
 """How long reports of tests that passed wait to be sent with a later one."""
 
+FIRST = (
+    "parity/test_parity.py",
+    "engines/programs/test_engine.py",
+    "engines/upstreams/test_engine_hostile.py",
+    "server/test_request_parsing.py",
+    "laws/test_states.py",
+    "engines/upstreams/test_pool.py",
+    "runtimes/native/test_model.py",
+    "server/test_connection_slow_clients.py",
+)
+"""Files that take seconds, most of them because their tests wait: the last of a run, they would leave processors idle."""
+
 
 class _File(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
@@ -51,12 +63,14 @@ class WholeFiles:
         return _File.from_parent(parent, path=module_path)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, object, object]:
-        """Keep whole files, whatever tests are selected by their marks and names."""
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None, object, object]:
+        """Keep whole files, whatever tests are selected by their marks and names, those of FIRST early."""
         files = [item for item in items if isinstance(item, _WholeFile)]
         items[:] = [item for item in items if not isinstance(item, _WholeFile)]
         result = yield
-        items += files
+        items += _in_order(files, config.workerinput["workercount"])  # type: ignore[attr-defined]
         return result
 
     @pytest.hookimpl(tryfirst=True)
@@ -112,6 +126,19 @@ class EarlierReports:
             earlier = pytest.TestReport(nodeid, location, {}, "passed", None, when, sections, duration)
             earlier.node = report.node  # type: ignore[attr-defined]
             self._hook.pytest_runtest_logreport(report=earlier)
+
+
+def _in_order(files: list[_WholeFile], num_workers: int) -> list[_WholeFile]:
+    """Return files in the order in which workers get them, a share each: those of FIRST begin the shares."""
+    first = [each for each in files if each.path.as_posix().endswith(FIRST)]
+    rest = [each for each in files if each not in first]
+    ordered: list[_WholeFile] = []
+    for worker in range(num_workers):
+        own = first[worker::num_workers]
+        size = max(0, (len(files) - len(ordered)) // (num_workers - worker) - len(own))
+        ordered += [*own, *rest[:size]]
+        rest = rest[size:]
+    return ordered + rest
 
 
 def _limit(config: pytest.Config) -> None:
