@@ -34,7 +34,7 @@ FIRST = (
     "runtimes/native/test_model.py",
     "server/test_connection_slow_clients.py",
 )
-"""Files that take seconds, most of them because their tests wait: the last of a run, they would leave processors idle."""
+"""Files that take seconds, most because their tests wait: the last of a run, they would leave processors idle."""
 
 
 class _File(pytest.File):
