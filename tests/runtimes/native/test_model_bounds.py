@@ -75,7 +75,7 @@ def test_a_layer_that_predicts_stays_within_its_memory(
     """Also where hidden states are those of the last block, and where several tokens are drafted one by one."""
     checker = Checker()
 
-    monkeypatch.setattr(native_load, "load_code", lambda *recipes, notify: compiled(recipes, checker))
+    monkeypatch.setattr(native_load, "load_code", lambda *recipes, **_: compiled(recipes, checker))
     path = write_predicting_gguf(tmp_path / "m.gguf", name, predicting_layer(name))
     loaded = load(path, threads=2, precision=precision, has_predictor=True)
     model, predictor = loaded.model, loaded.predictor
