@@ -174,14 +174,13 @@ UNTIED = (
 
 def tiny(name: str, seed: int = 0) -> Checkpoint:
     """Metadata and tensors of a checkpoint of this architecture, which the caller may change."""
-    metadata, tensors = _made(name, seed)
+    metadata, tensors = _made(name, seed, LAYERS.get(name.partition(",")[0], 2))
     return copy.deepcopy(metadata), {key: array.copy() for key, array in tensors.items()}
 
 
 @cache
-def _made(name: str, seed: int) -> Checkpoint:
+def _made(name: str, seed: int, layers: int) -> Checkpoint:
     kind = name.partition(",")[0]
-    layers = LAYERS.get(kind, 2)
     norm = "layer_norm" if kind in LAYER_NORM else "layer_norm_rms"
     stated: dict[str, Any] = {
         "block_count": layers,

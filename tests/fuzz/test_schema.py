@@ -21,7 +21,7 @@ CHECKS = (
     "response_headers_conformance",
     "unsupported_method",
 )
-PHASES = [("server", "examples", []), ("server", "coverage", [pytest.mark.companion]),
+PHASES = [("default", "examples", []), ("default", "coverage", [pytest.mark.companion]),
           ("lenient", "examples,coverage,fuzzing", [pytest.mark.companion])]  # fmt: skip
 """By server. Random requests go to the lenient one: those to the other name a model that it does not have, and end
 there."""
@@ -29,9 +29,10 @@ SECONDS = 1200
 
 
 @pytest.fixture
-def lenient() -> Iterator[Server]:
-    """A server that accepts any model name, so that random requests reach the engine."""
-    server = Server("--profile", "lenient", "--max-body", "1MB", "--max-parallel", "64")
+def server(profile: str) -> Iterator[Server]:
+    """A server of its own process; the lenient one accepts any model name, so that random requests reach the engine."""
+    flags = ("--profile", "lenient") if profile == "lenient" else ()
+    server = Server(*flags, "--max-body", "1MB", "--max-parallel", "64")
     yield server
     wait_until_idle(server)
     log = server.close()
@@ -43,8 +44,7 @@ def lenient() -> Iterator[Server]:
     ("profile", "phases"),
     [pytest.param(profile, phases, marks=marks, id=f"{profile}-{phases}") for profile, phases, marks in PHASES],
 )
-def test_every_route_does_what_its_schema_says(profile: str, phases: str, request: pytest.FixtureRequest) -> None:
-    server: Server = request.getfixturevalue(profile)
+def test_every_route_does_what_its_schema_says(server: Server, phases: str) -> None:
     environment = PYTHON["schemathesis"]
     try:
         environment.make()

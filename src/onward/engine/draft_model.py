@@ -26,6 +26,8 @@ from onward.sampling.sampler import Sampler
 
 MAX_MODEL_DRAFT_TOKENS = 15
 """Maximum tokens of one draft."""
+MIN_CHUNK_TOKENS = 32
+"""Fewest tokens to evaluate at once of those that the cache lacks; a first chunk of fewer would not show their cost."""
 INITIAL_CREDIT, MAX_CREDIT = 20.0, 50.0
 """How many steps' time drafts may lose: at first, and after they have saved more."""
 CREDIT_PER_TOKEN = 0.02
@@ -310,7 +312,7 @@ class DraftModel:
         """Return how many tokens to evaluate at once: about as many as take the time of a step."""
         shape = self._model.shape
         affordable = int(self._step_seconds / self._missing_seconds) if self._missing_seconds else 0
-        return min(max(affordable, shape.tile_tokens), shape.max_prefill_tokens)
+        return min(max(affordable, shape.tile_tokens, MIN_CHUNK_TOKENS), shape.max_prefill_tokens)
 
     def _evaluate_next(self, sequence: Sequence, token: int) -> NDArray[np.float32]:
         """Return the logits after a drafted token."""

@@ -229,7 +229,7 @@ def right_layer(name: str, tensors: Arrays) -> Arrays:
 ENGINES = ["right", "random", "right, with states", "random, with states"]
 
 
-@pytest.fixture(params=slow_but(["right", "random, with states"], ENGINES))
+@pytest.fixture(params=slow_but(["right", "right, with states", "random, with states"], ENGINES))
 def engines(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engines]:
     kind, _, has_states = request.param.partition(", ")
     name = "qwen35" if has_states else "qwen2, mimo"
