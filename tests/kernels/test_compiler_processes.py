@@ -15,10 +15,19 @@ from onward.kernels.compiler_processes import MIN_JOBS, WORKER, share
 from onward.kernels.function import Function, Module
 from onward.kernels.targets import FORMS, Target, host
 from onward.kernels.values import I64
+from tests.waiting import PATIENCE_SECONDS
 
 COUNT = 2 * MIN_JOBS
 NO_PROGRAM = ("a-program-that-is-not-there",)
 ENDS = (sys.executable, "-c", "")
+SENDS_BACK_LATE = (
+    sys.executable, "-c",
+    "from onward.ipc.frames import FrameReader, write_frame\n"
+    "from onward.ipc.worker_end import take_connection\n"
+    "down, up = take_connection()\n"
+    "for payload in FrameReader(down):\n"
+    "    write_frame(up, payload)\n",
+)  # fmt: skip
 SAYS_NO_OBJECT = (sys.executable, "-c", "import os\nos.read(0, 1)\nos.write(0, bytes(8))")
 
 
@@ -62,6 +71,20 @@ def test_objects_are_those_of_one_process(
     found = compiled(texts)
     assert started == [command, command]
     assert [found[index] for index in range(COUNT)] == [compile_object(text, host()) for text in texts]
+
+
+def test_an_object_that_comes_late_is_not_taken_for_that_of_the_next_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_processes, "WORKER", SENDS_BACK_LATE)
+    helper = compiler_processes._Helper()
+    try:
+        monkeypatch.setattr(compiler_processes, "_SECONDS", 0.0)
+        with pytest.raises(compiler_processes._Lost):
+            helper.compile("the first", host())
+        monkeypatch.setattr(compiler_processes, "_SECONDS", PATIENCE_SECONDS)
+        with pytest.raises(compiler_processes._Lost):
+            helper.compile("the second", host())
+    finally:
+        helper.close()
 
 
 def test_a_process_compiles_for_other_processors() -> None:

@@ -9,12 +9,13 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import msgspec
 
 from onward.ipc.frames import BrokenFrame, FrameReader, write_frame
 from onward.ipc.spawn import Process, spawn
-from onward.ipc.worker_end import die_with_parent, ignore_server_signals, take_connection
+from onward.ipc.worker_end import die_with_parent, ignore_server_signals, prefer_as_oom_victim, take_connection
 from onward.kernels.compiler import compile_object
 from onward.kernels.isa import Isa
 from onward.kernels.targets import Target
@@ -47,16 +48,19 @@ class _Helper:
         """Raises OSError."""
         self._process: Process = spawn(WORKER)
         self._reader = FrameReader(self._process.up)
+        self._is_lost = False
 
     def compile(self, text: str, target: Target) -> bytes:
-        """Return the object, as compile_object. Raises _Lost."""
+        """Return the object, as compile_object. Raises _Lost, and from then on: an object that comes late would be
+        taken for that of another module."""
         job = _Job(text, target.triple, target.cpu, target.features)
-        try:
-            write_frame(self._process.down, msgspec.msgpack.encode(job))
-            data = self._reader.receive(_SECONDS)
-        except (OSError, BrokenFrame) as error:  # TimeoutError is an OSError
-            raise _Lost from error
+        data: bytes | None = None
+        with suppress(OSError, BrokenFrame):  # TimeoutError is an OSError
+            if not self._is_lost:
+                write_frame(self._process.down, msgspec.msgpack.encode(job))
+                data = self._reader.receive(_SECONDS)
         if not data:
+            self._is_lost = True
             raise _Lost
         return data
 
@@ -114,10 +118,15 @@ def main() -> None:
     it again, and learns what is wrong."""
     ignore_server_signals()
     die_with_parent()
+    prefer_as_oom_victim()
     down, up = take_connection()
     for payload in FrameReader(down):
         job = msgspec.msgpack.decode(payload, type=_Job)
-        write_frame(up, compile_object(job.text, Target(job.triple, job.cpu, job.features, Isa())))
+        data = compile_object(job.text, Target(job.triple, job.cpu, job.features, Isa()))
+        try:
+            write_frame(up, data)
+        except OSError:  # nobody wants it any more
+            return
 
 
 if __name__ == "__main__":
