@@ -160,6 +160,19 @@ def test_groups_of_logits_that_are_not_numbers_have_enough_experts(odd: float) -
             assert len(set(chosen.tolist())) == 7 and 0 <= chosen.min() <= chosen.max() < 16
 
 
+def test_what_is_not_a_number_counts_as_the_largest_whatever_its_sign() -> None:
+    """Also the sum of an infinite pair, whose sign differs between processors."""
+    nan, inf = np.float32("nan"), np.float32("inf")
+    for odd in (nan, np.copysign(nan, -1)):
+        logits = np.array([[3, 9, odd, 1, odd, inf]], np.float32)
+        assert Routed(logits, 4, is_normalised=False).chosen.tolist() == [[2, 4, 5, 1]]
+    bias = np.array([5, 5, -inf, inf, 1, 2, inf, -inf], np.float32)
+    found = Routed(
+        np.zeros((1, 8), np.float32), 3, is_normalised=False, is_sigmoid=True, bias=bias, groups=4, used_groups=2
+    )
+    assert found.chosen.tolist() == [[3, 6, 2]]
+
+
 def test_sigmoids_that_are_all_zero_are_weights_of_zero() -> None:
     logits = np.full((2, 8), -200, np.float32)
     assert (Routed(logits, 3, is_normalised=True, is_sigmoid=True).weights == 0).all()

@@ -34,6 +34,7 @@ from onward.kernels.weight_types import F32X16
 
 _TAKEN = -(2**31)
 _MAGNITUDE = 2**31 - 1
+_NAN = 0x7FC00000
 MAX_EXPERTS = 1024
 """Of a layer, as `checkpoints.mixtures` accepts them."""
 ROUTE_SCRATCH_BYTES = 4 * (MAX_EXPERTS + MAX_EXPERTS)
@@ -89,8 +90,8 @@ def _emit_choice(op: Operation, logits: Value, chosen: Value, weights: Value) ->
     """Write which experts have the largest logits, int64, and those logits, float32. A bias counts for the choice, and
     so does which groups are used.
 
-    They are compared as integers of the same order, so that a NaN is in order too: no expert is chosen twice,
-    whatever they are.
+    They are compared as integers of the same order, in which a NaN is the largest: no expert is chosen twice, and every
+    processor chooses the same ones, whatever they are.
     """
     f, keys = op.f, op.scratch()
     count, bias = op.field(ROUTE, "count"), op.field(ROUTE, "bias")
@@ -115,9 +116,10 @@ def _emit_choice(op: Operation, logits: Value, chosen: Value, weights: Value) ->
 
 
 def _key(f: Function, number: Value) -> Value:
-    """Return an integer that is in the order of floats, and larger than _TAKEN."""
-    bits = number.as_(I32)
-    return f.max(bits ^ (bits.sar(31) & _MAGNITUDE), _TAKEN + 1)
+    """Return an integer that is in the order of floats, and larger than _TAKEN. All NaNs are one: the sign of what
+    inf - inf is differs between processors."""
+    bits = f.select(number.is_nan(), f.i32(_NAN), number.as_(I32))
+    return bits ^ (bits.sar(31) & _MAGNITUDE)
 
 
 def _emit_groups(op: Operation, keys: Value) -> None:
