@@ -113,6 +113,32 @@ def test_a_folder_that_scales_positions_by_another_rule_is_refused(tmp_path: Pat
     assert "divides frequencies of positions by factors" in refusal(tmp_path / "m")
 
 
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"topk_group": 0}, "'0' as 'expert_group_used_count'"),
+        ({"topk_group": False}, "'False' as 'expert_group_used_count'"),
+        ({"n_group": {}}, "'{}' as 'expert_group_count'"),
+        ({"n_group": 5}, "of 5 groups"),
+    ],
+)
+def test_groups_that_a_folder_cannot_mean_are_refused(stated: dict[str, Any], words: str, tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "deepseek2, groups of sigmoids, joined")
+    config = tmp_path / "m" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text(encoding="utf-8")) | stated), encoding="utf-8")
+    assert words in refusal(tmp_path / "m")
+
+
+def test_groups_of_which_a_folder_does_not_say_how_many_are_used_are_refused(tmp_path: Path) -> None:
+    """DeepSeek-V2 has no number that is used where none is stated."""
+    stated = {"n_group": 2, "topk_method": "group_limited_greedy"}
+    write_folder(tmp_path / "m", "deepseek2, joined")
+    config = tmp_path / "m" / "config.json"
+    found = {key: value for key, value in json.loads(config.read_text(encoding="utf-8")).items() if key != "topk_group"}
+    config.write_text(json.dumps(found | stated), encoding="utf-8")
+    assert "does not state 'expert_group_used_count'" in refusal(tmp_path / "m")
+
+
 def test_weights_in_fp8_are_refused_by_name(tmp_path: Path) -> None:
     """As DeepSeek publishes V3: with scales of their own, which a configuration without its statement does not have."""
     write_folder(tmp_path / "m", "deepseek2, groups of sigmoids, joined")

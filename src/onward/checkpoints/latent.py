@@ -326,8 +326,8 @@ def expert_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Metadata
         "expert_weights_norm": stated["norm_topk_prob"],
         "expert_weights_scale": stated["routed_scaling_factor"],
         "expert_gating_func": SIGMOID if is_sigmoid else SOFTMAX,
-        "expert_group_count": (stated.get("n_group") or 1) if has_groups else 1,
-        "expert_group_used_count": stated.get("topk_group") or 1,
+        "expert_group_count": stated["n_group"] if has_groups else 1,
+        "expert_group_used_count": stated.get("topk_group"),
         PREDICTING: stated.get("num_nextn_predict_layers", int(is_sigmoid)) or 0,
         **_layers(stated, where),
     }
