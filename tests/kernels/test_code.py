@@ -25,6 +25,7 @@ from onward.kernels.object_cache import ObjectCache, kernels_folder
 from onward.kernels.recipe import Recipe
 from onward.kernels.targets import Target, host
 from onward.kernels.values import I64
+from onward.private_files import PrivateFolder
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 needs_owners = pytest.mark.skipif(os.name == "nt", reason="owners and modes of files are those of POSIX")
@@ -281,6 +282,19 @@ def test_what_a_killed_process_has_left_is_removed_and_what_is_being_written_is_
         os.utime(cache._folder / name, (time.time() - age, time.time() - age))
     cache.put("b", b"object")
     assert sorted(path.name for path in cache._folder.iterdir()) == ["a.o", "b.o", "fresh.lock", "fresh.tmp"]
+
+
+def test_what_another_process_has_open_is_left_where_that_cannot_be_removed(
+    cache: ObjectCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: PrivateFolder, name: str) -> None:
+        raise PermissionError(13, "The process cannot access the file because it is being used by another process")
+
+    cache.put("a", b"object")
+    (cache._folder / "left.lock").touch()
+    os.utime(cache._folder / "left.lock", (0, 0))
+    monkeypatch.setattr(PrivateFolder, "remove", refuse)
+    assert cache.put("b", b"object") == "" and cache.get("b") == b"object"
 
 
 def test_objects_lie_in_the_users_own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,11 +99,14 @@ def _remove_unused(folder: PrivateFolder) -> None:
     found = sorted(folder.files(), key=lambda each: each[1].st_mtime_ns, reverse=True)
     left = MAX_CACHE_BYTES
     for name, status in found:
-        if name.endswith((TEMPORARY, _LOCK_SUFFIX)) and status.st_mtime < time.time() - ABANDONED_SECONDS:
-            folder.remove(name)
-        elif name.endswith(_SUFFIX):
+        if name.endswith(_SUFFIX):
             left -= status.st_size
-            if left < 0:
+            is_unused = left < 0
+        else:
+            is_old = status.st_mtime < time.time() - ABANDONED_SECONDS
+            is_unused = name.endswith((TEMPORARY, _LOCK_SUFFIX)) and is_old
+        if is_unused:
+            with suppress(PermissionError):  # on Windows, while another process has it open
                 folder.remove(name)
 
 
