@@ -19,7 +19,7 @@ import click
 import openai
 import pytest
 
-from onward.checkpoints import architectures
+from onward.checkpoints import architectures, config
 from onward.errors import HubUnreachable
 from onward.folders import cache_folder
 
@@ -117,6 +117,15 @@ def programs_of(page: Path) -> list[tuple[str, str]]:
 def test_the_readme_counts_the_architectures() -> None:
     counts = re.findall(r"(\d+) architectures", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(counts) == 2 and set(counts) == {str(len(architectures._TABLE))}
+
+
+def test_the_page_about_models_names_all_that_are_computed() -> None:
+    page = (ROOT / "docs" / "how-to" / "models.md").read_text(encoding="utf-8")
+    table = page.partition("| architecture (`general.architecture`)")[2].partition("\n\n")[0]
+    of_files = re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE)))
+    kinds = page.partition("by their `model_type`: ")[2].partition(". Llama")[0]
+    assert sorted(of_files) == sorted(architectures._TABLE)
+    assert sorted(re.findall(r"`(\w+)`", kinds)) == sorted(config._ARCHITECTURES)
 
 
 def test_the_readme_shows_what_its_programs_print() -> None:
