@@ -357,6 +357,6 @@ def _require(stated: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], whe
     for name, possible in only.items():
         if stated.get(name) not in possible:
             raise CheckpointError(
-                f"{where} states {str(stated[name])[:40]!r} as {name!r}, with which Onward does not compute latent "
-                "attention, or its experts."
+                f"{where} states {str(stated[name])[:40]!r} as {name!r}, with which Onward does not compute "
+                f"{stated['model_type']!r}."
             )
