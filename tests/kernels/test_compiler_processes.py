@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from onward.ipc.spawn import spawn
+from onward.ipc.worker_end import OOM_SCORE_OFFSET
 from onward.kernels import compiler_processes
 from onward.kernels.compiler import compile_object
 from onward.kernels.compiler_processes import MIN_JOBS, WORKER, share
 from onward.kernels.function import Function, Module
 from onward.kernels.targets import FORMS, Target, host
 from onward.kernels.values import I64
-from tests.waiting import PATIENCE_SECONDS
+from tests.chaos.parents import is_running
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
+on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 COUNT = 2 * MIN_JOBS
 NO_PROGRAM = ("a-program-that-is-not-there",)
 ENDS = (sys.executable, "-c", "")
@@ -95,6 +100,37 @@ def test_a_process_compiles_for_other_processors() -> None:
             assert helper.compile(text, target) == compile_object(text, target)
     finally:
         helper.close()
+
+
+@on_linux
+def test_a_process_that_compiles_is_ended_before_its_parent_where_memory_runs_out() -> None:
+    helper = compiler_processes._Helper()
+    try:
+        helper.compile(module_that_adds(1), host())
+        helpers, own = (
+            int(Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="utf-8"))
+            for pid in (helper._process.popen.pid, "self")
+        )
+        assert helpers == min(own + OOM_SCORE_OFFSET, 1000)
+    finally:
+        helper.close()
+
+
+@on_linux
+def test_a_process_that_compiles_ends_with_a_parent_that_is_killed() -> None:
+    program = (
+        "import time\n"
+        "from onward.kernels.compiler_processes import _Helper\n"
+        "helper = _Helper()\n"
+        "print(helper._process.popen.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_running(pid)
+        parent.kill()
+    wait_for(lambda: not is_running(pid))
 
 
 def test_few_modules_start_no_process(started: list[Sequence[str]]) -> None:
