@@ -2,11 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from itertools import cycle, product
 
 import pytest
 
+from onward.constraints import local
+from onward.constraints.choice import Outcome
+from onward.constraints.grammar import choice_grammar
 from onward.engine.job import Job
 from onward.engine.model import StepShape
 from onward.engine.pacing import MAX_PREFILL_STEPS, MAX_STEP_STRETCH, PrefillPacer, StepCost
@@ -334,12 +338,49 @@ def test_a_step_that_preempts_the_only_decoding_sequence_prefills() -> None:
     assert [each.job for each in scheduler.sequences() if each not in scheduler.running] == [decoding]
 
 
+@pytest.mark.parametrize("num_before", [0, MAX_PREFILL_STEPS])
+def test_a_step_that_suspends_the_only_decoding_sequence_prefills(num_before: int) -> None:
+    """Although its budget was meant for one that only decodes, to measure what that costs."""
+    engine = make_engine(rows=1)
+    engine.add(make_job(max_tokens=50, ignore_end=True, client=1))
+    engine.step()
+    for _ in range(num_before):
+        engine._cost.observe(num_prompt_tokens=0, num_rows=1, seconds=0.02)
+    for _ in range(num_before):
+        engine._cost.observe(num_prompt_tokens=8, num_rows=1, seconds=0.03)
+    heavy = make_job(prompt(40), max_tokens=3, client=2, weight=4)
+    engine.add(heavy)
+    assert prefill_budget(engine.scheduler, engine._pacer) == 0
+    assert steps_until_ended(engine, heavy) < 10
+    while not engine.idle:
+        engine.step()
+
+
+@pytest.mark.parametrize("num_before", [0, MAX_PREFILL_STEPS])
+def test_a_prompt_does_not_wait_for_masks_of_others(num_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is meant to measure what decode costs cannot, while all that decode are held by their grammars."""
+    engine = make_engine()
+    monkeypatch.setattr(local, "SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(local.SlowMasks, "submit", lambda *_: Future[Outcome]())
+    engine.add(make_job(max_tokens=20, grammar=choice_grammar(["no"])))
+    engine.step()
+    assert engine.scheduler.running[0].is_held
+    for _ in range(num_before):
+        engine._cost.observe(num_prompt_tokens=0, num_rows=1, seconds=0.02)
+    for _ in range(num_before):
+        engine._cost.observe(num_prompt_tokens=8, num_rows=1, seconds=0.03)
+    waiting = make_job(prompt(100), max_tokens=1)
+    engine.add(waiting)
+    assert prefill_budget(engine.scheduler, engine._pacer) == 0
+    assert steps_until_ended(engine, waiting, limit=10) < 10
+
+
 def test_steps_that_prefill_with_decodes_have_whole_tiles() -> None:
     pacer = pacer_of(rows=8, step=0.020, prompt_token=0.0005)
     for num_decoding in range(1, 200):
         for num_prefilling, short in product((1, 3, 40, 500), (False, True)):
             tokens = pacer.budget(num_decoding, num_prefilling, is_short=short)
-            assert tokens
+            assert tokens >= MIN_PREFILL
             assert num_decoding + tokens <= TILE or (num_decoding + tokens) % TILE == 0
 
 

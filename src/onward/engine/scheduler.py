@@ -150,11 +150,9 @@ class Scheduler:
 
     def schedule(self, prefill_budget: int) -> SchedulerOutput:
         """Decide the next step: one token and perhaps a draft per decoding sequence, and at most `prefill_budget`
-        prompt tokens, but at least a minimal chunk if nothing decodes. Admits and preempts sequences. Nothing is
-        scheduled where all of them are held by their grammars."""
+        prompt tokens, but at least a block of them if nothing decodes. Admits and preempts sequences. Nothing is
+        scheduled where all of them are held by their grammars, and no prompt waits."""
         self._make_room()
-        if all(sequence.is_prefilling for sequence in self.running):
-            prefill_budget = max(prefill_budget, self.cache.shape.min_prefill_tokens)
         prefills = self._schedule_prefills(prefill_budget)
         decoding = [each for each in self.running if not each.is_prefilling]  # after some were suspended
         # Drafts are evaluated only in decode-only steps, so this comes after admission.
@@ -220,7 +218,8 @@ class Scheduler:
                 self.cache.grow(sequence)
 
     def _schedule_prefills(self, budget: int) -> SchedulerOutput:
-        """Admit sequences, and schedule prefill chunks of at most `budget` tokens in total."""
+        """Admit sequences, and schedule prefill chunks of at most `budget` tokens in total; of more where no sequence
+        decodes, because all that do were suspended for those admitted, or are held."""
         output = SchedulerOutput([])
         self._num_steps += 1
         self.reclaim.busy.clear()
@@ -234,6 +233,8 @@ class Scheduler:
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]  # some may have given way
         if _prefills_interactive(self):
             prefilling = [sequence for sequence in prefilling if not sequence.job.is_background]
+        if all(sequence.is_prefilling or sequence.is_held for sequence in self.running):
+            budget = max(budget, self.cache.shape.block_tokens)
         min_tokens = self.cache.shape.min_prefill_tokens
         oldest_first = self._num_steps % OLDEST_FIRST_INTERVAL_STEPS == 0
         ordered = _prefill_order(prefilling, self.rows, oldest_first=oldest_first)
