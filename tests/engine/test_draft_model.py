@@ -256,10 +256,12 @@ def test_the_loss_is_bounded_after_an_easy_text_too() -> None:
     assert engine.load().drafts.model_accepted > before + 300, "it is tried again, and then used"
 
 
-def test_a_long_prompt_is_computed_in_parts_and_only_for_a_long_completion() -> None:
+@pytest.mark.parametrize("tile", [8, 64])
+def test_a_long_prompt_is_computed_in_parts_and_only_for_a_long_completion(tile: int) -> None:
     prompt = [97 + number % 26 for number in range(1500)]
     clock = Clock()
     draft = Draft(clock, step=STEP / 5)
+    draft.shape = replace(draft.shape, tile_tokens=tile)
     engine = engine_with(draft, clock)
     run(engine, [make_job(prompt, max_tokens=12, ignore_end=True)])
     assert draft.evaluated_tokens < 200, "it would cost more than the completion can save"
