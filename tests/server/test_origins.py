@@ -34,7 +34,8 @@ async def test_a_keyless_loopback_server_answers_as_this_machine(host: str) -> N
     ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "192.168.1.5:8000",
      "evil.example@127.0.0.1", "evil.example/127.0.0.1", "[::2]", "[", "127.0.0.1:x", "\xff", "[::1].evil.example",
      "[::1]evil.example", "[::1]:8000.evil.example", "[::1%25eth0]", "[127.0.0.1]", "[localhost]", "]127.0.0.1[", "::1",
-     "127.0.0.1,evil.example", "127.0.0.1 evil.example", "127.0.0.1%2eevil.example", "localhost..", "127.0.0.1:8000:1"],
+     "127.0.0.1,evil.example", "127.0.0.1 evil.example", "127.0.0.1%2eevil.example", "localhost..", "127.0.0.1:8000:1",
+     f"{'a' * 300}.localhost"],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/v1/completions", "/health", "/", "/nowhere"])
 @in_loop

@@ -18,6 +18,8 @@ from onward.settings import Settings
 
 _AUTHORITY = re.compile(r"(?P<name>[a-z0-9_.-]*|\[(?P<ipv6>[0-9a-f:.]+)\])(:[0-9]{1,5})?")
 """`HOST:PORT` as browsers send it: names that are not ASCII arrive in punycode, IPv6 addresses in brackets, no zone."""
+MAX_AUTHORITY_CHARACTERS = 300
+"""Of a name at most 253 (RFC 1035), and its port."""
 LOCAL_NAMES = frozenset({"localhost", "host.docker.internal", "host.containers.internal"})
 """Names that no public DNS server resolves: this machine, as itself and its containers call it."""
 
@@ -90,10 +92,15 @@ def _is_local(name: str) -> bool:
     return name in LOCAL_NAMES or name.endswith(".localhost") or is_loopback(name)
 
 
-@lru_cache(256)
 def _name_in(authority: str) -> str | None:
     """Return the host in `HOST:PORT` in lower case, an IPv6 address without brackets; "" where it is empty, None where
     it is malformed."""
+    return None if len(authority) > MAX_AUTHORITY_CHARACTERS else _parsed(authority)
+
+
+@lru_cache(256)
+def _parsed(authority: str) -> str | None:
+    """As _name_in. What it remembers is short: anybody can send as many names as they like."""
     found = _AUTHORITY.fullmatch(authority.strip().lower())
     if found is None:
         return None
