@@ -94,6 +94,18 @@ def test_equal_constraints_are_checked_once_and_what_nobody_waits_for_is_not(
     assert log.read_text(encoding="utf-8") == "x"
 
 
+def test_nothing_is_kept_of_clients_that_left(checker: GrammarChecker, tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    held = [checker.submit(client, [client], lambda: Check(f"wait {release}")) for client in "abc"]
+    wait_for(lambda: len(checker._running) == room.MAX_PROCESSES, "all processes are busy")
+    for number in range(10):
+        submit(checker, str(number), f"client {number}").abandon()
+    assert checker._queues.keys() == set("abc")
+    release.touch()
+    assert all(ticket.future.result(PATIENCE_SECONDS) for ticket in held)
+    assert not checker._queues and not checker._running
+
+
 def test_a_client_cannot_queue_without_end(
     checker: GrammarChecker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,4 +197,5 @@ def test_without_a_thread_a_constraint_is_refused_and_the_next_one_tries_again(
         patched.setattr(threading.Thread, "start", refused)
         with pytest.raises(GrammarError, match="cannot be started: can't start new thread"):
             answer(checker, "one")
+        assert not checker._queues
     assert answer(checker, "one")

@@ -134,6 +134,7 @@ class GrammarChecker:
             if work.num_waiting <= 0 and queue is not None and work in queue:
                 queue.remove(work)
                 self._pending.pop(work.key, None)
+                self._drop_empty_queue(work.client)
 
     def _num_startable(self) -> int:
         """Return how many checks may run at the same time."""
@@ -151,6 +152,7 @@ class GrammarChecker:
             if not self._processes:
                 self._queues[work.client].remove(work)
                 self._pending.pop(work.key)
+                self._drop_empty_queue(work.client)
                 _resolve(work.future, GrammarError(f"{NOT_STARTED}: {error}"))
 
     def _run(self, process: GrammarProcess) -> None:
@@ -225,8 +227,12 @@ class GrammarChecker:
         running = self._running.pop(work.client, 1) - 1
         if running:
             self._running[work.client] = running
-        elif not self._queues.get(work.client):
-            self._queues.pop(work.client, None)
+        self._drop_empty_queue(work.client)
+
+    def _drop_empty_queue(self, client: str) -> None:
+        """Keep nothing of a client without a check that waits or runs. Called with the lock held."""
+        if not self._queues.get(client) and client not in self._running:
+            self._queues.pop(client, None)
 
     def _fail(self, process: GrammarProcess, work: _Work | None, reason: str) -> None:
         """Fail the work that a process cannot be started for, and what waits if there is no other process."""
