@@ -16,6 +16,7 @@ from onward.completions.answer import Delta, Finish, PromptRecord, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.offload import MAX_INLINE_SIZE
 from onward.text.assembler import TokenRecord
+from tests.examples import UNICODE
 from tests.server.fakes import FakeAnswer
 
 COUNTS = TokenCounts(prompt=1, completion=2)
@@ -56,7 +57,7 @@ async def events_and_chunks(fields: dict[str, Any], texts: list[str]) -> tuple[l
 
 
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
-@given(texts=st.lists(st.text(max_size=9), min_size=3, max_size=5))
+@given(texts=st.lists(st.text(UNICODE, max_size=9), min_size=3, max_size=5))
 @example(texts=["", '"text":""', '\\"', "\x00\u2028\n", "🙂é"])
 def test_each_event_is_an_encoded_chunk(fields: dict[str, Any], texts: list[str]) -> None:
     sent, expected = asyncio.run(events_and_chunks(fields, texts))
