@@ -19,6 +19,8 @@ PRIOR_ROW_VARIANCE = 4.0
 """Variance of the rows of recent steps at which the measured cost of a row outweighs PRIOR_ROW_FRACTION."""
 PRIOR_TOKEN_VARIANCE = 256.0
 """The same for prompt tokens and the estimate of their cost before."""
+MIN_TOKEN_FRACTION = 0.01
+"""Least cost of a prompt token as a fraction of that of a decode row."""
 
 MAX_STEP_STRETCH = 2.0
 """Duration of a step with prompt tokens, at most, as a multiple of a decode-only step of all its sequences, those that
@@ -149,6 +151,12 @@ class StepCost:
         self._tokens_seconds = old * self._tokens_seconds + new * more_tokens * more_seconds
         if self._tokens_tokens > PRIOR_TOKEN_VARIANCE:
             self._prior_token = self.prompt_token
+        elif num_tokens and self._prior_token is not None and self.is_decode_known:
+            # Steps are too much alike to show it by themselves: an estimate from a slow first step would keep them
+            # small, and itself.
+            measured = (seconds - self.decode_only(num_rows)) / num_tokens
+            measured = max(measured, MIN_TOKEN_FRACTION * self.row)
+            self._prior_token += COST_EWMA_WEIGHT * (measured - self._prior_token)
 
     def _expected(self, num_rows: float, num_tokens: float) -> float:
         """Return the seconds that the model predicts."""
