@@ -48,6 +48,7 @@ DEVIATIONS = {
     "usage": "vLLM does not say how much of a prompt it has written to its cache",
     "prediction.right": "nothing is drafted here: the upstream decides how it computes",
     "prediction.parts": "nothing is drafted here: the upstream decides how it computes",
+    "stream.usage_running": "tokens that arrive together are one chunk",
 }
 """Rows that may fail, and why."""
 FIVE_CLIENTS = ("openai (Python)", "openai command line 2", "openai (Node) 6", "LangChain OpenAI()", "curl (editors)")
