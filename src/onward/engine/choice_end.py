@@ -40,7 +40,7 @@ class ChoiceEnd:
                 return "stop"
             if self._constraint.is_unsettled:
                 return None
-        return "length" if self._num_taken >= self._job.max_tokens else None  # `_length_reached`, for every token
+        return "length" if self._num_taken >= self._job.max_tokens else None
 
     def replay(self, tokens: list[int]) -> None:
         """Take the first tokens, which an earlier engine sampled and none of which was the end."""
@@ -58,14 +58,11 @@ class ChoiceEnd:
         outcome = self._constraint.settle()
         if outcome.completes and not outcome.forced:
             return "stop"
-        if reached := self._length_reached():
-            return reached
+        if self._num_taken >= self._job.max_tokens:
+            return "length"
         if outcome.error:
             raise GrammarError(outcome.error)
         return None
-
-    def _length_reached(self) -> EngineFinishReason | None:
-        return "length" if self._num_taken >= self._job.max_tokens else None
 
     def _completes_stop(self, assembler: Assembler, token: int) -> bool:
         record = TokenRecord(token, self._vocabulary.token_bytes(token), 0.0, ())

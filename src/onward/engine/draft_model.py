@@ -26,8 +26,9 @@ from onward.sampling.sampler import Sampler
 
 MAX_MODEL_DRAFT_TOKENS = 15
 """Maximum tokens of one draft."""
-MIN_CHUNK_TOKENS = 32
-"""Fewest tokens to evaluate at once of those that the cache lacks; a first chunk of fewer would not show their cost."""
+MIN_CHUNK_TOKENS = 2 * (MAX_MODEL_DRAFT_TOKENS + 1)
+"""Fewest tokens to evaluate at once of those that the cache lacks: more than a draft has, so that their time shows what
+a token costs."""
 INITIAL_CREDIT, MAX_CREDIT = 20.0, 50.0
 """How many steps' time drafts may lose: at first, and after they have saved more."""
 CREDIT_PER_TOKEN = 0.02
