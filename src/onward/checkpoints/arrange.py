@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from onward.checkpoints import latent, nemotron_h, qwen35
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.tensor import Tensor, split_name
 
 _LAYER = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -182,7 +182,7 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
         tensors = qwen35.apart(parameters, tensors)
     if parameters.architecture == latent.NAME:
         tensors = latent.apart(parameters, tensors)
-    has_parts = parameters.architecture in _JOINED_GATES or any(_layer(name) == "attn_qkv" for name in tensors)
+    has_parts = parameters.architecture in _JOINED_GATES or any(split_name(name)[1] == "attn_qkv" for name in tensors)
     if not has_pairs and not has_parts:
         return dict(tensors)
     heads = _Heads(parameters)
@@ -224,7 +224,7 @@ class _Heads:
     def halves(self, name: str, num_rows: int) -> NDArray[np.int64] | None:
         """Return the order of rows in which the first dimensions of all pairs come before the second ones; None for
         tensors without pairs, and for those with other rows than the heads have."""
-        heads = {"attn_q": self.num_heads, "attn_k": self.num_kv_heads}.get(_layer(name))
+        heads = {"attn_q": self.num_heads, "attn_k": self.num_kv_heads}.get(split_name(name)[1])
         if heads is None or num_rows != heads * self.size or self.rotated % 2 or self.rotated > self.size:
             return None
         pairs = np.arange(self.rotated).reshape(self.rotated // 2, 2).swapaxes(0, 1).reshape(-1)
@@ -235,7 +235,7 @@ class _Heads:
     def parts(self, name: str) -> dict[str, int]:
         """Return the layers that a tensor contains one after the other, and their rows; {} where it is one."""
         keys = self.num_kv_heads * self.size
-        match _layer(name):
+        match split_name(name)[1]:
             case "attn_qkv":
                 return {"attn_q": self.num_heads * self.size, "attn_k": keys, "attn_v": keys}
             case "ffn_up" if self.has_joined_gate:
@@ -248,13 +248,8 @@ def _parts(name: str, tensor: Tensor, heads: _Heads) -> Iterator[tuple[str, Tens
     if not sizes or tensor.shape[0] != sum(sizes.values()):
         yield name, tensor
         return
-    prefix, kind = name.rpartition(".")[0].rpartition(".")[0], name.rpartition(".")[2]
+    block, _, kind = split_name(name)
     begin = 0
     for part, size in sizes.items():
-        yield f"{prefix}.{part}.{kind}", tensor.selected(np.arange(begin, begin + size))
+        yield f"{block}.{part}.{kind}", tensor.selected(np.arange(begin, begin + size))
         begin += size
-
-
-def _layer(name: str) -> str:
-    """Return "attn_q" of "blk.0.attn_q.weight"."""
-    return name.rpartition(".")[0].rpartition(".")[2]

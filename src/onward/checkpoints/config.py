@@ -9,7 +9,7 @@ from typing import Any
 from onward.checkpoints import gemma4, latent, nemotron_h, qwen35, state_spaces
 from onward.checkpoints.convolutions import convolution_metadata
 from onward.checkpoints.cursor import MetadataValue
-from onward.checkpoints.parameters import MAX_LAYERS
+from onward.checkpoints.parameters import is_layer_count
 from onward.checkpoints.rope_scaling import rope_metadata
 from onward.errors import CheckpointError
 
@@ -348,7 +348,7 @@ def _activation(stated: Config, where: str) -> str:
 def _windows(stated: Config, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return which layers attend to a window, and which rotate positions."""
     window, count = stated.get("sliding_window"), found.get("block_count")
-    if type(count) is not int or not 0 < count <= MAX_LAYERS:  # reported by what reads the number
+    if not is_layer_count(count):
         return {}
     result: dict[str, Any] = {}
     if (rotated := stated.get("no_rope_layers")) is not None and isinstance(rotated, list):
@@ -381,7 +381,7 @@ def _expert_layers(stated: Config, found: Mapping[str, Any]) -> dict[str, Any]:
     `mlp_only_layers`."""
     count, step = found.get("block_count"), stated.get("decoder_sparse_step", 1)
     dense = stated.get("mlp_only_layers") or []
-    if type(count) is not int or not 0 < count <= MAX_LAYERS or type(step) is not int or not isinstance(dense, list):
+    if not is_layer_count(count) or type(step) is not int or not isinstance(dense, list):
         return {}
     if isinstance(kinds := stated.get("mlp_layer_types"), list):
         return {"expert.layers": [each == "sparse" for each in kinds]}

@@ -14,11 +14,11 @@ import numpy as np
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.mixtures import SIGMOID, mixture_of
-from onward.checkpoints.parameters import MAX_LAYERS, Parameters
+from onward.checkpoints.parameters import Parameters, is_layer_count
 from onward.errors import CheckpointError
 
 MAX_LENGTH = 64
-"""Positions that a convolution may read; those of all known models read 3."""
+"""Positions that a convolution may read; those of all known models read 3 or 4."""
 _ATTENTION, _CONVOLUTION = "full_attention", "conv"
 _DEFAULTS: dict[str, Any] = {
     "conv_L_cache": 3, "norm_eps": 1e-5, "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
@@ -88,7 +88,7 @@ def _heads(given: Mapping[str, Any], found: Mapping[str, MetadataValue], where: 
     for name in ("layer_types", "full_attn_idxs"):
         if not isinstance(given.get(name, []), list):
             raise CheckpointError(f"{where} states {str(given[name])[:40]!r} as {name!r} instead of a list.")
-    if type(count) is not int or not 0 < count <= MAX_LAYERS or type(heads) is not int:
+    if not is_layer_count(count) or type(heads) is not int:
         return {}  # reported by what reads the number
     with_attention = given.get("full_attn_idxs", range(count))
     usual = [_ATTENTION if layer in with_attention else _CONVOLUTION for layer in range(count)]

@@ -211,7 +211,7 @@ def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
     match parameters.architecture:
         case "gemma" | "gemma2" | "gemma3" if tensor.name.endswith("norm.weight"):
             return vector(tensor.name, tensor.floats()[0] + np.float32(1))
-        case "qwen35" | "qwen35moe" | "qwen3next":
+        case name if name in qwen35.NAMES:
             return qwen35.as_in_gguf(tensor)
         case "gpt2" if tensor.name.startswith("blk.") and len(tensor.shape) == 2:
             return tensor.transposed()

@@ -16,7 +16,7 @@ from typing import Any
 from onward.checkpoints.architecture import Architecture, Heads, Rope
 from onward.checkpoints.metadata_keys import WINDOW
 from onward.checkpoints.mixtures import has_experts, mixture_of
-from onward.checkpoints.parameters import MAX_LAYERS, Parameters
+from onward.checkpoints.parameters import Parameters, is_layer_count
 from onward.errors import CheckpointError
 
 _PATTERN = "attention.sliding_window_pattern"
@@ -47,7 +47,7 @@ UNIFIED_DEFAULTS: dict[str, Any] = {
 def gemma4_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return what a configuration states of layers, by GGUF's names. Raises CheckpointError."""
     count = stated["num_hidden_layers"]
-    if type(count) is not int or not 0 < count <= MAX_LAYERS:  # reported by what reads the number
+    if not is_layer_count(count):
         return {}
     local = _local_layers(stated.get("layer_types"), count, where)
     sizes = [_heads_stated(stated, layer, local[layer], where) for layer in range(count)]

@@ -25,7 +25,7 @@ from onward.checkpoints.cursor import MetadataValue, Strings
 from onward.checkpoints.mixtures import SIGMOID, SOFTMAX, has_experts, mixture_of, with_groups
 from onward.checkpoints.parameters import PREDICTING, Parameters
 from onward.checkpoints.rope_scaling import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, log, position_scale
-from onward.checkpoints.tensor import Tensor, turned
+from onward.checkpoints.tensor import Tensor, split_name, turned
 from onward.errors import CheckpointError
 
 NAME, GLM = "deepseek2", "glm4moe"
@@ -137,7 +137,7 @@ def deepseek2(
     CheckpointError."""
     where, sizes = parameters.where, _Sizes.of(parameters)
     for name, tensor in tensors.items():
-        part = _split(name)[1]
+        part = split_name(name)[1]
         if part == "attn_kv_b" or (part == "attn_kv_a_mqa" and tensor.shape[0] != sizes.rank):
             raise CheckpointError(
                 f"{where}: {name!r} has the shape {list(tensor.shape)}, which contradicts the sizes of its heads and "
@@ -235,7 +235,7 @@ def apart(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Te
     sizes = _Sizes.of(parameters)
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        block, part, kind = _split(name)
+        block, part, kind = split_name(name)
         for own, each in _parts(part, tensor, sizes):
             target = f"{block}.{own}.{kind}" if block else name
             if target != name and target in tensors:
@@ -272,13 +272,6 @@ def _parts(part: str, tensor: Tensor, sizes: _Sizes) -> Iterator[tuple[str, Tens
             yield part, replace(tensor, shape=(heads * sizes.values, sizes.rank))
         case _:
             yield part, tensor
-
-
-def _split(name: str) -> tuple[str, str, str]:
-    """Return "blk.0", "attn_q" and "weight" of "blk.0.attn_q.weight"."""
-    matrix, _, kind = name.rpartition(".")
-    block, _, part = matrix.rpartition(".")
-    return block, part, kind
 
 
 def latent_metadata(stated: Mapping[str, Any], where: str) -> dict[str, MetadataValue]:

@@ -4,7 +4,7 @@ architecture's prefix."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -22,6 +22,11 @@ LISTS = (list, np.ndarray, Strings)
 """What a value is that is a list."""
 _KINDS = {int: "iu", float: "f"}
 """Kinds of numpy's types by Python's type."""
+
+
+def is_layer_count(value: object) -> TypeGuard[int]:
+    """Return whether a value is a number of layers that a model may have. `Parameters.num_layers` refuses any other."""
+    return type(value) is int and 0 < value <= MAX_LAYERS
 
 
 class Parameters:

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.checkpoints.architecture import Architecture, DeltaNet
+from onward.checkpoints.convolutions import MAX_LENGTH
 from onward.checkpoints.mixtures import mixture_of
-from onward.checkpoints.parameters import MAX_LAYERS, Parameters
+from onward.checkpoints.parameters import Parameters, is_layer_count
 from onward.checkpoints.rope_scaling import DECIMALS
-from onward.checkpoints.tensor import Tensor, vector
+from onward.checkpoints.tensor import Tensor, split_name, vector
 from onward.checkpoints.types import FLOAT32
 from onward.errors import CheckpointError
 
@@ -28,8 +29,6 @@ DENSE, MIXED, NEXT = "qwen35", "qwen35moe", "qwen3next"
 NAMES = frozenset({DENSE, MIXED, NEXT})
 _LANES = 16
 """Of which sizes of heads are multiples."""
-_MAX_LENGTH = 64
-"""Positions that a convolution may read; those of all known models read 4."""
 _RECURRENT = "attention.recurrent_layers"
 _ATTENTION, _LINEAR = "full_attention", "linear_attention"
 _SIZES = {
@@ -71,7 +70,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def qwen35_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return what a configuration states of layers, by GGUF's names. Raises CheckpointError."""
     count, interval = stated["num_hidden_layers"], stated["full_attention_interval"]
-    if type(count) is not int or not 0 < count <= MAX_LAYERS or type(interval) is not int or interval < 1:
+    if not is_layer_count(count) or type(interval) is not int or interval < 1:
         return {}  # as whoever reads the numbers says
     if stated.get("attn_output_gate") is False:
         raise CheckpointError(
@@ -114,7 +113,7 @@ def qwen35(parameters: Parameters, common: Architecture) -> Architecture:
     heads, keys = parameters.integer("ssm.time_step_rank", minimum=1), parameters.integer("ssm.group_count", minimum=1)
     size, inner = parameters.integer("ssm.state_size", minimum=1), parameters.integer("ssm.inner_size", minimum=1)
     length = parameters.integer("ssm.conv_kernel", minimum=2)
-    if heads % keys or inner % heads or size % _LANES or inner // heads % _LANES or length > _MAX_LENGTH:
+    if heads % keys or inner % heads or size % _LANES or inner // heads % _LANES or length > MAX_LENGTH:
         raise CheckpointError(
             f"{parameters.where} states sizes of states that Onward does not compute: {heads} heads "
             f"('ssm.time_step_rank') of {inner} numbers together ('ssm.inner_size'), {keys} of keys "
@@ -140,7 +139,7 @@ def apart(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Te
     named = {_with_own_name(name): tensor for name, tensor in tensors.items()}
     found: dict[str, Tensor] = {}
     for name, tensor in named.items():
-        block, part, kind = _split(name)
+        block, part, kind = split_name(name)
         heads, widths = groups.get(part, (0, ()))
         targets = {f"{block}.{target}.{kind}": num for target, num in _CONTENTS.get(part, {}).items()}
         is_joined = heads > 0 and tensor.shape[:1] == (heads * sum(widths),)
@@ -210,15 +209,8 @@ def _own_name(part: str) -> str:
 
 
 def _with_own_name(name: str) -> str:
-    block, part, kind = _split(name)
+    block, part, kind = split_name(name)
     return f"{block}.{_OWN_NAMES[part]}.{kind}" if part in _OWN_NAMES else name
-
-
-def _split(name: str) -> tuple[str, str, str]:
-    """Return "blk.0", "attn_q" and "weight" of "blk.0.attn_q.weight"."""
-    matrix, _, kind = name.rpartition(".")
-    block, _, part = matrix.rpartition(".")
-    return block, part, kind
 
 
 def _floats(tensor: Tensor, values: NDArray[np.float32]) -> Tensor:

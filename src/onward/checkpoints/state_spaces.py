@@ -17,7 +17,7 @@ from onward.checkpoints.architecture import Architecture, StateSpace
 from onward.checkpoints.convolutions import MAX_LENGTH
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.mixtures import has_experts, mixture_of
-from onward.checkpoints.parameters import MAX_LAYERS, Parameters
+from onward.checkpoints.parameters import Parameters, is_layer_count
 from onward.checkpoints.rope_scaling import DECIMALS
 from onward.checkpoints.tensor import Tensor, vector
 from onward.errors import CheckpointError
@@ -145,7 +145,7 @@ def state_space_of(parameters: Parameters, layers: frozenset[int]) -> StateSpace
 def _heads(stated: Mapping[str, Any], found: Mapping[str, MetadataValue], where: str) -> dict[str, MetadataValue]:
     """Return the heads of keys in each layer, 0 in those with a state space."""
     count, heads = found.get("block_count"), found.get("attention.head_count_kv", found.get("attention.head_count"))
-    if type(count) is not int or not 0 < count <= MAX_LAYERS or type(heads) is not int:
+    if not is_layer_count(count) or type(heads) is not int:
         return {}  # as whoever reads the number says
     kinds = stated.get("layer_types", stated.get("layers_block_type"))
     if kinds is None:

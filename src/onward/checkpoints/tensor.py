@@ -96,6 +96,13 @@ class Tensor:
         return unpack(self.type, self.rows(start, stop), self.shape[-1])
 
 
+def split_name(name: str) -> tuple[str, str, str]:
+    """Return "blk.0", "attn_q" and "weight" of "blk.0.attn_q.weight"."""
+    matrix, _, kind = name.rpartition(".")
+    block, _, part = matrix.rpartition(".")
+    return block, part, kind
+
+
 def turned(stored: Tensor) -> Tensor:
     """Return a tensor [heads, inputs, rows] as a matrix [heads * rows, inputs], in float32: blocks of quantised weights
     lie along its columns. No weights are read."""
