@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from onward.engine.drafter import (
-    AFTER_REJECTIONS,
+    MAX_TOKENS_AFTER_REJECTIONS,
     MAX_DRAFT_TOKENS,
     Draft,
     Drafter,
@@ -202,8 +202,8 @@ def test_a_text_that_is_never_right_costs_a_few_steps_with_drafts(source: str, r
     drafts = engine.counters.drafts
     assert drafts.prediction_accepted == drafts.lookup_accepted == 0
     of_steps = [count for count in model.num_drafts if count]
-    assert len(of_steps) <= len(AFTER_REJECTIONS) and sum(of_steps) <= sum(AFTER_REJECTIONS)
-    assert all(count <= most for count, most in zip(of_steps, AFTER_REJECTIONS, strict=False))
+    assert len(of_steps) <= len(MAX_TOKENS_AFTER_REJECTIONS) and sum(of_steps) <= sum(MAX_TOKENS_AFTER_REJECTIONS)
+    assert all(count <= most for count, most in zip(of_steps, MAX_TOKENS_AFTER_REJECTIONS, strict=False))
     if source == "prediction" or row < 0.01:
         assert of_steps, "it was tried"
 
@@ -211,12 +211,12 @@ def test_a_text_that_is_never_right_costs_a_few_steps_with_drafts(source: str, r
 def test_a_text_is_drafted_from_again_once_a_token_was_as_expected() -> None:
     track = Track(0.5)
     rooms = []
-    for _ in range(len(AFTER_REJECTIONS) + 3):
+    for _ in range(len(MAX_TOKENS_AFTER_REJECTIONS) + 3):
         track.position = 5
         rooms.append(track.room)
         track.reject()
         assert track.room == 0, "no token is expected"
-    assert rooms == [*AFTER_REJECTIONS, 0, 0, 0]
+    assert rooms == [*MAX_TOKENS_AFTER_REJECTIONS, 0, 0, 0]
     track.position = 5
     track.accept()
     assert track.room == MAX_DRAFT_TOKENS

@@ -104,8 +104,6 @@ class KVCache:
         if self.states is not None:
             cached = self._cached(sequence)
             self.states.begin(sequence, nodes, len(cached), self.block_tokens)
-            if not self.share_prefixes:
-                sequence.snapshot_ends = []
             if sequence.wants_scores:
                 sequence.scores = _cached_scores(sequence, cached) or [None]
         elif sequence.wants_scores:

@@ -15,7 +15,7 @@ from onward.engine_load import DraftSource
 
 MAX_DRAFT_TOKENS = 48
 """Maximum tokens of one draft."""
-AFTER_REJECTIONS = (MAX_DRAFT_TOKENS, 24, 8, 4)
+MAX_TOKENS_AFTER_REJECTIONS = (MAX_DRAFT_TOKENS, 24, 8, 4)
 """The same, by how many successive tokens of a text were not as expected. After more of them nothing is drafted from it
 until one was: a text that is never right costs four steps with drafts, whatever rows cost. A place in a prediction that
 was edited has up to MAX_STRAY_TOKENS + 1 such tokens."""
@@ -84,7 +84,9 @@ class Track:
     def room(self) -> int:
         """How many tokens may be drafted; 0 if none is expected."""
         rejections = self._successive_rejections
-        return AFTER_REJECTIONS[rejections] if self.position >= 0 and rejections < len(AFTER_REJECTIONS) else 0
+        if self.position < 0 or rejections >= len(MAX_TOKENS_AFTER_REJECTIONS):
+            return 0
+        return MAX_TOKENS_AFTER_REJECTIONS[rejections]
 
     def accept(self) -> None:
         """Note that the expected token was generated."""

@@ -20,10 +20,10 @@ from onward.engine.sequence import Sequence, shareable_tokens
 
 NONE = -1
 """Of a sequence or node without a state."""
-SNAPSHOTS = 8
-"""One in so many states, rounded, is never a sequence's."""
-PROMPTS = 4
-"""One prompt leaves snapshots at a stride in at most one of so many states."""
+RESERVED_FRACTION = 1 / 8
+"""Of all states, rounded: how many are never a sequence's."""
+STRIDED_FRACTION = 1 / 4
+"""Of all states: in how many one prompt leaves snapshots at a stride, at most."""
 MIN_STRIDE_BLOCKS = 8
 """Between two snapshots of a prompt: each costs a step of its own, and a copy."""
 
@@ -35,7 +35,7 @@ Displaced = Callable[[Node], None]
 
 def max_sequences(num_states: int, *, has_snapshots: bool) -> int:
     """Return how many sequences have one of so many states at the same time."""
-    return num_states - (num_states + SNAPSHOTS // 2) // SNAPSHOTS if has_snapshots else num_states
+    return num_states - int(num_states * RESERVED_FRACTION + 0.5) if has_snapshots else num_states
 
 
 class States:
@@ -51,7 +51,7 @@ class States:
     ) -> None:
         self.num_states = num_states
         self.max_sequences = max_sequences(num_states, has_snapshots=has_snapshots)
-        self._copy, self._displaced = copy, displaced
+        self._copy, self._displaced, self._has_snapshots = copy, displaced, has_snapshots
         self._free = list(range(num_states - 1, -1, -1))
         self._unused: OrderedDict[int, Node] = OrderedDict()
         self._used: OrderedDict[int, Node] = OrderedDict()
@@ -86,14 +86,14 @@ class States:
         last = shareable_tokens(sequence.prompt_length) // block_tokens
         shared = num_cached - sequence.wants_scores
         sequence.shared_end = shared * block_tokens
-        wanted = {last - sequence.wants_scores, shared, *range(0, last, self._stride(last))}
+        wanted = {last - sequence.wants_scores, shared, *range(0, last, self._stride(last))} if self._has_snapshots else ()
         sequence.snapshot_ends = sorted(each * block_tokens for each in wanted if each > len(nodes))
 
     def _stride(self, num_blocks: int) -> int:
         """Return how many blocks are between two snapshots of a prompt. Strides are multiples of each other: prompts of
         different lengths with a shared prefix have snapshots in the same places."""
         stride = MIN_STRIDE_BLOCKS
-        while num_blocks // stride > max(1, self.num_states // PROMPTS):
+        while num_blocks // stride > max(1, int(self.num_states * STRIDED_FRACTION)):
             stride *= 2
         return stride
 
