@@ -18,7 +18,6 @@ from onward.kernels.code import Functions
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.memory import address, untouched
-from onward.kernels.operations import claim
 from onward.kernels.records import ATTEND, COMPLETED_OFFSET, CONTEXT, CONTEXT_WORDS, OWN
 from onward.kernels.targets import host
 from onward.kernels.values import I64, PTR
@@ -49,7 +48,7 @@ POSITIONS = {
 
 def write(shape: AttentionShape, module: Module, isa: Isa) -> None:
     for name, emit in (("attend", emit_attention), ("merge", emit_merge)):
-        operation = emit(module, isa, shape, claim)
+        operation = emit(module, isa, shape)
         f = Function(module, name, [PTR, PTR, I64, PTR], exported=True)
         f.call(operation, f.args)
         f.ret()

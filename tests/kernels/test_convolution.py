@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onward.kernels.activations import ACTIVATIONS
+from onward.kernels.activations import ACTIVATION_NAMES, ACTIVATIONS
 from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
 from onward.kernels.code import Functions
 from onward.kernels.convolution import emit_convolve, emit_keep
@@ -18,7 +18,7 @@ from onward.kernels.function import Function, Module
 from onward.kernels.interpreter import Kernels
 from onward.kernels.isa import Isa
 from onward.kernels.memory import Rows, Vector, address
-from onward.kernels.operations import FORMS, Writers
+from onward.kernels.operations import Writers
 from onward.kernels.products import ProductKind
 from onward.kernels.records import CONTEXT, CONTEXT_WORDS, CONVOLVE, KEEP, OWN
 from onward.kernels.tape import TapeBuilder
@@ -43,7 +43,7 @@ def code(form: str, *, is_wide: bool) -> Functions:
     def write(module: Module, isa: Isa) -> None:
         shape = shape_of(is_wide=is_wide)
         operations = {
-            "keep": emit_keep(module, shape), "convolve": emit_convolve(module, shape, Writers(module, FORMS))
+            "keep": emit_keep(module, shape), "convolve": emit_convolve(module, shape, Writers(module, ACTIVATION_NAMES))
         }  # fmt: skip
         for name, operation in operations.items():
             f = Function(module, name, [PTR, PTR, I64, PTR], exported=True)
@@ -87,7 +87,7 @@ def run(form: str, cuts: list[int], width: int, length: int, *, is_wide: bool) -
             "keep": KEEP.record(0, has_barrier=True, **common),
             "convolve": CONVOLVE.record(
                 0, has_barrier=True, **common, weights=address(weights), length=length,
-                target=address(found[start:]), target_stride=found.strides[0], form=FORMS.index("float32"),
+                target=address(found[start:]), target_stride=found.strides[0], form=ACTIVATION_NAMES.index("float32"),
             ),
         }  # fmt: skip
         for name, record in records.items():

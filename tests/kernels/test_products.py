@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onward.kernels.activations import ACTIVATIONS
+from onward.kernels.activations import ACTIVATION_NAMES, ACTIVATIONS
 from onward.kernels.code import Functions
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.memory import address
-from onward.kernels.operations import FORMS, Writers
+from onward.kernels.operations import Writers
 from onward.kernels.panels import emit_interleave, panel_count
 from onward.kernels.products import OUT_BYTES, ProductKind, emit_product
 from onward.kernels.records import PRODUCT
@@ -32,7 +32,7 @@ OUTPUTS = 69
 """Four panels, a tile, and a part of one."""
 INTEGER_TYPES = tuple(name for name, kind in WEIGHT_TYPES.items() if isinstance(kind, WeightType))
 FLOAT_TYPES = tuple(name for name in WEIGHT_TYPES if name not in INTEGER_TYPES)
-KINDS = [ProductKind(name, form) for name in INTEGER_TYPES for form in FORMS]
+KINDS = [ProductKind(name, form) for name in INTEGER_TYPES for form in ACTIVATION_NAMES]
 KINDS += [ProductKind(name, "float32") for name in FLOAT_TYPES]
 REPRESENTATIVES = [
     ProductKind("Q4_1", "int8"), ProductKind("Q6_K", "int8"), ProductKind("MXFP4", "int8"),
@@ -118,7 +118,7 @@ class Product:
         p, i = ctypes.c_void_p, ctypes.c_int64
         activate = self.code.function("activate", [i, p, p, i])
         for row, target in zip(x, found, strict=True):
-            activate(FORMS.index(kind.name), address(row), address(target), self.inputs // 32)
+            activate(ACTIVATION_NAMES.index(kind.name), address(row), address(target), self.inputs // 32)
         return found
 
     def __call__(

@@ -74,6 +74,8 @@ ACTIVATIONS: dict[ActivationName, Activations] = {
         Activations("float32", 4 * GROUP, _write_float32),
     )
 }
+ACTIVATION_NAMES = tuple(ACTIVATIONS)
+"""By number in records."""
 
 
 def write_blocks(f: Any, kind: Activations, source: Value, target: Value, first: Value, last: Value) -> None:

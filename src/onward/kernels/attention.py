@@ -24,11 +24,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from onward.kernels.attention_shape import BLOCK_TOKENS, LANES, SEGMENT_KEYS, STEP_KEYS, AttentionShape
+from onward.kernels.attention_shape import BLOCK_TOKENS, SEGMENT_KEYS, STEP_KEYS, AttentionShape
 from onward.kernels.function import Function
 from onward.kernels.maths import LOG2_E, exp2
 from onward.kernels.records import ALL_SEGMENTS, ATTEND, CONTEXT, TILE
-from onward.kernels.values import F32, I32, I64, Value, vec
+from onward.kernels.values import F32, I32, I64, LANES, VECTOR_BYTES, Value, vec
 
 V16 = vec(F32, LANES)
 MASKED = -3e38
@@ -36,10 +36,10 @@ MASKED = -3e38
 FLOOR = -1e30
 """The maximum before any key: 2 to a masked score minus it is still 0."""
 STEP_BYTES = 4 * STEP_KEYS
+STEP_KEYS_SHIFT = STEP_KEYS.bit_length() - 1
 STEP_VECTORS = STEP_KEYS // LANES
 STEP_BLOCKS = STEP_KEYS // BLOCK_TOKENS
 SEGMENT_STEPS = SEGMENT_KEYS // STEP_KEYS
-HEAD_VECTOR = 4 * LANES
 
 
 class Grid:
@@ -77,7 +77,7 @@ class Softmax:
 
     def __init__(self, f: Function, lines: int, take: Callable[[int], Value]) -> None:
         self.f = f
-        size = -(-lines // LANES) * 4 * LANES
+        size = -(-lines // LANES) * VECTOR_BYTES
         self.maximum, self.sum, self.scale, self.spare = (take(size) for _ in range(4))
         self.all_maximum, self.all_sum = take(size), take(size)
 
@@ -94,7 +94,7 @@ class Softmax:
             f.store(f.const(V16, 0.0), self.sum, at)
 
     def _vectors(self, lines: Value) -> Any:
-        return self.f.loop(0, lines * 4, 4 * LANES)
+        return self.f.loop(0, lines * 4, VECTOR_BYTES)
 
     def rescale(self, lines: Value) -> None:
         """With the largest scores of a step in `spare`: raise the maxima, and store what sums are multiplied by."""
@@ -158,7 +158,7 @@ class Attention:
         f = self.f
         if not self.shape.has_window:
             return f.i64(0)
-        return f.max(self.position - ATTEND.load(f, self.record, "window") + 1, 0) >> 6
+        return f.max(self.position - ATTEND.load(f, self.record, "window") + 1, 0) >> STEP_KEYS_SHIFT
 
     def partial(self, row: Value, head: Value, segment: Value) -> Value:
         """Return where a segment's sums of a row and a head are kept, both counted from the first, until they are
@@ -172,7 +172,7 @@ class Attention:
         """Emit `use(segment, first step, last step)` for those of the segments `begin` to `stop` that have keys before
         `end` which the first row sees."""
         f, first = self.f, self.first_step()
-        steps = (end + (STEP_KEYS - 1)) >> 6
+        steps = (end + (STEP_KEYS - 1)) >> STEP_KEYS_SHIFT
         begin = f.max(first // SEGMENT_STEPS, begin)
         with f.loop(begin, f.min((steps + (SEGMENT_STEPS - 1)) // SEGMENT_STEPS, stop)) as segment:
             start = segment * SEGMENT_STEPS
@@ -203,11 +203,11 @@ class Attention:
         f, shape = self.f, self.shape
 
         def line(i: Value) -> list[Value]:
-            return [f.load(scores, V16, i * STEP_BYTES + j * HEAD_VECTOR) for j in range(STEP_VECTORS)]
+            return [f.load(scores, V16, i * STEP_BYTES + j * VECTOR_BYTES) for j in range(STEP_VECTORS)]
 
         def put(i: Value, values: Sequence[Value]) -> None:
             for j, value in enumerate(values):
-                f.store(value, scores, i * STEP_BYTES + j * HEAD_VECTOR)
+                f.store(value, scores, i * STEP_BYTES + j * VECTOR_BYTES)
 
         def find_largest(is_masked: bool) -> None:
             with f.loop(0, lines) as i:
@@ -261,7 +261,7 @@ class Attention:
         """Emit the store of a line's result: its sums, padded, divided by the sum of its weights."""
         f, size = self.f, self.shape.value_size
         inverse = f.f32(1.0) / total
-        with f.loop(0, size // LANES * HEAD_VECTOR, HEAD_VECTOR) as at:
+        with f.loop(0, size // LANES * VECTOR_BYTES, VECTOR_BYTES) as at:
             f.store(f.load(sums, V16, at) * inverse + 0.0, target, at)
         if size % LANES:
             with f.loop(size // LANES * LANES, size) as d:
@@ -334,7 +334,7 @@ class Lines:
         with f.loop(0, self.lines) as i:
             before, own = (f.load(each, F32, i * 4) for each in (memory.softmax.scale, memory.softmax.spare))
             before, own = f.splat(before, LANES), f.splat(own, LANES)
-            with f.loop(i * self.row_bytes, (i + 1) * self.row_bytes, HEAD_VECTOR) as at:
+            with f.loop(i * self.row_bytes, (i + 1) * self.row_bytes, VECTOR_BYTES) as at:
                 merged = scaled_sum(f, f.load(memory.all_sums, V16, at), before, f.load(memory.sums, V16, at), own)
                 f.store(merged, memory.all_sums, at)
 
@@ -342,7 +342,7 @@ class Lines:
         f = self.f
         with f.loop(0, self.lines) as i:
             kept = self.attention.partial(*self.rows_and_heads(i), segment)
-            with f.loop(0, self.row_bytes, HEAD_VECTOR) as at:
+            with f.loop(0, self.row_bytes, VECTOR_BYTES) as at:
                 f.store(f.load(self.memory.sums, V16, i * self.row_bytes + at), kept, at)
             for place, array in self._numbers():
                 f.store(f.load(array, F32, i * 4), kept, place)
@@ -351,7 +351,7 @@ class Lines:
         f = self.f
         with f.loop(0, self.lines) as i:
             kept = self.attention.partial(*self.rows_and_heads(i), segment)
-            with f.loop(0, self.row_bytes, HEAD_VECTOR) as at:
+            with f.loop(0, self.row_bytes, VECTOR_BYTES) as at:
                 f.store(f.load(kept, V16, at), self.memory.sums, i * self.row_bytes + at)
             for place, array in self._numbers():
                 f.store(f.load(kept, F32, place), array, i * 4)
@@ -361,7 +361,7 @@ class Lines:
         return [(self.row_bytes, self.memory.softmax.maximum), (self.row_bytes + 4, self.memory.softmax.sum)]
 
     def clear(self, buffer: Value, num_bytes: Value) -> None:
-        with self.f.loop(0, num_bytes, HEAD_VECTOR) as at:
+        with self.f.loop(0, num_bytes, VECTOR_BYTES) as at:
             self.f.store(self.f.const(V16, 0.0), buffer, at)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from onward.kernels.attention import (
-    HEAD_VECTOR,
     STEP_BLOCKS,
     STEP_BYTES,
     V16,
@@ -15,11 +14,12 @@ from onward.kernels.attention import (
     Lines,
     Softmax,
 )
-from onward.kernels.attention_shape import BLOCK_TOKENS, LANES, STEP_KEYS, AttentionShape, Registers
+from onward.kernels.attention_shape import BLOCK_TOKENS, STEP_KEYS, AttentionShape, Registers
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
-from onward.kernels.records import CONTEXT, TILE, TILE_BYTES
-from onward.kernels.values import F32, I64, PTR, Value
+from onward.kernels.operations import Operation, claim
+from onward.kernels.records import TILE, TILE_BYTES
+from onward.kernels.values import F32, I64, LANES, PTR, VECTOR_BYTES, Value
 
 BLOCK_VECTORS = BLOCK_TOKENS // LANES
 
@@ -88,7 +88,7 @@ class _Tile(Lines):
         widest = self.registers.vectors
         self.strip_vectors = widest if shape.padded_values % (LANES * widest) == 0 else 1
         """Of a strip of dimensions, whose sums are in registers."""
-        self.strip_bytes = self.strip_vectors * HEAD_VECTOR
+        self.strip_bytes = self.strip_vectors * VECTOR_BYTES
         self.groups = (self.lines + (self.registers.lines - 1)) // self.registers.lines
         self.end = attention.position + rows
 
@@ -99,7 +99,7 @@ class _Tile(Lines):
         f, memory, group = self.f, self.memory, self.shape.group
         for buffer, size in ((memory.queries, self.query_bytes), (memory.all_sums, self.row_bytes)):
             self.clear(buffer, self.groups * (self.registers.lines * size))
-        with f.loop(0, self.rows) as i, f.loop(0, group * self.query_bytes, HEAD_VECTOR) as at:
+        with f.loop(0, self.rows) as i, f.loop(0, group * self.query_bytes, VECTOR_BYTES) as at:
             query = f.load(self.attention.queries, V16, i * self.shape.query_stride + at)
             f.store(query, memory.queries, i * (group * self.query_bytes) + at)
         with f.loop(0, self.groups * self.registers.lines) as i:
@@ -141,7 +141,7 @@ class _Tile(Lines):
             for vector in range(shape.padded_values // LANES):
                 strip, within = divmod(vector, self.strip_vectors)
                 cached = self.attention.cached(source, vector * LANES * shape.kv_size)
-                f.store(cached, place, strip * (STEP_KEYS * self.strip_bytes) + within * HEAD_VECTOR)
+                f.store(cached, place, strip * (STEP_KEYS * self.strip_bytes) + within * VECTOR_BYTES)
 
     def _prefetch(self, step: Value, j: Value) -> None:
         f = self.f
@@ -158,13 +158,13 @@ class _Tile(Lines):
         early = f.max(start + j * BLOCK_TOKENS - self.attention.position, 0) * self.shape.group // per
         with f.loop(early, self.groups) as group, f.loop(0, BLOCK_VECTORS, width) as vector:
             queries = f.at(self.memory.queries, group * (per * self.query_bytes))
-            columns = f.at(keys, vector * HEAD_VECTOR)
+            columns = f.at(keys, vector * VECTOR_BYTES)
             grid = Grid(f, per, width, lambda i, w: f.const(V16, 0.0))
             with f.loop(0, self.shape.padded, 2) as first:
                 for d in (first, first + 1):
                     query, column = f.at(queries, d * 4), f.at(columns, d * (BLOCK_TOKENS * 4))
                     _add(f, grid, query, self.query_bytes, column)
-            scores = f.at(self.memory.scores, group * (per * STEP_BYTES) + (j * BLOCK_VECTORS + vector) * HEAD_VECTOR)
+            scores = f.at(self.memory.scores, group * (per * STEP_BYTES) + (j * BLOCK_VECTORS + vector) * VECTOR_BYTES)
             _store(f, grid, scores, STEP_BYTES)
 
     def _weighted(self, start: Value, keys: Value, strip: Value, group: Value) -> None:
@@ -178,7 +178,7 @@ class _Tile(Lines):
             f,
             per,
             self.strip_vectors,
-            lambda i, w: f.load(sums, V16, i * self.row_bytes + w * HEAD_VECTOR) * f.load(scales, F32, i * 4),
+            lambda i, w: f.load(sums, V16, i * self.row_bytes + w * VECTOR_BYTES) * f.load(scales, F32, i * 4),
         )
 
         def position(i: int) -> Value:
@@ -192,18 +192,18 @@ class _Tile(Lines):
             at = t
             grid.add(
                 lambda i: f.load(weights, F32, at * 4 + i * STEP_BYTES),
-                lambda w: f.load(values, V16, at * strip_bytes + w * HEAD_VECTOR),
+                lambda w: f.load(values, V16, at * strip_bytes + w * VECTOR_BYTES),
                 lambda i: at <= position(i),
             )
         _store(f, grid, sums, self.row_bytes)
 
 
 def _add(f: Function, grid: Grid, scalars: Value, stride: int, vectors: Value) -> None:
-    grid.add(lambda i: f.load(scalars, F32, i * stride), lambda w: f.load(vectors, V16, w * HEAD_VECTOR))
+    grid.add(lambda i: f.load(scalars, F32, i * stride), lambda w: f.load(vectors, V16, w * VECTOR_BYTES))
 
 
 def _store(f: Function, grid: Grid, place: Value, stride: int) -> None:
-    grid.each(lambda i, w, value: f.store(value, place, i * stride + w * HEAD_VECTOR))
+    grid.each(lambda i, w, value: f.store(value, place, i * stride + w * VECTOR_BYTES))
 
 
 def _emit_row(module: Module, isa: Isa, shape: AttentionShape) -> Any:
@@ -276,7 +276,7 @@ class _Row(Lines):
                         keys[w // BLOCK_VECTORS], row + w % BLOCK_VECTORS * LANES * shape.kv_size
                     ),
                 )
-        scores = f.at(self.memory.scores, head * (group * STEP_BYTES) + vector * HEAD_VECTOR)
+        scores = f.at(self.memory.scores, head * (group * STEP_BYTES) + vector * VECTOR_BYTES)
         _store(f, grid, scores, STEP_BYTES)
 
     def _weighted(self, step: Value, keys: Value, head: Value, strip: Value) -> None:
@@ -288,7 +288,7 @@ class _Row(Lines):
             f,
             group,
             width,
-            lambda i, w: f.load(sums, V16, i * self.row_bytes + w * HEAD_VECTOR) * f.load(scales, F32, i * 4),
+            lambda i, w: f.load(sums, V16, i * self.row_bytes + w * VECTOR_BYTES) * f.load(scales, F32, i * 4),
         )
         with f.loop(0, (keys + (BLOCK_TOKENS - 1)) // BLOCK_TOKENS) as j:
             block = step * STEP_BLOCKS + j
@@ -303,41 +303,38 @@ class _Row(Lines):
                     lambda i, weight=weight: f.load(weight, F32, i * STEP_BYTES),  # type: ignore[misc]
                     lambda w, value=value: self.attention.cached(value, w * LANES * shape.kv_size),  # type: ignore[misc]
                 )
-        grid.each(lambda i, w, value: f.store(value, sums, i * self.row_bytes + w * HEAD_VECTOR))
+        grid.each(lambda i, w, value: f.store(value, sums, i * self.row_bytes + w * VECTOR_BYTES))
 
 
-def emit_attention(module: Module, isa: Isa, shape: AttentionShape, claim: Any) -> Any:
-    """Emit the operation: (record, context, thread, counter). A piece is a tile and one key-value head, or all."""
+def emit_attention(module: Module, isa: Isa, shape: AttentionShape) -> Any:
+    """Emit the operation. A piece is a tile and one key-value head, or all."""
     tile = _emit_tile(module, isa, shape)
     row = _emit_row(module, isa, shape)
-    f = Function(module, f"operation_attend_{shape.name}", [PTR, PTR, I64, PTR], exported=True)
-    record, context, thread, counter = f.args
-    scratch = f.at(CONTEXT.load(f, context, "scratch"), thread * CONTEXT.load(f, context, "scratch_stride"))
-    count, heads = CONTEXT.load(f, context, "num_tiles"), shape.num_kv_heads
-    are_together = CONTEXT.load(f, context, "are_heads_together").ne(0)
-    with claim(f, counter, count * heads, f.select(are_together, f.i64(heads), f.i64(1))) as (first, last):
+    op = Operation(module, f"attend_{shape.name}")
+    f, scratch = op.f, op.scratch()
+    count, heads = op.shared("num_tiles"), shape.num_kv_heads
+    are_together = op.shared("are_heads_together").ne(0)
+    with claim(f, op.counter, count * heads, f.select(are_together, f.i64(heads), f.i64(1))) as (first, last):
         # the last tile has the longest context: it goes first
-        place = f.at(CONTEXT.load(f, context, "tiles"), (count - 1 - first // heads) * TILE_BYTES)
+        place = f.at(op.shared("tiles"), (count - 1 - first // heads) * TILE_BYTES)
         is_row = TILE.load(f, place, "rows").eq(1)
         with f.when(is_row):
             head = first % heads
-            f.call(row, [record, context, place, head, head + last - first, scratch])
+            f.call(row, [op.record, op.context, place, head, head + last - first, scratch])
         with f.when(is_row.eq(0)), f.loop(first, last) as piece:
-            f.call(tile, [record, context, place, piece % heads, scratch])
+            f.call(tile, [op.record, op.context, place, piece % heads, scratch])
     return f.ret()
 
 
-def emit_merge(module: Module, isa: Isa, shape: AttentionShape, claim: Any) -> Any:
+def emit_merge(module: Module, isa: Isa, shape: AttentionShape) -> Any:
     """Emit the operation that follows it: the results of rows whose segments several threads computed, in their order.
-    A
-    piece is a row and a key-value head."""
-    f = Function(module, f"operation_merge_{shape.name}", [PTR, PTR, I64, PTR], exported=True)
-    record, context, thread, counter = f.args
-    scratch = f.at(CONTEXT.load(f, context, "scratch"), thread * CONTEXT.load(f, context, "scratch_stride"))
-    count, heads = CONTEXT.load(f, context, "num_merged"), shape.num_kv_heads
-    with claim(f, counter, count * heads, f.i64(1)) as (piece, _):
-        row = f.load(CONTEXT.load(f, context, "merged"), I64, piece // heads * 8)
-        attention = Attention(f, shape, record, context, row, piece % heads)
-        lines = _Row(f, isa, attention, CONTEXT.load(f, context, "tiles"), f.i64(1), scratch)
+    A piece is a row and a key-value head."""
+    op = Operation(module, f"merge_{shape.name}")
+    f, scratch = op.f, op.scratch()
+    count, heads = op.shared("num_merged"), shape.num_kv_heads
+    with claim(f, op.counter, count * heads, f.i64(1)) as (piece, _):
+        row = f.load(op.shared("merged"), I64, piece // heads * 8)
+        attention = Attention(f, shape, op.record, op.context, row, piece % heads)
+        lines = _Row(f, isa, attention, op.shared("tiles"), f.i64(1), scratch)
         lines.run_merge(attention.position + 1)
     return f.ret()

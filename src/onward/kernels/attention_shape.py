@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from onward.kernels.isa import Isa
-from onward.kernels.values import F16, F32
+from onward.kernels.values import F16, F32, LANES
 
 BLOCK_TOKENS = 32
 """Positions of a KV block."""
@@ -20,7 +20,6 @@ STEP_KEYS = 64
 SEGMENT_KEYS = 1024
 """Keys whose sums are computed apart and merged in ascending order, aligned to position 0: so that several threads may
 share one long sequence without changing a bit."""
-LANES = 16
 
 
 @dataclass(frozen=True)

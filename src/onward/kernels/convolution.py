@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from onward.kernels.attention_shape import BLOCK_TOKENS, LANES, AttentionShape
+from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
 from onward.kernels.function import Function, Module
 from onward.kernels.operations import Operation, Writers, blocks_of, narrowed
 from onward.kernels.records import CONVOLVE, KEEP
-from onward.kernels.values import F32, I32, I64, Type, Value, vec
+from onward.kernels.values import F32, I32, I64, LANES, VECTOR_BYTES, Type, Value, vec
 from onward.kernels.weight_types import GROUP
 
 
@@ -50,7 +50,7 @@ def emit_convolve(module: Module, shape: AttentionShape, writers: Writers) -> An
         target = f.at(op.field(CONVOLVE, "target"), row * op.field(CONVOLVE, "target_stride"))
         first = f.load(op.shared("positions"), I64, row * 8) - length + 1
         kept = _Kept(op, CONVOLVE, shape, row)
-        with f.loop(0, blocks * GROUP * 4, 4 * LANES) as at:
+        with f.loop(0, blocks * GROUP * 4, VECTOR_BYTES) as at:
             f.store(f.const(vec(F32, LANES), 0.0), sums, at)
         with f.loop(f.max(f.i64(0) - first, 0), length) as tap:
             place = kept.at(first + tap)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from onward.kernels.attention_shape import LANES
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.maths import exp, sigmoid
@@ -29,7 +28,7 @@ from onward.kernels.records import (
     ROUTE,
     ROUTING,
 )
-from onward.kernels.values import F32, I32, I64, Value, vec
+from onward.kernels.values import F32, I32, I64, LANES, VECTOR_BYTES, Value, vec
 from onward.kernels.weight_types import F32X16
 
 _TAKEN = -(2**31)
@@ -263,7 +262,7 @@ def emit_combine(module: Module) -> Any:
         gate = f.var(F32, 1.0)
         with f.when(gates.is_null().eq(0)):
             gate.set(sigmoid(f, f.load(gates, F32, row * op.field(COMBINE, "gate_stride"))))
-        with f.loop(0, op.field(COMBINE, "row_bytes"), 4 * LANES) as at:
+        with f.loop(0, op.field(COMBINE, "row_bytes"), VECTOR_BYTES) as at:
             total = f.var(F32X16, 0.0)
             with f.loop(row * used, (row + 1) * used) as use:
                 found = f.at(op.field(COMBINE, "source"), f.load(places, I64, use * 8) * stride)

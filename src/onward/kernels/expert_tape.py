@@ -16,7 +16,7 @@ from onward.kernels.memory import Rows, Vector, address
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES, ProductKind
 from onward.kernels.records import COMBINE, EXPERT_PRODUCT, GATHER, GROUP, ROUTE, ROUTING, ROUTING_WORDS
-from onward.kernels.tape import RUN_BYTES, Matrix, TapeBuilder, float_row_bytes
+from onward.kernels.tape import MAX_CLAIM_BYTES, Matrix, TapeBuilder, float_row_bytes
 
 PIECE_BYTES = 49_152
 """Weights of an expert that are multiplied at a time, about."""
@@ -163,7 +163,7 @@ class ExpertTape(TapeBuilder):
                 panel_bytes=weights.panel_bytes, blocks=weights.blocks, num_panels=panels, source=source.address,
                 source_stride=source.stride, target=target.address, target_stride=target.stride,
                 bias=0 if bias is None else address(bias), bias_stride=panels * OUT_BYTES,
-                routing=address(routing.words), piece=piece, run=max(1, RUN_BYTES // (piece * weights.panel_bytes)),
+                routing=address(routing.words), piece=piece, run=max(1, MAX_CLAIM_BYTES // (piece * weights.panel_bytes)),
             )  # fmt: skip
             self._append(record, weights, source, target, bias, experts, routing)
 

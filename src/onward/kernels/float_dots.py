@@ -14,10 +14,9 @@ from typing import Any
 from onward.kernels.activations import broadcast_float
 from onward.kernels.function import Variable
 from onward.kernels.isa import Isa
-from onward.kernels.values import Value
+from onward.kernels.values import VECTOR_BYTES, Value
 from onward.kernels.weight_types import F32X16, GROUP, PREFETCH_BYTES, BlockReader, FloatType, WeightType
 
-VECTOR = 64
 _TOGETHER = 2
 """Unpacked weights of each row in a turn of a loop."""
 _UNROLLED = 4
@@ -46,7 +45,7 @@ class Float32:
 
     @classmethod
     def unpacked_bytes(cls, kind: WeightType | FloatType) -> int:
-        return kind.block_weights * VECTOR
+        return kind.block_weights * VECTOR_BYTES
 
     def packed(self, block: Value, ahead: Value | int, *, level: int = 1) -> FloatBlock:
         """Return a block of a panel; what its scales make of it is kept on the stack."""
@@ -97,12 +96,12 @@ class Float32:
         scales = [head.factor * scale.to_f32() for scale in head.scales] or [head.factor]
         factors, additions = f.stack(F32X16, len(scales)), f.stack(F32X16, len(scales))
         for index, scale in enumerate(scales):
-            f.store(scale, factors, index * VECTOR, VECTOR)
+            f.store(scale, factors, index * VECTOR_BYTES, VECTOR_BYTES)
             if head.min_factor is not None:
                 minimum = head.minima[index * len(head.minima) // len(scales)]
-                f.store(head.min_factor * minimum.to_f32(), additions, index * VECTOR, VECTOR)
+                f.store(head.min_factor * minimum.to_f32(), additions, index * VECTOR_BYTES, VECTOR_BYTES)
             elif kind.offset:
-                f.store(scale * -float(kind.offset), additions, index * VECTOR, VECTOR)
+                f.store(scale * -float(kind.offset), additions, index * VECTOR_BYTES, VECTOR_BYTES)
         return factors, additions
 
     def _integer(self, word: Value, byte: int) -> Value:
@@ -113,14 +112,14 @@ class Float32:
     def _weight(self, integer: Value, factors: Value, additions: Value, index: Value) -> Value:
         f, kind = self.f, self.kind
         assert isinstance(kind, WeightType)
-        factor = f.load(factors, F32X16, index * VECTOR, VECTOR)
+        factor = f.load(factors, F32X16, index * VECTOR_BYTES, VECTOR_BYTES)
         if kind.has_minima or kind.offset:
-            return f.fma(integer, factor, f.load(additions, F32X16, index * VECTOR, VECTOR))  # type: ignore[no-any-return]
+            return f.fma(integer, factor, f.load(additions, F32X16, index * VECTOR_BYTES, VECTOR_BYTES))  # type: ignore[no-any-return]
         return integer * factor  # type: ignore[no-any-return]
 
     def unpack(self, block: Value, target: Value, ahead: Value) -> None:
         """Emit the unpacking of a block into memory."""
-        self.packed(block, ahead).each(lambda k, weight: self.f.store(weight, target, k * VECTOR, VECTOR))
+        self.packed(block, ahead).each(lambda k, weight: self.f.store(weight, target, k * VECTOR_BYTES, VECTOR_BYTES))
 
     def unpacked(self, *targets: Value) -> FloatBlock:
         """Return the blocks that `unpack` wrote, or that need none, of panels that are multiplied together."""
@@ -129,7 +128,7 @@ class Float32:
         def each(use: Use) -> None:
             with f.loop(0, self.kind.block_weights, _TOGETHER) as first:
                 turn = [
-                    [self._unpacked_weight(target, (first + index) * VECTOR) for target in targets]
+                    [self._unpacked_weight(target, (first + index) * VECTOR_BYTES) for target in targets]
                     for index in range(_TOGETHER)
                 ]
                 if self.isa.width == 64:  # there are registers for all, so each row's place is computed once
@@ -144,7 +143,7 @@ class Float32:
         f, is_panel = self.f, self.is_unpacked(self.kind)
         if is_panel:
             f.prefetch(target, at + PREFETCH_BYTES)
-        return f.load(target, F32X16, at, 1 if is_panel else VECTOR)  # type: ignore[no-any-return]
+        return f.load(target, F32X16, at, 1 if is_panel else VECTOR_BYTES)  # type: ignore[no-any-return]
 
     def add(self, block: FloatBlock, rows: Sequence[Value], results: Sequence[Variable]) -> None:
         """Emit the sums of one block. `rows`: pointers to its first activation; `results`: float32 x 16, those of the

@@ -24,11 +24,9 @@ from typing import Any
 from onward.kernels.activations import INT8_PAIR, INT8_SCALE, INT8_SCALED_SUM, INT8_SUM, broadcast_float
 from onward.kernels.function import Variable
 from onward.kernels.isa import Isa, joined
-from onward.kernels.values import F32, I8, I16, I32, Value, vec
+from onward.kernels.values import F32, I16, I32, I8, VECTOR_BYTES, Value, vec
 from onward.kernels.weight_types import PANEL_ROWS, BlockReader, Head, WeightType
 
-VECTOR = 64
-"""Bytes of a vector of 16 lanes."""
 WORDS = 8
 """Of four weights, in a group."""
 _SIGN_BITS = 0x80808080
@@ -59,7 +57,7 @@ def as_pairs(scale: Value) -> Value:
     return (scale & 0xFFFF) | (scale << 16)
 
 
-def beside(vectors: Sequence[Any]) -> Value:
+def concatenated(vectors: Sequence[Any]) -> Value:
     """Return the lanes of one or two vectors."""
     return vectors[0] if len(vectors) == 1 else joined(*vectors)
 
@@ -75,7 +73,7 @@ class Int8:
 
     block_bytes = 48
     """Of 32 activations."""
-    group_bytes = WORDS * VECTOR
+    group_bytes = WORDS * VECTOR_BYTES
     """Of 32 unpacked weights of each row."""
 
     def __init__(self, f: Any, isa: Isa, kind: WeightType, panels: int = 1) -> None:
@@ -89,12 +87,12 @@ class Int8:
 
     @classmethod
     def _head_offsets(cls, kind: WeightType) -> tuple[int, int]:
-        minima = kind.groups * kind.scales_per_group * VECTOR
-        return minima, minima + kind.groups * kind.minima_per_group * VECTOR
+        minima = kind.groups * kind.scales_per_group * VECTOR_BYTES
+        return minima, minima + kind.groups * kind.minima_per_group * VECTOR_BYTES
 
     @classmethod
     def head_bytes(cls, kind: WeightType) -> int:
-        return cls._head_offsets(kind)[1] + 2 * VECTOR
+        return cls._head_offsets(kind)[1] + 2 * VECTOR_BYTES
 
     @classmethod
     def unpacked_bytes(cls, kind: WeightType) -> int:
@@ -104,10 +102,10 @@ class Int8:
         """Store scales and minima."""
         f, (at_minima, _) = self.f, self._head_offsets(self.kind)
         for index, scale in enumerate(head.scales):
-            f.store(self._scale(scale), target, index * VECTOR, VECTOR)
+            f.store(self._scale(scale), target, index * VECTOR_BYTES, VECTOR_BYTES)
         for index, minimum in enumerate(head.minima):
             stored = minimum if self.kind.minimum_weights == 16 else minimum.to_f32()
-            f.store(stored, target, at_minima + index * VECTOR, VECTOR)
+            f.store(stored, target, at_minima + index * VECTOR_BYTES, VECTOR_BYTES)
 
     def unpack_head(self, block: Value, target: Value, ahead: Value) -> BlockReader:
         """Emit the unpacking of what a block of a panel states in addition to its weights, `head_bytes` of it. Return
@@ -115,9 +113,9 @@ class Int8:
         reader = BlockReader(self.f, self.isa, block, ahead)
         head, (_, at_factors) = self.kind.head(reader), self._head_offsets(self.kind)
         self._store_head(head, target)
-        self.f.store(head.factor, target, at_factors, VECTOR)
+        self.f.store(head.factor, target, at_factors, VECTOR_BYTES)
         if head.min_factor is not None:
-            self.f.store(head.min_factor, target, at_factors + VECTOR, VECTOR)
+            self.f.store(head.min_factor, target, at_factors + VECTOR_BYTES, VECTOR_BYTES)
         return reader
 
     def unpack(self, block: Value, target: Value, ahead: Value) -> None:
@@ -129,18 +127,18 @@ class Int8:
             place = f.at(weights, step * (kind.step_groups * self.group_bytes))
             for e in range(kind.step_groups):
                 for index in range(WORDS):
-                    f.store(words(e, index), place, e * self.group_bytes + index * VECTOR, VECTOR)
+                    f.store(words(e, index), place, e * self.group_bytes + index * VECTOR_BYTES, VECTOR_BYTES)
 
     def packed(self, block: Value, ahead: Value | int, *following: Value, level: int = 1) -> Block:
         """Return a block of a panel and of others that are multiplied with it; scales are kept on the stack."""
         f, kind = self.f, self.kind
         readers = [BlockReader(f, self.isa, each, ahead, level) for each in (block, *following)]
         heads = [kind.head(reader) for reader in readers]
-        kept = [f.stack(vec(F32, PANEL_ROWS), self.head_bytes(kind) // VECTOR) for _ in heads]
+        kept = [f.stack(vec(F32, PANEL_ROWS), self.head_bytes(kind) // VECTOR_BYTES) for _ in heads]
         for head, target in zip(heads, kept, strict=True):
             self._store_head(head, target)
-        min_factor = beside([head.min_factor for head in heads]) if kind.has_minima else None
-        return self._block(kept, readers, beside([head.factor for head in heads]), min_factor)
+        min_factor = concatenated([head.min_factor for head in heads]) if kind.has_minima else None
+        return self._block(kept, readers, concatenated([head.factor for head in heads]), min_factor)
 
     def half_packed(self, heads: Sequence[Value], blocks: Sequence[Value], ahead: Value) -> Block:
         """Return the blocks of panels that are multiplied together, whose heads were unpacked."""
@@ -153,11 +151,11 @@ class Int8:
 
     def _loaded(self, places: Sequence[Value], at: Value | int, t: Any) -> Value:
         """Return vectors of each panel."""
-        return beside([self.f.load(place, vec(t, PANEL_ROWS), at, VECTOR) for place in places])
+        return concatenated([self.f.load(place, vec(t, PANEL_ROWS), at, VECTOR_BYTES) for place in places])
 
     def _factors(self, heads: Sequence[Value]) -> tuple[Value, Value | None]:
         _, at = self._head_offsets(self.kind)
-        return self._loaded(heads, at, F32), self._loaded(heads, at + VECTOR, F32) if self.kind.has_minima else None
+        return self._loaded(heads, at, F32), self._loaded(heads, at + VECTOR_BYTES, F32) if self.kind.has_minima else None
 
     def _block(
         self, heads: Sequence[Value], readers: Sequence[BlockReader], factor: Value, min_factor: Value | None
@@ -167,12 +165,12 @@ class Int8:
 
         def read(step: Value) -> Words:
             each_words = [kind.words(reader, step) for reader in readers]
-            return lambda e, i: beside([words(e, i) for words in each_words])
+            return lambda e, i: concatenated([words(e, i) for words in each_words])
 
         def load(step: Value) -> Words:
             at = step * self.group_bytes + self.head_bytes(kind)
             places = [self.f.at(head, at) for head in heads]
-            return lambda e, i: self._loaded(places, i * VECTOR, I32)
+            return lambda e, i: self._loaded(places, i * VECTOR_BYTES, I32)
 
         minima = [self.f.at(head, at_minima) for head in heads]
         return Block(
@@ -180,8 +178,8 @@ class Int8:
             min_factor,
             kind.step_groups if readers else 1,
             read if readers else load,
-            lambda index: self._loaded(heads, index * VECTOR, F32 if self.isa.has_dot else I32),
-            lambda index: self._loaded(minima, index * VECTOR, I32 if kind.minimum_weights == 16 else F32),
+            lambda index: self._loaded(heads, index * VECTOR_BYTES, F32 if self.isa.has_dot else I32),
+            lambda index: self._loaded(minima, index * VECTOR_BYTES, I32 if kind.minimum_weights == 16 else F32),
         )
 
     def add(self, block: Block, rows: Sequence[Value], results: Sequence[Variable]) -> None:
@@ -200,7 +198,7 @@ class Int8:
         panels = self.lanes // PANEL_ROWS
         for row, total in enumerate(totals):
             of_row = results[row * panels : (row + 1) * panels]
-            value = self.f.fma(factor, total.value, beside([each.value for each in of_row]))
+            value = self.f.fma(factor, total.value, concatenated([each.value for each in of_row]))
             for panel, result in enumerate(of_row):
                 result.set(value.shuffle(range(panel * PANEL_ROWS, (panel + 1) * PANEL_ROWS)) if panels > 1 else value)
 

@@ -32,7 +32,6 @@ from onward.kernels.isa import Isa
 from onward.kernels.norms import emit_norm, emit_norm_heads
 from onward.kernels.operations import (
     Writers,
-    claim,
     emit_cap,
     emit_embed,
     emit_product_operation,
@@ -230,8 +229,8 @@ def _emit_rotate(module: Module, isa: Isa, shape: AttentionShape) -> None:
 
 
 def _emit_attention(module: Module, isa: Isa, shape: AttentionShape) -> None:
-    emit_attention(module, isa, shape, claim)
-    emit_merge(module, isa, shape, claim)
+    emit_attention(module, isa, shape)
+    emit_merge(module, isa, shape)
 
 
 def _emit_experts(module: Module, isa: Isa) -> None:

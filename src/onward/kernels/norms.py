@@ -6,14 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from onward.kernels.attention_shape import LANES
 from onward.kernels.function import Module
 from onward.kernels.operations import Operation, Writers, blocks_of, claim
 from onward.kernels.records import NORM, NORM_HEADS
-from onward.kernels.values import F32, I32, Value, vec
+from onward.kernels.values import F32, I32, LANES, VECTOR_BYTES, Value, vec
 from onward.kernels.weight_types import F32X16, GROUP
 
-_ROW_VECTOR = 4 * LANES
 
 
 def emit_norm(module: Module, writers: Writers) -> Any:
@@ -26,7 +24,7 @@ def emit_norm(module: Module, writers: Writers) -> Any:
         target = f.at(op.field(NORM, "target"), row * op.field(NORM, "target_stride"))
         _Norm(op, source, blocks).write(normal)
         with f.otherwise(op.field(NORM, "is_added").ne(0)) as (added, alone):
-            with added, f.loop(0, blocks * (4 * GROUP), _ROW_VECTOR) as at:
+            with added, f.loop(0, blocks * (4 * GROUP), VECTOR_BYTES) as at:
                 value = f.load(normal, F32X16, at) * f.splat(op.field(NORM, "scale"), LANES)
                 total = (f.load(target, F32X16, at) + value) * f.splat(op.field(NORM, "total_scale"), LANES)
                 f.store(total, target, at)
@@ -51,7 +49,7 @@ class _Norm:
         sums = [f.var(F32X16, 0.0) for _ in range(2)]
         with f.loop(0, self._bytes, 4 * GROUP) as first:
             for half, total in enumerate(sums):
-                at = first + half * _ROW_VECTOR
+                at = first + half * VECTOR_BYTES
                 total.set(term(at, f.load(self.source, F32X16, at), total.value))
         return f.hsum(sums[0].value + sums[1].value) / self._inputs.to_f32()
 
@@ -75,10 +73,10 @@ class _Norm:
         mean = self._sum(squared)
         inverse = f.splat(f.f32(1.0) / f.sqrt(mean + op.field(NORM, "epsilon")), LANES)
         weight, bias = op.field(NORM, "weight"), op.field(NORM, "bias")
-        with f.loop(0, self._bytes, _ROW_VECTOR) as at:
+        with f.loop(0, self._bytes, VECTOR_BYTES) as at:
             normal = self._centred(at, f.load(self.source, F32X16, at)) * inverse
             f.store(normal * f.load(weight, F32X16, at), target, at)
-        with f.when(bias.is_null().eq(0)), f.loop(0, self._bytes, _ROW_VECTOR) as at:
+        with f.when(bias.is_null().eq(0)), f.loop(0, self._bytes, VECTOR_BYTES) as at:
             f.store(f.load(target, F32X16, at) + f.load(bias, F32X16, at), target, at)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from onward.kernels.activations import ACTIVATIONS, ActivationName, write_blocks
-from onward.kernels.attention_shape import BLOCK_TOKENS, LANES, AttentionShape
+from onward.kernels.activations import ACTIVATION_NAMES, ACTIVATIONS, ActivationName, write_blocks
+from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
 from onward.kernels.float_dots import Float32
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
@@ -32,15 +32,12 @@ from onward.kernels.records import (
     STEP_SHIFT,
     UNIT,
 )
-from onward.kernels.values import F32, I32, I64, PTR, Value, vec
+from onward.kernels.values import F32, I32, I64, LANES, PTR, VECTOR_BYTES, Value, vec
 from onward.kernels.weight_types import F32X16, GROUP, WEIGHT_TYPES, FloatType, RowReader, WeightType
 
-FORMS: tuple[ActivationName, ...] = ("int8", "float32")
-"""By number in records."""
 MAX_FLOAT16 = 65504.0
 SHARES, MAX_PIECES = 8, 32
 """A thread's part of small pieces is cut into so many claims, if a claim has no more than so many."""
-_ROW_VECTOR = 4 * LANES
 
 
 class Operation:
@@ -121,7 +118,7 @@ class Writers:
     """Functions that write a row of float32 in a form of activations."""
 
     def __init__(self, module: Module, names: Iterable[ActivationName]) -> None:
-        self._functions = {name: self._emit(module, name) for name in FORMS if name in names}
+        self._functions = {name: self._emit(module, name) for name in ACTIVATION_NAMES if name in names}
 
     @staticmethod
     def _emit(module: Module, name: ActivationName) -> Any:
@@ -133,7 +130,7 @@ class Writers:
     def call(self, f: Function, form: Value, source: Value, target: Value, first: Value, last: Value) -> None:
         """Emit the writing of blocks `first` to `last` in the form with this number."""
         for name, function in self._functions.items():
-            with f.when(form.eq(FORMS.index(name))):
+            with f.when(form.eq(ACTIVATION_NAMES.index(name))):
                 f.call(function, [source, target, first, last])
 
 
@@ -220,9 +217,12 @@ def _relu_squared(f: Function, x: Value) -> Value:
     return positive * positive
 
 
-_ACTIVATIONS = (_silu, _gelu, _gelu_tanh, _clamped_silu, sigmoid, _relu_squared)
-UNITS = ("silu", "gelu", "gelu_tanh", "clamped_silu", "sigmoid", "relu_squared")
-"""Names of the activations, by number in records."""
+_UNITS = {
+    "silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "clamped_silu": _clamped_silu, "sigmoid": sigmoid,
+    "relu_squared": _relu_squared,
+}  # fmt: skip
+UNITS = tuple(_UNITS)
+"""Names of what units compute, by number in records."""
 
 
 def emit_unit(module: Module, writers: Writers) -> Any:
@@ -240,9 +240,9 @@ def emit_unit(module: Module, writers: Writers) -> Any:
         target = f.at(op.field(UNIT, "target"), row * op.field(UNIT, "target_stride"))
         is_gated = op.field(UNIT, "gate").is_null().eq(0)
         source = f.select(is_gated, gate, up)
-        for number, (name, activation) in enumerate(zip(UNITS, _ACTIVATIONS, strict=True)):
+        for number, (name, activation) in enumerate(_UNITS.items()):
             is_chosen = op.field(UNIT, "activation").eq(number)
-            with f.when(is_chosen), f.loop(first * (4 * GROUP), last * (4 * GROUP), _ROW_VECTOR) as at:
+            with f.when(is_chosen), f.loop(first * (4 * GROUP), last * (4 * GROUP), VECTOR_BYTES) as at:
                 factor = f.load(up, F32X16, at)
                 if name == "clamped_silu":
                     factor = f.max(f.min(factor, _LIMIT), -_LIMIT) + 1.0
@@ -263,7 +263,7 @@ def emit_cap(module: Module) -> Any:
         values = f.at(op.field(CAP, "values"), piece // pieces * op.field(CAP, "stride"))
         first = piece % pieces * per_piece
         last = f.min(first + per_piece, vectors)
-        with f.loop(first * _ROW_VECTOR, last * _ROW_VECTOR, _ROW_VECTOR) as at:
+        with f.loop(first * VECTOR_BYTES, last * VECTOR_BYTES, VECTOR_BYTES) as at:
             f.store(cap * tanh(f, f.load(values, F32X16, at) / cap), values, at)
     return f.ret()
 
@@ -289,7 +289,7 @@ class _Rotation:
         self.op, self.f, self.shape, self.row = op, op.f, shape, row
         half = shape.rotated // 2
         self.half = half
-        self.tables = [f_at(op, name, position * (4 * half)) for name in ("cosines", "sines")]
+        self.tables = [op.f.at(op.field(ROTATE, name), position * (4 * half)) for name in ("cosines", "sines")]
         scale, growth = self.f.var(F32, op.field(ROTATE, "scale")), op.field(ROTATE, "growth")
         with self.f.when(growth.is_null().eq(0)):
             scale.value *= self.f.load(growth, F32, position * 4)
@@ -362,11 +362,6 @@ def _scaled(value: Value, scale: Value | None) -> Value:
 def narrowed(f: Function, shape: AttentionShape, value: Value) -> Value:
     """Return float32 as the cache keeps numbers."""
     return value if shape.is_wide else f.max(f.min(value, MAX_FLOAT16), -MAX_FLOAT16).fptrunc()
-
-
-def f_at(op: Operation, name: str, offset: Value) -> Value:
-    """Return a pointer of a ROTATE record, `offset` bytes further."""
-    return op.f.at(op.field(ROTATE, name), offset)
 
 
 def emit_product_operation(module: Module, isa: Isa, kind: ProductKind) -> Any:

@@ -61,7 +61,7 @@ NORM = Layout(
     target_stride=I64, form=I64, is_centred=I64, is_added=I64,
     epsilon=F32, scale=F32, total_scale=F32,
 )  # fmt: skip
-"""target = source / root mean square * weight + bias, as a form of activations (0: int8, 1: float32). With
+"""target = source / root mean square * weight + bias, as a form of activations (its number in ACTIVATION_NAMES). With
 `is_centred` the mean is subtracted first. With `is_added`, the norm times a scale is added to target, float32, and the
 sum is multiplied by another one."""
 NORM_HEADS = Layout(
@@ -78,8 +78,7 @@ UNIT = Layout(
     target_stride=I64, form=I64, pieces=I64, activation=I64, copies=I64,
 )  # fmt: skip
 """target = activation(gate) * up, or activation(up) where there is no gate. `pieces`: into how many parts a row is cut;
-`activation`: 0 silu, 1 gelu, 2 gelu by tanh, 3 gpt-oss's, by which `up` changes, too, 4 sigmoid, 5 relu squared;
-`copies`: how many rows there are for each row of the step."""
+`activation`: its number in operations.UNITS; `copies`: how many rows there are for each row of the step."""
 CAP = Layout(values=PTR, stride=I64, num_vectors=I64, pieces=I64, cap=F32)
 """values = cap * tanh(values / cap): vectors of 16. `pieces`: as in UNIT."""
 ROTATE = Layout(
@@ -176,8 +175,7 @@ CONTEXT = Layout(
 )  # fmt: skip
 """What the records of a step share. Arrays by row: `tokens`, `positions` int64, `tables` pointers to int32 block
 tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread,
-OWN_BYTES apart. `tiles`: TILE of attention, whose pieces have
-all key-value heads, or one; `merged`: int64, the rows that several tiles share, whose segments lie in `partials` from
+OWN_BYTES apart. `tiles`: TILE of attention, whose pieces have all key-value heads, or one; `merged`: int64, the rows that several tiles share, whose segments lie in `partials` from
 their `slots` on. `scratch`: of the first thread, the next one's `scratch_stride` bytes further. `wait`, `wake`: see
 waiting. `operations`: the functions of records, by code. `runs`: RUN of each sequence, of models whose sequences have
 states; `log_stride`: bytes from one row of their log to the next."""

@@ -36,17 +36,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from onward.kernels.attention_shape import LANES
 from onward.kernels.function import Module, Variable
 from onward.kernels.maths import exp, rsqrt, sigmoid, softplus
 from onward.kernels.operations import Operation, claim
 from onward.kernels.records import DELTA, RUN, RUN_BYTES, SCAN
-from onward.kernels.values import F32, I64, Value
+from onward.kernels.values import F32, I64, LANES, VECTOR_BYTES, Value
 from onward.kernels.weight_types import F32X16
 
 EPSILON = 1e-6
 """Added to the squared length of queries and keys (modeling_qwen3_next.py)."""
-_VECTOR = 4 * LANES
 _MAX_VECTORS = 4
 """Of columns that are computed together, whose part of a state stays in the first-level cache."""
 _GATES = ("alpha", "beta")
@@ -106,11 +104,11 @@ def emit_scan(module: Module) -> Any:
         begin = piece % pieces * per_piece
         end = f.min(begin + per_piece, vectors)
         many = begin + f.max(end - begin, 0) // _MAX_VECTORS * _MAX_VECTORS
-        ring = _Ring(op, run, begin * _VECTOR, end * _VECTOR, per_piece * _VECTOR)
+        ring = _Ring(op, run, begin * VECTOR_BYTES, end * VECTOR_BYTES, per_piece * VECTOR_BYTES)
         with run.each_row() as row:
             ring.choose(row)
             for first, last, count in ((begin, many, _MAX_VECTORS), (many, end, 1)):
-                with f.loop(first * _VECTOR, last * _VECTOR, count * _VECTOR) as at:
+                with f.loop(first * VECTOR_BYTES, last * VECTOR_BYTES, count * VECTOR_BYTES) as at:
                     _convolve(op, ring, row, at, count)
     return f.ret()
 
@@ -129,7 +127,7 @@ class _Ring:
         f = self._f
         with f.when(row.is_first_draft), f.loop(0, self._op.field(SCAN, "length")) as kept:
             own, copy = f.at(self._own, kept * self._own_bytes), f.at(self._copy, kept * self._copy_bytes)
-            with f.loop(self._begin, self._end, _VECTOR) as at:
+            with f.loop(self._begin, self._end, VECTOR_BYTES) as at:
                 f.store(f.load(own, F32X16, at), copy, at)
         self._base = f.select(row.is_draft, self._copy, self._own)
         self._row_bytes = f.select(row.is_draft, self._copy_bytes, self._own_bytes)
@@ -144,7 +142,7 @@ def _convolve(op: Operation, ring: _Ring, row: RunRow, begin: Value, count: int)
     f, length, row_bytes, position = op.f, op.field(SCAN, "length"), op.field(SCAN, "width") * 4, row.position
     weights, bias = op.field(SCAN, "weights"), op.field(SCAN, "bias")
     values = f.at(row.at("values", "stride"), begin)
-    places = [_VECTOR * number for number in range(count)]
+    places = [VECTOR_BYTES * number for number in range(count)]
     own = ring.at(position % length, begin)
     for place in places:
         f.store(f.load(values, F32X16, place), own, place)
@@ -236,7 +234,7 @@ class RunRow:
         """Return where the state is that the row advances: the sequence's own, or, of drafts, its copy, which is made
         before the first one. `size`: bytes, whole vectors."""
         f = self._f
-        with f.when(self.is_first_draft), f.loop(0, size, _VECTOR) as at:
+        with f.when(self.is_first_draft), f.loop(0, size, VECTOR_BYTES) as at:
             f.store(f.load(own, F32X16, at), copy, at)
         return f.select(self.is_draft, copy, own)
 
@@ -252,7 +250,7 @@ class _Columns:
         """Bytes of all queries, and of all keys."""
         self._gates = self._keys * 2 + heads * (4 * shape.value_size)
         """Where in the log those are."""
-        self._width = shape.vectors * _VECTOR
+        self._width = shape.vectors * VECTOR_BYTES
         self._group_bytes = shape.key_size * self._width
         self._own = self._state = f.at(run.state(), head * shape.head_bytes + group * self._group_bytes)
         self._queries = op.scratch()
@@ -265,7 +263,7 @@ class _Columns:
 
     def row(self, row: RunRow) -> None:
         f, shape = self._f, self._shape
-        with f.when(row.position.eq(0)), f.loop(0, self._group_bytes, _VECTOR) as at:
+        with f.when(row.position.eq(0)), f.loop(0, self._group_bytes, VECTOR_BYTES) as at:
             f.store(f.const(F32X16, 0.0), self._own, at)
         self._state = row.state(self._own, self._copy, self._group_bytes)
         self._log_gates(row)
@@ -288,11 +286,11 @@ class _Columns:
     def _normalise(self, source: Value, target: Value, scale: float) -> None:
         f, size = self._f, 4 * self._shape.key_size
         squares = f.var(F32X16, 0.0)
-        with f.loop(0, size, _VECTOR) as at:
+        with f.loop(0, size, VECTOR_BYTES) as at:
             value = f.load(source, F32X16, at)
             squares.set(f.fma(value, value, squares.value))
         factor = f.splat(rsqrt(f, f.hsum(squares.value) + EPSILON) * scale, LANES)
-        with f.loop(0, size, _VECTOR) as at:
+        with f.loop(0, size, VECTOR_BYTES) as at:
             f.store(f.load(source, F32X16, at) * factor, target, at)
 
     def _log_gates(self, row: RunRow) -> None:
@@ -321,22 +319,22 @@ class _Columns:
             for vector, total in enumerate(recalled):
                 total.set(f.fma(self._load(i, vector) * factor, key, total.value))
         changes = [
-            (f.load(values, F32X16, vector * _VECTOR) - total.value) * share for vector, total in enumerate(recalled)
+            (f.load(values, F32X16, vector * VECTOR_BYTES) - total.value) * share for vector, total in enumerate(recalled)
         ]
         with f.loop(0, self._shape.key_size) as i:
             key, query = (f.load(each, F32, i * 4) for each in (self._normal_keys, self._queries))
             for vector, total in enumerate(sums):
                 state = f.fma(key, changes[vector], self._load(i, vector) * factor)
-                f.store(state, self._state, i * self._width + vector * _VECTOR)
+                f.store(state, self._state, i * self._width + vector * VECTOR_BYTES)
                 total.set(f.fma(state, query, total.value))
         self._write(sums, target)
 
     def _load(self, i: Value, vector: int) -> Value:
-        return self._f.load(self._state, F32X16, i * self._width + vector * _VECTOR)
+        return self._f.load(self._state, F32X16, i * self._width + vector * VECTOR_BYTES)
 
     def _sums(self) -> list[Variable]:
         return [self._f.var(F32X16, 0.0) for _ in range(self._shape.vectors)]
 
     def _write(self, sums: list[Variable], target: Value) -> None:
         for vector, total in enumerate(sums):
-            self._f.store(total.value, target, vector * _VECTOR)
+            self._f.store(total.value, target, vector * VECTOR_BYTES)

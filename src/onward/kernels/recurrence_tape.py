@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onward.kernels.attention_shape import LANES
 from onward.kernels.expert_tape import ExpertTape
 from onward.kernels.interpreter import DELTA_CODE, SCAN_CODE, STATE_SPACE_CODE
 from onward.kernels.memory import Rows, Vector
 from onward.kernels.records import DELTA, SCAN, STATE_SPACE
 from onward.kernels.recurrence import ring_bytes, scan_scratch_numbers
 from onward.kernels.state_space import StateSpaceShape
+from onward.kernels.values import LANES
 
 SCAN_PIECE_NUMBERS = 512
 """Of a row, that a thread convolves at a time."""

@@ -14,13 +14,13 @@ from typing import Any
 
 from onward import kernels
 from onward.kernels import maths
-from onward.kernels.activations import ACTIVATIONS
+from onward.kernels.activations import ACTIVATION_NAMES, ACTIVATIONS
 from onward.kernels.code import Functions, load
 from onward.kernels.function import Function, Module
 from onward.kernels.interpreter import product_recipes
 from onward.kernels.isa import Isa
 from onward.kernels.memory import address
-from onward.kernels.operations import FORMS, Writers
+from onward.kernels.operations import Writers
 from onward.kernels.products import OUT_BYTES, ProductKind
 from onward.kernels.recipe import Recipe
 from onward.kernels.records import PRODUCT
@@ -82,7 +82,7 @@ def _own_text(isa: Isa) -> str:
     writers = Writers(module, {_KIND.activations})
     f = Function(module, "activate", [PTR, PTR, I64], exported=True)
     source, target, blocks = f.args
-    writers.call(f, f.i64(FORMS.index(_KIND.activations)), source, target, f.i64(0), blocks)
+    writers.call(f, f.i64(ACTIVATION_NAMES.index(_KIND.activations)), source, target, f.i64(0), blocks)
     f.ret()
     _emit_functions(module)
     return module.text()

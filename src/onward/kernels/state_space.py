@@ -18,16 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from onward.kernels.attention_shape import LANES
 from onward.kernels.function import Module
 from onward.kernels.maths import exp, softplus
 from onward.kernels.operations import Operation, claim
 from onward.kernels.records import STATE_SPACE
 from onward.kernels.recurrence import Run
-from onward.kernels.values import F32, Value
+from onward.kernels.values import F32, LANES, VECTOR_BYTES, Value
 from onward.kernels.weight_types import F32X16
 
-_VECTOR = 4 * LANES
 _MANY_VECTORS = 4
 """Columns of a state that are computed together, where there are so many: their sums wait for nothing."""
 
@@ -90,9 +88,9 @@ class _Head:
     def compute(self) -> None:
         f, size = self._f, self._size
         bytes_of_state = self._count * size * 4
-        many = size // (_MANY_VECTORS * LANES) * (_MANY_VECTORS * _VECTOR)
+        many = size // (_MANY_VECTORS * LANES) * (_MANY_VECTORS * VECTOR_BYTES)
         with self._run.each_row() as row:
-            with f.when(row.is_new & row.position.eq(0)), f.loop(0, bytes_of_state, _VECTOR) as at:
+            with f.when(row.is_new & row.position.eq(0)), f.loop(0, bytes_of_state, VECTOR_BYTES) as at:
                 f.store(f.const(F32X16, 0.0), self._own_state, at)
             self._state = row.state(self._own_state, self._op.scratch(), bytes_of_state)
             values = row.at("values", "stride")
@@ -101,14 +99,14 @@ class _Head:
                 f.store(raised, row.log(self._times), self._head * 4)
             time = f.select(row.is_new, softplus(f, raised + self._bias), f.f32(0.0))
             for first, last, vectors in ((f.i64(0), many, _MANY_VECTORS), (many, size * 4, 1)):
-                with f.loop(first, last, vectors * _VECTOR) as column:
+                with f.loop(first, last, vectors * VECTOR_BYTES) as column:
                     self._columns(values, time, column, vectors)
 
     def _columns(self, values: Value, time: Value, column: Value, vectors: int) -> None:
         """Take on some columns of the state, from byte `column` of a row of it on, and write what they return."""
         f = self._f
         own = f.at(values, self._own + column)
-        places = [_VECTOR * number for number in range(vectors)]
+        places = [VECTOR_BYTES * number for number in range(vectors)]
         rows = [f.load(own, F32X16, place) for place in places]
         decay, times = f.splat(exp(f, time * self._decay), LANES), f.splat(time, LANES)
         added = [row * times for row in rows]

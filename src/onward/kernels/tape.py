@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.kernels.activations import ACTIVATIONS, ActivationName
-from onward.kernels.attention_shape import LANES, AttentionShape
+from onward.kernels.activations import ACTIVATION_NAMES, ACTIVATIONS, ActivationName
+from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.interpreter import (
     CAP_CODE,
     CONVOLVE_CODE,
@@ -23,7 +23,7 @@ from onward.kernels.interpreter import (
     Kernels,
 )
 from onward.kernels.memory import Rows, Vector, address
-from onward.kernels.operations import FORMS, UNITS
+from onward.kernels.operations import UNITS
 from onward.kernels.panels import panel_count
 from onward.kernels.parts import Part, Written, joined
 from onward.kernels.products import OUT_BYTES, ProductKind
@@ -41,10 +41,11 @@ from onward.kernels.records import (
     ROTATE,
     UNIT,
 )
-from onward.kernels.weight_types import GROUP, PANEL_ROWS, WEIGHT_TYPES
+from onward.kernels.values import LANES
+from onward.kernels.weight_types import GROUP, PANEL_ROWS, WEIGHT_TYPES, FloatType
 
-RUN_BYTES = 1 << 20
-"""Weights that a thread takes at a time, at most: memory is read a quarter faster than in runs of 48 KB, each of which
+MAX_CLAIM_BYTES = 1 << 20
+"""Weights that a thread takes at a time: memory is read a quarter faster than in runs of 48 KB, each of which
 begins with lines that nothing has fetched."""
 UNIT_PIECE_NUMBERS = 1024
 CAP_PIECE_NUMBERS = 8192
@@ -94,11 +95,9 @@ class Table:
     @property
     def row_bytes(self) -> int:
         kind = WEIGHT_TYPES[self.type]
-        return self.data.nbytes // self.rows if hasattr(kind, "weight_bytes") else self._blocks * kind.block_bytes
-
-    @property
-    def _blocks(self) -> int:
-        return self.inputs // WEIGHT_TYPES[self.type].block_weights
+        if isinstance(kind, FloatType):
+            return self.inputs * kind.weight_bytes
+        return self.inputs // kind.block_weights * kind.block_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,7 @@ class TapeBuilder:
         """Return a form's number. Raises ValueError if the kernels do not write it."""
         if form not in self._kernels.forms():
             raise ValueError(f"The kernels were compiled without activations as {form}.")
-        return FORMS.index(form)
+        return ACTIVATION_NAMES.index(form)
 
     def embed(
         self, table: Table, target: Rows, scale: float = 1.0, *, of_positions: bool = False, is_added: bool = False
@@ -392,6 +391,6 @@ class TapeBuilder:
                 panels=address(weights.panels), panel_bytes=weights.panel_bytes, blocks=weights.blocks,
                 num_panels=panels, source=source.address, source_stride=source.stride, target=target.address,
                 target_stride=target.stride, bias=0 if bias is None else bias.address, is_added=is_added,
-                claim=max(1, RUN_BYTES // weights.panel_bytes), scale=scale,
+                claim=max(1, MAX_CLAIM_BYTES // weights.panel_bytes), scale=scale,
             )  # fmt: skip
             self._append(record, weights, source, target, bias)

@@ -20,6 +20,10 @@ I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 PTR = ir.PointerType()
 VOID = ir.VoidType()
+LANES = 16
+"""Numbers that kernels compute together, on every processor: it decides the order of sums."""
+VECTOR_BYTES = 4 * LANES
+"""Of float32."""
 
 
 @cache
