@@ -209,8 +209,7 @@ def _download(
 
 def _kept_bytes(name: HubName) -> int:
     """Return how many bytes of a repository the cache has. Of a file whose download failed, the library's version 2
-    keeps
-    nothing, and older ones keep what has arrived."""
+    keeps nothing, and older ones keep what has arrived."""
     kept = 0
     with suppress(OSError):
         for each in os.scandir(_cached_repository(name) / "blobs"):

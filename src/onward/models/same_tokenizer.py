@@ -12,8 +12,6 @@ from onward.models.catalogue import catalogue
 from onward.models.hub import fetch_tokenizer, hub_name
 from onward.models.resolve import named_path, resolve
 
-__all__ = ["TEXTS", "differences", "tokenizer_of"]
-
 TEXTS = (
     "",
     "Hello",

@@ -21,8 +21,8 @@ class Dry:
 
 @dataclass(frozen=True, slots=True)
 class Mirostat:
-    """Parameters of sampling.mirostat: `tau` is the surprise to aim at, in bits; `eta` how fast to correct. `version`
-    is 1 or 2."""
+    """Parameters of mirostat (sampling.ranked_draws): `tau` is the surprise to aim at, in bits; `eta` how fast to
+    correct. `version` is 1 or 2."""
 
     version: int = 2
     tau: float = 5.0

@@ -2,7 +2,7 @@
 
 A chain of the SplitMix64 finaliser (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
 (seed, choice) selects a starting point S; the states of successive positions are the SplitMix64 sequence that starts
-at S, and the attempts at one position are the sequence that starts at that position's state. `kernels.uniform` is the
+at S, and the attempts at one position are the sequence that starts at that position's state. `draws.uniform` is the
 same function, compiled.
 """
 

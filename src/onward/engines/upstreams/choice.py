@@ -93,7 +93,6 @@ class JobRun:
         "_asking",
         "_keeps_grammar",
         "first_choice",
-        "is_prefilled",
         "job",
         "num_cached",
         "place",
@@ -106,14 +105,11 @@ class JobRun:
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.place = Place(job.prompt, len(job.unfinished_choices))
         self.scoring = asyncio.Lock()
-        self.is_prefilled = False
-        """Whether its Prefilled was delivered before a token."""
         self.first_choice: int | None = None
         """The choice that was sent first. The others find the prompt in the cache that it has filled."""
         self.num_cached: int | None = None
         """The fewest cached tokens of the prompt that an answer to the first choice has reported, where that comes with
         the last token."""
-
         self._asking = asyncio.Lock()
         self._keeps_grammar: bool | None = None
         """Whether the upstream takes the job's grammar, None: it has not answered yet."""

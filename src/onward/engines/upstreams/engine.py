@@ -304,9 +304,7 @@ class UpstreamEngine(LoopClient):
                 taken.append(sampled)
                 if finish := state.take(sampled.token):
                     break
-        if not run.is_prefilled:
-            self._prefilled(run, part.num_cached or 0)
-            run.is_prefilled = True
+        self._prefilled(run, part.num_cached or 0)
         self._num_decoded += len(taken)
         return Decoded(run.job.id, state.choice, taken, finish, mu=state.mu)
 
@@ -318,6 +316,7 @@ class UpstreamEngine(LoopClient):
         return msgspec.structs.replace(event, num_cached_tokens=run.num_cached)
 
     def _prefilled(self, run: JobRun, num_cached: int, scores: list[Sampled | None] | None = None) -> None:
+        """Deliver the job's Prefilled, once."""
         if not self._is_prefilled(run):
             self._num_prefilled += len(run.job.prompt) - num_cached
             self._record(Prefilled(run.job.id, num_cached, scores))

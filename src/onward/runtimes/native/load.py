@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 
-from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture
+from onward.checkpoints.architecture import Architecture, Mixture
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.expansion import EXPANDED_TYPES
@@ -212,10 +212,6 @@ def _norm_sizes(found: Architecture) -> list[int]:
     return [delta.value_size if delta is not None else 0, of_groups]
 
 
-def _delta_shape(delta: DeltaNet) -> DeltaShape:
-    return DeltaShape(delta.key_size, delta.value_size)
-
-
 def _state_note(options: RuntimeOptions, plan: KVPlan, size: int) -> str:
     """Return a sentence on the memory of states, "" where there are none, and for a draft model, which has few."""
     if not size or options.draft_context is not None:
@@ -228,8 +224,7 @@ def _state_note(options: RuntimeOptions, plan: KVPlan, size: int) -> str:
 
 def _kernels(found: Architecture, weights: Weights, names: Sequence[str], shapes: Sequence[AttentionShape]) -> Kernels:
     """Return the kernels that a model needs, and adapters of it. `names`: of its matrices."""
-    types = weights.types(iter(names))
-    kinds = {ProductKind(types[name], weights.activations(name)) for name in names}
+    kinds = {ProductKind(weights.type_of(name), weights.activations(name)) for name in names}
     kinds.add(ProductKind(ADAPTER_TYPE, "float32"))
     tables = [name for name in TABLES if weights.has(f"{name}.weight")]
     return Kernels(
@@ -240,7 +235,7 @@ def _kernels(found: Architecture, weights: Weights, names: Sequence[str], shapes
         has_experts=found.mixture is not None,
         has_logit_cap=found.logit_cap is not None,
         has_convolutions=bool(found.convolution_layers),
-        delta=_delta_shape(found.delta) if found.delta else None,
+        delta=DeltaShape(found.delta.key_size, found.delta.value_size) if found.delta else None,
         has_state_spaces=found.state_space is not None,
     )
 

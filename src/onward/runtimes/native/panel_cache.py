@@ -46,15 +46,13 @@ class PanelSource:
     @property
     def num_bytes(self) -> int:
         """Of its panels, in whole pages."""
-        return -(-panel_count(self.tensor.shape[0]) * self._matrix(np.empty(0, np.uint8)).panel_bytes // _PAGE) * _PAGE
-
-    def _matrix(self, panels: NDArray[np.uint8]) -> Matrix:
-        rows, inputs = self.tensor.shape
-        return Matrix(self.type, rows, inputs, panels)
+        matrix = self.placed(np.empty(0, np.uint8))
+        return -(-panel_count(matrix.rows) * matrix.panel_bytes // _PAGE) * _PAGE
 
     def placed(self, memory: NDArray[np.uint8]) -> Matrix:
         """Return the matrix with its panels in this memory."""
-        return self._matrix(memory)
+        rows, inputs = self.tensor.shape
+        return Matrix(self.type, rows, inputs, memory)
 
 
 PanelGroup = Sequence[PanelSource]

@@ -21,11 +21,6 @@ from onward.runtimes.native.buffers import Buffers
 from onward.runtimes.native.weights import Weights
 
 
-def state_space_shape(space: StateSpace) -> StateSpaceShape:
-    """Return what the kernel of a state space is told of its sizes."""
-    return StateSpaceShape(space.num_heads, space.head_size, space.state_size, space.groups)
-
-
 class StateRecords:
     """Writes the records. `inputs`: where what matrices read is written, by its form."""
 
@@ -91,7 +86,8 @@ class StateRecords:
         tape.scan(mixed, space.width, taps, kept, bias)
         parameters = self._joined(prefix, "dt.bias", "a", "d")
         own = _without_ring(kept, ring_bytes(space.width, space.length))
-        tape.state_space(state_space_shape(space), mixed, mixed.without(4 * space.width), parameters, own)
+        shape = StateSpaceShape(space.num_heads, space.head_size, space.state_size, space.groups)
+        tape.state_space(shape, mixed, mixed.without(4 * space.width), parameters, own)
         forms = weights.forms(f"{prefix}out")
         if not weights.has(f"{prefix}norm.weight"):
             for form in forms:

@@ -101,11 +101,8 @@ class Weights:
     def table(self, name: str) -> Table:
         """Return embeddings, which are read in the file."""
         if name not in self._tables:
-            self._tables[name] = self._table(name)
+            self._tables[name] = table_of(self._checkpoint.tensor(f"{name}.weight"))
         return self._tables[name]
-
-    def _table(self, name: str) -> Table:
-        return table_of(self._checkpoint.tensor(f"{name}.weight"))
 
     def changed(self, changes: Mapping[str, MatrixChange], tables: Mapping[str, Table]) -> Weights:
         """Return what the tape of an adapter uses: these weights, in the same memory, and what it changes. `changes`:
@@ -121,7 +118,7 @@ class Weights:
 
     def activations(self, name: str) -> ActivationName:
         """Return the form of activations that a matrix is multiplied with."""
-        kind = WEIGHT_TYPES[self._form_of(name)]
+        kind = WEIGHT_TYPES[self.type_of(name)]
         return self._activations if isinstance(kind, WeightType) and not is_sensitive(name) else "float32"
 
     def forms(self, name: str) -> list[ActivationName]:
@@ -129,12 +126,9 @@ class Weights:
         own = self.activations(name)
         return [own] if own == "float32" or self.change(name) is None else [own, "float32"]
 
-    def _form_of(self, name: str) -> StoredType:
+    def type_of(self, name: str) -> StoredType:
+        """Return the type that a matrix is held in."""
         return self._form(self._checkpoint.tensor(f"{name}.weight"))
-
-    def types(self, names: Iterator[str]) -> dict[str, str]:
-        """Return the types of matrices, by name."""
-        return {name: self._form_of(name) for name in names}
 
     def groups(self, names: Iterable[str]) -> list[PanelGroup]:
         """Return matrices in the groups that a step needs one after the other: of each layer, and those of none, which
@@ -149,7 +143,7 @@ class Weights:
         num_dimensions = 3 if name.endswith("_exps") else 2
         shape = tensor.shape[-num_dimensions:]  # those before are 1; a matrix of one row may have one
         tensor = replace(tensor, shape=(1,) * (num_dimensions - len(shape)) + shape)
-        return PanelSource(name, tensor, self._form_of(name))
+        return PanelSource(name, tensor, self.type_of(name))
 
     def expert_layers(self, found: Architecture) -> list[ExpertLayer]:
         """Return the experts of each layer that has some."""
