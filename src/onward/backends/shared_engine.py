@@ -34,8 +34,7 @@ class SharedEngine:
 
     def use(self, adapter: str = "", path: Path | None = None) -> None:
         """Have a model use the engine until `leave`, with an adapter, which is loaded from `path`. Blocks while it is.
-        Any
-        thread. Raises SetupError, EngineStopped."""
+        Any thread. Raises SetupError, EngineStopped."""
         if path is None:
             with self._lock:
                 self._uses[adapter] += 1
@@ -58,8 +57,7 @@ class SharedEngine:
 
     def leave(self, adapter: str = "") -> None:
         """Note that a model no longer uses the engine. What no other one uses is freed: its adapter, or the engine. Any
-        thread;
-        blocks."""
+        thread; blocks."""
         with self._lock:
             self._uses[adapter] -= 1
             is_last = self._uses.total() <= self._num_loading

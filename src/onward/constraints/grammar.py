@@ -92,8 +92,7 @@ def text_grammar(text: str, references: ReferenceTable) -> str:
 
 @lru_cache(maxsize=MAX_CHECKED_GRAMMARS)
 def check(grammar: str) -> str:
-    """Return why a grammar cannot be compiled; "" if it can. May take a second, mostly without
-    the interpreter lock.
+    """Return why a grammar cannot be compiled; "" if it can. May take a second, mostly without the interpreter lock.
 
     The vocabulary is that of all bytes: an engine may still refuse the grammar, because its tokens are longer.
     """

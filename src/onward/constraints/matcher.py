@@ -165,8 +165,8 @@ class MaskBuffer:
         self._rows: NDArray[np.uint32] = np.empty((16, trie.num_words), np.uint32)
 
     def compute(self, wanted: Sequence[Wanted]) -> list[NDArray[np.uint32]]:
-        """Return a mask [1 + len(draft), words] for each that is wanted: views that are valid
-        until the next call. Runs on any thread, mostly without the interpreter lock."""
+        """Return a mask [1 + len(draft), words] for each that is wanted: views that are valid until the next call. Runs
+        on any thread, mostly without the interpreter lock."""
         starts, total = [], 0
         for _, draft, _ in wanted:
             starts.append(total)

@@ -1,9 +1,9 @@
 """KV blocks in files of one folder, by key, shared by any number of processes; the least recently used are removed.
 
 A block's key is a digest of the engine's fingerprint, the salt, and all tokens up to the block's end. A state after a
-block is a file of the same form, with a key that follows from the block's. A file contains a
-digest of its key and its content: one that was cut, altered or renamed is a miss. Prompts can be inferred from keys and
-values, so folder and files are the user's alone.
+block is a file of the same form, with a key that follows from the block's. A file contains a digest of its key and its
+content: one that was cut, altered or renamed is a miss. Prompts can be inferred from keys and values, so folder and
+files are the user's alone.
 
 The file `lock` contains a random word, which `forget` replaces when it removes all blocks. Whoever writes a block holds
 the lock, and has to have seen that word when the block was computed: so what was forgotten is not written afterwards.

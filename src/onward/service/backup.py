@@ -33,8 +33,7 @@ def tables() -> list[Table]:
 
 def back_up(store: Store, path: Path) -> int:
     """Write a consistent snapshot of all rows to a new file that only this user can read; return their number. Servers
-    keep
-    running meanwhile. Raises SetupError; DatabaseAway."""
+    keep running meanwhile. Raises SetupError; DatabaseAway."""
     partial = path.with_name(path.name + ".partial")
     if path.exists():
         raise SetupError(f"The file {path} exists: remove it, or choose another name.")

@@ -43,8 +43,8 @@ class ChildLauncher:
     """Implements `link.Launch`: each call starts `command`, a program that calls `worker.run_worker`.
 
     `configuration` describes the engine to that program, and so does what `vocabulary` returns, which may wait; what it
-    raises ends the start. `name` is for the log, and `progress` receives a sentence per
-    stage of loading, on a thread of the link. `spare` may have a process of that command that was started before.
+    raises ends the start. `name` is for the log, and `progress` receives a sentence per stage of loading, on a thread
+    of the link. `spare` may have a process of that command that was started before.
     """
 
     command: ReadOnly[str]
