@@ -90,7 +90,7 @@ def test_no_replica_is_loaded_beyond_the_bound(replicas: set[str], jobs: list[tu
 
 
 @given(names, st.lists(st.tuples(prompts, st.integers(1, 6), st.booleans()), max_size=40))
-def test_everything_that_ends_is_taken_off(replicas: set[str], jobs: list[tuple[list[int], int, bool]]) -> None:
+def test_load_returns_to_zero_when_all_jobs_have_ended(replicas: set[str], jobs: list[tuple[list[int], int, bool]]) -> None:
     router = Router(replicas)
     running = []
     for prompt, size, leaves in jobs:
@@ -134,7 +134,7 @@ def test_a_full_replica_passes_jobs_on_and_keeps_them_off_others() -> None:
     assert router.rank(keys)[0] == order[0]
 
 
-def test_the_load_of_others_counts() -> None:
+def test_load_that_other_routers_cause_counts() -> None:
     router = Router(["a", "b"])
     keys = prefix_keys([1])
     home, other = router.rank(keys)
@@ -171,7 +171,7 @@ def test_only_eligible_replicas_are_ranked() -> None:
 
 
 @given(names, st.lists(st.tuples(prompts, st.integers(1, 6)), max_size=40), prompts, st.integers(1, 4))
-def test_the_first_ones_are_the_first_of_all(
+def test_a_limited_ranking_is_the_beginning_of_the_whole_one(
     replicas: set[str], jobs: list[tuple[list[int], int]], prompt: list[int], limit: int
 ) -> None:
     router = Router(replicas)
@@ -182,7 +182,7 @@ def test_the_first_ones_are_the_first_of_all(
     assert router._total == router._own_total == sum(map(router.load, replicas))
 
 
-def test_memory_is_bounded() -> None:
+def test_the_number_of_remembered_prefixes_is_bounded() -> None:
     router = Router(["a"], max_remembered=10)
     for index in range(100):
         router.begin("a", prefix_keys([index]))

@@ -435,7 +435,7 @@ def test_a_file_that_was_found_starts_no_program_for_any_command(text: str, name
         ("engine_arg", "float16", ("", "float16")),
     ],
 )
-def test_engines_and_their_arguments(name: str, raw: str, value: tuple[str, object]) -> None:
+def test_engines_and_their_arguments_are_parsed(name: str, raw: str, value: tuple[str, object]) -> None:
     assert getattr(resolve_settings({name: [raw]}).settings, name) == (value,)
 
 

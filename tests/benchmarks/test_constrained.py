@@ -37,7 +37,7 @@ def test_the_json_is_valid_and_mostly_forced() -> None:
         jsonschema.validate(json.loads(choice.text), SCHEMA)
 
 
-def test_masks_are_timed() -> None:
+def test_each_kind_of_mask_is_timed() -> None:
     tokenizer = ToyTokenizer()
     tokens = LibraryTokens(
         tokenizer.size,

@@ -126,7 +126,7 @@ def test_too_few_samples_are_an_error() -> None:
         ),
     ],
 )
-def test_problems_of_a_response(request_sent: MixedRequest, response: Response, problem: str | None) -> None:
+def test_problems_of_a_response_are_found(request_sent: MixedRequest, response: Response, problem: str | None) -> None:
     assert soak.find_problem(request_sent, response) == problem
 
 

@@ -12,7 +12,7 @@ from tests.waiting import PATIENCE_SECONDS
 pytest.importorskip("opentelemetry.sdk")
 
 
-def test_spans_are_taken() -> None:
+def test_the_collector_accepts_spans() -> None:
     with collector() as url:
         assert httpx2.post(f"{url}/v1/traces", content=b"x", timeout=PATIENCE_SECONDS).status_code == 200
 

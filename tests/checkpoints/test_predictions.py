@@ -67,7 +67,7 @@ def test_numbers_are_those_that_files_of_both_formats_state(is_folder: bool, tmp
         )
 
 
-def test_of_several_such_layers_the_first_one_is_used(tmp_path: Path) -> None:
+def test_the_first_of_several_predicting_layers_is_used(tmp_path: Path) -> None:
     checkpoint = written(tmp_path, "qwen2, mimo", predicting_layer("qwen2, mimo"), is_folder=True)
     renamed = {
         name.replace("blk.2.", "blk.3."): replace(tensor, name=name) for name, tensor in checkpoint.predictions.items()
@@ -158,7 +158,7 @@ def test_weights_that_are_not_those_of_the_model_are_refused_where_they_are_aske
         with_prediction(found, checkpoint)
 
 
-def test_a_model_without_one_is_refused(tmp_path: Path) -> None:
+def test_a_model_without_predicting_layers_is_refused(tmp_path: Path) -> None:
     write_folder(tmp_path / "m", "qwen2")
     checkpoint = read_checkpoint(tmp_path / "m")
     with pytest.raises(CheckpointError, match="m has no layers that predict several tokens at once, which --draft mtp"):

@@ -30,7 +30,7 @@ def test_tables_have_the_same_bits_everywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("rotated", [64, 128])
-def test_llama_3_by_cases(rotated: int) -> None:
+def test_factors_of_llama_3_are_those_of_the_published_cases(rotated: int) -> None:
     waves = 2 * np.pi * 500_000.0 ** (np.arange(0, rotated, 2) / rotated)
     smooth = (8192 / waves - 1) / 3
     wanted = np.where(waves < 2048, 1, np.where(waves > 8192, 8, 1 / ((1 - smooth) / 8 + smooth)))

@@ -35,7 +35,7 @@ from .conftest import create, onward
     ],
     ids=str,
 )
-def test_a_command_of_another_tool(words: tuple[str, ...], command: str) -> None:
+def test_the_command_for_one_of_another_tool_is_named(words: tuple[str, ...], command: str) -> None:
     result = onward(*words)
     assert result.exit_code == 2
     unknown = next(word for word in words if word not in COMMANDS)
@@ -62,7 +62,7 @@ def test_a_command_that_nothing_resembles_has_no_hint() -> None:
         ("--url", "--base-url"),
     ],
 )
-def test_a_flag_of_another_tool(flag: str, meant: str) -> None:
+def test_the_flag_for_one_of_another_tool_is_named(flag: str, meant: str) -> None:
     result = create("Once", flag, "1")
     assert result.exit_code == 2
     assert f"No such option {flag.replace('_', '-')!r}. Did you mean {meant!r}?" in result.stderr
@@ -77,7 +77,7 @@ def test_a_flag_of_another_tool(flag: str, meant: str) -> None:
         ("--kv_cache_size", "--kv-memory"),
     ],
 )
-def test_a_flag_of_another_server(flag: str, meant: str) -> None:
+def test_the_setting_for_a_flag_of_another_server_is_named(flag: str, meant: str) -> None:
     assert f"No such option {flag!r}. Did you mean {meant!r}?" in onward("serve", flag, "1").stderr
 
 
@@ -111,7 +111,7 @@ def test_flags_that_exist_have_no_hint(flag: str) -> None:
     assert create("Once", flag, "4", "--dry-run").exit_code == 0
 
 
-def test_a_prompt_without_quotes() -> None:
+def test_a_prompt_without_quotes_is_recognised() -> None:
     result = create("Once", "upon", "a", "time")
     assert result.exit_code == 2
     assert result.stderr.endswith("(upon a time). Put a prompt of several words in quotes.\n")

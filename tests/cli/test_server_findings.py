@@ -69,7 +69,7 @@ def findings(answer: Callable[[httpx2.Request], httpx2.Response], url: str = "ht
     return {each.subject: each for each in found}
 
 
-def test_a_server_without_problems() -> None:
+def test_every_finding_about_a_healthy_server_is_good() -> None:
     found = findings(answering())
     assert {each.state for each in found.values()} == {"good"}
     assert found["Server"].words == f"Onward {onward.__version__}, started 2 hours ago"
@@ -155,7 +155,7 @@ def test_the_url_may_be_that_of_the_api_and_the_key_is_sent(url: str) -> None:
         ({"metrics": METRICS | certificate(expires_in=float("nan"))}, "Certificate of https://gpu:1 (m)", "bad", None),
     ],
 )  # fmt: skip
-def test_findings_about_a_server(server: dict[str, Any], subject: str, state: str, words: str | None) -> None:
+def test_each_problem_of_a_server_is_a_finding_with_advice(server: dict[str, Any], subject: str, state: str, words: str | None) -> None:
     found = findings(answering(**server))[subject]
     assert found.state == state and words in (None, found.words)
     assert state == "good" or found.advice or subject in ("Health", "Server", "Clock")

@@ -49,7 +49,7 @@ def job_prompt(model: ServedModel, context: InfillContext, **fields: Any) -> lis
     return list(planned(model, context, **fields).jobs[0].prompt)
 
 
-def test_the_beginning_comes_last() -> None:
+def test_the_beginning_of_the_infill_comes_last() -> None:
     ids = job_prompt(served(), InfillContext(beginning="xy"), prompt="p", suffix="s")
     assert ids == [PREFIX, *encoded("p"), SUFFIX, *encoded("s"), MIDDLE, *encoded("xy")]
 
@@ -66,7 +66,7 @@ def test_files_come_first_as_snippets_without_such_tokens() -> None:
     assert ids[: -len([PREFIX, "p", SUFFIX, "s", MIDDLE])] == encoded("\n\n--- snippet ---\n\nAA")
 
 
-def test_files_without_room_are_left_out_the_first_ones_first() -> None:
+def test_the_first_files_are_left_out_where_not_all_have_room() -> None:
     files = (("a.q", "A" * 40), ("b.q", "B" * 40))
     ids = job_prompt(served(context_length=100), InfillContext(files), prompt="p", suffix="s", max_tokens=16)
     assert ids.count(ord("B")) == 40 and ids.count(ord("A")) == 0 and len(ids) + 16 <= 100

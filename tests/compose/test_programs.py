@@ -77,7 +77,7 @@ def test_a_folder_without_a_tokenizer_is_refused_before_anything_is_loaded(tmp_p
     assert said == []
 
 
-def test_an_adapter_is_refused(tmp_path: Path) -> None:
+def test_a_program_with_an_adapter_is_refused(tmp_path: Path) -> None:
     found = resolved(write_byte_model(tmp_path / "m.gguf"), adapter=tmp_path)
     with pytest.raises(SetupError, match=r"an adapter cannot be used with --engine llama\.cpp"):
         programs.kind_of("llama.cpp", found, print)
@@ -113,7 +113,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
         (("vllm",), True, ("onward", "no llama-server is installed for the GPU")),
     ],
 )
-def test_auto_for_a_model_that_onward_computes(
+def test_auto_prefers_what_suits_a_model_that_onward_computes(
     monkeypatch: pytest.MonkeyPatch,
     known: ResolvedModel,
     installed: tuple[str, ...],
@@ -124,7 +124,7 @@ def test_auto_for_a_model_that_onward_computes(
     assert choose(known, has_gpu=has_gpu) == choice
 
 
-def test_auto_for_a_model_that_onward_does_not_compute(monkeypatch: pytest.MonkeyPatch, unknown: ResolvedModel) -> None:
+def test_auto_chooses_a_program_for_a_model_that_onward_does_not_compute(monkeypatch: pytest.MonkeyPatch, unknown: ResolvedModel) -> None:
     install(monkeypatch, "llama.cpp")
     word, why = choose(unknown, has_gpu=False)
     assert (word, why) == ("llama.cpp", "Onward's own engine does not compute it, and llama-server is installed")

@@ -35,7 +35,7 @@ def generated(url: str, grammar: str, seed: int) -> str | None:
     return str(found["content"]) if found["stop_type"] == "eos" else None
 
 
-def test_random_grammars(server: str) -> None:
+def test_texts_of_random_grammars_in_llama_server_are_accepted(server: str) -> None:
     num_texts = 0
     for seed in range(NUM_GRAMMARS):
         _, written = oracle.Writer(random.Random(seed)).rules()
@@ -48,7 +48,7 @@ def test_random_grammars(server: str) -> None:
     assert num_texts > NUM_GRAMMARS
 
 
-def test_llama_cpps_own_grammars(server: str) -> None:
+def test_texts_of_llama_cpps_grammars_in_llama_server_are_accepted(server: str) -> None:
     num_texts = 0
     for path in sorted(GRAMMARS.glob("*.gbnf")):
         grammar = path.read_text(encoding="utf-8")

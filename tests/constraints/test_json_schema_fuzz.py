@@ -62,7 +62,7 @@ SCHEMAS = nested(st.recursive(st.booleans() | combined(LEAVES, 3), nested, max_l
 
 @settings(max_examples=examples(150), deadline=None)
 @given(SCHEMAS, st.lists(VALUES, max_size=6), st.integers(0, 99))
-def test_keywords_in_any_combination(schema: Schema, values: list[Any], seed: int) -> None:
+def test_what_keywords_in_any_combination_allow_is_valid(schema: Schema, values: list[Any], seed: int) -> None:
     validator = jsonschema.Draft202012Validator(schema)
     if is_refused(schema):
         return

@@ -156,7 +156,7 @@ def test_an_adapter_that_is_asked_for_again_before_it_is_freed_stays() -> None:
     assert not adapters.is_any_leaving, "it was never loaded"
 
 
-def test_one_that_is_unloaded_while_it_is_read_is_freed_afterwards() -> None:
+def test_an_adapter_that_is_unloaded_while_it_is_read_is_freed_afterwards() -> None:
     loader = FakeLoader()
     adapters = Adapters(loader)
     adapters.begin("a")

@@ -112,7 +112,7 @@ def test_suspended_sequences_return_as_soon_as_rows_are_free_and_compute_nothing
     assert engine.load().num_preemptions == 0
 
 
-def test_memory_is_taken_back_too() -> None:
+def test_memory_is_taken_back_for_a_client_without_any() -> None:
     """A client that fills the memory loses some of it to a client without any, and recomputes what it lost."""
     engine = make_engine(rows=8, blocks=24, share=False, context=320)
     large = [make_job(f"{n} " + "y" * 60, client=BUSY, max_tokens=100, ignore_end=True, seed=n) for n in range(8)]

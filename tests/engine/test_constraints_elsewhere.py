@@ -123,7 +123,7 @@ FORCED_JUMPS = {
 
 
 @pytest.mark.parametrize("name", slow_but([*FORCED_JUMPS][::2], FORCED_JUMPS))
-def test_a_text_that_is_forced_at_once_takes_the_steps_thread_no_longer_than_its_limits(
+def test_a_long_forced_text_holds_the_thread_of_steps_no_longer_than_the_limits(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Measured by the library's own limits: a grammar that exceeds those of a step is never used on the engine's

@@ -350,7 +350,7 @@ def test_a_draft_model_drafts_for_no_more_than_one_sequence() -> None:
     ],
     ids=["mirostat", "a grammar", "a token that it does not have", "one token"],
 )
-def test_there_are_jobs_for_which_a_draft_model_cannot_draft(job: Job) -> None:
+def test_nothing_is_drafted_for_a_job_that_a_draft_model_cannot_compute(job: Job) -> None:
     clock = Clock()
     draft = Draft(clock, width=258).narrow()
     engine = engine_with(draft, clock)

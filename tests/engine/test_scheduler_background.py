@@ -59,7 +59,7 @@ def test_a_first_token_comes_as_on_an_idle_engine(length: int, rows: int) -> Non
     assert beside[0] <= 2 * steps + 1 and beside[1] <= 2 * computed
 
 
-def test_it_comes_while_the_prompts_of_background_jobs_are_prefilled() -> None:
+def test_a_first_token_does_not_wait_for_the_prompts_of_background_jobs() -> None:
     engine = make_engine(rows=2)
     for index in range(4):
         engine.add(background(index, length=1500, max_tokens=1))
@@ -160,7 +160,7 @@ def test_memory_is_taken_from_background_jobs_first() -> None:
 
 
 @pytest.mark.parametrize("seed", slow_but([0], range(8)))
-def test_the_bytes_are_those_of_a_job_alone(seed: int) -> None:
+def test_law_2_background_jobs_have_the_bytes_of_a_job_alone(seed: int) -> None:
     """Law 2, with background jobs that are held, suspended and preempted at random moments."""
     rng = random.Random(seed)
     engine: ToyEngine = make_engine(rows=rng.choice([2, 4, 8]), blocks=rng.choice([24, 64, 400]), context=256)

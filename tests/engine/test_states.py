@@ -186,7 +186,7 @@ def test_accepted_drafts_are_computed_again_by_a_sequence_that_has_no_part_in_th
     assert second.computed == 90, "it had no drafts"
 
 
-def test_who_keeps_used_snapshots_hears_of_those_that_are_displaced() -> None:
+def test_displaced_snapshots_that_were_used_are_offered_to_whoever_keeps_them() -> None:
     displaced: list[tuple[Node, int]] = []
     states = States(3, Copies(), lambda node: displaced.append((node, node.state)), has_snapshots=False)
     used, unused = left_by(states, sequence(1)), left_by(states, sequence(1))

@@ -190,7 +190,7 @@ def test_malformed_http_is_rejected_or_closed(server: Server, sent: bytes) -> No
     assert not received or status_of(received) < 500
 
 
-def test_random_bytes_and_random_cuts(server: Server) -> None:
+def test_a_request_with_random_bytes_and_cuts_leaves_the_server_alive(server: Server) -> None:
     draw = random.Random(20)
     sent = request(GOOD)
     for _ in range(150):

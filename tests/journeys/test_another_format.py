@@ -45,7 +45,7 @@ def test_files_and_folders_are_resolved(folder: Path) -> None:
     assert resolve("./big").size_bytes == len(CONTENT)
 
 
-def test_problems_are_reported(folder: Path) -> None:
+def test_a_damaged_file_of_another_format_is_reported(folder: Path) -> None:
     (folder / "small.onefile").write_text("damaged", encoding="utf-8")
     with pytest.raises(ModelFolderError, match=r"small\.onefile is damaged"):
         resolve("./small.onefile")

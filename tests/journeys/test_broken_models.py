@@ -33,7 +33,7 @@ def broken(folder: Path, problem: str) -> str:
 
 
 @pytest.mark.parametrize("problem", BROKEN)
-def test_every_command_that_reads_it_reports_it(tmp_path: Path, problem: str) -> None:
+def test_every_command_that_reads_a_broken_model_reports_it(tmp_path: Path, problem: str) -> None:
     folder = broken(tmp_path / "model", problem)
     results = [onward("tokenize", "a", "--model", folder), create("a", "--model", folder)]
     if problem != "token id":  # found by building the tokenizer
@@ -45,7 +45,7 @@ def test_every_command_that_reads_it_reports_it(tmp_path: Path, problem: str) ->
 
 
 @pytest.mark.slow
-def test_a_server_does_not_start_with_it(tmp_path: Path) -> None:
+def test_a_server_does_not_start_with_a_broken_model(tmp_path: Path) -> None:
     folder = broken(tmp_path / "model", "token id")
     command = [sys.executable, "-m", "onward", "serve", folder, "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -115,7 +115,7 @@ def models_of(machine: Machine) -> dict[str, str]:
     return {model["id"]: model["replicas"] for model in found}
 
 
-def test_every_command_of_the_page(machine: Machine) -> None:
+def test_every_command_of_the_page_works(machine: Machine) -> None:
     up = machine.execute(
         "onward cluster up --model storyteller --replicas 2", "--num-cpus", "4", "--port", str(machine.port)
     )

@@ -113,7 +113,7 @@ def test_a_text_arrives_and_is_written_in_any_encoding(env: dict[str, str]) -> N
 
 
 @pytest.mark.slow
-def test_a_text_as_text_is_escaped_where_the_encoding_lacks_characters() -> None:
+def test_format_text_escapes_characters_that_the_encoding_lacks() -> None:
     done = run("completions", "create", "Grüße", *CREATE[3:], "--echo", "--format", "text", env=POSIX)
     assert said(done)[0] == 0 and done.stdout.startswith(rb"Gr\u00fc\u00dfe")
 

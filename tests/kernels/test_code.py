@@ -208,7 +208,7 @@ class Compiler:
         return len(self.modules.get(thread, ()))
 
 
-def test_who_start_at_once_compile_each_module_once_and_none_waits_while_another_one_is_left(
+def test_those_that_start_at_once_share_the_modules_and_none_waits_while_one_is_left(
     cache: ObjectCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads, whose locks keep each other out as those of processes do."""

@@ -212,7 +212,7 @@ def expected_bytes(shape: DeltaShape, keys: int, heads: int, is_tiled: bool) -> 
     return Delta("host", shape, keys, heads, is_tiled=is_tiled).expected().tobytes()
 
 
-def test_a_row_that_a_state_has_taken_in_is_read_again() -> None:
+def test_a_row_that_the_state_has_taken_in_leaves_it_unchanged() -> None:
     delta = Delta("host", *SHAPES[0], is_tiled=False)
     expected = delta.expected()
     delta.run(0, 7, 0)

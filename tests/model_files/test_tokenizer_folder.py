@@ -94,7 +94,7 @@ def test_what_cannot_be_built_is_refused(changed: dict[str, Any], words: str, tm
 
 
 @pytest.mark.parametrize("merges", ["", "#version: 0.2\n", "\n\n"])
-def test_no_merges_where_tokens_are_longer_than_bytes_are_refused(merges: str, tmp_path: Path) -> None:
+def test_tokens_longer_than_bytes_without_merges_are_refused(merges: str, tmp_path: Path) -> None:
     """As for GGUF files: without merges, every text would become single bytes."""
     (folder(tmp_path) / "merges.txt").write_text(merges, encoding="utf-8")
     with pytest.raises(ModelFolderError, match="has no merges"):

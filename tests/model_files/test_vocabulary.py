@@ -50,7 +50,7 @@ class Words(ToyTokenizer):
         return self._words[token]
 
 
-def test_vocabularies_with_the_same_bytes_do_not_differ_also_where_one_is_padded() -> None:
+def test_vocabularies_with_the_same_bytes_do_not_differ_even_where_one_is_padded() -> None:
     own, padding = [bytes([token]) for token in range(256)], [b""] * MAX_PADDING_TOKENS
     assert difference(Words(*own), Words(*own)) == ""
     assert difference(Words(*own), Words(*own, *padding)) == difference(Words(*own, *padding), Words(*own)) == ""

@@ -60,6 +60,6 @@ def test_where_nothing_can_be_compared_the_option_is_refused(
 
 
 @pytest.mark.parametrize("name", ["", "toy"])
-def test_the_command_says_so_and_ends_with_1(original: Path, name: str) -> None:
+def test_the_command_lists_differences_and_ends_with_1(original: Path, name: str) -> None:
     result = onward("models", "show", "storyteller", "--compare-tokenizer", name or str(original), "--format", "json")
     assert bool(json.loads(result.stdout)["tokenizer_differences"]) == bool(result.exit_code) == bool(name)

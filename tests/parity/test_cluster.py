@@ -42,7 +42,7 @@ def faces(address: str) -> Iterator[Servers]:
     running.close()
 
 
-def test_the_parity_table(faces: Servers) -> None:
+def test_the_parity_table_holds_on_a_cluster(faces: Servers) -> None:
     """All rows at once: a test each would be a thousand more for the same reason."""
     rows = [row for row in ROWS if row.on not in ONE_PROCESS and row.id not in STEP_BY_STEP]
     failed = [problem for row in rows if (problem := row.problem(faces[row.on])) is not None]
@@ -72,7 +72,7 @@ def bench(address: str) -> Iterator[ClusterBench]:
 
 
 @pytest.mark.parametrize("name", TESTED_CLIENTS)
-def test_a_real_client(bench: ClusterBench, name: str) -> None:
+def test_a_real_client_works_on_a_cluster(bench: ClusterBench, name: str) -> None:
     (client,) = (client for client in CLIENTS if client.name == name)
     report = run_client(client, bench)
     if report.skipped:

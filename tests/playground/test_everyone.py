@@ -215,7 +215,7 @@ def test_axe_finds_no_violation(
     assert width <= (400 if device else 1280)
 
 
-def test_the_colours_follow_the_system_or_ones_choice(browser: Browser, site: str) -> None:
+def test_the_colours_follow_the_system_or_the_users_choice(browser: Browser, site: str) -> None:
     context = open_context(browser, color_scheme="dark")
     playground = Playground(context.new_page(), site).open()
     dark = playground.page.evaluate(BACKGROUND)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("device", [{}, PHONE], ids=["1280", "400"])
-def test_a_session_of_a_writer(browser: Browser, site: str, device: dict[str, Any], tmp_path: Path) -> None:
+def test_a_writer_needs_no_documentation(browser: Browser, site: str, device: dict[str, Any], tmp_path: Path) -> None:
     """No step needs the documentation: nothing fails, and the only notices say that a text has ended."""
     context = open_context(browser, **device)
     desk = Playground(context.new_page(), site).open()
@@ -87,7 +87,7 @@ def test_a_session_of_a_writer(browser: Browser, site: str, device: dict[str, An
     elsewhere.close()
 
 
-def test_a_session_by_keyboard_alone(playground: Playground, tmp_path: Path) -> None:
+def test_a_writer_needs_only_the_keyboard(playground: Playground, tmp_path: Path) -> None:
     page, keyboard = playground.page, playground.page.keyboard
     first = "Lily found an old key in the garden."
     playground.tab_to("Document")

@@ -113,7 +113,7 @@ def test_a_page_that_is_left_while_text_is_generated_keeps_what_came(playground:
     assert playground.text.startswith(came)
 
 
-def test_two_tabs_lose_no_story_of_each_other(playground: Playground) -> None:
+def test_two_tabs_lose_none_of_each_others_stories(playground: Playground) -> None:
     playground.write("Of the first tab").kept()
     other = Playground(playground.page.context.new_page(), playground.url).open()
     other.new_story().write("Of the second tab").kept()

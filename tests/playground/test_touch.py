@@ -56,7 +56,7 @@ def test_a_tap_on_a_token_opens_its_alternatives_and_choosing_one_continues(phon
     assert phone.text != before
 
 
-def test_a_tap_elsewhere_closes_them(phone: Playground) -> None:
+def test_a_tap_elsewhere_closes_the_alternatives(phone: Playground) -> None:
     touch(phone, phone.page.locator(".editor .generated").nth(2))
     expect(phone.page.locator(".alternatives")).to_be_visible()
     phone.page.touchscreen.tap(200, 560)

@@ -137,7 +137,7 @@ def test_a_key_is_asked_for_and_only_an_admins_opens_the_page(page: Playground) 
     expect(page.page.get_by_label("Admin key")).to_be_visible()
 
 
-def test_a_key_is_kept_in_the_tab_if_one_wants_that(page: Playground) -> None:
+def test_a_key_is_kept_in_the_tab_only_on_request(page: Playground) -> None:
     page.page.get_by_label("Keep it until").check()
     sign_in(page)
     expect(page.page.get_by_label("From", exact=True)).to_be_visible()

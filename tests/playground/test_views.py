@@ -34,7 +34,7 @@ def compare(playground: Playground) -> Locator:
     return verdict
 
 
-def test_next_to_the_built_in_model_is_the_command_for_a_real_one(playground: Playground) -> None:
+def test_the_command_for_a_real_model_is_next_to_the_built_in_one(playground: Playground) -> None:
     playground.page.get_by_role("button", name="Page").click()
     hint = playground.page.get_by_text("storyteller is a toy")
     expect(hint.get_by_role("code")).to_have_text("onward serve smollm2")
@@ -118,7 +118,7 @@ def test_a_server_with_keys_shows_no_model_and_asks_for_one(browser: Browser, lo
     context.close()
 
 
-def test_a_key_is_kept_in_the_session_if_one_ticks_it(browser: Browser, locked: str) -> None:
+def test_a_key_is_kept_in_the_session_if_the_box_is_ticked(browser: Browser, locked: str) -> None:
     context = open_context(browser)
     playground = Playground(context.new_page(), locked).open()
     playground.page.get_by_label("This server's key").fill(KEY)

@@ -90,7 +90,7 @@ def test_the_same_seed_returns_the_same_text_and_another_seed_another_text(playg
     assert playground.text != first
 
 
-def test_a_seed_of_ones_own_is_used(playground: Playground) -> None:
+def test_a_seed_that_was_entered_is_used(playground: Playground) -> None:
     playground.set("seed", "7").generate()
     assert playground.meter("seed") == "7"
 
@@ -147,7 +147,7 @@ def test_the_meter_counts_generated_cached_and_remaining_tokens(playground: Play
     assert int(playground.meter("cached")) > 0
 
 
-def test_a_preset_changes_settings_and_own_ones_are_kept(playground: Playground) -> None:
+def test_a_preset_changes_settings_and_a_new_one_can_be_saved(playground: Playground) -> None:
     page = playground.page
     page.get_by_label("Preset").select_option("Most likely")
     expect(page.locator("#write-temperature")).to_have_value("0")

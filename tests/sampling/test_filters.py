@@ -187,7 +187,7 @@ def test_xtc_acts_with_its_probability_by_the_seed_and_position() -> None:
             assert token == 1
 
 
-def test_greedy_choices_and_rows_without_a_token() -> None:
+def test_filters_change_neither_greedy_choices_nor_rows_without_a_token() -> None:
     row = normal(SIZE)
     filters = (("typical_p", 0.1), ("xtc_probability", 1.0), ("xtc_threshold", 0.0))
     assert sample_one(KERNELS, row, choice(temperature=0.0, filters=filters)).token == int(row.argmax())

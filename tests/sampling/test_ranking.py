@@ -61,7 +61,7 @@ def test_sums_are_added_sixteen_at_a_time(logits: Numbers) -> None:
 
 
 @given(ranked_logits(), st.floats(0, 1.2), st.integers(0, 400))
-def test_where_a_sum_passes_a_goal(logits: Numbers, share: float, place: int) -> None:
+def test_the_place_where_a_sum_passes_a_goal_is_numpys(logits: Numbers, share: float, place: int) -> None:
     weights = weights_of(logits)
     sums = np.cumsum(weights, dtype=np.float64)
     for goal in (share * float(sums[-1]), float(sums[place % sums.size])):
@@ -70,7 +70,7 @@ def test_where_a_sum_passes_a_goal(logits: Numbers, share: float, place: int) ->
 
 
 @given(ranked_logits(), st.floats(-10, 10), st.integers(0, 400))
-def test_how_many_are_at_least_a_bound(logits: Numbers, bound: float, place: int) -> None:
+def test_as_many_are_at_least_a_bound_as_numpy_counts(logits: Numbers, bound: float, place: int) -> None:
     for each in (bound, float(logits[place % logits.size])):
         assert call(ranking.count_at_least, logits, logits.size, each) == np.count_nonzero(
             logits.astype(np.float64) >= each
@@ -78,7 +78,7 @@ def test_how_many_are_at_least_a_bound(logits: Numbers, bound: float, place: int
 
 
 @given(ranked_logits(), st.floats(0, 1.2))
-def test_sums_of_bends(logits: Numbers, share: float) -> None:
+def test_sums_of_bends_are_those_of_second_differences(logits: Numbers, share: float) -> None:
     weights = weights_of(logits)
     sums = np.cumsum(np.abs(np.diff(weights, n=2)), dtype=np.float64)
     if sums.size:
@@ -89,7 +89,7 @@ def test_sums_of_bends(logits: Numbers, share: float) -> None:
 
 
 @given(ranked_logits(), st.floats(0, 1.2), st.floats(-1, 30))
-def test_the_interval_around_a_distance(logits: Numbers, share: float, centre: float) -> None:
+def test_the_interval_around_a_distance_has_the_nearest_ranks(logits: Numbers, share: float, centre: float) -> None:
     weights, exact = weights_of(logits), (logits[0] - logits).astype(np.float64)
     goal, found = share * float(weights.sum()), np.empty(2, np.int64)
     below = int(np.count_nonzero(exact < centre))

@@ -84,7 +84,7 @@ def test_the_surprise_stays_near_its_target(version: int, tau: float) -> None:
     assert abs(mean(np.diff(states)) / 0.1) < 0.1
 
 
-def test_extreme_rows_and_states() -> None:
+def test_extreme_rows_and_states_sample_a_possible_token() -> None:
     one = np.full(SIZE, -np.inf, np.float32)
     one[7] = 1.0
     flat, steep = np.zeros(SIZE, np.float32), (-80.0 * np.arange(SIZE)).astype(np.float32)

@@ -115,15 +115,15 @@ def check(folder: Path, script: Script, expected: Counts, filters: ContentFilter
     serving(folder, script, test, filters)
 
 
-def test_an_ordinary_answer(tmp_path: Path) -> None:
+def test_every_token_of_an_ordinary_answer_is_billed(tmp_path: Path) -> None:
     check(tmp_path, decoding("abcde"), Counts(200, 5, 5, 5), max_tokens=5)
 
 
-def test_an_end_token_is_computed_only(tmp_path: Path) -> None:
+def test_an_end_token_is_computed_but_not_billed(tmp_path: Path) -> None:
     check(tmp_path, replaying(tokens("abc"), [sampled(END)]), Counts(200, 4, 3, 3, "stop"))
 
 
-def test_nothing_is_generated(tmp_path: Path) -> None:
+def test_an_echo_without_generation_bills_no_tokens(tmp_path: Path) -> None:
     def script(job: Job) -> Iterator[list[Event]]:
         yield [Prefilled(job.id, 0)]
         yield [Decoded(job.id, 0, [], "length")]
@@ -131,14 +131,14 @@ def test_nothing_is_generated(tmp_path: Path) -> None:
     check(tmp_path, script, Counts(200, 0, 0, 0), max_tokens=0, echo=True)
 
 
-def test_a_stop_string_and_what_comes_after_it_are_computed_only(tmp_path: Path) -> None:
+def test_a_stop_string_and_what_follows_it_are_computed_but_not_billed(tmp_path: Path) -> None:
     for stream in (False, True):
         folder = tmp_path / str(stream)
         folder.mkdir()
         check(folder, replaying(tokens("abcdef")), Counts(200, 6, 2, 2, "stop"), stop=["cd"], stream=stream)
 
 
-def test_what_a_filter_withholds_is_computed_only(tmp_path: Path) -> None:
+def test_what_a_filter_withholds_is_computed_but_not_billed(tmp_path: Path) -> None:
     filters = make_filters([ContentFilterSetting("words", ("cd",))])
     check(tmp_path, replaying(tokens("ab cd ef gh")), Counts(200, 11, 3, 5, "content_filter"), filters)
 
@@ -206,7 +206,7 @@ class Gate:
             yield [Decoded(job.id, 0, tokens(letter), "length" if number == len(self._after) else None)]
 
 
-def test_a_stream_whose_client_leaves_is_billed_until_then(tmp_path: Path) -> None:
+def test_a_stream_is_billed_until_its_client_leaves(tmp_path: Path) -> None:
     gate = Gate("abc", "defg")
 
     async def test(served: Served) -> None:
@@ -283,7 +283,7 @@ def _generated(served: Served, count: int) -> bool:
     return any(entry.progress is not None and entry.progress()[4] >= count for entry in entries)
 
 
-def test_a_resumed_stream_delivers_each_token_once_also_after_its_end(tmp_path: Path) -> None:
+def test_a_resumed_stream_delivers_each_token_once_even_after_its_end(tmp_path: Path) -> None:
     gate = Gate("abc", "defg")
 
     async def test(served: Served) -> None:

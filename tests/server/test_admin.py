@@ -121,7 +121,7 @@ def test_only_an_admin_key_sees_and_changes_models(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_without_an_admin_key_nobody_does_on_a_loopback_address_too() -> None:
+async def test_without_an_admin_key_nobody_does_even_on_a_loopback_address() -> None:
     app = make_app(FakeBackend(), settings(), live=FakeModels())
     for method, path, body in REQUESTS:
         call = Call(app, method, f"/v1/admin/models{path}", json.dumps(body).encode())

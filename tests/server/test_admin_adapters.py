@@ -33,7 +33,7 @@ def test_only_an_admin_key_loads_and_unloads(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_without_an_admin_key_nobody_does_on_a_loopback_address_too() -> None:
+async def test_without_an_admin_key_nobody_does_even_on_a_loopback_address() -> None:
     app = make_app(FakeBackend(), settings(), live=FakeModels())
     for url, body in REQUESTS:
         call = Call(app, "POST", url, json.dumps(body).encode())

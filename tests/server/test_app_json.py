@@ -23,7 +23,7 @@ async def test_a_completion_joins_the_text_deltas() -> None:
 
 
 @in_loop
-async def test_the_headers_of_a_response() -> None:
+async def test_a_response_has_its_length_and_openais_headers() -> None:
     call = await completion(make_app(FakeBackend(), settings())).done()
     headers = call.headers
     assert headers["content-type"] == "application/json"

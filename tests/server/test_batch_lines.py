@@ -78,7 +78,7 @@ def test_a_key_of_the_ledger_is_known_by_its_id(accepted: Accepted) -> None:
 @pytest.mark.parametrize(
     ("models", "named"), [(None, "storyteller"), ({"org/tiny"}, "org/tiny"), ({"gone"}, "any model")]
 )
-def test_a_queue_that_is_full_is_said_by_the_code_that_clients_wait_for(
+def test_a_full_queue_has_the_error_code_that_clients_wait_for(
     accepted: Accepted, models: set[str] | None, named: str
 ) -> None:
     """The message names a model that the key may use."""
@@ -103,7 +103,7 @@ def test_a_line_that_fails_after_it_was_computed_has_a_row_in_which_nothing_is_b
     assert computed.reservation_id is not None and computed.grant is not None, "what it reserved is settled with it"
 
 
-def test_a_line_that_is_refused_before_it_is_computed_has_none(accepted: Accepted) -> None:
+def test_a_line_that_is_refused_before_it_is_computed_has_no_row(accepted: Accepted) -> None:
     assert accepted.compute(temperature=9).row is None
     accepted.backend.error_to_raise = InvalidRequest("too long")
     assert accepted.compute().row is None

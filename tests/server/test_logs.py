@@ -170,7 +170,7 @@ def read_until(reader: int, count: int) -> tuple[list[int], int]:
     return written, dropped
 
 
-def test_flushing_ends_also_if_nobody_reads(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flushing_ends_even_if_nobody_reads(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "FLUSH_SECONDS", 0.01)
     handler = LogWriter(pipe[1])
     handler.handle(record("x" * 1_000_000))

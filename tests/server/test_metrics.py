@@ -197,7 +197,7 @@ async def test_tokens_of_one_of_several_models_are_asked_for_by_name(method: str
 
 
 @in_loop
-async def test_completions_are_there_too_so_that_one_address_is_one_model() -> None:
+async def test_a_completion_below_the_path_of_a_model_is_that_models() -> None:
     backend = FakeBackend()
     call = await Call(
         make_app(backend, settings()), "POST", "/m/storyteller/v1/completions", b'{"prompt": "hi"}'

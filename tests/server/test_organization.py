@@ -40,7 +40,7 @@ def fill(served: Served) -> None:
             write_row(connection, row, None, None)
 
 
-def test_buckets_and_rows(tmp_path: Path) -> None:
+def test_usage_has_buckets_with_a_row_per_group(tmp_path: Path) -> None:
     from openai.types.admin.organization.usage_completions_response import UsageCompletionsResponse
 
     async def test(served: Served) -> None:
@@ -217,7 +217,7 @@ def test_the_sums_are_the_usage_that_clients_saw(tmp_path: Path) -> None:
     serving(tmp_path, test, keys=keys())
 
 
-def test_names_of_models_are_as_they_are(tmp_path: Path) -> None:
+def test_names_of_models_are_returned_unchanged(tmp_path: Path) -> None:
     names = ["q\"uote 'n", "new\nline", "modèle 世界 😀", "100% a%2Fb&c=d", "org/name", "{id}", "a,b", "</script>"]
 
     async def test(served: Served) -> None:

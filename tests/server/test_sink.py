@@ -21,7 +21,7 @@ async def test_a_stream_is_its_chunks_and_done() -> None:
 
 
 @in_loop
-async def test_the_headers_of_a_stream() -> None:
+async def test_a_stream_has_the_headers_of_events_and_no_length() -> None:
     call = await completion(make_app(FakeBackend(), settings()), stream=True).done()
     assert call.headers["content-type"] == "text/event-stream"
     assert call.headers["openai-model"] == "fake-model:1"
@@ -53,7 +53,7 @@ async def test_the_body_closes_with_done() -> None:
 
 
 @in_loop
-async def test_what_the_last_step_generated_the_usage_and_done_are_sent_together() -> None:
+async def test_the_last_tokens_the_usage_and_done_are_sent_together() -> None:
     options = {"include_usage": True}
     call = await completion(make_app(FakeBackend(), settings()), stream=True, stream_options=options).done()
     *others, last = [events(message["body"]) for message in call.sent[1:]]

@@ -102,7 +102,7 @@ def test_a_key_stores_no_more_than_it_may(store: Store, clock: Clock) -> None:
         assert add_part(connection, "file-2", "key_b", 0, b"x" * 10, limits) is None
 
 
-def test_lists_follow_time_also_within_a_millisecond(store: Store, clock: Clock) -> None:
+def test_lists_follow_time_even_within_a_millisecond(store: Store, clock: Clock) -> None:
     now = clock.now
     with store.begin() as connection:
         files = [add(connection, f"file-{name}", b"x", now + name // 2) for name in range(6)]

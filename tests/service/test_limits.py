@@ -182,7 +182,7 @@ def test_durations_are_written_as_go_writes_them(ms: int, text: str) -> None:
     assert duration(ms) == text
 
 
-def test_the_headers_of_the_first_request_at_500_a_minute() -> None:
+def test_the_first_request_at_500_a_minute_has_the_headers_of_openai() -> None:
     usage, _ = reserve(Limits(requests_per_minute=500), KeyUsage(), 5, 0, NOON)
     assert headers(Limits(requests_per_minute=500), usage) == {
         "x-ratelimit-limit-requests": "500",

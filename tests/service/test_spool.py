@@ -143,7 +143,7 @@ def test_a_token_is_in_the_file_100_ms_after_it_was_delivered(happens: list[tupl
 
 
 @in_loop
-async def test_what_begins_is_noted_or_ends_is_in_the_file_at_once(tmp_path: Path) -> None:
+async def test_beginnings_notes_and_ends_are_in_the_file_at_once(tmp_path: Path) -> None:
     spool, counts = Spool(tmp_path, "a"), [0]
     spool.begin(runs := running("x", counts))
     assert left_by(spool)["x"].completion_tokens == 0
@@ -348,7 +348,7 @@ def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("numbers", [(0, 1), (9, 10)])
-def test_of_two_files_of_a_killed_server_the_last_counts(tmp_path: Path, numbers: tuple[int, int]) -> None:
+def test_the_last_of_two_files_of_a_killed_server_counts(tmp_path: Path, numbers: tuple[int, int]) -> None:
     """The other one lacks what came while it could not be written, and was about to be removed."""
     for number, tokens in zip(numbers, (1, 7), strict=True):
         file = SpoolFile(tmp_path, iter([f"a-{number}"]), is_copy=tokens == 7)

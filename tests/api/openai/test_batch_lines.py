@@ -75,7 +75,7 @@ def test_the_errors_of_a_file_do_not_depend_on_how_it_is_split(lines: list[bytes
         (line(body={"model": "other"}), "model_not_found", "body.model"),
     ],
 )
-def test_errors_of_a_line(raw: bytes, code: str, param: str | None) -> None:
+def test_a_faulty_line_has_one_error_with_its_code_and_parameter(raw: bytes, code: str, param: str | None) -> None:
     assert faults(raw) == [(code, param, 1)]
 
 

@@ -66,7 +66,7 @@ BODY = """{
 """
 
 
-def test_the_bytes_of_a_completion() -> None:
+def test_a_completion_is_encoded_to_the_recorded_bytes() -> None:
     assert encode_completion(COMPLETION) == BODY.encode()
 
 

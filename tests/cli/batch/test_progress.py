@@ -8,7 +8,7 @@ from onward.cli.batch.progress import Counts, bar
 from onward.cli.output.progress import MAX_BAR_CELLS
 
 
-def test_a_bar_before_the_first_line() -> None:
+def test_a_bar_is_empty_before_the_first_line() -> None:
     assert bar(Counts(total=1500), 3.0, 119) == "─" * MAX_BAR_CELLS + " 0/1,500"
 
 
@@ -20,6 +20,6 @@ def test_a_bar_takes_what_the_words_leave_of_the_width(width: int, cells: int) -
     assert bar(counts, 10.0, width) == (drawn + line if cells else line.strip())
 
 
-def test_a_full_bar() -> None:
+def test_a_bar_is_full_when_every_line_is_answered() -> None:
     assert bar(Counts(total=3, answered=3), 1.0, 80) == "━" * MAX_BAR_CELLS + " 3/3 0:00:00 left"
     assert bar(Counts(), 1.0, 80) == "─" * MAX_BAR_CELLS + " 0/0"

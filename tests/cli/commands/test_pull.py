@@ -62,7 +62,7 @@ def test_without_a_terminal_nobody_is_asked(pulled: list[tuple[str, bool]]) -> N
     assert pulled == [("gemma3", False)]
 
 
-def test_after_a_no_nothing_is_downloaded_and_models_on_this_machine_need_no_yes(
+def test_nothing_is_downloaded_after_a_no_and_models_on_this_machine_ask_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

@@ -24,13 +24,13 @@ def test_tokens_are_printed_as_ids_text_and_bytes() -> None:
     assert "bytes:\\xf0" in found["pieces"]
 
 
-def test_tokens_of_piped_text() -> None:
+def test_piped_text_is_tokenized() -> None:
     assert json.loads(onward("tokenize", "-m", "toy", stdin="ab").stdout)["tokens"] == [97, 98]
     assert json.loads(onward("tokenize", "-m", "toy", "-", stdin="ab").stdout)["tokens"] == [97, 98]
     assert onward("tokenize", "-m", "toy").exit_code == 2
 
 
-def test_tokens_of_a_file_are_those_of_its_text() -> None:
+def test_a_file_has_the_tokens_of_its_text() -> None:
     Path("story.txt").write_text("ab", encoding="utf-8")
     Path("latin1.txt").write_bytes(b"caf\xe9")
     assert json.loads(onward("tokenize", "-m", "toy", "@story.txt").stdout)["tokens"] == [97, 98]

@@ -62,14 +62,14 @@ def verdicts(*arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
     return ran.exit_code, {each["id"]: each for each in found["data"]}
 
 
-def test_a_batch_is_the_same() -> None:
+def test_answers_of_a_batch_are_found_to_be_the_same() -> None:
     code, found = verdicts(*batch())
     assert code == 0 and {each["verdict"] for each in found.values()} == {"same"} and set(found) == set(SHAPES)
     one = found["drawn"]
     assert one["system_fingerprint"] == one["computed_fingerprint"] and one["reason"] is one["difference"] is None
 
 
-def test_a_batch_is_the_same_on_a_server_and_the_other_way_around(server: str) -> None:
+def test_answers_of_this_process_are_verified_on_a_server_and_the_other_way_around(server: str) -> None:
     files = batch()
     assert verdicts(*files, "--base-url", server)[0] == 0
     Path("out.jsonl").unlink()
@@ -158,7 +158,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", slow_but(["database"], ["folder", "database"]))
-def test_the_log_of_requests_is_the_same_in_every_api(kind: str, tmp_path: Path) -> None:
+def test_logged_answers_of_every_api_are_found_to_be_the_same(kind: str, tmp_path: Path) -> None:
     data = ("--data-dir", str(tmp_path / "data"))
     log = ("--log-requests", "database" if kind == "database" else str(tmp_path / "log"))
     with served_here(*data, *log, "--dialects", "all") as url:
@@ -182,7 +182,7 @@ def test_the_log_of_requests_is_the_same_in_every_api(kind: str, tmp_path: Path)
         assert verdicts(*where)[0] == 1
 
 
-def test_a_story_of_the_playground_is_the_same() -> None:
+def test_a_story_of_the_playground_is_found_to_be_the_same() -> None:
     settings = {"max_tokens": 12, "temperature": 1.2, "n": 2}
 
     def generated(prompt: str, **fields: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def test_the_prompt_is_dimmed_and_the_progress_line_is_removed() -> None:
 
 
 @pytest.mark.slow
-def test_several_choices_and_figures(server: str) -> None:
+def test_several_choices_have_headings_and_stats_follow(server: str) -> None:
     screen, code = seen(server, "--n", "2", "--stats", "Once upon a time")
     whole = json.loads(create("Once upon a time", *TOY[2:], "--n", "2").stdout)
     first, second = (choice["text"] for choice in whole["choices"])
@@ -174,7 +174,7 @@ def test_a_grapheme_counts_as_one_character() -> None:
     assert list(wrap(family + flag + heart, 3)) == [family, flag, heart]
 
 
-def test_lines_and_tabs() -> None:
+def test_line_breaks_are_kept_and_tabs_expanded() -> None:
     assert list(wrap("ab\n\ncd\te", 80)) == ["ab", "", "cd      e"]
     assert cut("", 10) == ""
 

@@ -51,7 +51,7 @@ def test_a_stream_is_passed_through(server: str) -> None:
     assert "".join(json.loads(line)["choices"][0]["text"] for line in lines) == whole["choices"][0]["text"]
 
 
-def test_a_model_that_is_not_served(server: str) -> None:
+def test_a_model_that_is_not_served_exits_with_code_4_and_a_suggestion(server: str) -> None:
     result = create("-m", "tpy", "Once", "--base-url", server)
     assert result.exit_code == 4
     assert "Did you mean 'toy'?" in result.stderr
@@ -75,14 +75,14 @@ def test_every_command_says_which_models_a_server_has(server: str, command: tupl
     assert far.exit_code == 4 and f"{server} serves: toy, gpt-3.5-" in far.stderr, far.stderr
 
 
-def test_the_models_of_a_server(server: str) -> None:
+def test_models_of_a_server_are_listed_and_shown(server: str) -> None:
     listed = json.loads(onward("models", "list", "--base-url", server).stdout)
     assert [each["id"] for each in listed["data"]] == ["toy", *OPENAI_NAMES]
     assert json.loads(onward("models", "show", "toy", "--base-url", server).stdout)["object"] == "model"
     assert onward("models", "show", "nope", "--base-url", server).exit_code == 4
 
 
-def test_the_tokens_of_a_server(server: str) -> None:
+def test_tokens_of_a_server_are_those_of_this_process(server: str) -> None:
     remote = json.loads(onward("tokenize", "once upon", "-m", "toy", "--base-url", server).stdout)
     local = json.loads(onward("tokenize", "once upon", "-m", "toy").stdout)
     del local["bytes"]

@@ -54,7 +54,7 @@ def test_max_items_implies_a_stream() -> None:
     assert create("Once", *TOY, "--best-of", "2", "--max-items", "3").exit_code == 4
 
 
-def test_the_plain_text_idiom() -> None:
+def test_transform_and_raw_output_print_the_text_alone() -> None:
     whole = json.loads(create("Once", *TOY).stdout)["choices"][0]["text"]
     assert create("Once", *TOY, "--transform", "choices.0.text", "-r").stdout == whole + "\n"
     assert json.loads(create("Once", *TOY, "--transform", "choices.0.text").stdout) == whole
@@ -173,7 +173,7 @@ def test_explore_is_auto_with_a_note() -> None:
     assert result.stderr.startswith("--format-error explore: onward has no explorer; using auto\nonward: ")
 
 
-def test_force_colour_and_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_force_color_colours_a_pipe_and_no_color_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[" not in create("Once", *TOY).stdout
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[34;1m" in create("Once", *TOY).stdout

@@ -175,7 +175,7 @@ def test_a_program_computes_a_model_with_a_gpu_of_its_own(tmp_path: Path) -> Non
         ("[[model", "is not TOML"),
     ],
 )
-def test_problems_are_reported(text: str, words: str, tmp_path: Path) -> None:
+def test_problems_of_a_file_are_reported_in_one_line(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(SetupError) as raised:
@@ -189,7 +189,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         read_config(tmp_path / "none.toml")
 
 
-def test_names_of_applications() -> None:
+def test_applications_are_named_after_their_models() -> None:
     assert application_name("storyteller") == "onward-storyteller"
     assert application_name("/models/My Model/q4.gguf") == "onward-q4.gguf"
     assert application_name("hf.co/org/Name:Q4_K_M") == "onward-Name-Q4_K_M"

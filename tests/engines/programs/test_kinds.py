@@ -37,7 +37,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("word", KINDS)
-def test_the_command_of_each_program(tmp_path: Path, word: str) -> None:
+def test_each_program_is_started_by_its_command(tmp_path: Path, word: str) -> None:
     command = KINDS[word].command(["program"], plan(tmp_path))
     assert " ".join(command).replace(str(tmp_path), "FOLDER") == f"program {COMMANDS[word]}"
 

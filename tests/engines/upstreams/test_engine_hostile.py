@@ -262,7 +262,7 @@ def test_an_event_that_refuses_the_request_is_final(server: StandIn, code: int |
     assert len(server.requests) == 1
 
 
-def test_reasons_are_one_line_of_the_log(server: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reason_of_a_loss_is_one_line_of_the_log(server: StandIn, caplog: pytest.LogCaptureFixture) -> None:
     server.faults = [one({"error": {"message": "too\nlong\x1b[2J" + "!" * 5000}})]
     with pytest.raises(ServerError):
         ask(server, max_tokens=9)
@@ -337,7 +337,7 @@ SILENCE = [b": ping\n\n", b"\n", b"x", b'data: {"tokens":[],"choices":[]}\n\n']
 
 
 @pytest.mark.parametrize("content", slow_but([SILENCE[0], SILENCE[-1]], SILENCE))
-def test_silence_is_whatever_brings_no_token(content: bytes, server: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_that_brings_no_token_counts_as_silent(content: bytes, server: StandIn, caplog: pytest.LogCaptureFixture) -> None:
     if content.startswith(b"data") and server.kind == "sglang":
         content = b'data: {"output_ids":[],"meta_info":{}}\n\n'
     spell(server, "late")

@@ -208,7 +208,7 @@ def test_an_address_that_is_away_at_the_start_is_found_later(servers: list[Stand
     on(servers, test)
 
 
-def test_one_of_them_must_answer_at_the_start(servers: list[StandIn]) -> None:
+def test_one_address_must_answer_at_the_start(servers: list[StandIn]) -> None:
     for server in servers:
         server.faults = ["down"] * 10
     with pytest.raises(SetupError, match="status 503"):
@@ -242,7 +242,7 @@ def test_an_address_that_changes_is_left_out_until_it_is_as_before(servers: list
     on(servers, test)
 
 
-def test_nothing_continues_when_all_have_changed(servers: list[StandIn]) -> None:
+def test_nothing_continues_when_all_addresses_have_changed(servers: list[StandIn]) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         for server in servers:
             server.build, server.faults = "b2", ["half"]

@@ -461,7 +461,7 @@ def test_after_the_last_keys_only_wanted_rows_are_computed(
     assert steps[1:] == [(NUM_TOKENS, units - rest), (2, rest), (NUM_TOKENS, units - rest)]
 
 
-def test_what_is_outside_of_the_memory_is_refused(models: Callable[..., ModelRunner]) -> None:
+def test_rows_outside_of_vocabulary_cache_or_context_are_refused(models: Callable[..., ModelRunner]) -> None:
     model = models()
     size, context = model.vocab_size, model.context_length
     blocks = list(range(context // 32))
@@ -667,7 +667,7 @@ def test_weights_that_grow_have_a_note(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_computes_with_it(tmp_path: Path) -> None:
+def test_a_server_computes_with_a_checkpoint(tmp_path: Path) -> None:
     path = write(tmp_path, "llama")
 
     def complete(url: str, seed: int) -> dict[str, Any]:

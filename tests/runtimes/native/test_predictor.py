@@ -130,7 +130,7 @@ def test_the_models_bits_are_those_without_it(precision: str, folder: Path, tmp_
     assert found[0] == found[1]
 
 
-def test_of_a_prompt_only_keys_and_values_of_the_layer_are_computed(
+def test_only_keys_and_values_of_the_layer_are_computed_for_a_prompt(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attention, feed-forward layer and output layer are computed for the row whose logits are wanted."""
