@@ -24,7 +24,7 @@ from .conftest import create, onward
         (("start",), "onward serve"),
         (("up",), "onward serve"),
         (("install", "org/name"), "--model ORG/REPO"),
-        (("rm", "storyteller"), "`onward models list` shows the folder"),
+        (("rm", "storyteller"), "`onward models rm` removes what `onward pull` took"),
         (("stop",), "until Ctrl-C or SIGTERM"),
         (("completions", "generate"), "onward completions create"),
         (("completions", "Once upon a time"), "onward completions create"),

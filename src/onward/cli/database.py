@@ -28,8 +28,9 @@ def database_flags() -> list[click.Parameter]:
 
 
 def resolved_settings(given: dict[str, Any]) -> Settings:
-    """Return the settings that the flags of `database_flags`, the environment and files choose. Raises SetupError."""
-    flags = {name: given[name] for name in NAMES if given[name] is not None}
+    """Return the settings that the flags of `database_flags` or `log_flags`, the environment and files choose. Raises
+    SetupError."""
+    flags = {name: given[name] for name in (*NAMES, "log_requests") if given.get(name) is not None}
     return resolve(flags, config=given["config"]).settings
 
 
@@ -43,8 +44,7 @@ def read_log(given: dict[str, Any]) -> Iterator[LoggedRequest]:
     from onward.compose.team import logged_folder
     from onward.service.request_log import read_folder
 
-    flags = {name: given[name] for name in (*NAMES, "log_requests") if given[name] is not None}
-    settings = resolve(flags, config=given["config"]).settings
+    settings = resolved_settings(given)
     if settings.log_requests is None:
         raise SetupError("There is no log of requests: name it with --log-requests FOLDER|database, as for the server.")
     if (folder := logged_folder(settings)) is not None:

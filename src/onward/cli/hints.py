@@ -14,7 +14,10 @@ _STOP = "A server runs until Ctrl-C or SIGTERM ends it."
 _LIST = "To list the models: onward models list"
 _PULL = "To use a model from the hub: --model ORG/REPO downloads it; to only download it: onward pull ORG/REPO"
 _SHOW = "To show a model: onward models show NAME"
-_DELETE = "`onward models list` shows the folder of each model; delete it by hand."
+DELETE_HINT = (
+    "`onward models rm` removes what `onward pull` took from a package index. `onward models list` shows the folder of "
+    "every other model; delete it by hand."
+)
 _TOKENIZE = "To show the tokens of a text: onward tokenize 'Once upon a time'"
 _DOCTOR = "To check this machine: onward doctor"
 _SETTINGS = "To show the settings: onward config show"
@@ -28,7 +31,7 @@ _HINTS = {
     "list": _LIST, "ls": _LIST, "ps": _LIST, "tags": _LIST, "model": _LIST,
     "download": _PULL, "get": _PULL, "install": _PULL, "add": _PULL, "fetch": _PULL, "import": _PULL,
     "show": _SHOW, "inspect": _SHOW, "info": _SHOW,
-    "rm": _DELETE, "remove": _DELETE, "delete": _DELETE, "uninstall": _DELETE,
+    "rm": DELETE_HINT, "remove": DELETE_HINT, "delete": DELETE_HINT, "uninstall": DELETE_HINT,
     "tokens": _TOKENIZE, "token": _TOKENIZE, "count": _TOKENIZE, "encode": _TOKENIZE,
     "check": _DOCTOR, "status": _DOCTOR, "health": _DOCTOR, "diagnose": _DOCTOR,
     "settings": _SETTINGS, "env": _SETTINGS, "set": _SETTINGS,

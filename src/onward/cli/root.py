@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from onward.cli.global_flags import hoist
-from onward.cli.hints import COMMAND_KEY, command_hint, corrected, known_flags, runnable
+from onward.cli.command import CommandGroup
+from onward.cli.hints import corrected, known_flags, runnable
 from onward.cli.interrupt import EXIT_CODE
 from onward.cli.output.errors import report_output_errors
 from onward.cli.output.terminal import visible
@@ -41,12 +41,12 @@ HIDDEN = {"@completion": COMMANDS["completion"][0], "@manpages": "onward.cli.com
 """Names that OpenAI's command line has for packagers → module."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """A group that imports its commands from COMMANDS. Reports a SetupError in one line, with exit code 1."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with report_output_errors():  # help and version are written here
-            return super().parse_args(ctx, hoist(args))
+            return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -57,16 +57,6 @@ class LazyGroup(click.Group):
             return None
         found = importlib.import_module(module).command
         return found if isinstance(found, click.Command) else found(cmd_name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and name not in HIDDEN and not name.startswith("-"):
-            raise click.UsageError(f"Unknown command {name!r}. {command_hint(name, COMMANDS)}".rstrip(), ctx)
-        found = super().resolve_command(ctx, args)
-        ctx.meta[COMMAND_KEY] = found[1]
-        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -46,7 +46,7 @@ class InvalidLine:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedLine:
+class CheckedLines:
     """The lines of a file. Bodies of the requests contain only the model."""
 
     requests: list[Line]
@@ -83,7 +83,7 @@ def read_lines(file: BinaryIO, model: str | None) -> Generator[Line | InvalidLin
             yield _line(raw, number, model)
 
 
-def check_lines(file: BinaryIO, path: Path, model: str | None) -> CheckedLine:
+def check_lines(file: BinaryIO, path: Path, model: str | None) -> CheckedLines:
     """Check formats and unique ids of the whole file. Raises SetupError if no line is a valid request."""
     first: dict[str, Line] = {}
     invalid: list[InvalidLine] = []
@@ -98,7 +98,7 @@ def check_lines(file: BinaryIO, path: Path, model: str | None) -> CheckedLine:
             first[line.custom_id] = Line(line.number, line.custom_id, body, line.digest)
     if invalid and not first:
         raise SetupError(f"{path} contains no valid request. {invalid[0].message}")
-    return CheckedLine(list(first.values()), invalid)
+    return CheckedLines(list(first.values()), invalid)
 
 
 def _line(raw: bytes, number: int, model: str | None) -> Line | InvalidLine:

@@ -16,7 +16,7 @@ from msgspec.json import encode as encoded
 from onward.api.ids import request_id
 from onward.api.openai.batch_lines import answered, unanswered
 from onward.cli.batch.journal import BatchJournal, record_id
-from onward.cli.batch.lines import CheckedLine, InvalidLine, Line, check_lines, opened_input, read_lines
+from onward.cli.batch.lines import CheckedLines, InvalidLine, Line, check_lines, opened_input, read_lines
 from onward.cli.batch.patience import BUSY_STATUSES, Patience, RequestLost
 from onward.cli.batch.progress import BatchProgress, Counts, print_summary
 from onward.cli.interrupt import run
@@ -83,7 +83,7 @@ def _check_unchanged(batch: BatchRun, requests: list[Line], journal: BatchJourna
             )
 
 
-def _count(checked: CheckedLine, answered: Keys, rejected: Keys, counts: Counts) -> list[Line]:
+def _count(checked: CheckedLines, answered: Keys, rejected: Keys, counts: Counts) -> list[Line]:
     """Return the requests that earlier runs left; count all lines in `counts`."""
     counts.total = len(checked.requests) + len(checked.invalid)
     counts.answered = sum(line.custom_id in answered for line in checked.requests)

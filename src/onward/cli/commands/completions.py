@@ -111,14 +111,13 @@ def create(positional: str | None, **params: Any) -> None:
 
 def _local_settings(params: dict[str, Any], session: Session) -> dict[str, str]:
     """Return the settings from flags for a model in this process. Raises UsageError if a server is used."""
-    given = {name: params[name] for name in ("precision",) if params[name] is not None}
-    if given and session.connection.base_url is not None:
+    if params["precision"] is None:
+        return {}
+    if session.connection.base_url is not None:
         origin = session.connection.origin
         remedy = "leave out one of them" if origin == "--base-url" else f"unset {origin} to use one"
-        raise click.UsageError(
-            f"--{next(iter(given))} is for a model in this process, but {origin} names a server: {remedy}."
-        )
-    return given
+        raise click.UsageError(f"--precision is for a model in this process, but {origin} names a server: {remedy}.")
+    return {"precision": params["precision"]}
 
 
 def _check_required(fields: dict[str, Any], list_models: str | None) -> None:

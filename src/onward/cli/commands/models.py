@@ -13,6 +13,7 @@ from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.commands import pull
 from onward.cli.commands.pull import described, entry_of, rm, search
 from onward.cli.completers import model_names
+from onward.cli.hints import DELETE_HINT
 from onward.cli.output.formats import emit, table
 from onward.cli.output.terminal import pluralize, visible
 from onward.cli.session import Session
@@ -108,10 +109,7 @@ def retrieve_model(session: Session, name: str | None, model: str | None) -> Non
 
 
 def reject_delete(**_: Any) -> None:
-    raise click.UsageError(
-        "`onward models rm` removes what `onward pull` took from a package index. `onward models list` shows the "
-        "folder of every other model; delete it by hand."
-    )
+    raise click.UsageError(DELETE_HINT)
 
 
 def _described(shown: dict[str, Any]) -> str:

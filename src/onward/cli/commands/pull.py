@@ -19,7 +19,6 @@ from onward.models.registry import OWNER, did_you_mean, owner, program
 
 if TYPE_CHECKING:
     from onward.models.catalogue import Entry
-if TYPE_CHECKING:
     from onward.models.resolve import ResolvedModel
 
 _TITLES = ["NAME", "SIZE", "CONTEXT", "LICENCE", "GOOD FOR"]

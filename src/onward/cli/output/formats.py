@@ -12,6 +12,7 @@ import click
 
 from onward.cli.output.gjson import MISSING, find
 from onward.cli.output.terminal import Style, columns, pad, style_of, text_width, visible, warn, wrap
+from onward.cli.session import Output
 
 _TOKENS = re.compile(r'(?P<text>"(?:\\.|[^"\\])*")(?P<colon>:)?|(?P<word>true|false|null)|(?P<number>-?\d[\d.eE+-]*)')
 _KEY, _TEXT, _NUMBER, _WORD = "34;1", "32", "36", "35"
@@ -137,8 +138,8 @@ _FORMATS = {
 }
 
 
-def emit(output: Any, value: Any, as_text: Callable[[], str]) -> None:
-    """Write one result. `output` is a session's Output; `as_text` renders the result for people."""
+def emit(output: Output, value: Any, as_text: Callable[[], str]) -> None:
+    """Write one result; `as_text` renders it for people."""
     plain = output.transform is None and not output.raw_strings
     if plain and (output.format == "text" or (output.format == "auto" and sys.stdout.isatty())):
         click.echo(as_text(), color=True)
