@@ -104,7 +104,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
             options=options,
             share_prefixes=settings.prefix_cache,
             speculate=settings.speculation == "auto",
-            prefix_cache_dir=_usable_folder(settings.prefix_cache_dir),
+            prefix_cache_dir=None if settings.prefix_cache_dir is None else _usable_folder(settings.prefix_cache_dir),
             prefix_cache_disk=settings.prefix_cache_disk,
             draft=DraftModelConfig.create(found.draft),
         )
@@ -239,10 +239,8 @@ def make_engine(
     return engine, info
 
 
-def _usable_folder(folder: Path | None) -> Path | None:
+def _usable_folder(folder: Path) -> Path:
     """Return the absolute path of a folder for a prefix cache, which is made if need be. Raises SetupError."""
-    if folder is None:
-        return None
     try:
         with private_folder(folder.absolute()) as opened:
             return opened.path
@@ -258,9 +256,7 @@ def kept_prefixes(folder: Path) -> tuple[int, int]:
     SetupError."""
     from onward.engine.block_files import usage
 
-    usable = _usable_folder(folder)
-    assert usable is not None
-    return usage(usable)
+    return usage(_usable_folder(folder))
 
 
 def forget_prefixes(folder: Path) -> None:
@@ -277,8 +273,8 @@ def forget_prefixes(folder: Path) -> None:
         ) from None
 
 
-def _keep_prefixes(engine: Engine, folder: Path, max_bytes: int, fingerprint: str) -> None:
-    """Have an engine keep its prefix cache in a folder. Where that cannot be used any more, it is kept in memory only:
+def _keep_prefixes(engine: Engine, folder: Path, max_bytes: int, identity: str) -> None:
+    """Have an engine keep its prefix cache in a folder. `identity`: only blocks of the same one are read. Where that cannot be used any more, it is kept in memory only:
     an engine that is started again must not fail because of it."""
     from onward.engine.block_files import BlockFiles
     from onward.engine.disk_cache import DiskCache
@@ -288,7 +284,7 @@ def _keep_prefixes(engine: Engine, folder: Path, max_bytes: int, fingerprint: st
     except OSError as problem:
         log.warning("the prefix cache in %s cannot be used: %s", folder, problem.strerror or problem)
         return
-    engine.disk = DiskCache(files, fingerprint, engine.cache, engine.model)
+    engine.disk = DiskCache(files, identity, engine.cache, engine.model)
 
 
 def _load_tokenizer(config: EngineConfig) -> Tokenizer:

@@ -30,6 +30,11 @@ class OpenVINORuntime(Runtime):
         )
 
     def load(self, files: ModelFiles, options: RuntimeOptions, progress: Progress) -> LoadedModel:
+        if options.weights in ("int8", "int4"):
+            raise SetupError(
+                f"The weights of {files.path} are computed as they were exported: --weights {options.weights} is for "
+                "GGUF and safetensors files."
+            )
         if importlib.util.find_spec("openvino") is None:
             raise SetupError(
                 f"{files.path} is {files.format}, which needs OpenVINO: `pip install 'onward[openvino]'`, or use the "
