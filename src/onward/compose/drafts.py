@@ -11,7 +11,7 @@ from onward.errors import SetupError
 from onward.model_files.checkpoint import CheckpointFiles
 from onward.model_files.vocabulary import difference
 from onward.models.resolve import ResolvedModel
-from onward.settings import Settings, adapted_models, served_names, upstreams_of
+from onward.settings import Settings, model_words, upstreams_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ PREDICTOR = "mtp"
 def draft_words(settings: Settings) -> dict[str, str]:
     """Return the names of draft models by the model that each drafts for, as the settings call them. Raises
     SetupError."""
-    names = [*served_names(settings), *adapted_models(settings)]
+    names = model_words(settings)
     found: dict[str, str] = {}
     for name, word in settings.draft:
         model = name or names[0]

@@ -15,7 +15,7 @@ from onward.compose.served import ModelNames, model_names
 from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel, split_adapter
 from onward.network import without_secrets
-from onward.settings import Settings, UpstreamName, adapted_models, served_names, upstreams_of
+from onward.settings import Settings, UpstreamName, adapted_models, model_words, upstreams_of
 
 Version = tuple[tuple[str, int, int, int], ...]
 """Of a model's files: path, inode, time of change and size of each."""
@@ -54,11 +54,6 @@ class LiveEntry:
         return None if self.version is None else tuple(each for each in self.version if each[0] in paths)
 
 
-def words_of(settings: Settings) -> list[str]:
-    """Return the words of the settings for their models, in order."""
-    return [*served_names(settings), *adapted_models(settings)]
-
-
 def statements_of(settings: Settings) -> dict[str, object]:
     """Return what the settings say of each model, and of the base of one with an adapter: when that changes, it is
     loaded again."""
@@ -69,7 +64,7 @@ def statements_of(settings: Settings) -> dict[str, object]:
             upstreams.get(word), engines.get(word), adapted.get(word), tokenizers.get(word),
             drafts.get(word), drafts.get(split_adapter(adapted.get(word, word))[0]),
         )
-        for word in words_of(settings)
+        for word in model_words(settings)
     }  # fmt: skip
 
 

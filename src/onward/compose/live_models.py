@@ -26,7 +26,6 @@ from onward.compose.entries import (
     statements_of,
     version_of,
     with_served_aliases,
-    words_of,
 )
 from onward.compose.programs import ONWARD, resolve_for_program, wanted_engines
 from onward.compose.served import ModelNames, Served, embedded_model, embedded_models
@@ -35,7 +34,7 @@ from onward.errors import ModelNameError, SetupError
 from onward.fair_pool import FairPool
 from onward.models.registry import did_you_mean
 from onward.models.resolve import ResolvedModel, id_of, resolve, with_adapter
-from onward.settings import MODEL_SETTINGS, Settings, UpstreamName, upstreams_of
+from onward.settings import MODEL_SETTINGS, Settings, UpstreamName, model_words, upstreams_of
 
 log = logging.getLogger("onward.server")
 
@@ -53,7 +52,7 @@ class EmbeddedLiveModels:
         self._settings = settings
         self._backend = backend
         self._filters = next(iter(backend.served.values())).filters
-        words = {backend.aliases[word]: word for word in words_of(settings)}
+        words = {backend.aliases[word]: word for word in model_words(settings)}
         self._entries = [
             LiveEntry(words[id], found, found.created, model=model, version=version_of(found))
             for id, model in backend.served.items()
@@ -197,7 +196,7 @@ class EmbeddedLiveModels:
     def _merged(self, settings: Settings, found: Mapping[str, ResolvedModel]) -> list[LiveEntry]:
         """Return the models of the settings, of which `found` are to be loaded, and those that were added otherwise."""
         current = {each.word: each for each in self._entries}
-        words = words_of(settings)
+        words = model_words(settings)
         entries = [
             LiveEntry(word, found[word], found[word].created) if word in found else current[word]
             for word in words

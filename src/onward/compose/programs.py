@@ -22,7 +22,7 @@ from onward.model_files.base import ModelFiles, Progress
 from onward.model_files.formats import files_at
 from onward.models.check import no_model
 from onward.models.resolve import ResolvedModel, resolve
-from onward.settings import Settings, adapted_models, served_names, upstreams_of
+from onward.settings import Settings, model_words, upstreams_of
 
 if TYPE_CHECKING:
     from onward.engine.model import Tokenizer
@@ -43,7 +43,7 @@ MAX_SOCKET_BYTES = 100
 def wanted_engines(settings: Settings) -> dict[str, str]:
     """Return the word of --engine for each model whose engine is not Onward's own. Raises SetupError for one of no
     model, or of a model whose engine is a server that runs already."""
-    names = [*served_names(settings), *adapted_models(settings)]
+    names = model_words(settings)
     upstreams, stated = upstreams_of(settings), dict(settings.engine)
     for name in filter(None, stated):
         if name in upstreams:

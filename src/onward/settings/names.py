@@ -108,6 +108,11 @@ def adapted_models(settings: Settings) -> dict[str, str]:
     return found
 
 
+def model_words(settings: Settings) -> list[str]:
+    """Return the words by which the settings name their models, in order, those of `--lora` last."""
+    return [*served_names(settings), *adapted_models(settings)]
+
+
 def model_named(name: str, settings: Settings) -> str:
     """Return the model that `name` stands for, as a path or a name that can be loaded; by default `name` itself."""
     if (target := dict(settings.alias).get(name)) is not None:
