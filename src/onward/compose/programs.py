@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.compose.upstreams import BATCH_INVARIANT, fingerprint_of, tokenizer_check, upstream_at
-from onward.errors import ModelFolderError, SetupError
-from onward.model_files.base import ModelFiles, Progress
-from onward.model_files.formats import files_at
-from onward.models.check import no_model
+from onward.errors import SetupError
+from onward.model_files.base import Progress
+from onward.models.check import find_model
 from onward.models.resolve import ResolvedModel, resolve
 from onward.settings import Settings, model_words, upstreams_of
 
@@ -62,15 +61,8 @@ def resolve_for_program(name: str, settings: Settings, progress: Progress) -> Re
         allow_download=not settings.offline,
         progress=progress,
         cache_dir=settings.cache_dir,
-        check=_any_model,
+        check=find_model,
     )
-
-
-def _any_model(path: Path) -> ModelFiles:
-    found = files_at(path)
-    if found is None:
-        raise ModelFolderError(no_model(path))
-    return found
 
 
 def kind_of(word: str, found: ResolvedModel, progress: Progress) -> ProgramKind | None:

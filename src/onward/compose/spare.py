@@ -5,15 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from onward.engines.child.child import SpareProcess
-from onward.errors import ModelFolderError, SetupError
+from onward.errors import SetupError
 from onward.settings import Settings, served_names, upstreams_of
-
-if TYPE_CHECKING:
-    from onward.model_files.base import ModelFiles
 
 WORKER = (sys.executable, "-P", "-m", "onward.compose.worker")
 """The program of an engine's process. -P: a folder named onward in the working directory is not imported."""
@@ -52,20 +47,12 @@ def _foreseen(settings: Settings) -> bytes | None:
     if upstreams_of(settings) or settings.engine or settings.draft:
         return None
     from onward.compose.engine import EngineConfig
+    from onward.models.check import find_model
     from onward.models.resolve import resolve, split_adapter
 
     name, _ = split_adapter(settings.model[0])
     try:
-        found = resolve(name, allow_download=False, cache_dir=settings.cache_dir, check=_unchecked)
+        found = resolve(name, allow_download=False, cache_dir=settings.cache_dir, check=find_model)
         return EngineConfig.create(found, settings).encode()
     except (SetupError, OSError):
         return None
-
-
-def _unchecked(path: Path) -> ModelFiles:
-    from onward.model_files.formats import files_at
-    from onward.models.check import no_model
-
-    if (found := files_at(path)) is None:
-        raise ModelFolderError(no_model(path))
-    return found

@@ -11,11 +11,17 @@ from onward.model_files.formats import files_at, hub_formats, readable_formats
 
 def check_model(path: Path) -> ModelFiles:
     """Return the model at `path`. Raises ModelFolderError with every problem."""
+    found = find_model(path)
+    if listed := found.problems():
+        raise ModelFolderError(" ".join(listed))
+    return found
+
+
+def find_model(path: Path) -> ModelFiles:
+    """Return the model at `path`, whatever is wrong with it. Raises ModelFolderError where there is none."""
     found = files_at(path)
     if found is None:
         raise ModelFolderError(no_model(path))
-    if listed := found.problems():
-        raise ModelFolderError(" ".join(listed))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The names that requests may use for a model besides its own: aliases, and those of OpenAI's completions models."""
+"""How the settings name models: those here, those that other servers compute, those with adapters; and aliases."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ PROGRAMS = ("engine", "engine_path", "engine_arg")
 REMEDY = f"pass --config {FOUND_FILE}, or set ONWARD_CONFIG={FOUND_FILE}, to use it"
 
 CONFIG_ENVIRONMENT = "ONWARD_CONFIG"
-OTHER_VARIABLES = frozenset({CONFIG_ENVIRONMENT, "ONWARD_BASE_URL", "ONWARD_ORG_ID", "ONWARD_PROJECT_ID"})
-"""Variables that are not settings: the path of the settings file, and what the command line sends to other servers."""
+OTHER_VARIABLES = frozenset({CONFIG_ENVIRONMENT, "ONWARD_BASE_URL"})
+"""Variables that are not settings: the path of the settings file, and the server that the command line uses."""
 MAX_FILE_BYTES = 1_000_000
 
 Given = dict[str, tuple[str | list[str], str]]
