@@ -90,7 +90,9 @@ def test_no_replica_is_loaded_beyond_the_bound(replicas: set[str], jobs: list[tu
 
 
 @given(names, st.lists(st.tuples(prompts, st.integers(1, 6), st.booleans()), max_size=40))
-def test_load_returns_to_zero_when_all_jobs_have_ended(replicas: set[str], jobs: list[tuple[list[int], int, bool]]) -> None:
+def test_load_returns_to_zero_when_all_jobs_have_ended(
+    replicas: set[str], jobs: list[tuple[list[int], int, bool]]
+) -> None:
     router = Router(replicas)
     running = []
     for prompt, size, leaves in jobs:

@@ -155,7 +155,9 @@ def test_the_url_may_be_that_of_the_api_and_the_key_is_sent(url: str) -> None:
         ({"metrics": METRICS | certificate(expires_in=float("nan"))}, "Certificate of https://gpu:1 (m)", "bad", None),
     ],
 )  # fmt: skip
-def test_each_problem_of_a_server_is_a_finding_with_advice(server: dict[str, Any], subject: str, state: str, words: str | None) -> None:
+def test_each_problem_of_a_server_is_a_finding_with_advice(
+    server: dict[str, Any], subject: str, state: str, words: str | None
+) -> None:
     found = findings(answering(**server))[subject]
     assert found.state == state and words in (None, found.words)
     assert state == "good" or found.advice or subject in ("Health", "Server", "Clock")

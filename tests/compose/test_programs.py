@@ -124,7 +124,9 @@ def test_auto_prefers_what_suits_a_model_that_onward_computes(
     assert choose(known, has_gpu=has_gpu) == choice
 
 
-def test_auto_chooses_a_program_for_a_model_that_onward_does_not_compute(monkeypatch: pytest.MonkeyPatch, unknown: ResolvedModel) -> None:
+def test_auto_chooses_a_program_for_a_model_that_onward_does_not_compute(
+    monkeypatch: pytest.MonkeyPatch, unknown: ResolvedModel
+) -> None:
     install(monkeypatch, "llama.cpp")
     word, why = choose(unknown, has_gpu=False)
     assert (word, why) == ("llama.cpp", "Onward's own engine does not compute it, and llama-server is installed")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from onward.engine.drafter import (
-    MAX_TOKENS_AFTER_REJECTIONS,
     MAX_DRAFT_TOKENS,
+    MAX_TOKENS_AFTER_REJECTIONS,
     Draft,
     Drafter,
     Index,

@@ -62,7 +62,9 @@ def test_what_is_not_there_is_reported_in_one_message() -> None:
         ("org/name@v2/x:sub/m.gguf", "org/name", "v2/x", "sub/m.gguf"),
     ],
 )
-def test_names_of_the_hub_have_a_repository_a_revision_and_a_file(text: str, repository: str, revision: str | None, file: str) -> None:
+def test_names_of_the_hub_have_a_repository_a_revision_and_a_file(
+    text: str, repository: str, revision: str | None, file: str
+) -> None:
     found = hub_name(text)
     assert found is not None and (found.repository, found.revision, found.file) == (repository, revision, file)
 
@@ -167,7 +169,9 @@ def test_a_name_that_ollama_does_not_have_is_reported_in_one_message(ollama: Pat
         resolve("ollama:tiny:1b")
 
 
-def test_a_name_of_the_catalogue_is_fetched_or_its_command_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_of_the_catalogue_is_fetched_or_its_command_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resolving, "pull", lambda entry, cache, *_, **__: gguf(cache / f"{entry.name}.gguf"))
     found = resolve("smollm2", cache_dir=tmp_path)
     assert (found.id, found.source) == ("smollm2", "catalogue")

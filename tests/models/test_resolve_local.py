@@ -145,7 +145,9 @@ def test_the_folder_of_ollamas_service_is_looked_into(tmp_path: Path, monkeypatc
     assert shown("ollama:other")["id"] == "other"
 
 
-def test_weights_that_a_manifest_of_ollama_names_are_served_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_a_manifest_of_ollama_names_are_served_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its template, parameters and image projector do not change a completion; weights that are not in a GGUF file, and
     other names, are refused."""
     monkeypatch.setenv("OLLAMA_MODELS", f"{tmp_path}/ollama/")

@@ -86,7 +86,9 @@ class States:
         last = shareable_tokens(sequence.prompt_length) // block_tokens
         shared = num_cached - sequence.wants_scores
         sequence.shared_end = shared * block_tokens
-        wanted = {last - sequence.wants_scores, shared, *range(0, last, self._stride(last))} if self._has_snapshots else ()
+        wanted = (
+            {last - sequence.wants_scores, shared, *range(0, last, self._stride(last))} if self._has_snapshots else ()
+        )
         sequence.snapshot_ends = sorted(each * block_tokens for each in wanted if each > len(nodes))
 
     def _stride(self, num_blocks: int) -> int:

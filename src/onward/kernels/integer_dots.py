@@ -24,7 +24,7 @@ from typing import Any
 from onward.kernels.activations import INT8_PAIR, INT8_SCALE, INT8_SCALED_SUM, INT8_SUM, broadcast_float
 from onward.kernels.function import Variable
 from onward.kernels.isa import Isa, joined
-from onward.kernels.values import F32, I16, I32, I8, VECTOR_BYTES, Value, vec
+from onward.kernels.values import F32, I8, I16, I32, VECTOR_BYTES, Value, vec
 from onward.kernels.weight_types import PANEL_ROWS, BlockReader, Head, WeightType
 
 WORDS = 8
@@ -155,7 +155,9 @@ class Int8:
 
     def _factors(self, heads: Sequence[Value]) -> tuple[Value, Value | None]:
         _, at = self._head_offsets(self.kind)
-        return self._loaded(heads, at, F32), self._loaded(heads, at + VECTOR_BYTES, F32) if self.kind.has_minima else None
+        return self._loaded(heads, at, F32), self._loaded(
+            heads, at + VECTOR_BYTES, F32
+        ) if self.kind.has_minima else None
 
     def _block(
         self, heads: Sequence[Value], readers: Sequence[BlockReader], factor: Value, min_factor: Value | None

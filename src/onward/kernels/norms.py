@@ -13,7 +13,6 @@ from onward.kernels.values import F32, I32, LANES, VECTOR_BYTES, Value, vec
 from onward.kernels.weight_types import F32X16, GROUP
 
 
-
 def emit_norm(module: Module, writers: Writers) -> Any:
     """Norms of rows: root mean square, or layer norms."""
     op = Operation(module, "norm")

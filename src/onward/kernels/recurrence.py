@@ -319,7 +319,8 @@ class _Columns:
             for vector, total in enumerate(recalled):
                 total.set(f.fma(self._load(i, vector) * factor, key, total.value))
         changes = [
-            (f.load(values, F32X16, vector * VECTOR_BYTES) - total.value) * share for vector, total in enumerate(recalled)
+            (f.load(values, F32X16, vector * VECTOR_BYTES) - total.value) * share
+            for vector, total in enumerate(recalled)
         ]
         with f.loop(0, self._shape.key_size) as i:
             key, query = (f.load(each, F32, i * 4) for each in (self._normal_keys, self._queries))

@@ -337,7 +337,9 @@ SILENCE = [b": ping\n\n", b"\n", b"x", b'data: {"tokens":[],"choices":[]}\n\n']
 
 
 @pytest.mark.parametrize("content", slow_but([SILENCE[0], SILENCE[-1]], SILENCE))
-def test_a_stream_that_brings_no_token_counts_as_silent(content: bytes, server: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_that_brings_no_token_counts_as_silent(
+    content: bytes, server: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
     if content.startswith(b"data") and server.kind == "sglang":
         content = b'data: {"output_ids":[],"meta_info":{}}\n\n'
     spell(server, "late")
