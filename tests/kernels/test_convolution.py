@@ -43,8 +43,9 @@ def code(form: str, *, is_wide: bool) -> Functions:
     def write(module: Module, isa: Isa) -> None:
         shape = shape_of(is_wide=is_wide)
         operations = {
-            "keep": emit_keep(module, shape), "convolve": emit_convolve(module, shape, Writers(module, ACTIVATION_NAMES))
-        }  # fmt: skip
+            "keep": emit_keep(module, shape),
+            "convolve": emit_convolve(module, shape, Writers(module, ACTIVATION_NAMES)),
+        }
         for name, operation in operations.items():
             f = Function(module, name, [PTR, PTR, I64, PTR], exported=True)
             f.call(operation, f.args)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,10 +27,9 @@ def database_flags() -> list[click.Parameter]:
     return [*(setting_flag(setting(name)) for name in NAMES), config]
 
 
-def resolved_settings(given: dict[str, Any]) -> Settings:
-    """Return the settings that the flags of `database_flags` or `log_flags`, the environment and files choose. Raises
-    SetupError."""
-    flags = {name: given[name] for name in (*NAMES, "log_requests") if given.get(name) is not None}
+def resolved_settings(given: dict[str, Any], names: Iterable[str] = NAMES) -> Settings:
+    """Return the settings that flags of these names, --config, the environment and files choose. Raises SetupError."""
+    flags = {name: given[name] for name in names if given[name] is not None}
     return resolve(flags, config=given["config"]).settings
 
 
@@ -44,7 +43,7 @@ def read_log(given: dict[str, Any]) -> Iterator[LoggedRequest]:
     from onward.compose.team import logged_folder
     from onward.service.request_log import read_folder
 
-    settings = resolved_settings(given)
+    settings = resolved_settings(given, (*NAMES, "log_requests"))
     if settings.log_requests is None:
         raise SetupError("There is no log of requests: name it with --log-requests FOLDER|database, as for the server.")
     if (folder := logged_folder(settings)) is not None:

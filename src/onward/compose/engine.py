@@ -274,8 +274,8 @@ def forget_prefixes(folder: Path) -> None:
 
 
 def _keep_prefixes(engine: Engine, folder: Path, max_bytes: int, identity: str) -> None:
-    """Have an engine keep its prefix cache in a folder. `identity`: only blocks of the same one are read. Where that cannot be used any more, it is kept in memory only:
-    an engine that is started again must not fail because of it."""
+    """Have an engine keep its prefix cache in a folder, of which it reads blocks of the same `identity`. Where that
+    cannot be used any more, it is kept in memory only: an engine that is started again must not fail because of it."""
     from onward.engine.block_files import BlockFiles
     from onward.engine.disk_cache import DiskCache
 

@@ -163,7 +163,8 @@ class ExpertTape(TapeBuilder):
                 panel_bytes=weights.panel_bytes, blocks=weights.blocks, num_panels=panels, source=source.address,
                 source_stride=source.stride, target=target.address, target_stride=target.stride,
                 bias=0 if bias is None else address(bias), bias_stride=panels * OUT_BYTES,
-                routing=address(routing.words), piece=piece, run=max(1, MAX_CLAIM_BYTES // (piece * weights.panel_bytes)),
+                routing=address(routing.words), piece=piece,
+                run=max(1, MAX_CLAIM_BYTES // (piece * weights.panel_bytes)),
             )  # fmt: skip
             self._append(record, weights, source, target, bias, experts, routing)
 

@@ -175,10 +175,11 @@ CONTEXT = Layout(
 )  # fmt: skip
 """What the records of a step share. Arrays by row: `tokens`, `positions` int64, `tables` pointers to int32 block
 tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread,
-OWN_BYTES apart. `tiles`: TILE of attention, whose pieces have all key-value heads, or one; `merged`: int64, the rows that several tiles share, whose segments lie in `partials` from
-their `slots` on. `scratch`: of the first thread, the next one's `scratch_stride` bytes further. `wait`, `wake`: see
-waiting. `operations`: the functions of records, by code. `runs`: RUN of each sequence, of models whose sequences have
-states; `log_stride`: bytes from one row of their log to the next."""
+OWN_BYTES apart. `tiles`: TILE of attention, whose pieces have all key-value heads, or one; `merged`: int64, the rows
+that several tiles share, whose segments lie in `partials` from their `slots` on. `scratch`: of the first thread, the
+next one's `scratch_stride` bytes further. `wait`, `wake`: see waiting. `operations`: the functions of records, by code.
+`runs`: RUN of each sequence, of models whose sequences have states; `log_stride`: bytes from one row of their log to
+the next."""
 CONTEXT_WORDS = 32
 
 TILE = Layout(0, first_row=I64, rows=I64, first_segment=I64, last_segment=I64)

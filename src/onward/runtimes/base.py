@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
-    """Options of every runtime. One that cannot do what an option asks for refuses it; an option that nothing depends on
-    has no effect."""
+    """Options of every runtime. One that cannot do what an option asks for refuses it; an option on which nothing
+    depends has no effect."""
 
     runtime: RuntimeName = "auto"
     """What has to compute the model; "auto": what computes its format."""
