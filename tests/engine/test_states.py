@@ -54,7 +54,7 @@ def test_a_snapshot_is_a_copy_that_other_sequences_begin_with() -> None:
 
 
 def test_the_least_recently_used_snapshot_is_evicted() -> None:
-    states = States(4, copies := Copies(), has_snapshots=False)
+    states = States(4, copies := Copies())
     paths = [path(1) for _ in range(3)]
     for nodes in paths:
         one = sequence(1)
@@ -69,7 +69,7 @@ def test_the_least_recently_used_snapshot_is_evicted() -> None:
     computed(states, running[1], (own := path(1)), 1)
     assert [nodes[0].state != NONE for nodes in (*paths, own)] == [True, False, False, True]
     states.drop(own[0])
-    assert own[0].state == NONE and states.num_available == 2
+    assert own[0].state == NONE and states.num_available == 1, "one is kept for snapshots"
     assert len(copies) == 5
 
 
@@ -188,7 +188,7 @@ def test_accepted_drafts_are_computed_again_by_a_sequence_that_has_no_part_in_th
 
 def test_displaced_snapshots_that_were_used_are_offered_to_whoever_keeps_them() -> None:
     displaced: list[tuple[Node, int]] = []
-    states = States(3, Copies(), lambda node: displaced.append((node, node.state)), has_snapshots=False)
+    states = States(3, Copies(), lambda node: displaced.append((node, node.state)))
     used, unused = left_by(states, sequence(1)), left_by(states, sequence(1))
     states.begin(first := sequence(1), used, 1, BLOCK)
     kept = used[0].state
@@ -201,7 +201,7 @@ def test_displaced_snapshots_that_were_used_are_offered_to_whoever_keeps_them() 
 
 
 def test_a_snapshot_that_was_read_has_a_place_unless_all_states_are_sequences() -> None:
-    states, (node, other) = States(2, Copies(), has_snapshots=False), path(2)
+    states, (node, other) = States(2, Copies()), path(2)
     states.begin(one := sequence(1), [], 0, BLOCK)
     state = states.place(node, is_used=True)
     assert node.state == state != NONE and states.is_used(node)

@@ -1,9 +1,10 @@
 """llama.cpp's llama-server as the engine, by token ids: `POST /completion` (tools/server/README.md, build b7000 on).
 
 Streams do not report the ids of tokens that leave a character incomplete: only the token that completes it arrives,
-with `tokens_predicted` one or more ahead. Such a stream is broken off there (`AnswerPart.is_broken`), and the engine asks
-for the rest in one piece, whose `tokens` are complete. The log-probability of such a token is missing there too: it is
-read from the list of the most likely ones at its position. Log-probabilities with `n_probs` are of the raw distribution.
+with `tokens_predicted` one or more ahead. Such a stream is broken off there (`AnswerPart.is_broken`), and the engine
+asks for the rest in one piece, whose `tokens` are complete. The log-probability of such a token is missing there too:
+it is read from the list of the most likely ones at its position. Log-probabilities with `n_probs` are of the raw
+distribution.
 
 It closes the connection after each stream without announcing it, and a request that is sent there just then gets no
 answer: each stream has a connection of its own.
