@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import random_model
 from benchmarks.peer_build import PEERS, PeerError
-from onward.checkpoints.checkpoint import read_checkpoint
+from onward.checkpoints.read import read_checkpoint
 from onward.errors import CheckpointError
 from onward.models.resolve import built_in_folder
 

@@ -19,7 +19,7 @@ import click
 import openai
 import pytest
 
-from onward.checkpoints import architectures, config
+from onward.checkpoints.table import ARCHITECTURES, MODEL_TYPES
 from onward.errors import HubUnreachable
 from onward.folders import cache_folder
 
@@ -116,7 +116,7 @@ def programs_of(page: Path) -> list[tuple[str, str]]:
 
 def test_the_readme_counts_the_architectures() -> None:
     counts = re.findall(r"(\d+) architectures", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert len(counts) == 2 and set(counts) == {str(len(architectures._TABLE))}
+    assert len(counts) == 2 and set(counts) == {str(len(ARCHITECTURES))}
 
 
 def test_the_page_about_models_names_all_that_are_computed() -> None:
@@ -124,8 +124,8 @@ def test_the_page_about_models_names_all_that_are_computed() -> None:
     table = page.partition("| architecture (`general.architecture`)")[2].partition("\n\n")[0]
     of_files = re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE)))
     kinds = page.partition("by their `model_type`: ")[2].partition(". Llama")[0]
-    assert sorted(of_files) == sorted(architectures._TABLE)
-    assert sorted(re.findall(r"`(\w+)`", kinds)) == sorted(config._ARCHITECTURES)
+    assert sorted(of_files) == sorted(ARCHITECTURES)
+    assert sorted(re.findall(r"`(\w+)`", kinds)) == sorted(MODEL_TYPES)
 
 
 def test_the_readme_shows_what_its_programs_print() -> None:

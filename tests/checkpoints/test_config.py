@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.checkpoints import latent
 from onward.checkpoints.config import is_tied, metadata_of
 from onward.checkpoints.parameters import MAX_LAYERS
+from onward.checkpoints.table import ARCHITECTURES
 from onward.errors import CheckpointError
 from onward.models.check import problems
 from tests.checkpoints.hugging_face import CONFIGS, safetensors_bytes, write_folder
 from tests.examples import slow_but
 from tests.models.doors import refusal, scores, shown
 
+LATENT = tuple(ARCHITECTURES["deepseek2"].model_types)
 _USUAL = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings",
     "hidden_act", "rope_parameters", "attention_dropout", "initializer_range", "pad_token_id", "bos_token_id",
@@ -296,7 +297,7 @@ CANNOT_MATTER: dict[str, str] = {
 _CANNOT_MATTER_HERE = {
     ("nemotron_h", "n_shared_experts"): "their size together is stated",
     ("nemotron_h", "topk_group"): "there is one group",
-    **{(kind, "head_dim"): "the size of a part of heads, which is stated" for kind in latent.DEFAULTS},
+    **{(kind, "head_dim"): "the size of a part of heads, which is stated" for kind in LATENT},
 }  # fmt: skip
 
 
@@ -312,7 +313,7 @@ def config(kind: str, **stated: Any) -> dict[str, Any]:
     if kind == "nemotron_h":
         del sizes["num_hidden_layers"]
         sizes |= {"hybrid_override_pattern": "ME*-", "mamba_num_heads": 2, "num_key_value_heads": 2}
-    if kind in (*latent.DEFAULTS, "glm4_moe"):
+    if kind in (*LATENT, "glm4_moe"):
         sizes |= {"num_key_value_heads": 4, "n_group": 1, "num_experts_per_tok": 2}
     if kind == "deepseek_v2":
         sizes["topk_method"] = "group_limited_greedy"
@@ -332,7 +333,7 @@ def read(stated: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("kind", READ)
 def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind: str) -> None:
     for key in READ[kind]:
-        has_own_experts = kind in ("nemotron_h", "glm4_moe", *latent.DEFAULTS)
+        has_own_experts = kind in ("nemotron_h", "glm4_moe", *LATENT)
         common = config(kind, **({} if has_own_experts else NEEDS.get(key, {})))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
         if kind in _WINDOWED and key == "layer_types":
@@ -589,7 +590,7 @@ def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict
         metadata_of(config("nemotron_h", **stated), "config.json")
 
 
-@pytest.mark.parametrize("kind", latent.DEFAULTS)
+@pytest.mark.parametrize("kind", LATENT)
 @pytest.mark.parametrize(
     ("stated", "words"),
     [

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.checkpoints import latent
 from onward.checkpoints.architectures import architecture_of
-from onward.checkpoints.checkpoint import read_checkpoint
+from onward.checkpoints.families import deepseek
+from onward.checkpoints.read import read_checkpoint
 from onward.checkpoints.tensor import Tensor, turned
 from onward.checkpoints.types import TENSOR_TYPES
 from onward.model_files.gguf import GGUFFiles
@@ -161,6 +161,6 @@ def test_a_file_of_glm_that_does_not_say_how_experts_are_chosen_has_sigmoids(
 ) -> None:
     metadata, tensors = tiny("deepseek2, latent queries")
     path = written(tmp_path / "m.gguf", {k: v for k, v in metadata.items() if not k.endswith("gating_func")}, tensors)
-    monkeypatch.setattr(latent, "_GLM_TOKENS", len(metadata["tokenizer.ggml.tokens"]))
-    monkeypatch.setattr(latent, "_GLM_LAYERS", (3,))
+    monkeypatch.setattr(deepseek, "_GLM_TOKENS", len(metadata["tokenizer.ggml.tokens"]))
+    monkeypatch.setattr(deepseek, "_GLM_LAYERS", (3,))
     check_logits(GGUFFiles(path), metadata, tensors, cache=tmp_path)

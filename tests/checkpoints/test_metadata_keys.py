@@ -16,7 +16,9 @@ import pytest
 
 from onward.checkpoints import metadata_keys
 from onward.checkpoints.architectures import architecture_of
-from onward.checkpoints.checkpoint import read_checkpoint
+from onward.checkpoints.parameters import WINDOW
+from onward.checkpoints.read import read_checkpoint
+from onward.checkpoints.table import ARCHITECTURES as DECLARED
 from onward.errors import ModelFolderError
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, FEED_FORWARD, HEADS, HIDDEN, KV_HEADS, tiny
@@ -132,11 +134,11 @@ def model(folder: Path, name: str = "llama", **changed: Any) -> Path:
 @each_row("architecture", READ)
 def test_each_key_that_llama_cpp_reads_has_exactly_one_role(architecture: str) -> None:
     for key in (*COMMON, *READ[architecture]):
-        used = key in metadata_keys.USED | metadata_keys.USED_BY[architecture]
+        used = key in metadata_keys.USED | DECLARED[architecture].keys
         other = [key in metadata_keys.REFUSED, key in metadata_keys.SAME_AS, key in metadata_keys.CANNOT_MATTER]
-        assert used or sum(other) == 1 or key == metadata_keys.WINDOW, f"{architecture}.{key}"
-    assert metadata_keys.USED_BY[architecture] <= {*COMMON, *READ[architecture]}
-    assert metadata_keys.USED_BY.keys() == READ.keys()
+        assert used or sum(other) == 1 or key == WINDOW, f"{architecture}.{key}"
+    assert DECLARED[architecture].keys <= {*COMMON, *READ[architecture]}
+    assert DECLARED.keys() == READ.keys()
 
 
 TOKENIZER = (
@@ -236,7 +238,7 @@ heads have other names."""
 @pytest.mark.parametrize("architecture", READ)
 def test_a_key_that_is_used_changes_the_numbers_or_is_refused(architecture: str, tmp_path: Path) -> None:
     prompt = [token * 7 % 25 for token in range(60)]
-    used = metadata_keys.USED | metadata_keys.USED_BY[architecture]
+    used = metadata_keys.USED | DECLARED[architecture].keys
     expected: dict[str, list[float]] = {}
     for key in sorted(used - UNMOVED.get(architecture, set())):
         common = NEEDS.get(key, {})

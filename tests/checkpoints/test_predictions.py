@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from onward.checkpoints.architectures import architecture_of
-from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.predictions import with_prediction
+from onward.checkpoints.read import read_checkpoint
 from onward.checkpoints.safetensors import read_safetensors
 from onward.errors import CheckpointError
 from tests.checkpoints.hugging_face import safetensors_bytes, write_folder

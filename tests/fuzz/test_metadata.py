@@ -12,7 +12,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from onward.checkpoints.metadata_keys import WINDOW
+from onward.checkpoints.parameters import WINDOW
 from onward.errors import InvalidRequest, ModelFolderError
 from tests.checkpoints.test_metadata_keys import COMMON, OTHERS, READ, RULES, model
 from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, LAYERS

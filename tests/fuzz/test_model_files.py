@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from onward.checkpoints.architectures import architecture_of
-from onward.checkpoints.checkpoint import read_checkpoint
 from onward.checkpoints.notes import size_facts
 from onward.checkpoints.predictions import with_prediction
+from onward.checkpoints.read import read_checkpoint
 from onward.engine.model import Row
 from onward.errors import ModelFolderError, SetupError
 from onward.model_files.base import ModelFiles

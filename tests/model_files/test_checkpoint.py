@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from onward.checkpoints import checkpoint as module
-from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from onward.checkpoints import read as module
+from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.read import read_checkpoint
 from onward.compose import compose
 from onward.model_files.gguf import GGUFFiles
 from onward.models.resolve import built_in_folder, resolve

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from onward.checkpoints.checkpoint import read_checkpoint
+from onward.checkpoints.read import read_checkpoint
 from onward.checkpoints.tokenizer import tokenizer_files
 from onward.errors import HubUnreachable
 from onward.model_files.tokenizer import HuggingFaceTokenizer

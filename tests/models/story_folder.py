@@ -6,7 +6,7 @@ import functools
 import json
 from pathlib import Path
 
-from onward.checkpoints.checkpoint import read_checkpoint
+from onward.checkpoints.read import read_checkpoint
 from onward.checkpoints.tokenizer import TokenizerFiles, tokenizer_files
 from onward.models.resolve import built_in_folder
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onward.checkpoints import architectures
+from onward.checkpoints import table
 from onward.loop_thread import LoopThread
 from onward.model_files.toy import END
 from tests.checkpoints.making import floats, write_gguf
@@ -121,7 +121,7 @@ def _without_first(weights: NDArray[Any], *, is_experts: bool) -> NDArray[Any]:
 
 
 def test_every_architecture_is_tried() -> None:
-    assert {name.partition(",")[0] for name in ARCHITECTURES} == set(architectures._TABLE)
+    assert {name.partition(",")[0] for name in ARCHITECTURES} == set(table.ARCHITECTURES)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

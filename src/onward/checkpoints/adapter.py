@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onward.checkpoints import qwen35
-from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, PAIRED_IN_GGUF, arranged, gguf_name, name_without_experts
+from onward.checkpoints.arrange import arranged, gguf_name, name_without_experts
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.folder import read_object, with_kinds_apart
 from onward.checkpoints.gguf import read_gguf
@@ -23,6 +22,7 @@ from onward.checkpoints.parameters import LISTS, MAX_SCALE, Parameters
 from onward.checkpoints.paths import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from onward.checkpoints.safetensors import read_safetensors
 from onward.checkpoints.state_spaces import states_multipliers
+from onward.checkpoints.table import declared
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import FLOAT32
 from onward.errors import CheckpointError
@@ -129,7 +129,7 @@ def _require_shapes(base: Tensor, pair: _Pair, path: Path) -> None:
 
 def _read(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Scale, dict[str, _Pair]]:
     """Return the adapter's files, the scale for a rank, and the pairs by the names of the weights."""
-    if parameters.architecture == "falcon-h1" and path.is_dir() != states_multipliers(parameters):
+    if declared(parameters.architecture).has_multipliers and path.is_dir() != states_multipliers(parameters):
         raise CheckpointError(
             f"{path} cannot change {parameters.where}: Falcon-H1's multipliers are part of the weights in GGUF files, "
             "and in adapters for them, but not in folders. Use a folder's adapter with a folder, and a file with a "
@@ -170,7 +170,7 @@ def _read_peft(folder: Path, parameters: Parameters) -> tuple[tuple[Path, ...], 
             raise CheckpointError(f"{weights} has a tensor {name[:80]!r}, which Onward does not compute.")
         weight = name_without_experts(gguf_name(f"{found['module']}.weight", parameters.architecture), parameters)
         sides.setdefault(weight, {})[found["side"].lower()] = tensor
-    pairs = _pairs(sides, parameters, weights, has_pairs=parameters.architecture in PAIRED_IN_FOLDERS, is_peft=True)
+    pairs = _pairs(sides, parameters, weights, is_peft=True)
     return (weights, config), lambda rank: alpha / (math.sqrt(rank) if is_root else rank), pairs
 
 
@@ -195,22 +195,25 @@ def _read_gguf(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Sc
         if matched is None:
             raise CheckpointError(f"{path} has a tensor {name[:80]!r}, which Onward does not compute.")
         sides.setdefault(matched["name"], {})[matched["side"]] = tensor
-    pairs = _pairs(sides, parameters, path, has_pairs=parameters.architecture in PAIRED_IN_GGUF, is_peft=False)
+    pairs = _pairs(sides, parameters, path, is_peft=False)
     return found.paths, lambda rank: alpha / rank if alpha else 1.0, pairs
 
 
 def _pairs(
-    sides: Mapping[str, Mapping[str, Tensor]], parameters: Parameters, path: Path, *, has_pairs: bool, is_peft: bool
+    sides: Mapping[str, Mapping[str, Tensor]], parameters: Parameters, path: Path, *, is_peft: bool
 ) -> dict[str, _Pair]:
     """Return complete pairs, with rows apart and in order as the weights have them."""
-    found: dict[str, _Pair] = {}
+    own, found = declared(parameters.architecture), dict[str, _Pair]()
+    has_pairs = own.has_pairs_in_folders if is_peft else own.has_pairs_in_gguf
     for name, both in sides.items():
         if set(both) != {"a", "b"} or any(len(each.shape) != 2 for each in both.values()):
             raise CheckpointError(f"{path} is broken (the change of {name[:80]!r} is not two matrices).")
         high = replace(both["b"], name=name)
         if is_peft:
             high = with_kinds_apart(parameters, high)
-        low, high = qwen35.with_heads_in_order(parameters, both["a"], high, is_grouped=is_peft)
+        low = both["a"]
+        if own.adapter_order is not None:
+            low, high = own.adapter_order(parameters, low, high, is_peft)
         apart = dict(with_halves_apart({name: high}))
         for part, tensor in arranged(parameters, apart, has_pairs=has_pairs).items():
             found[part] = _Pair(low, tensor)

@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints import latent, nemotron_h, qwen35
+from onward.checkpoints.declaration import Declaration
 from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.table import declared
 from onward.checkpoints.tensor import Tensor, split_name
 
 _LAYER = {
@@ -56,41 +57,9 @@ _LAYER = {
     "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "attention.query_key_value": "attn_qkv",
     "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
 }  # fmt: skip
-"""Of a layer, in all architectures."""
+"""Of a layer, in all architectures that declare nothing else."""
 _NORM_AFTER = "post_feedforward_layernorm"
 """A folder with such norms has `post_attention_layernorm` after attention, too."""
-_STACKED = {"mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight", "mlp.experts.down_proj": "ffn_down_exps.weight"}
-_OF_DELTA = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias", **_STACKED}
-_OF_MAMBA = {"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"}
-_OF_NEMOTRON_H = {
-    "mixer.A_log": "ssm_a", "mixer.D": "ssm_d", "mixer.dt_bias": "ssm_dt.bias",
-    "mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
-    "mixer.experts.up_proj": "ffn_up_exps.weight", "mixer.experts.down_proj": "ffn_down_exps.weight",
-}  # fmt: skip
-_OF_DEEPSEEK = {"mlp.gate.e_score_correction_bias": "exp_probs_b.bias", **_STACKED}
-_OTHERWISE: dict[str, dict[str, str]] = {
-    **dict.fromkeys(("granitehybrid", "falcon-h1"), _OF_MAMBA),
-    **dict.fromkeys(nemotron_h.NAMES, _OF_NEMOTRON_H),
-    "lfm2moe": {"feed_forward.expert_bias": "exp_probs_b.bias"},
-    **dict.fromkeys(latent.NUMBERED_ON, _OF_DEEPSEEK),
-    **dict.fromkeys(qwen35.NAMES, _OF_DELTA),
-    "gemma4": {
-        "layer_scalar": "layer_output_scale.weight",
-        "router.scale": "ffn_gate_inp.scale",
-        "router.per_expert_scale": "ffn_down_exps.scale",
-        "experts.gate_up_proj": "ffn_gate_up_exps.weight",
-        "experts.down_proj": "ffn_down_exps.weight",
-    },
-    "gpt-oss": {
-        "self_attn.sinks": "attn_sinks.weight",
-        **{
-            f"mlp.experts.{part}_proj{end}": f"ffn_{part}_exps.{kind}"
-            for part in ("gate_up", "down")
-            for end, kind in {"": "inputs_first", "_blocks": "codes", "_scales": "exponents", "_bias": "biases"}.items()
-        },
-    },
-}
-"""Whole names, where an architecture has names that mean something else elsewhere."""
 _WHOLE = {
     "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output", "wte": "token_embd",
     "wpe": "position_embd", "ln_f": "output_norm", "embed_in": "token_embd", "final_layer_norm": "output_norm",
@@ -122,22 +91,6 @@ OF_IMAGES = tuple(
 )
 """Beginnings of the names of tensors that only read images and sounds."""
 
-PAIRED_IN_GGUF = (
-    "llama", "granite", "granitemoe", "granitehybrid", "smollm3", "cohere2", "glm4", "internlm2", "mistral3",
-)  # fmt: skip
-"""Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""
-PAIRED_IN_FOLDERS = ("cohere2", "glm4")
-"""The same for Hugging Face's files."""
-_USUAL_NORMS = {
-    **dict.fromkeys(("gpt-oss", "seed_oss", latent.GLM, *qwen35.NAMES), (".post_attention_norm.", ".ffn_norm.")),
-    **dict.fromkeys(("lfm2", "lfm2moe"), ("token_embd_norm.", "output_norm.")),
-    "falcon-h1": (".ffn_norm", ".ffn_norm.weight"),
-}
-"""What a norm is called in GGUF files of an architecture, and in those of others: that before feed-forward layers, and
-the last one."""
-_JOINED_GATES = ("phi3", "glm4")
-"""Architectures whose `ffn_up` contains the gate, too."""
-
 
 def has_norms_after(names: Iterable[str]) -> bool:
     """Return whether a folder with tensors of these names has norms after attention and feed-forward layers."""
@@ -155,9 +108,10 @@ def gguf_name(name: str, architecture: str, *, is_normalised_after: bool = False
         return f"blk.{int(layer)}.ffn_{_EXPERTS[expert['matrix']]}.{int(expert['number'])}.{kind}"
     if layer is None:
         return f"{_WHOLE[part]}.{kind}" if part in _WHOLE else name
-    if whole := _OTHERWISE.get(architecture, {}).get(found["rest"]):
+    own = declared(architecture).names
+    if whole := own.get(found["rest"]):
         return f"blk.{int(layer)}.{whole}"
-    known = _LAYER.get(part)
+    known = own.get(part, _LAYER.get(part))
     if is_normalised_after and part == "post_attention_layernorm":
         known = "post_attention_norm"
     return name if known is None else f"blk.{int(layer)}.{known}.{kind}"
@@ -165,7 +119,7 @@ def gguf_name(name: str, architecture: str, *, is_normalised_after: bool = False
 
 def name_without_experts(name: str, parameters: Parameters) -> str:
     """Return the name of a folder's tensor where the expert that all tokens use is the only feed-forward layer."""
-    is_dense = parameters.architecture == "granitehybrid" and not parameters.integer("expert_count", 0)
+    is_dense = declared(parameters.architecture).may_share_alone and not parameters.integer("expert_count", 0)
     return name.replace("_shexp.", ".") if is_dense else name
 
 
@@ -175,17 +129,16 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
     `has_pairs`: the two dimensions of a rotated pair are side by side. A tensor whose size contradicts the parameters
     stays as it is, for whoever checks sizes. Raises CheckpointError for sizes of heads that are missing.
     """
+    own = declared(parameters.architecture)
     tensors = {name: _without_leading_ones(name, tensor) for name, tensor in tensors.items()}
-    if usual := _USUAL_NORMS.get(parameters.architecture):
-        tensors = {_usual_norm(name, usual, tensors): tensor for name, tensor in tensors.items()}
-    if parameters.architecture in qwen35.NAMES:
-        tensors = qwen35.apart(parameters, tensors)
-    if parameters.architecture == latent.NAME:
-        tensors = latent.apart(parameters, tensors)
-    has_parts = parameters.architecture in _JOINED_GATES or any(split_name(name)[1] == "attn_qkv" for name in tensors)
+    if own.norm_name is not None:
+        tensors = {_usual_norm(name, own.norm_name, tensors): tensor for name, tensor in tensors.items()}
+    if own.apart is not None:
+        tensors = own.apart(parameters, tensors)
+    has_parts = own.has_joined_gates or any(split_name(name)[1] == "attn_qkv" for name in tensors)
     if not has_pairs and not has_parts:
         return dict(tensors)
-    heads = _Heads(parameters)
+    heads = _Heads(parameters, own)
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         for part_name, part in _parts(name, tensor, heads):
@@ -211,7 +164,7 @@ def _usual_norm(name: str, names: tuple[str, str], tensors: Mapping[str, Tensor]
 class _Heads:
     """The sizes that a checkpoint states of its attention and feed-forward layers, in rows."""
 
-    def __init__(self, parameters: Parameters) -> None:
+    def __init__(self, parameters: Parameters, own: Declaration) -> None:
         layers = parameters.num_layers()
         self.num_heads = parameters.same_in_layers("attention.head_count", layers)
         self.num_kv_heads = parameters.same_in_layers("attention.head_count_kv", layers, self.num_heads, may_lack=True)
@@ -219,7 +172,7 @@ class _Heads:
         self.size = parameters.integer("attention.key_length", hidden // self.num_heads, minimum=1)
         self.rotated = parameters.integer("rope.dimension_count", self.size)
         self.feed_forward = parameters.in_layers("feed_forward_length", layers, 4 * hidden, may_lack=True)[0]
-        self.has_joined_gate = parameters.architecture in _JOINED_GATES
+        self.has_joined_gate = own.has_joined_gates
 
     def halves(self, name: str, num_rows: int) -> NDArray[np.int64] | None:
         """Return the order of rows in which the first dimensions of all pairs come before the second ones; None for

@@ -6,126 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from onward.checkpoints import gemma4, latent, nemotron_h, qwen35, state_spaces
-from onward.checkpoints.convolutions import convolution_metadata
 from onward.checkpoints.cursor import MetadataValue
-from onward.checkpoints.parameters import is_layer_count
+from onward.checkpoints.declaration import ModelType
+from onward.checkpoints.parameters import WINDOW, is_layer_count
 from onward.checkpoints.rope_scaling import rope_metadata
+from onward.checkpoints.table import ARCHITECTURE_OF, MODEL_TYPES
 from onward.errors import CheckpointError
 
 Config = Mapping[str, Any]
-_ARCHITECTURES = {
-    "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "mimo": "qwen2", "qwen3": "qwen3",
-    "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss", "mellum": "mellum",
-    "granitemoe": "granitemoe", "granitemoeshared": "granitemoe", "granitemoehybrid": "granitehybrid",
-    "falcon_h1": "falcon-h1", "nemotron_h": "nemotron_h", **dict.fromkeys(latent.DEFAULTS, latent.NAME),
-    "seed_oss": "seed_oss", "glm4": "glm4", "glm4_moe": latent.GLM, "exaone4": "exaone4", "gemma": "gemma",
-    "gemma2": "gemma2", "gemma3_text": "gemma3", "gemma4_text": "gemma4", "gemma4_unified_text": "gemma4",
-    "phi3": "phi3", "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2",
-    "olmo3": "olmo2", "internlm2": "internlm2", "internlm3": "llama", "ministral3": "mistral3", "stablelm": "stablelm",
-    "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2", "lfm2": "lfm2",
-    "lfm2_moe": "lfm2moe", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "qwen3_next": "qwen3next",
-}  # fmt: skip
-"""GGUF's name of each `model_type`."""
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    **{kind: {"use_sliding_window": False} for kind in ("qwen2", "mimo")},
-    "qwen3": {"head_dim": 128, "use_sliding_window": False},
-    "qwen3_moe": {
-        "use_sliding_window": False, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
-        "norm_topk_prob": False,
-    },
-    "mellum": {
-        "head_dim": 128, "num_key_value_heads": 4, "sliding_window": 1024, "num_experts": 64, "num_experts_per_tok": 8,
-        "moe_intermediate_size": 896, "norm_topk_prob": True, "rope_parameters": {
-            "full_attention": {"rope_theta": 5e5}, "sliding_attention": {"rope_theta": 1e4},
-        },
-    },
-    "gpt_oss": {
-        "rms_norm_eps": 1e-5, "head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8,
-        "sliding_window": 128, "sliding_window_pattern": 2, "num_local_experts": 128, "num_experts_per_tok": 4,
-        "attention_bias": True, "rope_theta": 1.5e5, "max_position_embeddings": 131_072, "rope_scaling": {
-            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
-            "original_max_position_embeddings": 4096,
-        },
-    },
-    "olmoe": {"rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": False},
-    "qwen2_moe": {
-        "use_sliding_window": False, "num_key_value_heads": 16, "num_experts": 60, "num_experts_per_tok": 4,
-        "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "norm_topk_prob": False,
-        "qkv_bias": True,
-    },
-    "granitemoe": {"attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2},
-    "granitemoeshared": {
-        "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024,
-    },
-    **state_spaces.DEFAULTS,
-    "nemotron_h": nemotron_h.DEFAULTS,
-    **latent.DEFAULTS,
-    "glm4_moe": latent.GLM_DEFAULTS,
-    "granite": {"attention_multiplier": 1.0},
-    "internlm2": {"bias": True},
-    "ministral3": {
-        "head_dim": 128, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "sliding_window": None,
-        "max_position_embeddings": 262_144, "rope_scaling": {
-            "type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16_384,
-            "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
-        },
-    },
-    "seed_oss": {
-        "head_dim": 128, "num_attention_heads": 80, "num_key_value_heads": 8, "max_position_embeddings": 524_288,
-        "attention_bias": True,
-    },
-    "exaone4": {"num_key_value_heads": 32, "rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4},
-    "glm4": {
-        "head_dim": 128, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-7,
-        "max_position_embeddings": 131_072, "attention_bias": True,
-    },
-    "gemma": {
-        "head_dim": 256, "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 8192,
-        "hidden_act": "gelu_pytorch_tanh",
-    },
-    "gemma2": {
-        "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 8192,
-        "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096,
-        "sliding_window_pattern": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
-    },
-    "gemma3_text": {
-        "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1e6,
-        "rope_local_base_freq": 1e4, "num_attention_heads": 8, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 131_072, "hidden_activation": "gelu_pytorch_tanh",
-        "sliding_window_pattern": 6,
-    },
-    **qwen35.DEFAULTS,
-    "gemma4_text": gemma4.DEFAULTS,
-    "gemma4_unified_text": gemma4.UNIFIED_DEFAULTS,
-    "mixtral": {
-        "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8,
-        "num_experts_per_tok": 2, "sliding_window": None,
-    },
-    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
-    "phi3": {"rms_norm_eps": 1e-5},
-    "smollm3": {"rope_theta": 2e6, "num_key_value_heads": 4, "no_rope_layer_interval": 4, "use_sliding_window": False},
-    "starcoder2": {"use_bias": True, "num_key_value_heads": 2, "norm_epsilon": 1e-5, "hidden_act": "gelu_pytorch_tanh"},
-    "olmo2": {"rms_norm_eps": 1e-5},
-    "olmo3": {"rms_norm_eps": 1e-5, "rope_theta": 5e5, "sliding_window": 4096, "sliding_window_pattern": 4},
-    "stablelm": {"partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5},
-    "gpt2": {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5},
-    "gpt_neox": {
-        "attention_bias": True, "rotary_pct": 0.25, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
-        "use_parallel_residual": True,
-    },
-    "lfm2": {
-        "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 1e6, "max_position_embeddings": 128_000,
-        "hidden_size": 2560, "intermediate_size": 12_288, "num_hidden_layers": 32,
-    },
-    "lfm2_moe": {
-        "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 1e6, "max_position_embeddings": 128_000,
-        "hidden_size": 2048, "intermediate_size": 7168, "num_hidden_layers": 32, "num_experts": 32,
-        "num_experts_per_tok": 4, "moe_intermediate_size": 1792, "norm_topk_prob": True,
-    },
-    "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4, "logit_scale": 0.0625, "layer_norm_eps": 1e-5},
-}  # fmt: skip
-"""Of the configuration class of a `model_type`, where they differ from those of most."""
 _COMMON_DEFAULTS: dict[str, Any] = {"rms_norm_eps": 1e-6, "rope_theta": 1e4, "hidden_act": "silu"}
 _KEYS: dict[str, tuple[str, ...]] = {
     "block_count": ("num_hidden_layers", "n_layer"),
@@ -158,40 +46,6 @@ _ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }  # fmt: skip
-_BIASES: dict[str, tuple[str | bool, str | bool]] = {
-    "llama": ("attention_bias", "mlp_bias"), "granite": ("attention_bias", "mlp_bias"),
-    "smollm3": ("attention_bias", "mlp_bias"), "mistral": (False, False), "mixtral": (False, False),
-    "qwen2": (True, False), "mimo": (True, False),
-    "qwen3": ("attention_bias", False), "qwen3_moe": ("attention_bias", False),
-    "olmoe": ("attention_bias", False), "mellum": ("attention_bias", False),
-    "gpt_oss": ("attention_bias", True), "qwen2_moe": ("qkv_bias", False), "granitemoe": ("attention_bias", False),
-    "granitemoeshared": ("attention_bias", False), "granitemoehybrid": ("attention_bias", False),
-    "falcon_h1": (False, False), "nemotron_h": ("attention_bias", "mlp_bias"),
-    **dict.fromkeys(latent.DEFAULTS, (False, False)),
-    "seed_oss": ("attention_bias", "mlp_bias"), "glm4": ("attention_bias", False),
-    "glm4_moe": ("attention_bias", False), "exaone4": (False, False),
-    "gemma": ("attention_bias", False),
-    "gemma2": ("attention_bias", False),
-    "gemma3_text": ("attention_bias", False), "gemma4_text": ("attention_bias", False),
-    "gemma4_unified_text": ("attention_bias", False), "phi3": (False, False),
-    "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "olmo3": ("attention_bias", False),
-    "ministral3": (False, False), "internlm2": ("bias", False), "internlm3": ("qkv_bias", "bias"),
-    "stablelm": ("use_qkv_bias", False),
-    "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
-    "lfm2": (False, False), "lfm2_moe": (False, False),
-    **dict.fromkeys(qwen35.DEFAULTS, ("attention_bias", False)),
-}  # fmt: skip
-"""Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
-_OUTPUT_BIASES: dict[str, str | bool] = {
-    "qwen2": False, "mimo": False, "qwen2_moe": False, "glm4": False, "glm4_moe": False,
-    "seed_oss": "attention_out_bias", "internlm3": "bias",
-}  # fmt: skip
-"""Whether attention's output has one, where that is not as its other biases."""
-_TIED = frozenset({
-    "gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "starcoder2", "smollm3", "gpt2", "cohere2",
-    "lfm2", "lfm2_moe",
-})  # fmt: skip
-"""Model types whose embeddings are the output layer, too, unless `tie_word_embeddings` says otherwise."""
 _CHANGES = {
     "clip_qkv": "clamped queries",
     "scale_attn_by_inverse_layer_idx": "attention that is scaled by layer",
@@ -208,26 +62,14 @@ _FIXED = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 """Numbers of gpt-oss's experts, which all of its models have."""
 _QUANTISED = frozenset({("gpt_oss", "mxfp4")})
 """Model types and methods of quantisation whose tensors are read."""
-_MIXTURES = frozenset({
-    "qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "mellum", "granitemoe", "granitemoeshared", "granitemoehybrid",
-    "gpt_oss", "lfm2_moe", "qwen3_5_moe_text", "qwen3_next",
-})  # fmt: skip
-"""Model types with a mixture of experts."""
-_CONVOLVED = frozenset({"lfm2", "lfm2_moe"})
-"""Model types with short convolutions."""
-
-
-_OF_IMAGES_TOO = {
-    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text", "mistral3": "mistral",
-    "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
-}  # fmt: skip
+_OF_TEXTS = {found.with_images: kind for kind, found in MODEL_TYPES.items() if found.with_images}
 """Model types that read images, too, and the one of their texts where it is not stated."""
 
 
 def reads_images(config: Config) -> bool:
     """Return whether a model reads images as well as texts."""
     kind = config.get("model_type")
-    return isinstance(kind, str) and kind in _OF_IMAGES_TOO and isinstance(config.get("text_config"), dict)
+    return isinstance(kind, str) and kind in _OF_TEXTS and isinstance(config.get("text_config"), dict)
 
 
 def of_texts(config: Config) -> Config:
@@ -235,68 +77,59 @@ def of_texts(config: Config) -> Config:
     if not reads_images(config):
         return config
     shared = {name: config[name] for name in ("tie_word_embeddings", "quantization_config") if name in config}
-    return {"model_type": _OF_IMAGES_TOO[config["model_type"]], **shared, **config["text_config"]}
+    return {"model_type": _OF_TEXTS[config["model_type"]], **shared, **config["text_config"]}
 
 
 def metadata_of(config: Config, where: str) -> dict[str, MetadataValue]:
     """Return the metadata of a checkpoint. `where` names the file in messages. Raises CheckpointError."""
     kind = config.get("model_type")
-    architecture = _ARCHITECTURES.get(kind) if isinstance(kind, str) else None
-    if architecture is None:
+    own = MODEL_TYPES.get(kind) if isinstance(kind, str) else None
+    if own is None:
         raise CheckpointError(
             f"{where} has the model_type {str(kind)[:80]!r}, which Onward does not compute. It computes "
-            f"{', '.join(sorted(_ARCHITECTURES))}."
+            f"{', '.join(sorted(MODEL_TYPES))}."
         )
-    _require_computable(config, where)
-    own, defaults = _set(config), {**_COMMON_DEFAULTS, **_DEFAULTS.get(str(kind), {})}
-    stated = defaults | own
+    _require_computable(config, own, where)
+    given, defaults = _set(config), {**_COMMON_DEFAULTS, **own.defaults}
+    stated = defaults | given
     # What is stated under an older name counts more than the default under a newer one.
     found = {
         name: value
         for name, keys in _KEYS.items()
-        if kind in _MIXTURES or not name.startswith("expert_")
-        if (value := _first(own, keys)) is not None or (value := _first(defaults, keys)) is not None
+        if own.experts == "usual" or not name.startswith("expert_")
+        if (value := _first(given, keys)) is not None or (value := _first(defaults, keys)) is not None
     }
-    of_layers = gemma4.gemma4_metadata(stated, where) if architecture == "gemma4" else {}
-    found |= of_layers
+    sizes = own.sizes(stated, found, where) if own.sizes else {}
+    found |= sizes
     found |= rope_metadata(stated, found, where)
-    found |= _windows(stated, found) | of_layers
-    if kind in ("mellum", "olmo3") and "rope.freq_base_swa" in found:  # in GGUF files its graph does not use it
-        found["rope.freq_base_local"] = found.pop("rope.freq_base_swa")
-    if kind in _MIXTURES:
+    found |= {**_windows(stated, found), **sizes}
+    if own.experts == "usual":
         found |= _expert_layers(stated, found)
     found["activation"] = _activation(stated, where)
-    for part, switch in zip(("attention", "feed_forward"), _BIASES[str(kind)], strict=True):
-        found[f"{part}.bias"] = switch if isinstance(switch, bool) else bool(stated.get(switch))
-    if (of_output := _OUTPUT_BIASES.get(str(kind))) is not None:
-        found["attention.output_bias"] = of_output if isinstance(of_output, bool) else bool(stated.get(of_output))
-    if architecture in qwen35.NAMES:
-        found |= qwen35.qwen35_metadata(stated, where)
-    if kind in _CONVOLVED:
-        found |= convolution_metadata(stated, found, where)
-    if architecture in state_spaces.METADATA:
-        found |= state_spaces.METADATA[architecture](stated, found, where)
-    if architecture == latent.NAME:
-        found |= latent.latent_metadata(stated, where)
-    if architecture == latent.GLM:
-        found |= latent.expert_metadata(stated, where) | {"attention.head_norms": bool(stated.get("use_qk_norm"))}
-    if kind == "nemotron_h":
-        found |= nemotron_h.nemotron_metadata(stated, found, where)
-        architecture = nemotron_h.MIXED if "expert_count" in found else nemotron_h.DENSE
+    biases = {
+        "attention.bias": own.attention_bias, "attention.output_bias": own.output_bias,
+        "feed_forward.bias": own.feed_forward_bias,
+    }  # fmt: skip
+    found |= {
+        name: switch if isinstance(switch, bool) else bool(stated.get(switch))
+        for name, switch in biases.items()
+        if switch is not None
+    }
+    found |= own.statements(stated, found, where) if own.statements else {}
     if (scalar := stated.get("query_pre_attn_scalar")) is not None:
         found["attention.query_scale"] = 1 / math.sqrt(_number(scalar, where))
+    architecture = found.pop("general.architecture", ARCHITECTURE_OF[str(kind)])
     return {"general.architecture": architecture, **{f"{architecture}.{name}": value for name, value in found.items()}}
 
 
 def is_tied(config: Config) -> bool:
     """Return whether the embeddings are the output layer, too."""
-    stated = config.get("tie_word_embeddings")
-    if str(config.get("model_type")) in _CONVOLVED:
-        stated = config.get("tie_embedding", stated)
-    return stated if isinstance(stated, bool) else config.get("model_type") in _TIED
+    own = MODEL_TYPES.get(str(config.get("model_type")), ModelType())
+    stated = config.get(own.tied_by, config.get("tie_word_embeddings"))
+    return stated if isinstance(stated, bool) else own.is_tied
 
 
-def _require_computable(config: Config, where: str) -> None:
+def _require_computable(config: Config, own: ModelType, where: str) -> None:
     quantised = config.get("quantization_config")
     if quantised:
         method = str(quantised.get("quant_method", "unknown")) if isinstance(quantised, dict) else "unknown"
@@ -313,12 +146,12 @@ def _require_computable(config: Config, where: str) -> None:
             )
     if config.get("scale_attn_weights") is False:
         raise CheckpointError(f"{where} has attention without a scale, which Onward does not compute.")
-    if config.get("qk_layernorm") and config.get("model_type") != "stablelm":
+    if config.get("qk_layernorm") and not own.may_have_head_norms:
         raise CheckpointError(
             f"{where} uses norms of queries and keys ('qk_layernorm'), which Onward does not compute."
         )
     changes = _CHANGES
-    if config.get("model_type") not in (*_MIXTURES, "gemma4_text"):
+    if own.experts == "none":
         changes = _CHANGES | dict.fromkeys(("num_local_experts", "num_experts"), "a mixture of experts")
     for name, meaning in changes.items():
         if config.get(name) and (name, config[name]) not in _OF_IMAGES_ONLY:
@@ -337,8 +170,6 @@ def _first(stated: Config, names: tuple[str, ...]) -> Any:
 
 def _activation(stated: Config, where: str) -> str:
     name = _first(stated, ("hidden_activation", "activation_function", "hidden_act"))
-    if stated.get("model_type") == "gemma" and name == "gelu":  # what its first files say, and do not mean
-        name = "gelu_pytorch_tanh"
     found = _ACTIVATIONS.get(name) if isinstance(name, str) else None
     if found is None:
         raise CheckpointError(f"{where} has the activation {str(name)[:40]!r}, which Onward does not compute.")
@@ -356,9 +187,8 @@ def _windows(stated: Config, found: Mapping[str, Any]) -> dict[str, Any]:
     elif type(interval := stated.get("no_rope_layer_interval")) is int and interval > 0:
         result["rope.layers"] = [bool((layer + 1) % interval) for layer in range(count)]
     if window is None or stated.get("use_sliding_window") is False:
-        is_default = stated.get("model_type") in ("gemma2", "exaone4")  # which have one if nothing is stated
-        return {**result, "attention.sliding_window": 0} if is_default else result
-    return {**result, "attention.sliding_window": window, **_window_layers(stated, count)}
+        return result
+    return {**result, WINDOW: window, **_window_layers(stated, count)}
 
 
 def _window_layers(stated: Config, count: int) -> dict[str, list[bool]]:
@@ -372,7 +202,7 @@ def _window_layers(stated: Config, count: int) -> dict[str, list[bool]]:
     elif stated.get("use_sliding_window") and type(first := stated.get("max_window_layers", 28)) is int:
         layers = [layer >= first for layer in range(count)]
     else:
-        layers = [stated.get("model_type") != "mellum"] * count
+        layers = [True] * count
     return {"attention.sliding_window_pattern": layers}
 
 

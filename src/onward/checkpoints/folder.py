@@ -11,10 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from onward.checkpoints import latent, nemotron_h, qwen35
 from onward.checkpoints.arrange import (
     OF_IMAGES,
-    PAIRED_IN_FOLDERS,
     SKIPPED,
     arranged,
     gguf_name,
@@ -27,8 +25,7 @@ from onward.checkpoints.parameters import MAX_LAYERS, PREDICTING, Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
 from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
-from onward.checkpoints.state_spaces import NAMES as STATE_SPACES
-from onward.checkpoints.state_spaces import as_in_gguf
+from onward.checkpoints.table import declared
 from onward.checkpoints.tensor import Tensor, vector
 from onward.errors import CheckpointError
 
@@ -37,12 +34,6 @@ MAX_JSON_BYTES = 32_000_000
 MAX_JSON_ENTRIES = 100_000
 """Of such a file: several times the tensors that a model may have."""
 MAX_FILES = 1000
-_PREDICTING = {
-    **dict.fromkeys(qwen35.NAMES, re.compile(r"(?:model\.)?mtp\.(?:layers\.(?P<layer>\d{1,3})\.)?(?P<rest>[\w.]+)")),
-    "qwen2": re.compile(r"model\.mtp_layers\.(?P<layer>\d{1,3})\.(?P<rest>[\w.]+)"),
-    **dict.fromkeys(latent.NUMBERED_ON, re.compile(r"model\.layers\.(?P<layer>\d{1,3})\.(?P<rest>[\w.]+)")),
-}
-"""By architecture: names of tensors of layers that predict several tokens at once. Of qwen2 they are MiMo's."""
 _OWN_PARTS = {
     "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm",
     "input_proj": "eh_proj", "token_layernorm": "enorm", "hidden_layernorm": "hnorm",
@@ -97,7 +88,7 @@ def read_folder(folder: Path) -> Folder:
     tensors, predictions = _named(parameters, _with_norms_together(stored)), _named(parameters, predicting)
     for name, factors in factor_lists(parameters).items():
         tensors[name] = vector(name, np.asarray(factors, np.float32))
-    has_pairs = parameters.architecture in PAIRED_IN_FOLDERS
+    has_pairs = declared(parameters.architecture).has_pairs_in_folders
     stated, embeddings = config.get("vocab_size"), tensors.get("token_embd.weight")
     rows = 0 if embeddings is None else embeddings.shape[0]
     return Folder(
@@ -116,15 +107,16 @@ def _without_predictions(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the tensors of the model, and those of layers that predict several tokens, which are named as if they
     followed the others."""
-    pattern, are_numbered_on = _PREDICTING.get(parameters.architecture), parameters.architecture in latent.NUMBERED_ON
-    if pattern is None:
+    predicting_layers = declared(parameters.architecture).predicting
+    if predicting_layers is None:
         return {**stored}, {}
+    are_numbered_on = predicting_layers.are_numbered_on
     own: dict[str, Tensor] = {}
     predicting: dict[str, Tensor] = {}
     first = parameters.num_layers()
     last = first + parameters.integer(PREDICTING, 0) if are_numbered_on else first + MAX_LAYERS
     for name, tensor in stored.items():
-        found = pattern.fullmatch(name)
+        found = predicting_layers.names.fullmatch(name)
         layer = (0 if are_numbered_on else first) + int(found["layer"] or 0) if found else -1
         if found is None or not first <= layer < last:
             own[name] = tensor
@@ -208,24 +200,14 @@ def _named(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, T
 
 
 def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
-    match parameters.architecture:
-        case "gemma" | "gemma2" | "gemma3" if tensor.name.endswith("norm.weight"):
-            return vector(tensor.name, tensor.floats()[0] + np.float32(1))
-        case name if name in qwen35.NAMES:
-            return qwen35.as_in_gguf(tensor)
-        case "gpt2" if tensor.name.startswith("blk.") and len(tensor.shape) == 2:
-            return tensor.transposed()
-        case "lfm2" | "lfm2moe" if tensor.name.endswith("shortconv.conv.weight") and tensor.shape[1:-1] == (1,):
-            return replace(tensor, shape=(tensor.shape[0], tensor.shape[-1]))
-        case name if name in STATE_SPACES or name in nemotron_h.NAMES:
-            return as_in_gguf(parameters, tensor)
-    return with_kinds_apart(parameters, tensor)
+    convert = declared(parameters.architecture).as_in_gguf
+    return with_kinds_apart(parameters, tensor if convert is None else convert(parameters, tensor))
 
 
 def with_kinds_apart(parameters: Parameters, tensor: Tensor) -> Tensor:
     """Return queries, keys and values one after the other; GPT-NeoX's files have those of each head together, and those
-    of InternLM 2 the queries of each key, then it and its value. Other tensors are returned as they are."""
-    if parameters.architecture not in ("gptneox", "internlm2") or ".attn_qkv." not in tensor.name:
+    of InternLM 2 the queries of each head of keys, then it and its value. Other tensors are returned as they are."""
+    if not declared(parameters.architecture).has_heads_together or ".attn_qkv." not in tensor.name:
         return tensor
     heads = parameters.integer("attention.head_count", minimum=1)
     keys = parameters.integer("attention.head_count_kv", heads, minimum=1)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onward.checkpoints.cursor import MetadataValue
+from onward.checkpoints.parameters import WINDOW
+from onward.checkpoints.table import declared
 
 USED = frozenset({
     "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
@@ -19,76 +21,7 @@ USED = frozenset({
     "rope.dimension_count", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear",
     "rope.scaling.attn_factor", "rope.scaling.original_context_length",
 })  # fmt: skip
-"""By every architecture."""
-_RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
-_EXPERTS = (
-    "expert_count", "expert_used_count", "expert_gating_func", "expert_weights_norm", "expert_weights_scale",
-)  # fmt: skip
-_EXPERT_GROUPS = ("expert_group_count", "expert_group_used_count")
-_EXPERT_SIZE, _SHARED_SIZE = "expert_feed_forward_length", "expert_shared_feed_forward_length"
-_SCALES = ("logit_scale", "residual_scale", "embedding_scale", "attention.scale")
-_STATE_SPACE = (
-    "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count",
-)  # fmt: skip
-_DELTA = (*_STATE_SPACE, "full_attention_interval", "attention.recurrent_layers", "nextn_predict_layers")
-_WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
-USED_BY: dict[str, frozenset[str]] = {
-    "llama": frozenset({_RMS, *_EXPERTS}),
-    "qwen2": frozenset({_RMS}),
-    "qwen3": frozenset({_RMS}),
-    "qwen3moe": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE}),
-    "qwen2moe": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, _SHARED_SIZE}),
-    "granitemoe": frozenset({_RMS, *_SCALES, *_EXPERTS, _SHARED_SIZE}),
-    "granitehybrid": frozenset({
-        _RMS, *_SCALES, *_EXPERTS, _SHARED_SIZE, "rope.scaling.finetuned", *_STATE_SPACE,
-    }),
-    "falcon-h1": frozenset({_RMS, *_STATE_SPACE}),
-    "nemotron_h": frozenset({_RMS, _LAYER, *_STATE_SPACE}),
-    "nemotron_h_moe": frozenset({_RMS, _LAYER, *_STATE_SPACE, *_EXPERTS, _EXPERT_SIZE, _SHARED_SIZE}),
-    "mellum": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW[:2]}),
-    "olmoe": frozenset({_RMS, *_EXPERTS}),
-    "gpt-oss": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, *_WINDOW}),
-    "seed_oss": frozenset({_RMS}),
-    "mistral3": frozenset({
-        _RMS, "attention.temperature_scale", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
-        "rope.scaling.yarn_log_multiplier",
-    }),
-    "deepseek2": frozenset({
-        _RMS, *_EXPERTS, *_EXPERT_GROUPS, _EXPERT_SIZE, "expert_shared_count", "leading_dense_block_count",
-        "attention.kv_lora_rank", "attention.q_lora_rank", "attention.key_length_mla", "attention.value_length_mla",
-        "rope.scaling.yarn_log_multiplier", "nextn_predict_layers",
-    }),
-    "glm4moe": frozenset({
-        _RMS, *_EXPERTS, *_EXPERT_GROUPS, _EXPERT_SIZE, "expert_shared_count", "leading_dense_block_count",
-        "nextn_predict_layers",
-    }),
-    "internlm2": frozenset({_RMS}),
-    "glm4": frozenset({_RMS}),
-    "exaone4": frozenset({_RMS, *_WINDOW[:2]}),
-    "gemma": frozenset({_RMS}),
-    "gemma2": frozenset({_RMS, *_WINDOW, "attn_logit_softcapping", "final_logit_softcapping"}),
-    "gemma3": frozenset({_RMS, *_WINDOW, "final_logit_softcapping"}),
-    "gemma4": frozenset({
-        _RMS, *_WINDOW, *_EXPERTS[:2], _EXPERT_SIZE, "final_logit_softcapping", "attention.key_length_swa",
-        "attention.value_length_swa", "rope.dimension_count_swa", "attention.shared_kv_layers",
-        "embedding_length_per_layer_input",
-    }),
-    "phi3": frozenset({_RMS, "attention.sliding_window"}),
-    "starcoder2": frozenset({_LAYER}),
-    "granite": frozenset({_RMS, *_SCALES, "rope.scaling.finetuned"}),
-    "smollm3": frozenset({_RMS}),
-    "olmo2": frozenset({_RMS, *_WINDOW[:2]}),
-    "stablelm": frozenset({_LAYER}),
-    "gpt2": frozenset({_LAYER}),
-    "gptneox": frozenset({_LAYER, "use_parallel_residual"}),
-    "cohere2": frozenset({_LAYER, "logit_scale", *_WINDOW[:2]}),
-    "qwen35": frozenset({_RMS, *_DELTA, "rope.dimension_sections"}),
-    "qwen35moe": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, _SHARED_SIZE, *_DELTA, "rope.dimension_sections"}),
-    "qwen3next": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, _SHARED_SIZE, *_DELTA}),
-    "lfm2": frozenset({_RMS, "shortconv.l_cache", "attention.sliding_window"}),
-    "lfm2moe": frozenset({_RMS, *_EXPERTS, _EXPERT_SIZE, "shortconv.l_cache", "leading_dense_block_count"}),
-}  # fmt: skip
-"""By one architecture, in addition to `USED`."""
+"""By every architecture; those of one alone are in its record (`declaration.Declaration.keys`)."""
 REFUSED: dict[str, str] = {
     "attn_logit_softcapping": "soft-capped attention",
     "final_logit_softcapping": "soft-capped logits",
@@ -120,8 +53,6 @@ SAME_AS: dict[str, str] = {
     "rope.dimension_count_swa": "rope.dimension_count",
 }
 """Sizes that are refused where they differ from another one."""
-WINDOW = "attention.sliding_window"
-"""Refused for architectures that do not use it, where it is smaller than the context."""
 CANNOT_MATTER: dict[str, str] = {
     "vocab_size": "llama.cpp names the size of a model by it; the tokens are counted",
     "tensor_data_layout": "written by old converters; llama.cpp has a name for it and never reads it",
@@ -181,5 +112,5 @@ def _is_read(name: str, prefix: str) -> bool:
     if not name.startswith(prefix):
         return True
     key = name.removeprefix(prefix)
-    used = USED | USED_BY.get(prefix.removesuffix("."), frozenset())
+    used = USED | declared(prefix.removesuffix(".")).keys
     return key in used or key in REFUSED or key in SAME_AS or key == WINDOW or key in CANNOT_MATTER

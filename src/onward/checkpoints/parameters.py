@@ -16,6 +16,11 @@ MAX_LAYERS = 512
 """Of a model; llama.cpp's limit, too (src/llama-hparams.h)."""
 MAX_SCALE = 1e18
 """What anything is multiplied by: float32 has it, and the product of two."""
+MAX_CONVOLUTION = 64
+"""Positions that a convolution may read; those of all known models read 3 or 4."""
+WINDOW = "attention.sliding_window"
+"""Tokens that a layer attends to. Refused for architectures that do not use it, where it is smaller than the context.
+"""
 PREDICTING = "nextn_predict_layers"
 """How many of the last layers of a GGUF file predict several tokens at once."""
 LISTS = (list, np.ndarray, Strings)

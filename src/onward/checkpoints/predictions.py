@@ -23,15 +23,12 @@ from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.mixtures import joined_experts
 from onward.checkpoints.requirements import require_layer
+from onward.checkpoints.table import declared
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
 
 PART = "nextn"
 """Begins the names of the tensors that other layers do not have: "blk.36.nextn.eh_proj.weight"."""
-_HIDDEN_FIRST = frozenset({"qwen2"})
-"""Architectures whose projection reads the hidden state before the embedding: MiMo's."""
-
-
 _COPIES = {"embed_tokens": "token_embd", "shared_head_head": "output"}
 """What files may have once more with such a layer."""
 _COMPARED_ROWS = 32
@@ -41,7 +38,8 @@ _MAX_ROUNDING = 0.25
 
 def reads_hidden_first(found: Architecture) -> bool:
     """Return whether the projection reads the normalised hidden state first, and then the normalised embedding."""
-    return found.name in _HIDDEN_FIRST
+    predicting = declared(found.name).predicting
+    return predicting is not None and predicting.reads_hidden_first
 
 
 def with_prediction(found: Architecture, checkpoint: Checkpoint) -> tuple[Architecture, Checkpoint]:

@@ -6,52 +6,29 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from onward.checkpoints import latent, nemotron_h, qwen35
+from onward.checkpoints import latent
 from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture, StateSpace
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
-from onward.checkpoints.metadata_keys import REFUSED, SAME_AS, USED_BY, WINDOW
-from onward.checkpoints.parameters import MAX_SCALE, Parameters
+from onward.checkpoints.metadata_keys import REFUSED, SAME_AS
+from onward.checkpoints.parameters import MAX_SCALE, WINDOW, Parameters
 from onward.checkpoints.rope_scaling import LONG_FACTORS, MAX_HEAD_SIZE, ROPE_FACTORS, SHORT_FACTORS
 from onward.checkpoints.state_spaces import STATE_NORM
+from onward.checkpoints.table import declared
 from onward.errors import CheckpointError
 
 Shape = tuple[int, ...]
-_UNGATED = frozenset({"starcoder2", "gpt2", "gptneox", *nemotron_h.NAMES})
-_BIASED_NORMS = frozenset({"starcoder2", "gpt2", "gptneox"})
-_BIASED = _BIASED_NORMS | {"gpt-oss"}
-"""All matrices have biases, unless the configuration of a folder says that they have none."""
-_HEAD_NORMS = frozenset({
-    "qwen3", "qwen3moe", "mellum", "gemma3", "gemma4", "exaone4", "lfm2", "lfm2moe", *qwen35.NAMES,
-})  # fmt: skip
-"""Queries and keys have norms, per head."""
-_WHOLE_NORMS = frozenset({"olmo2", "olmoe"})
-"""Queries and keys have norms, over all heads."""
-_OWN_HEAD_NORMS = frozenset({"stablelm"})
-"""Queries and keys may have norms, per head, each head its own."""
-_MAY_HAVE_HEAD_NORMS = frozenset({latent.GLM})
-"""Queries and keys may have norms, per head, all the same."""
-_VALUES_FROM_KEYS = frozenset({"gemma4"})
-"""Layers may have no matrix for values, which then are the keys before their norm."""
 _ONE_GROUP = ("expert_group_count", "expert_group_used_count")
 """Of which one is all experts together."""
 KEYS_ARE_VALUES = "attention.keys_are_values"
 _MAX_GROUP = 512
 """Heads that attend to the same keys: four times those of any model. Compiling takes a time that grows with its square.
 """
-_UNROTATED_PARTS = frozenset({"gemma4"})
-"""Factors of positions say which dimensions rotate: a file without them is not complete."""
-_WITHOUT_STATE_NORMS = frozenset({"falcon-h1"})
-"""What state spaces return may not be normalised: a folder states it."""
-_GATED_SHARES = frozenset({"qwen2moe", "qwen35moe", "qwen3next"})
-"""An expert that all tokens use has a gate."""
-_UNTIED = frozenset({"olmo2", "olmoe", "qwen2moe", "mellum", "gpt-oss", "stablelm", "gptneox", "internlm2"})
-"""A GGUF file has an output layer of its own (llama.cpp requires it)."""
 
 
 def require_computable(parameters: Parameters) -> None:
     """Raise CheckpointError for parameters that change what is computed, except those that the architecture uses."""
-    used = USED_BY.get(parameters.architecture, frozenset())
+    used = declared(parameters.architecture).keys
     for name, meaning in REFUSED.items():
         if name not in used and parameters.has(name) and _is_in_use(name, parameters.own(name)):
             raise CheckpointError(f"{parameters.where} uses {meaning} ({name!r}), which Onward does not compute.")
@@ -174,15 +151,15 @@ def _require_shape(shape: Shape, needed: Shape, name: str, where: str) -> None:
 
 
 def _required(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
-    hidden, num_tokens = found.hidden, _num_tokens(checkpoint)
+    own, hidden, num_tokens = declared(found.name), found.hidden, _num_tokens(checkpoint)
     shapes: dict[str, Shape] = {"token_embd.weight": (num_tokens, hidden), "output_norm.weight": (hidden,)}
-    if checkpoint.is_tied is False or (checkpoint.is_tied is None and found.name in _UNTIED):
+    if checkpoint.is_tied is False or (checkpoint.is_tied is None and own.is_untied):
         shapes["output.weight"] = num_tokens, hidden
     if found.rope is None:
         shapes["position_embd.weight"] = found.context_length, hidden
-    if found.name in _BIASED_NORMS:
+    if own.has_norm_biases:
         shapes["output_norm.bias"] = (hidden,)
-    if found.name in _UNROTATED_PARTS and found.rope is not None and len(found.window_layers) < found.num_layers:
+    if own.has_unrotated_parts and found.rope is not None and len(found.window_layers) < found.num_layers:
         shapes[ROPE_FACTORS] = (found.rope.size // 2,)
     if size := found.layer_input:
         shapes["per_layer_token_embd.weight"] = num_tokens, found.num_layers * size
@@ -202,10 +179,11 @@ def _num_tokens(checkpoint: Checkpoint) -> int:
 
 def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[tuple[str, Shape]]:
     """Yield name and shape of each tensor that a layer has to have."""
+    own = declared(found.name)
     matrices = _matrices(found, layer, parameters)
     for name, shape in matrices.items():
         yield f"{name}.weight", shape
-        if found.name in _BIASED and _may_have_bias(parameters, name):
+        if own.biases == "always" and _may_have_bias(parameters, name):
             yield f"{name}.bias", shape[:-1]
     if found.has_sinks:
         yield "attn_sinks.weight", (found.num_heads,)
@@ -213,7 +191,7 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
         yield from ((f"{name}.weight", shape) for name, shape in latent.norms(found).items())
     for name in _norms(found, layer):
         yield f"{name}.weight", (found.hidden,)
-        if found.name in _BIASED_NORMS:
+        if own.has_norm_biases:
             yield f"{name}.bias", (found.hidden,)
     if found.mixture is not None and found.mixture.has_bias and layer in found.mixture.layers:
         yield "exp_probs_b.bias", (found.mixture.count,)
@@ -230,19 +208,19 @@ def _block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[
         yield "ssm_dt.bias", (space.num_heads,)
         yield "ssm_a", (space.num_heads, 1)
         yield "ssm_d", (space.num_heads, 1)
-        if found.name not in _WITHOUT_STATE_NORMS or parameters.switch(STATE_NORM, False):
+        if not own.may_lack_state_norms or parameters.switch(STATE_NORM, False):
             yield "ssm_norm.weight", _state_norm(space)
         return
     if _has_both(found, layer):
         yield "ffn_gate_inp.scale", (found.hidden,)
     for name, heads in (("attn_q_norm", found.num_heads), ("attn_k_norm", found.num_kv_heads)):
-        if found.name in _HEAD_NORMS and (name == "attn_q_norm" or found.keys_of(layer) == layer):
+        if own.head_norms == "always" and (name == "attn_q_norm" or found.keys_of(layer) == layer):
             yield f"{name}.weight", (found.heads_of(layer).head_size,)
-        if found.name in _OWN_HEAD_NORMS and parameters.switch("attention.head_norms", False):
+        if own.head_norms == "of each head" and parameters.switch("attention.head_norms", False):
             yield f"{name}.weight", (heads, found.head_size)
-        if found.name in _MAY_HAVE_HEAD_NORMS and parameters.switch("attention.head_norms", False):
+        if own.head_norms == "perhaps" and parameters.switch("attention.head_norms", False):
             yield f"{name}.weight", (found.head_size,)
-        if found.name in _WHOLE_NORMS:
+        if own.head_norms == "of all heads":
             yield f"{name}.weight", (heads * found.head_size,)
 
 
@@ -260,7 +238,7 @@ def _of_delta(delta: DeltaNet) -> Iterator[tuple[str, Shape]]:
 
 
 def _matrices(found: Architecture, layer: int, parameters: Parameters) -> dict[str, Shape]:
-    heads, hidden, inner = found.heads_of(layer), found.hidden, found.feed_forward_of(layer)
+    own, heads, hidden, inner = declared(found.name), found.heads_of(layer), found.hidden, found.feed_forward_of(layer)
     queries = heads.num_heads * heads.head_size
     matrices: dict[str, Shape] = {"attn_q": (queries, hidden), "attn_output": (hidden, queries)}
     if found.latent is not None:
@@ -288,14 +266,14 @@ def _matrices(found: Architecture, layer: int, parameters: Parameters) -> dict[s
     if found.layer_input:
         matrices |= {"inp_gate": (found.layer_input, hidden), "proj": (hidden, found.layer_input)}
     if found.mixture is not None and layer in found.mixture.layers:
-        gate: dict[str, Shape] = {"ffn_gate_inp_shexp": (hidden,)} if found.name in _GATED_SHARES else {}
+        gate: dict[str, Shape] = {"ffn_gate_inp_shexp": (hidden,)} if own.has_gated_share else {}
         matrices |= _experts(found.mixture, hidden) | gate
         if not found.mixture.is_beside_dense:
             return matrices
     if not found.is_feeding(layer):
         return matrices
     matrices |= {"ffn_up": (inner, hidden), "ffn_down": (hidden, inner)}
-    return matrices if found.name in _UNGATED else {**matrices, "ffn_gate": (inner, hidden)}
+    return {**matrices, "ffn_gate": (inner, hidden)} if own.is_gated else matrices
 
 
 def _keys_and_values(found: Architecture, layer: int) -> dict[str, Shape]:
@@ -305,7 +283,7 @@ def _keys_and_values(found: Architecture, layer: int) -> dict[str, Shape]:
 
 def _may_lack_values(found: Architecture, layer: int, parameters: Parameters) -> bool:
     """Return whether values may be the keys: of a GGUF file all may, of a folder those that it says so of."""
-    if found.name not in _VALUES_FROM_KEYS:
+    if not declared(found.name).may_lack_values:
         return False
     is_stated = parameters.has(KEYS_ARE_VALUES)
     return not is_stated or (parameters.switch(KEYS_ARE_VALUES, True) and layer not in found.window_layers)
@@ -329,14 +307,14 @@ def _experts(mixture: Mixture, hidden: int) -> dict[str, Shape]:
 def _may_have_bias(parameters: Parameters, name: str) -> bool:
     """Return whether a matrix may have a bias, as the configuration of a folder says; of a GGUF file: it may, unless it
     is a convolution's, or makes a state, or attention is latent."""
-    if name.startswith(("shortconv", "ssm")) or parameters.architecture == latent.NAME:
+    if name.startswith(("shortconv", "ssm")) or declared(parameters.architecture).biases == "never":
         return False
     found = parameters.switch("attention.bias" if name.startswith("attn") else "feed_forward.bias", True)
     return parameters.switch("attention.output_bias", found) if name == "attn_output" else found
 
 
 def _norms(found: Architecture, layer: int) -> list[str]:
-    has_one = found.is_parallel and found.name != "gptneox"
+    has_one = found.is_parallel and not declared(found.name).has_two_norms
     has_one |= layer in found.mixerless_layers or not found.is_feeding(layer)
     before = ["attn_norm"] if has_one else ["attn_norm", "ffn_norm"]
     after = ["post_attention_norm", "post_ffw_norm"]
@@ -348,7 +326,8 @@ def _norms(found: Architecture, layer: int) -> list[str]:
 
 def _optional(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
     """Return the tensors that a checkpoint may have in addition to those that it must have."""
-    hidden, num_tokens, parameters = found.hidden, _num_tokens(checkpoint), checkpoint.parameters
+    own, parameters = declared(found.name), checkpoint.parameters
+    hidden, num_tokens = found.hidden, _num_tokens(checkpoint)
     shapes: dict[str, Shape] = {"output.weight": (num_tokens, hidden), "output.bias": (num_tokens,)}
     if found.rope is not None:
         shapes |= dict.fromkeys((ROPE_FACTORS, SHORT_FACTORS, LONG_FACTORS), (found.rope.size // 2,))
@@ -362,7 +341,7 @@ def _optional(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
         if found.norm == "layer":
             shapes |= {f"blk.{layer}.{name}.bias": (hidden,) for name in _norms(found, layer)}
         shapes |= {f"{prefix}{name}": shape for name, shape in _optional_in_block(found, layer, parameters)}
-        if found.name in _OWN_HEAD_NORMS and parameters.switch("attention.head_norms", True):
+        if own.head_norms == "of each head" and parameters.switch("attention.head_norms", True):
             shapes[f"blk.{layer}.attn_q_norm.weight"] = found.num_heads, found.head_size
             shapes[f"blk.{layer}.attn_k_norm.weight"] = found.num_kv_heads, found.head_size
     return shapes
@@ -371,14 +350,14 @@ def _optional(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
 def _optional_in_block(found: Architecture, layer: int, parameters: Parameters) -> Iterator[tuple[str, Shape]]:
     """Yield what a layer may have: keys and values where it does not use them, values where they are not the keys, and
     scales."""
-    space = found.state_space_of(layer)
+    own, space = declared(found.name), found.state_space_of(layer)
     if space is not None and not parameters.has("ssm.convolution_bias"):
         yield "ssm_conv1d.bias", (space.width,)
-    if space is not None and found.name in _WITHOUT_STATE_NORMS and not parameters.has(STATE_NORM):
+    if space is not None and own.may_lack_state_norms and not parameters.has(STATE_NORM):
         yield "ssm_norm.weight", _state_norm(space)
-    if found.name in _MAY_HAVE_HEAD_NORMS and not parameters.has("attention.head_norms"):
+    if own.head_norms == "perhaps" and not parameters.has("attention.head_norms"):
         yield from ((f"attn_{part}_norm.weight", (found.head_size,)) for part in "qk")
-    if found.name not in _VALUES_FROM_KEYS:
+    if not own.may_lack_values:
         return
     parts = _keys_and_values(found, layer)
     is_keyless = found.keys_of(layer) != layer

@@ -29,7 +29,7 @@ class CheckpointFiles(ModelFiles):
 
     @cached_property
     def _checkpoint(self) -> Checkpoint:
-        from onward.checkpoints.checkpoint import read_checkpoint
+        from onward.checkpoints.read import read_checkpoint
 
         return read_checkpoint(self.checkpoint_path)
 

@@ -13,6 +13,7 @@ from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.sentencepiece import ADVICE, MAX_MODEL_BYTES, SentencePieces, read_sentence_piece
 from onward.checkpoints.sentencepiece_encoder import EncodeText, SentencePieceEncoder, around, needs_encoder
+from onward.checkpoints.table import MODEL_TYPES
 from onward.checkpoints.tokenizer import TokenizerFiles, tokenizer_files
 from onward.checkpoints.types import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from onward.errors import CheckpointError, ModelFolderError
@@ -41,11 +42,6 @@ _MAX_DIGITS = 10
 _STARTING_CLASSES = ("Llama", "CodeLlama", "Gemma", "InternLM2", "InternLM3")
 """Classes of transformers, or of models' own code, for tokenizer.model that put the start token before every text;
 others do not."""
-_RULES = {"gpt2": "gpt-2", "qwen2": "qwen2", "qwen3": "qwen2", "starcoder2": "starcoder", "granite": "refact"}
-"""How models whose tokenizer is vocab.json and merges.txt cut a text, by `model_type`. The files do not say so, and
-those of other types follow several rules."""
-_NORMALISING = ("qwen2", "qwen3")
-"""Of these, those that compose characters (NFC)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +99,8 @@ def _of_tekken(path: Path) -> MadeTokenizer:
 
 def _of_merges(folder: Path) -> MadeTokenizer:
     kind = read_object(folder / CONFIG).get("model_type")
-    rule = _RULES.get(kind) if isinstance(kind, str) else None
-    if rule is None:
+    own = MODEL_TYPES.get(kind) if isinstance(kind, str) else None
+    if own is None or not own.cuts_by:
         raise CheckpointError(
             f"{folder} has {VOCABULARY} and {MERGES}, but no {TOKENIZER}: how a model of the type {str(kind)[:40]!r} "
             f"cuts text is not in them. {ADVICE}"
@@ -118,13 +114,13 @@ def _of_merges(folder: Path) -> MadeTokenizer:
     metadata: dict[str, MetadataValue] = {
         "general.architecture": VOCABULARY,
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": rule,
+        "tokenizer.ggml.pre": own.cuts_by,
         "tokenizer.ggml.tokens": found.tokens,
         "tokenizer.ggml.token_type": found.kinds,
         "tokenizer.ggml.merges": _read_merges(folder / MERGES),
     }
     files = tokenizer_files(Parameters(metadata, str(folder)), is_gguf=False)
-    if kind in _NORMALISING:
+    if own.is_composed:
         whole = msgspec.json.decode(files.tokenizer, type=dict[str, Any])
         files = replace(files, tokenizer=msgspec.json.encode(whole | {"normalizer": {"type": "NFC"}}))
     return MadeTokenizer(replace(files, configuration={}))  # names and ids come from the folder's own files

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from onward.checkpoints.checkpoint import read_checkpoint
+from onward.checkpoints.read import read_checkpoint
 from onward.checkpoints.tokenizer import tokenizer_files
 from tests.checkpoints.hugging_face import hugging_face_name, safetensors_bytes
 from tests.engines.upstreams.byte_model import HIDDEN, write_byte_model

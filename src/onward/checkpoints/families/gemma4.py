@@ -1,4 +1,4 @@
-"""Gemma 4 (modeling_gemma4.py, modeling_gemma4_unified.py): what its configuration states, and its architecture.
+"""Gemma 4 (modeling_gemma4.py, modeling_gemma4_unified.py).
 
 Layers with a window have heads of another size, and perhaps another number of keys. Values are normalised; where no
 matrix makes them, they are the keys before their norm. The last layers may attend to keys and values of an earlier one,
@@ -9,17 +9,19 @@ comes in addition to an ordinary feed-forward layer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from onward.checkpoints.architecture import Architecture, Heads, Rope
-from onward.checkpoints.metadata_keys import WINDOW
+from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.cursor import MetadataValue
+from onward.checkpoints.declaration import Declaration, ModelType
+from onward.checkpoints.families.common import EXPERT_SIZE, EXPERTS, RMS, WINDOW_BASE, WINDOW_LAYERS, WINDOWS, common
 from onward.checkpoints.mixtures import has_experts, mixture_of
-from onward.checkpoints.parameters import Parameters, is_layer_count
+from onward.checkpoints.parameters import WINDOW, Parameters, is_layer_count
 from onward.errors import CheckpointError
 
-_PATTERN = "attention.sliding_window_pattern"
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 _PERIOD = 6
 """Of folders that state no kinds of layers: the last one of so many has no window."""
@@ -28,7 +30,7 @@ _CAP = 30.0
 _INPUT_GROUP = 32
 """Of which a layer's own input is a multiple, as blocks of quantised weights are."""
 _PER_LAYER = frozenset({"head_dim", "num_key_value_heads"})
-DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30, "num_attention_heads": 8,
     "num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512, "max_position_embeddings": 131_072,
     "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 512, "final_logit_softcapping": 0.0,
@@ -38,13 +40,13 @@ DEFAULTS: dict[str, Any] = {
     },
 }  # fmt: skip
 """Of the configuration class."""
-UNIFIED_DEFAULTS: dict[str, Any] = {
-    **DEFAULTS, "sliding_window": 1024, "max_position_embeddings": 262_144, "hidden_size_per_layer_input": 0,
+_UNIFIED_DEFAULTS: dict[str, Any] = {
+    **_DEFAULTS, "sliding_window": 1024, "max_position_embeddings": 262_144, "hidden_size_per_layer_input": 0,
 }  # fmt: skip
 """Of the one of models without encoders of their own."""
 
 
-def gemma4_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _sizes(stated: Mapping[str, Any], _: Mapping[str, MetadataValue], where: str) -> dict[str, Any]:
     """Return what a configuration states of layers, by GGUF's names. Raises CheckpointError."""
     count = stated["num_hidden_layers"]
     if not is_layer_count(count):
@@ -60,7 +62,7 @@ def gemma4_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
         "attention.head_count_kv": [size[1] for size in sizes],
         "attention.shared_kv_layers": keyless,
         "attention.keys_are_values": bool(stated.get("attention_k_eq_v")),
-        _PATTERN: local,
+        WINDOW_LAYERS: local,
         "embedding_length_per_layer_input": stated.get("hidden_size_per_layer_input") or 0,
         "feed_forward_length": [inner * (1 + (i >= count - keyless)) for i in range(count)] if is_wide else inner,
     }
@@ -119,12 +121,13 @@ def _of_kind(sizes: Sequence[Any], local: Sequence[bool], part: int, is_local: b
     return found[0] if found else sizes[0][part]
 
 
-def gemma4(parameters: Parameters, common: Callable[..., Architecture]) -> Architecture:
-    """Return the architecture. `common`: what all architectures state in the same way. Raises CheckpointError."""
+def _gemma4(checkpoint: Checkpoint) -> Architecture:
+    """Return the architecture. Raises CheckpointError."""
+    parameters = checkpoint.parameters
     count = parameters.num_layers()
-    local = parameters.switches(_PATTERN, count)
+    local = parameters.switches(WINDOW_LAYERS, count)
     if local is None:
-        raise CheckpointError(f"{parameters.where} does not state which layers have a window ({_PATTERN!r}).")
+        raise CheckpointError(f"{parameters.where} does not state which layers have a window ({WINDOW_LAYERS!r}).")
     keys = parameters.in_layers("attention.head_count_kv", count)
     local_keys, global_keys = (
         {n for n, each in zip(keys, local, strict=True) if each == kind} for kind in (True, False)
@@ -132,7 +135,12 @@ def gemma4(parameters: Parameters, common: Callable[..., Architecture]) -> Archi
     if len(local_keys) > 1 or len(global_keys) > 1:
         raise parameters.unequal("attention.head_count_kv")
     widths = parameters.in_layers("feed_forward_length", count)
-    found = common(activation="gelu_tanh", num_kv_heads=max(global_keys or local_keys), feed_forward=max(widths))
+    found = common(
+        checkpoint,
+        activation="gelu_tanh",
+        num_kv_heads=max(global_keys or local_keys),
+        feed_forward=max(widths),
+    )
     size = parameters.head_size(end="_swa")
     found = replace(
         found,
@@ -146,7 +154,7 @@ def gemma4(parameters: Parameters, common: Callable[..., Architecture]) -> Archi
         local_heads=Heads(found.num_heads, max(local_keys or global_keys), size, size),
         local_rope=Rope(
             parameters.integer("rope.dimension_count_swa", min(size, found.head_size), minimum=2),
-            parameters.real("rope.freq_base_swa", 10_000.0),
+            parameters.real(WINDOW_BASE, 10_000.0),
             magnitude=parameters.real("rope.scaling.attn_factor", 1.0),
         ),
         num_keyless_layers=_keyless(parameters, local),
@@ -181,3 +189,40 @@ def _layer_input(parameters: Parameters) -> int:
             f"('embedding_length_per_layer_input'), which Onward computes only for multiples of {_INPUT_GROUP}."
         )
     return found
+
+
+def _model_type(defaults: Mapping[str, Any], with_images: str, **others: Any) -> ModelType:
+    return ModelType(
+        defaults=defaults,
+        attention_bias="attention_bias",
+        is_tied=True,
+        with_images=with_images,
+        sizes=_sizes,
+        **others,
+    )
+
+
+ARCHITECTURES: dict[str, Declaration] = {
+    "gemma4": Declaration(
+        decoder=_gemma4,
+        keys=frozenset({
+            RMS, *WINDOWS, WINDOW_BASE, *EXPERTS[:2], EXPERT_SIZE, "final_logit_softcapping",
+            "attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa",
+            "attention.shared_kv_layers", "embedding_length_per_layer_input",
+        }),
+        head_norms="always",
+        may_lack_values=True,
+        has_unrotated_parts=True,
+        names={
+            "layer_scalar": "layer_output_scale.weight",
+            "router.scale": "ffn_gate_inp.scale",
+            "router.per_expert_scale": "ffn_down_exps.scale",
+            "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+            "experts.down_proj": "ffn_down_exps.weight",
+        },
+        model_types={
+            "gemma4_text": _model_type(_DEFAULTS, "gemma4", experts="own"),
+            "gemma4_unified_text": _model_type(_UNIFIED_DEFAULTS, "gemma4_unified"),
+        },
+    ),
+}  # fmt: skip

@@ -7,28 +7,21 @@ folders have a letter or a name for each layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
+from onward.checkpoints.declaration import Declaration, ModelType
+from onward.checkpoints.families.common import EXPERT_SIZE, EXPERTS, LAYER, RMS, SHARED_SIZE, STATE_SPACE, common
 from onward.checkpoints.mixtures import SIGMOID, mixture_of
-from onward.checkpoints.parameters import MAX_LAYERS, Parameters
-from onward.checkpoints.state_spaces import require_computed, state_space_of
+from onward.checkpoints.parameters import MAX_LAYERS
+from onward.checkpoints.state_spaces import as_in_gguf, require_computed, state_space_of
 from onward.errors import CheckpointError
 
-DENSE, MIXED = "nemotron_h", "nemotron_h_moe"
-NAMES = (DENSE, MIXED)
-DEFAULTS: dict[str, Any] = {
-    "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
-    "max_position_embeddings": 4096, "intermediate_size": 21_504, "layer_norm_epsilon": 1e-5, "mlp_hidden_act": "relu2",
-    "ssm_state_size": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "mamba_hidden_act": "silu", "n_groups": 8,
-    "conv_kernel": 4, "use_conv_bias": True, "n_routed_experts": 8, "moe_intermediate_size": 7688,
-    "moe_shared_expert_intermediate_size": 7688, "num_experts_per_tok": 2, "routed_scaling_factor": 1.0, "n_group": 1,
-    "norm_topk_prob": True, "rms_norm_eps": None,
-}  # fmt: skip
-"""Of transformers' NemotronHConfig (models/nemotron_h/configuration_nemotron_h.py)."""
+_DENSE, _MIXED = "nemotron_h", "nemotron_h_moe"
 _OLDER = {
     "n_groups": "mamba_n_groups", "conv_kernel": "mamba_d_conv", "use_conv_bias": "mamba_conv_bias",
     "time_step_limit": "mamba_dt_limit",
@@ -39,34 +32,33 @@ _KINDS = {
     **{kind: kind for kind in ("mamba", "attention", "mlp", "moe")},
 }  # fmt: skip
 """What a layer is, by what files call it."""
-_RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
 
-def nemotron_h(parameters: Parameters, common_of: Callable[..., Architecture]) -> Architecture:
-    """Return the architecture. `common_of`: returns what all architectures state in the same way. Raises
-    CheckpointError."""
+def _nemotron_h(checkpoint: Checkpoint) -> Architecture:
+    """Nemotron-H and Nemotron 3 (modeling_nemotron_h.py)."""
+    parameters = checkpoint.parameters
     count = parameters.num_layers()
     inner = parameters.in_layers("feed_forward_length", count, may_lack=True)
     keys = parameters.in_layers("attention.head_count_kv", count, may_lack=True)
-    common = common_of(
-        activation="relu_squared", feed_forward=max(*inner, 1), may_lack_heads=True,
-        epsilon=parameters.real(_RMS, parameters.real(_LAYER)),
+    found = common(
+        checkpoint, activation="relu_squared", feed_forward=max(*inner, 1), may_lack_heads=True,
+        epsilon=parameters.real(RMS, parameters.real(LAYER)),
     )  # fmt: skip
     feeding = frozenset(layer for layer in range(count) if inner[layer])
     spaces = frozenset(layer for layer in range(count) if not inner[layer] and not keys[layer])
     if both := sorted(layer for layer in feeding if keys[layer]):
         raise CheckpointError(
             f"{parameters.where} has layers with attention ('attention.head_count_kv') and a feed-forward layer "
-            f"('feed_forward_length'), such as layer {both[0]}, which Onward does not compute for {common.name!r}."
+            f"('feed_forward_length'), such as layer {both[0]}, which Onward does not compute for {found.name!r}."
         )
     found = replace(
-        common,
+        found,
         ropeless_layers=frozenset(range(count)),
         state_space=state_space_of(parameters, spaces) if spaces else None,
         mixerless_layers=feeding,
         layer_feed_forward=tuple(inner),
     )
-    if parameters.architecture == DENSE:
+    if parameters.architecture == _DENSE:
         return found
     used = parameters.integer("expert_used_count", minimum=1)
     mixture = mixture_of(parameters, feed_forward=max(inner) // used, is_normalised=False, rules=(SIGMOID,))
@@ -80,11 +72,9 @@ def nemotron_h(parameters: Parameters, common_of: Callable[..., Architecture]) -
     )
 
 
-def nemotron_metadata(
-    stated: Mapping[str, Any], found: Mapping[str, MetadataValue], where: str
-) -> dict[str, MetadataValue]:
-    """Return what config.json states in its own way, by GGUF's names. `found`: what it states as others do. Raises
-    CheckpointError for what is not computed."""
+def _statements(stated: Mapping[str, Any], found: Mapping[str, MetadataValue], where: str) -> dict[str, MetadataValue]:
+    """Return what config.json states in its own way, by GGUF's names. Raises CheckpointError for what is not
+    computed."""
     given = {**stated, **{name: stated[older] for name, older in _OLDER.items() if older in stated}}
     require_computed(given, "mamba_hidden_act", ("use_bias", "mamba_proj_bias"), where)
     if given["mlp_hidden_act"] != "relu2":
@@ -111,6 +101,7 @@ def nemotron_metadata(
         "expert_weights_scale": given["routed_scaling_factor"],
     }
     return {
+        "general.architecture": _MIXED if "moe" in kinds else _DENSE,
         "activation": "relu_squared",
         "block_count": len(kinds),
         "feed_forward_length": [sizes.get(kind, 0) for kind in kinds],
@@ -138,3 +129,41 @@ def _kinds(given: Mapping[str, Any], where: str) -> list[str]:
         if not isinstance(each, str) or each not in _KINDS:
             raise CheckpointError(f"{where} has layers of the kind {str(each)[:40]!r}, which Onward does not compute.")
     return [_KINDS[each] for each in stated]
+
+
+def _declared(*keys: str, **others: Any) -> Declaration:
+    return Declaration(
+        decoder=_nemotron_h,
+        keys=frozenset({RMS, LAYER, *STATE_SPACE, *keys}),
+        is_gated=False,
+        names={
+            "mixer.A_log": "ssm_a", "mixer.D": "ssm_d", "mixer.dt_bias": "ssm_dt.bias",
+            "mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
+            "mixer.experts.up_proj": "ffn_up_exps.weight", "mixer.experts.down_proj": "ffn_down_exps.weight",
+        },
+        as_in_gguf=as_in_gguf,
+        **others,
+    )  # fmt: skip
+
+
+ARCHITECTURES: dict[str, Declaration] = {
+    _DENSE: _declared(
+        model_types={
+            "nemotron_h": ModelType(
+                defaults={
+                    "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+                    "max_position_embeddings": 4096, "intermediate_size": 21_504, "layer_norm_epsilon": 1e-5,
+                    "mlp_hidden_act": "relu2", "ssm_state_size": 128, "mamba_num_heads": 128, "mamba_head_dim": 64,
+                    "mamba_hidden_act": "silu", "n_groups": 8, "conv_kernel": 4, "use_conv_bias": True,
+                    "n_routed_experts": 8, "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688,
+                    "num_experts_per_tok": 2, "routed_scaling_factor": 1.0, "n_group": 1, "norm_topk_prob": True,
+                    "rms_norm_eps": None,
+                },
+                attention_bias="attention_bias",
+                feed_forward_bias="mlp_bias",
+                statements=_statements,
+            ),
+        },
+    ),
+    _MIXED: _declared(*EXPERTS, EXPERT_SIZE, SHARED_SIZE),
+}  # fmt: skip

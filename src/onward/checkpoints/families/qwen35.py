@@ -1,5 +1,4 @@
-"""Qwen 3.5 (modeling_qwen3_5.py, with experts modeling_qwen3_5_moe.py) and Qwen 3 Next (modeling_qwen3_next.py): what
-their configurations state, their tensors, and their architectures.
+"""Qwen 3.5 (modeling_qwen3_5.py, with experts modeling_qwen3_5_moe.py) and Qwen 3 Next (modeling_qwen3_next.py).
 
 Three layers of four have a gated delta rule after a short convolution instead of attention; the others have attention
 with a gate. Queries and gates are one matrix in files, head by head; here they are two. Qwen 3 Next has what a delta
@@ -8,6 +7,7 @@ rule reads in one matrix or in two, and what says how fast its states decay in o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -17,18 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.checkpoints.architecture import Architecture, DeltaNet
-from onward.checkpoints.convolutions import MAX_LENGTH
+from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.cursor import MetadataValue
+from onward.checkpoints.declaration import Declaration, ModelType, Predicting
+from onward.checkpoints.families.common import DELTA, EXPERT_SIZE, EXPERTS, RMS, SHARED_SIZE, common
 from onward.checkpoints.mixtures import mixture_of
-from onward.checkpoints.parameters import Parameters, is_layer_count
+from onward.checkpoints.parameters import MAX_CONVOLUTION, Parameters, is_layer_count
 from onward.checkpoints.rope_scaling import DECIMALS
 from onward.checkpoints.tensor import Tensor, split_name, vector
 from onward.checkpoints.types import FLOAT32
 from onward.errors import CheckpointError
 
-DENSE, MIXED, NEXT = "qwen35", "qwen35moe", "qwen3next"
-NAMES = frozenset({DENSE, MIXED, NEXT})
+_DENSE, _MIXED, _NEXT = "qwen35", "qwen35moe", "qwen3next"
 _LANES = 16
 """Of which sizes of heads are multiples."""
+_SECTIONS = "rope.dimension_sections"
 _RECURRENT = "attention.recurrent_layers"
 _ATTENTION, _LINEAR = "full_attention", "linear_attention"
 _SIZES = {
@@ -51,23 +54,9 @@ _MIXED_DEFAULTS: dict[str, Any] = {
     **_COMMON_DEFAULTS, "hidden_size": 2048, "num_key_value_heads": 2, "moe_intermediate_size": 512,
     "shared_expert_intermediate_size": 512, "norm_topk_prob": True,
 }  # fmt: skip
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "qwen3_5_text": {
-        **_COMMON_DEFAULTS, "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 32,
-        "num_key_value_heads": 4,
-    },
-    "qwen3_5_moe_text": {
-        **_MIXED_DEFAULTS, "num_hidden_layers": 40, "num_experts": 256, "num_experts_per_tok": 8,
-    },
-    "qwen3_next": {
-        **_MIXED_DEFAULTS, "intermediate_size": 5632, "num_hidden_layers": 48, "num_experts": 512,
-        "num_experts_per_tok": 10,
-    },
-}  # fmt: skip
-"""Of the configuration class of each `model_type`."""
 
 
-def qwen35_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _statements(stated: Mapping[str, Any], _: Mapping[str, MetadataValue], where: str) -> dict[str, Any]:
     """Return what a configuration states of layers, by GGUF's names. Raises CheckpointError."""
     count, interval = stated["num_hidden_layers"], stated["full_attention_interval"]
     if not is_layer_count(count) or type(interval) is not int or interval < 1:
@@ -102,9 +91,9 @@ def qwen35_metadata(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-def qwen35(parameters: Parameters, common: Architecture) -> Architecture:
-    """Return the architecture, with the experts that those of two names have. `common`: what all architectures state in
-    the same way. Raises CheckpointError."""
+def _qwen35(checkpoint: Checkpoint) -> Architecture:
+    """Return the architecture, with the experts that those of two names have. Raises CheckpointError."""
+    parameters, found = checkpoint.parameters, common(checkpoint)
     stated, count = parameters.num_layers(), parameters.num_own_layers()
     recurrent = parameters.switches(_RECURRENT, stated)
     if recurrent is None:
@@ -113,7 +102,7 @@ def qwen35(parameters: Parameters, common: Architecture) -> Architecture:
     heads, keys = parameters.integer("ssm.time_step_rank", minimum=1), parameters.integer("ssm.group_count", minimum=1)
     size, inner = parameters.integer("ssm.state_size", minimum=1), parameters.integer("ssm.inner_size", minimum=1)
     length = parameters.integer("ssm.conv_kernel", minimum=2)
-    if heads % keys or inner % heads or size % _LANES or inner // heads % _LANES or length > MAX_LENGTH:
+    if heads % keys or inner % heads or size % _LANES or inner // heads % _LANES or length > MAX_CONVOLUTION:
         raise CheckpointError(
             f"{parameters.where} states sizes of states that Onward does not compute: {heads} heads "
             f"('ssm.time_step_rank') of {inner} numbers together ('ssm.inner_size'), {keys} of keys "
@@ -121,18 +110,18 @@ def qwen35(parameters: Parameters, common: Architecture) -> Architecture:
             f"('ssm.conv_kernel'). Sizes of heads have to be multiples of {_LANES}."
         )
     layers = frozenset(layer for layer in range(count) if recurrent[layer])
-    is_grouped = parameters.architecture == NEXT or parameters.switch("ssm.is_grouped", False)
+    is_grouped = parameters.architecture == _NEXT or parameters.switch("ssm.is_grouped", False)
     delta = DeltaNet(layers, keys, heads, size, inner // heads, length, is_tiled=not is_grouped)
-    found = replace(common, num_layers=count, delta=delta if layers else None, has_gated_attention=True)
-    if parameters.architecture == DENSE:
+    found = replace(found, num_layers=count, delta=delta if layers else None, has_gated_attention=True)
+    if parameters.architecture == _DENSE:
         return found
     mixture = mixture_of(parameters, feed_forward=0, is_normalised=True)
-    shared = mixture.shared_feed_forward or common.feed_forward
+    shared = mixture.shared_feed_forward or found.feed_forward
     mixture = replace(mixture, layers=mixture.layers & frozenset(range(count)), shared_feed_forward=shared)
     return replace(found, mixture=mixture)
 
 
-def apart(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _apart(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors with those apart that are several in one, and matrices of delta rules by names of their own.
     One whose size contradicts the parameters stays as it is, and so does one that contains what another tensor is."""
     groups = _groups(parameters)
@@ -161,7 +150,7 @@ def _groups(parameters: Parameters) -> dict[str, tuple[int, tuple[int, ...]]]:
     usual = parameters.integer("embedding_length", minimum=1) // heads
     size = parameters.integer("attention.key_length", usual, minimum=1)
     found: dict[str, tuple[int, tuple[int, ...]]] = {"attn_q": (heads, (size, size))}
-    if parameters.architecture != NEXT:
+    if parameters.architecture != _NEXT:
         return found
     keys, of_key = parameters.integer("ssm.group_count", minimum=1), parameters.integer("ssm.state_size", minimum=1)
     values = parameters.integer("ssm.inner_size", minimum=1) // keys
@@ -169,7 +158,7 @@ def _groups(parameters: Parameters) -> dict[str, tuple[int, tuple[int, ...]]]:
     return {**found, "ssm_in": (keys, (of_key, of_key, values, values)), "ssm_ba": (keys, (share, share))}
 
 
-def as_in_gguf(tensor: Tensor) -> Tensor:
+def _as_in_gguf(_: Parameters, tensor: Tensor) -> Tensor:
     """Return a tensor of a folder, by GGUF's name, as GGUF files have it: norms as they are multiplied, what decays as
     the negative number of e**decay. Powers are rounded correctly: those of numpy differ between machines."""
     if tensor.name.endswith("norm.weight") and not tensor.name.endswith("ssm_norm.weight"):
@@ -182,12 +171,10 @@ def as_in_gguf(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def with_heads_in_order(
-    parameters: Parameters, low: Tensor, high: Tensor, *, is_grouped: bool
-) -> tuple[Tensor, Tensor]:
+def _with_heads_in_order(parameters: Parameters, low: Tensor, high: Tensor, is_grouped: bool) -> tuple[Tensor, Tensor]:
     """Return the two matrices of an adapter's change, whose name is that of `high`, with heads in the order that the
     checkpoint has. `is_grouped`: whether those that share keys are one after the other in the adapter."""
-    if parameters.architecture not in (DENSE, MIXED) or is_grouped == parameters.switch("ssm.is_grouped", False):
+    if parameters.architecture == _NEXT or is_grouped == parameters.switch("ssm.is_grouped", False):
         return low, high
     heads, keys = parameters.integer("ssm.time_step_rank"), parameters.integer("ssm.group_count", minimum=1)
     size = parameters.integer("ssm.inner_size") // max(1, heads)
@@ -217,3 +204,67 @@ def _floats(tensor: Tensor, values: NDArray[np.float32]) -> Tensor:
     return replace(
         tensor, type=FLOAT32, data=np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8), order=None
     )
+
+
+def _declared(*keys: str, has_gated_share: bool, model_types: Mapping[str, ModelType]) -> Declaration:
+    return Declaration(
+        decoder=_qwen35,
+        keys=frozenset({RMS, *DELTA, *keys}),
+        head_norms="always",
+        has_gated_share=has_gated_share,
+        norm_name=(".post_attention_norm.", ".ffn_norm."),
+        names={
+            "linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias",
+            "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight", "mlp.experts.down_proj": "ffn_down_exps.weight",
+        },
+        apart=_apart,
+        as_in_gguf=_as_in_gguf,
+        adapter_order=_with_heads_in_order,
+        predicting=Predicting(names=re.compile(r"(?:model\.)?mtp\.(?:layers\.(?P<layer>\d{1,3})\.)?(?P<rest>[\w.]+)")),
+        model_types=model_types,
+    )  # fmt: skip
+
+
+def _model_type(defaults: Mapping[str, Any], **others: Any) -> ModelType:
+    return ModelType(defaults=defaults, attention_bias="attention_bias", statements=_statements, **others)
+
+
+ARCHITECTURES: dict[str, Declaration] = {
+    _DENSE: _declared(
+        _SECTIONS,
+        has_gated_share=False,
+        model_types={
+            "qwen3_5_text": _model_type(
+                {
+                    **_COMMON_DEFAULTS, "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 32,
+                    "num_key_value_heads": 4,
+                },
+                with_images="qwen3_5",
+            ),
+        },
+    ),
+    _MIXED: _declared(
+        *EXPERTS, EXPERT_SIZE, SHARED_SIZE, _SECTIONS,
+        has_gated_share=True,
+        model_types={
+            "qwen3_5_moe_text": _model_type(
+                {**_MIXED_DEFAULTS, "num_hidden_layers": 40, "num_experts": 256, "num_experts_per_tok": 8},
+                experts="usual",
+                with_images="qwen3_5_moe",
+            ),
+        },
+    ),
+    _NEXT: _declared(
+        *EXPERTS, EXPERT_SIZE, SHARED_SIZE,
+        has_gated_share=True,
+        model_types={
+            "qwen3_next": _model_type(
+                {
+                    **_MIXED_DEFAULTS, "intermediate_size": 5632, "num_hidden_layers": 48, "num_experts": 512,
+                    "num_experts_per_tok": 10,
+                },
+                experts="usual",
+            ),
+        },
+    ),
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""LFM2's gated short convolutions, which some layers have in place of attention: what files state about them.
+"""LFM2, with experts or without: gated short convolutions in most layers, attention in the others.
 
 GGUF files state no heads of keys for such layers; folders name the kind of each layer.
 """
@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
+from onward.checkpoints.declaration import Declaration, ModelType
+from onward.checkpoints.families.common import EVERY_LAYER, EXPERT_SIZE, EXPERTS, LEADING_DENSE, RMS, common, windowed
 from onward.checkpoints.mixtures import SIGMOID, mixture_of
-from onward.checkpoints.parameters import Parameters, is_layer_count
+from onward.checkpoints.parameters import MAX_CONVOLUTION, WINDOW, Parameters, is_layer_count
+from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
 
-MAX_LENGTH = 64
-"""Positions that a convolution may read; those of all known models read 3 or 4."""
 _ATTENTION, _CONVOLUTION = "full_attention", "conv"
 _DEFAULTS: dict[str, Any] = {
     "conv_L_cache": 3, "norm_eps": 1e-5, "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
@@ -31,52 +33,58 @@ _MOE_DEFAULTS: dict[str, Any] = {
 """Of its Lfm2MoeConfig (models/lfm2_moe/configuration_lfm2_moe.py)."""
 
 
-def with_convolutions(found: Architecture, parameters: Parameters) -> Architecture:
+def _lfm2(checkpoint: Checkpoint) -> Architecture:
+    """LFM2 (modular_lfm2.py): gated short convolutions in most layers, norms per head in the others, which may have a
+    window in GGUF files."""
+    found = _with_convolutions(checkpoint)
+    windows = windowed(found, checkpoint.parameters, EVERY_LAYER)
+    return replace(windows, window_layers=windows.window_layers - found.convolution_layers)
+
+
+def _with_convolutions(checkpoint: Checkpoint) -> Architecture:
     """Return the architecture with convolutions in the layers that state no heads of keys. Raises CheckpointError."""
+    parameters, found = checkpoint.parameters, common(checkpoint, may_lack_heads=True)
     heads = parameters.own("attention.head_count_kv")
     of_layers = heads if isinstance(heads, list | np.ndarray) else []
     length = parameters.integer("shortconv.l_cache", minimum=2)
-    if length > MAX_LENGTH:
+    if length > MAX_CONVOLUTION:
         raise CheckpointError(
-            f"{parameters.where} has convolutions over {length} positions ('shortconv.l_cache'), at most {MAX_LENGTH} "
-            "are computed."
+            f"{parameters.where} has convolutions over {length} positions ('shortconv.l_cache'), at most "
+            f"{MAX_CONVOLUTION} are computed."
         )
     layers = frozenset(layer for layer, count in enumerate(of_layers) if count == 0)
     return replace(found, convolution_layers=layers, convolution_length=length)
 
 
-def lfm2moe(parameters: Parameters, common: Architecture) -> Architecture:
+def _lfm2moe(checkpoint: Checkpoint) -> Architecture:
     """LFM2 with experts in all layers but the first ones (modular_lfm2_moe.py), whose weights are sigmoids. A bias that
-    balances the training counts for the choice alone. `common`: what all architectures state in the same way. Raises
-    CheckpointError."""
-    found = with_convolutions(common, parameters)
-    first = parameters.integer("leading_dense_block_count", 0)
+    balances the training counts for the choice alone."""
+    parameters, found = checkpoint.parameters, _with_convolutions(checkpoint)
+    first = parameters.integer(LEADING_DENSE, 0)
     mixture = mixture_of(parameters, feed_forward=0, is_normalised=True, rules=(SIGMOID,))
     layers = frozenset(range(first, found.num_layers))
     if not layers:
-        raise CheckpointError(f"{parameters.where} has no layer with experts ('leading_dense_block_count').")
+        raise CheckpointError(f"{parameters.where} has no layer with experts ({LEADING_DENSE!r}).")
     return replace(found, mixture=replace(mixture, layers=layers, has_bias=parameters.switch("expert_bias", True)))
 
 
-def convolution_metadata(
-    stated: Mapping[str, Any], found: Mapping[str, MetadataValue], where: str
-) -> dict[str, MetadataValue]:
-    """Return what config.json states in LFM2's own way, by GGUF's names. `found`: what it states as others do. Raises
-    CheckpointError for a kind of layer that LFM2 does not have, and for numbers that no size can be made of."""
+def _statements(stated: Mapping[str, Any], found: Mapping[str, MetadataValue], where: str) -> dict[str, MetadataValue]:
+    """Return what config.json states in LFM2's own way, by GGUF's names. Raises CheckpointError for a kind of layer
+    that LFM2 does not have, and for numbers that no size can be made of."""
     is_mixture = stated.get("model_type") == "lfm2_moe"
     given = (_MOE_DEFAULTS if is_mixture else _DEFAULTS) | dict(stated)
     common = {
         "activation": "silu",
-        "attention.layer_norm_rms_epsilon": given["norm_eps"],
+        RMS: given["norm_eps"],
         "shortconv.l_cache": given["conv_L_cache"],
-        "attention.sliding_window": 0,
+        WINDOW: 0,
         **_heads(given, found, where),
     }
     if not is_mixture:
         return {**common, "feed_forward_length": _feed_forward(given, where)}
     return {
         **common,
-        "leading_dense_block_count": given["num_dense_layers"],
+        LEADING_DENSE: given["num_dense_layers"],
         "expert_bias": given["use_expert_bias"],
         "expert_weights_scale": given["routed_scaling_factor"],
     }
@@ -112,3 +120,53 @@ def _feed_forward(given: Mapping[str, Any], where: str) -> Any:
             raise CheckpointError(f"{where} states {str(number)[:40]!r} where a number is needed.")
     adjusted = int(multiplier * int(2 * size / 3))
     return int(-(-adjusted // multiple) * multiple)
+
+
+def _as_in_gguf(_: Parameters, tensor: Tensor) -> Tensor:
+    """Return convolutions of each number by itself as a matrix."""
+    is_convolution = tensor.name.endswith("shortconv.conv.weight") and tensor.shape[1:-1] == (1,)
+    return replace(tensor, shape=(tensor.shape[0], tensor.shape[-1])) if is_convolution else tensor
+
+
+_COMMON_DEFAULTS: dict[str, Any] = {
+    "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 1e6, "max_position_embeddings": 128_000,
+    "num_hidden_layers": 32,
+}  # fmt: skip
+_NORM_NAME = ("token_embd_norm.", "output_norm.")
+ARCHITECTURES: dict[str, Declaration] = {
+    "lfm2": Declaration(
+        decoder=_lfm2,
+        keys=frozenset({RMS, "shortconv.l_cache", WINDOW}),
+        head_norms="always",
+        norm_name=_NORM_NAME,
+        as_in_gguf=_as_in_gguf,
+        model_types={
+            "lfm2": ModelType(
+                defaults={**_COMMON_DEFAULTS, "hidden_size": 2560, "intermediate_size": 12_288},
+                is_tied=True,
+                tied_by="tie_embedding",
+                statements=_statements,
+            ),
+        },
+    ),
+    "lfm2moe": Declaration(
+        decoder=_lfm2moe,
+        keys=frozenset({RMS, *EXPERTS, EXPERT_SIZE, "shortconv.l_cache", LEADING_DENSE}),
+        head_norms="always",
+        norm_name=_NORM_NAME,
+        names={"feed_forward.expert_bias": "exp_probs_b.bias"},
+        as_in_gguf=_as_in_gguf,
+        model_types={
+            "lfm2_moe": ModelType(
+                defaults={
+                    **_COMMON_DEFAULTS, "hidden_size": 2048, "intermediate_size": 7168, "num_experts": 32,
+                    "num_experts_per_tok": 4, "moe_intermediate_size": 1792, "norm_topk_prob": True,
+                },
+                is_tied=True,
+                tied_by="tie_embedding",
+                experts="usual",
+                statements=_statements,
+            ),
+        },
+    ),
+}  # fmt: skip

@@ -1,0 +1,60 @@
+"""The table of architectures, by GGUF's names, and of the model types of folders. A new family is one line here."""
+
+from __future__ import annotations
+
+from onward.checkpoints.declaration import Declaration, ModelType
+from onward.checkpoints.families import (
+    cohere,
+    deepseek,
+    exaone,
+    falcon_h1,
+    gemma,
+    gemma4,
+    glm,
+    gpt,
+    gpt_oss,
+    granite,
+    lfm2,
+    llama,
+    nemotron_h,
+    olmo,
+    phi,
+    qwen,
+    qwen35,
+)
+
+FAMILIES = (
+    cohere,
+    deepseek,
+    exaone,
+    falcon_h1,
+    gemma,
+    gemma4,
+    glm,
+    gpt,
+    gpt_oss,
+    granite,
+    lfm2,
+    llama,
+    nemotron_h,
+    olmo,
+    phi,
+    qwen,
+    qwen35,
+)
+ARCHITECTURES: dict[str, Declaration] = {
+    name: found for family in FAMILIES for name, found in family.ARCHITECTURES.items()
+}
+MODEL_TYPES: dict[str, ModelType] = {
+    kind: found for each in ARCHITECTURES.values() for kind, found in each.model_types.items()
+}
+"""By `model_type`."""
+ARCHITECTURE_OF: dict[str, str] = {kind: name for name, each in ARCHITECTURES.items() for kind in each.model_types}
+"""GGUF's name of each `model_type`, unless what is stated says otherwise."""
+_LIKE_LLAMA = Declaration(decoder=llama.llama, keys=frozenset())
+
+
+def declared(architecture: str) -> Declaration:
+    """Return the record of an architecture; one that declares nothing where the table has none, which whoever computes
+    it refuses."""
+    return ARCHITECTURES.get(architecture, _LIKE_LLAMA)
