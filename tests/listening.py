@@ -5,9 +5,11 @@ processor time. For tests of how a process starts, ends and is interrupted, see 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import uvicorn
 
@@ -19,7 +21,66 @@ from onward.server.app import App, make_app
 from onward.server.connection import server_config
 from onward.server.process import bind
 from onward.settings import Settings
-from tests.waiting import wait_for
+from tests.waiting import until, wait_for
+
+
+class ServerInLoop(uvicorn.Server):
+    """uvicorn's server, but told when to end: uvicorn's looks every tenth of a second, and then waits for another."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ends = asyncio.Event()
+
+    def end(self) -> None:
+        """Call it in the server's event loop."""
+        self._ends.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self._ends.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        state = self.server_state
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                await until(lambda: not state.connections and not state.tasks)
+        except TimeoutError:
+            for task in state.tasks:
+                task.cancel()
+
+
+class Connected(NamedTuple):
+    """A connection to a server in the test's event loop; `served` is the server's end of it."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    served: asyncio.Protocol
+
+
+@asynccontextmanager
+async def connected_to(config: uvicorn.Config) -> AsyncIterator[Connected]:
+    """Serve in the running event loop and connect to the server."""
+    listener = bind("127.0.0.1", 0)
+    listener.listen()
+    server = ServerInLoop(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    await until(lambda: server.server_state.connections)
+    (served,) = server.server_state.connections
+    try:
+        yield Connected(reader, writer, served)
+    finally:
+        writer.close()
+        server.end()
+        await serving
 
 
 @contextmanager
@@ -37,13 +98,13 @@ def listening(app: App) -> Iterator[str]:
 @contextmanager
 def listening_on(loop: LoopThread, app: App) -> Iterator[str]:
     listener = bind("127.0.0.1", 0)
-    server = uvicorn.Server(server_config(app))
+    server = ServerInLoop(server_config(app))
     serving = asyncio.run_coroutine_threadsafe(server.serve(sockets=[listener]), loop.loop)
     wait_for(lambda: server.started or serving.done(), "the server")
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        server.should_exit = True
+        loop.loop.call_soon_threadsafe(server.end)
         serving.result()
 
 

@@ -98,6 +98,15 @@ def content(server: Server, file_id: str, name: str = KEY) -> list[dict[str, Any
     return [json.loads(each) for each in answer.raw.decode().splitlines()]
 
 
+def ids_of(make: Callable[[], Answer], num: int) -> list[str]:
+    """Return the ids of what is made, each in a millisecond of its own: lists have those of one in any order."""
+    found = []
+    for _ in range(num):
+        found.append(make().json["id"])
+        time.sleep(0.002)
+    return found
+
+
 def errors(server: Server, *lines: bytes) -> list[dict[str, Any]]:
     """Return the errors of a batch that failed, of which nothing ran."""
     batch = run(server, b"\n".join(lines))
@@ -209,7 +218,7 @@ def missing_parts(server: Server) -> None:
 def listed(server: Server) -> None:
     """Lists have the newest first, and continue after an id."""
     name = "lister"
-    ids = [upload(server, GOOD, name=name).json["id"] for _ in range(5)]
+    ids = ids_of(lambda: upload(server, GOOD, name=name), 5)
     whole = ask(server, "GET", "/v1/files", name=name).json
     assert [each["id"] for each in whole["data"]] == ids[::-1] and whole["has_more"] is False
     assert (whole["object"], whole["first_id"], whole["last_id"]) == ("list", ids[-1], ids[0])
@@ -224,7 +233,7 @@ def listed(server: Server) -> None:
 @FILES.law("files.unknown", "unknown ids, another key's file, and one that was deleted", on="team")
 def unknown_files(server: Server) -> None:
     """A file that does not exist, or is another key's, is a 404 in the same words."""
-    theirs, gone = upload(server, GOOD, name="lister").json["id"], upload(server, GOOD).json["id"]
+    theirs, gone = upload(server, GOOD, name="another").json["id"], upload(server, GOOD).json["id"]
     assert ask(server, "DELETE", f"/v1/files/{gone}").json == {"id": gone, "object": "file", "deleted": True}
     for file_id in ("file-none", theirs, gone):
         error = error_of(f"No such File object: {file_id}", "id")
@@ -398,7 +407,7 @@ def bad_metadata(server: Server) -> None:
 @BATCHES.law("batches.unknown_file", "an unknown file, another key's, and an output file", on="team")
 def unknown_file(server: Server) -> None:
     """An unknown file fails the batch soon after it was made; a file of another purpose is refused."""
-    theirs = upload(server, GOOD, name="lister").json["id"]
+    theirs = upload(server, GOOD, name="another").json["id"]
     for file_id in ("file-none", theirs):
         created = create(server, file_id)
         assert (created.status, created.json["status"]) == (200, "validating")
@@ -473,7 +482,7 @@ def expired(server: Server) -> None:
 @BATCHES.law("batches.list", "25 batches, listed by ten, and by OpenAI's SDK for Python", on="team", needs_socket=True)
 def listed_batches(server: Server) -> None:
     """Lists have the newest first, and continue after an id."""
-    ids = [create(server, "file-none", "lister").json["id"] for _ in range(25)]
+    ids = ids_of(lambda: create(server, "file-none", "lister"), 25)
     found: list[str] = []
     while True:
         after = f"&after={found[-1]}" if found else ""
@@ -491,7 +500,7 @@ def listed_batches(server: Server) -> None:
 @BATCHES.law("batches.unknown", "an unknown batch, and another key's", on="team")
 def unknown_batches(server: Server) -> None:
     """A batch that does not exist, or is another key's, is a 404 in the same words."""
-    theirs = create(server, "file-none", "lister").json["id"]
+    theirs = create(server, "file-none", "another").json["id"]
     for batch_id in ("batch_none", theirs):
         for method, path in (("GET", ""), ("POST", "/cancel")):
             answer = ask(server, method, f"/v1/batches/{batch_id}{path}")

@@ -57,6 +57,7 @@ TEAM_LIMITS = {
     "free": Limits(),
     "batches": Limits(),
     "lister": Limits(),
+    "another": Limits(),
     "cancelling": Limits(tokens_per_day=120),
     "expiring": Limits(tokens_per_day=120),
     "refills": Limits(tokens_per_minute=1200),

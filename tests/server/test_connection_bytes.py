@@ -13,7 +13,7 @@ import pytest
 
 from tests.server.conftest import Process
 from tests.server.fakes import events
-from tests.server.wire import completion_request, talk, talk_in_parts
+from tests.server.wire import completion_request, talk
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 
@@ -157,42 +157,3 @@ def test_one_connection_serves_many_requests(server: Process) -> None:
             assert connection.post("/v1/completions", json={"model": "m", "prompt": "x"}).status_code == 200
             assert connection.head("/health").status_code == 200
             assert connection.options("/v1/completions").status_code == 204
-
-
-UPGRADE_HEADERS = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
-
-
-def post_with_upgrade(headers: bytes = b"", **fields: object) -> bytes:
-    head, _, body = post(**fields).partition(b"\r\n\r\n")
-    return head.replace(b"connection: close\r\n", b"") + b"\r\n" + headers + b"connection: close\r\n\r\n" + body
-
-
-def test_text_like_an_upgrade_header_in_a_body_is_unchanged_wherever_it_is_split(server: Process) -> None:
-    request = post(**{"Upgrade: now": 1})  # the response lists unknown fields
-    at = request.index(b"Upgrade")
-    for cuts in ([], [at], [at, at + 3], [request.index(b"{"), at]):
-        answer = talk_in_parts(server, request, cuts)
-        assert answer.startswith(b"HTTP/1.1 400") and b"Upgrade: now" in answer, cuts
-
-
-@pytest.mark.parametrize("name", [b"Upgrade", b"UPGRADE", b"upgrade"])
-def test_an_upgrade_header_is_ignored_wherever_its_line_is_split(server: Process, name: bytes) -> None:
-    request = post_with_upgrade(UPGRADE_HEADERS.replace(b"Upgrade: h2c", name + b": h2c"))
-    at = request.index(b"\r\n" + name + b":")
-    for cut in range(at, at + 14):
-        assert talk_in_parts(server, request, [cut]).startswith(b"HTTP/1.1 200"), cut
-
-
-def test_upgrade_headers_of_two_requests_on_one_connection_are_ignored(server: Process) -> None:
-    first = post_with_upgrade(UPGRADE_HEADERS).replace(b"connection: close\r\n", b"")
-    assert talk_in_parts(server, first + post_with_upgrade(UPGRADE_HEADERS), [len(first)]).count(b"HTTP/1.1 200") == 2
-
-
-def test_a_header_that_only_begins_like_upgrade_is_unchanged(server: Process) -> None:
-    for cut in (2, 7, 8):
-        request = post_with_upgrade(b"Upgrade-Insecure-Requests: 1\r\n")
-        assert talk_in_parts(server, request, [request.index(b"Upgrade-") + cut]).startswith(b"HTTP/1.1 200")
-
-
-def test_a_head_of_upgrade_headers_only_gets_a_response(server: Process) -> None:
-    assert talk(server, post_with_upgrade(b"Upgrade: a\r\n" * 2000)).startswith(b"HTTP/1.1 ")

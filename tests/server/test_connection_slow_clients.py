@@ -15,8 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from onward.server import connection
 from onward.server.app import make_app
 from onward.server.connection import server_config
-from onward.server.process import bind
-from onward.server.run import _Server
+from tests.listening import connected_to
 from tests.server.fakes import FakeBackend, Step, delta, in_loop, settings, skip
 from tests.waiting import until
 
@@ -63,22 +62,11 @@ class Client:
 @asynccontextmanager
 async def connected(*script: Step, keys: tuple[str, ...] = ()) -> AsyncIterator[Client]:
     """Serve a scripted backend and yield a connection to it."""
-    listener = bind("127.0.0.1", 0)
-    listener.listen()
     config = server_config(make_app(FakeBackend(*script), settings(access_log=False, api_key=keys)))
     config.http = Counting
-    server = _Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    reader, writer = await asyncio.open_connection(*listener.getsockname())
-    await until(lambda: server.server_state.connections)
-    (served,) = server.server_state.connections
-    assert isinstance(served, Counting)
-    try:
+    async with connected_to(config) as (reader, writer, served):
+        assert isinstance(served, Counting)
         yield Client(reader, writer, served)
-    finally:
-        writer.close()
-        server.should_exit = True
-        await serving
 
 
 def post_stream() -> bytes:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
-import uvicorn
 
 from onward.server.app import make_app
 from onward.server.connection import Protocol, server_config
-from onward.server.process import bind
-from onward.server.run import _Server
+from tests.listening import connected_to
 from tests.server.fakes import FakeBackend, in_loop, settings
-from tests.server.wire import split_response
-from tests.waiting import until
+from tests.server.wire import completion_request, split_response
 
 HEAD = (
     b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
@@ -53,21 +52,10 @@ class Connection:
 
 @asynccontextmanager
 async def connected(*keys: str) -> AsyncIterator[Connection]:
-    listener = bind("127.0.0.1", 0)
-    listener.listen()
     backend = FakeBackend()
-    server: uvicorn.Server = _Server(server_config(make_app(backend, settings(api_key=keys))))
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    reader, writer = await asyncio.open_connection(*listener.getsockname())
-    await until(lambda: server.server_state.connections)
-    (protocol,) = server.server_state.connections
-    assert isinstance(protocol, Protocol)
-    try:
+    async with connected_to(server_config(make_app(backend, settings(api_key=keys)))) as (reader, writer, protocol):
+        assert isinstance(protocol, Protocol)
         yield Connection(reader, writer, protocol, backend)
-    finally:
-        writer.close()
-        server.should_exit = True
-        await serving
 
 
 def chunk(data: bytes, extension: bytes = b"") -> bytes:
@@ -217,3 +205,56 @@ async def test_a_trailer_does_not_pass_for_a_header() -> None:
         trailer = b"0\r\nauthorization: Bearer sk-a\r\n\r\n"
         await connection.send(HEAD + b"connection: close\r\n\r\n" + chunk(BODY) + trailer, read_bytes=0)
         assert (await connection.response())[0] == 401
+
+
+UPGRADE_HEADERS = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
+
+
+def post_with_upgrade(headers: bytes = b"", **fields: Any) -> bytes:
+    head, _, body = completion_request("connection: close", **fields).partition(b"\r\n\r\n")
+    return head.replace(b"connection: close\r\n", b"") + b"\r\n" + headers + b"connection: close\r\n\r\n" + body
+
+
+async def answer_to(request: bytes, *cuts: int) -> bytes:
+    """Return all that is answered to a request that the server receives in these parts."""
+    async with connected() as connection:
+        for start, end in itertools.pairwise([0, *cuts, len(request)]):
+            await connection.send(request[start:end], read_bytes=0)
+        return await connection.reader.read()
+
+
+@in_loop
+async def test_text_like_an_upgrade_header_in_a_body_is_unchanged_wherever_it_is_split() -> None:
+    request = completion_request("connection: close", **{"Upgrade: now": "1"})  # the response lists unknown fields
+    at = request.index(b"Upgrade")
+    for cuts in ([], [at], [at, at + 3], [request.index(b"{"), at]):
+        answer = await answer_to(request, *cuts)
+        assert answer.startswith(b"HTTP/1.1 400") and b"Upgrade: now" in answer, cuts
+
+
+@pytest.mark.parametrize("name", [b"Upgrade", b"UPGRADE", b"upgrade"])
+@in_loop
+async def test_an_upgrade_header_is_ignored_wherever_its_line_is_split(name: bytes) -> None:
+    request = post_with_upgrade(UPGRADE_HEADERS.replace(b"Upgrade: h2c", name + b": h2c"))
+    at = request.index(b"\r\n" + name + b":")
+    for cut in range(at, at + 14):
+        assert (await answer_to(request, cut)).startswith(b"HTTP/1.1 200"), cut
+
+
+@in_loop
+async def test_upgrade_headers_of_two_requests_on_one_connection_are_ignored() -> None:
+    first = post_with_upgrade(UPGRADE_HEADERS).replace(b"connection: close\r\n", b"")
+    answers = await answer_to(first + post_with_upgrade(UPGRADE_HEADERS), len(first))
+    assert answers.count(b"HTTP/1.1 200") == 2
+
+
+@in_loop
+async def test_a_header_that_only_begins_like_upgrade_is_unchanged() -> None:
+    request = post_with_upgrade(b"Upgrade-Insecure-Requests: 1\r\n")
+    for cut in (2, 7, 8):
+        assert (await answer_to(request, request.index(b"Upgrade-") + cut)).startswith(b"HTTP/1.1 200")
+
+
+@in_loop
+async def test_a_head_of_upgrade_headers_only_gets_a_response() -> None:
+    assert (await answer_to(post_with_upgrade(b"Upgrade: a\r\n" * 2000))).startswith(b"HTTP/1.1 ")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import socket
-import time
 from typing import Any
 
 from tests.server.conftest import Process
@@ -13,16 +11,8 @@ from tests.server.conftest import Process
 
 def talk(server: Process, request: bytes) -> bytes:
     """Send bytes and return everything received until the server closes."""
-    return talk_in_parts(server, request, [])
-
-
-def talk_in_parts(server: Process, request: bytes, cuts: list[int]) -> bytes:
-    """As `talk`, with a pause at each cut, so that the server receives the parts one by one."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for start, end in itertools.pairwise([0, *cuts, len(request)]):
-            connection.sendall(request[start:end])
-            time.sleep(0.02 if cuts else 0)
+        connection.sendall(request)
         return receive_all(connection)
 
 
