@@ -31,8 +31,9 @@ from onward.kernels.memory import address, untouched
 from onward.kernels.products import OUT_BYTES, ProductKind, emit_product
 from onward.kernels.records import PRODUCT
 from onward.kernels.targets import host
+from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.values import F32, I8, I32, I64, PTR, vec
-from onward.kernels.weight_types import PANEL_ROWS, WEIGHT_TYPES, FloatType
+from onward.kernels.weight_types import PANEL_ROWS, FloatType
 from onward.machine import compute_threads
 
 OUTPUTS, INPUTS = 65_536, 4_096

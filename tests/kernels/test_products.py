@@ -18,8 +18,9 @@ from onward.kernels.operations import Writers
 from onward.kernels.panels import emit_interleave, panel_count
 from onward.kernels.products import OUT_BYTES, ProductKind, emit_product
 from onward.kernels.records import PRODUCT
+from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.values import I64, PTR
-from onward.kernels.weight_types import PANEL_ROWS, WEIGHT_TYPES, WeightType
+from onward.kernels.weight_types import PANEL_ROWS, WeightType
 from tests.checkpoints.making import random_blocks
 from tests.examples import slow_but
 from tests.kernels import definition

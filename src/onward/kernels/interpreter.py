@@ -56,9 +56,9 @@ from onward.kernels.records import (
 )
 from onward.kernels.recurrence import DeltaShape, emit_delta, emit_scan
 from onward.kernels.state_space import emit_state_space
+from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.values import I64, PTR, Value
 from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
-from onward.kernels.weight_types import WEIGHT_TYPES
 
 END, NORM_CODE, QUANTISE_CODE, UNIT_CODE = range(4)
 SCAN_CODE, DELTA_CODE, STATE_SPACE_CODE = range(4, 7)

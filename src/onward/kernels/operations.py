@@ -32,8 +32,9 @@ from onward.kernels.records import (
     STEP_SHIFT,
     UNIT,
 )
+from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.values import F32, I32, I64, LANES, PTR, VECTOR_BYTES, Value, vec
-from onward.kernels.weight_types import F32X16, GROUP, WEIGHT_TYPES, FloatType, RowReader, WeightType
+from onward.kernels.weight_types import F32X16, GROUP, FloatType, RowReader, WeightType
 
 MAX_FLOAT16 = 65504.0
 SHARES, MAX_PIECES = 8, 32

@@ -25,8 +25,9 @@ from onward.kernels.function import Function, Module, Variable
 from onward.kernels.integer_dots import Int8
 from onward.kernels.isa import Isa
 from onward.kernels.records import PRODUCT
+from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.values import I64, PTR, Value
-from onward.kernels.weight_types import F32X16, GROUP, PANEL_ROWS, WEIGHT_TYPES, FloatType, WeightType
+from onward.kernels.weight_types import F32X16, GROUP, PANEL_ROWS, FloatType, WeightType
 
 OUT_BYTES = 4 * PANEL_ROWS
 AHEAD_BYTES = 4096

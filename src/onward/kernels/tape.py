@@ -41,8 +41,9 @@ from onward.kernels.records import (
     ROTATE,
     UNIT,
 )
+from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.values import LANES
-from onward.kernels.weight_types import GROUP, PANEL_ROWS, WEIGHT_TYPES, FloatType
+from onward.kernels.weight_types import GROUP, PANEL_ROWS, FloatType
 
 MAX_CLAIM_BYTES = 1 << 20
 """Weights that a thread takes at a time: memory is read a quarter faster than in runs of 48 KB, each of which

@@ -24,7 +24,7 @@ from onward.kernels.products import ProductKind
 from onward.kernels.recipe import Recipe
 from onward.kernels.tape import Matrix, Norm, Table, TapeBuilder
 from onward.kernels.targets import host
-from onward.kernels.weight_types import WEIGHT_TYPES
+from onward.kernels.type_table import WEIGHT_TYPES
 from onward.runtimes.native import load as native_load
 from tests.checkpoints.mtp import predicting_layer, write_predicting_gguf
 from tests.checkpoints.test_architectures import OF_FOLDERS

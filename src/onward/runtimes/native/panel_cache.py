@@ -26,7 +26,8 @@ from onward.kernels.machine import INTEGER, POINTER
 from onward.kernels.memory import address, untouched
 from onward.kernels.panels import panel_count
 from onward.kernels.tape import Matrix
-from onward.kernels.weight_types import GROUP, PANEL_ROWS, WEIGHT_TYPES
+from onward.kernels.type_table import WEIGHT_TYPES
+from onward.kernels.weight_types import GROUP, PANEL_ROWS
 from onward.runtimes.native.types import stored_rows
 
 _CHUNK_BYTES = 4 << 20

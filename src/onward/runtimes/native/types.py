@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from onward.checkpoints.expansion import EXPANDED_BYTES, EXPANDED_TYPES, expanded
 from onward.checkpoints.tensor import Tensor
-from onward.kernels.weight_types import GROUP, WEIGHT_TYPES
+from onward.kernels.type_table import WEIGHT_TYPES
+from onward.kernels.weight_types import GROUP
 from onward.runtimes.base import RuntimeOptions
 
 FLOATS = frozenset({"F32", "F16", "BF16"})

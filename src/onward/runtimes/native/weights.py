@@ -16,7 +16,8 @@ from onward.kernels.activations import ActivationName
 from onward.kernels.memory import Vector
 from onward.kernels.panels import panel_count
 from onward.kernels.tape import Matrix, Table
-from onward.kernels.weight_types import PANEL_ROWS, WEIGHT_TYPES, WeightType
+from onward.kernels.type_table import WEIGHT_TYPES
+from onward.kernels.weight_types import PANEL_ROWS, WeightType
 from onward.runtimes.native.expert_cache import ExpertLayer
 from onward.runtimes.native.panel_cache import PanelCache, PanelGroup, PanelSource
 from onward.runtimes.native.types import StoredType, is_sensitive
