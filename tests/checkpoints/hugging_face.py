@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import gemma4, latent, mamba2, qwen35
+from tests.checkpoints import float8, gemma4, latent, mamba2, qwen35
 from tests.checkpoints.reference import PAIRS
 from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, INNER, tiny
 
@@ -287,7 +287,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     for key in [key for key, array in stored.items() if key.endswith("_norm.weight") and array.ndim == 2]:
         parts = enumerate(stored.pop(key))  # a norm for each head
         stored |= {key.replace("_norm.", f"_layernorm.norms.{head}."): part for head, part in parts}
-    _write_weights(folder, stored, dtype, num_files)
+    _write_weights(folder, stored, "F32" if dtype == "F8" else dtype, num_files)
     return metadata, tensors
 
 
@@ -396,7 +396,9 @@ def _encoded(array: NDArray[np.float32], dtype: str) -> bytes:
 
 
 def _rounded(array: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
-    """The numbers that the type can hold. Rounds to zero for bfloat16."""
+    """The numbers that the type can hold. Rounds to zero for bfloat16; "F8": those that `float8.convert` keeps."""
+    if dtype == "F8":
+        return float8.rounded(array) if array.ndim > 1 else array
     if dtype == "BF16":
         return (np.ascontiguousarray(array).view(np.uint32) & 0xFFFF0000).view(np.float32)
     return array.astype(np.float16).astype(np.float32) if dtype == "F16" else array

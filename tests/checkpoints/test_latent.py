@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -137,23 +136,6 @@ def test_groups_of_which_a_folder_does_not_say_how_many_are_used_are_refused(tmp
     found = {key: value for key, value in json.loads(config.read_text(encoding="utf-8")).items() if key != "topk_group"}
     config.write_text(json.dumps(found | stated), encoding="utf-8")
     assert "does not state 'expert_group_used_count'" in refusal(tmp_path / "m")
-
-
-def test_weights_in_fp8_are_refused_by_name(tmp_path: Path) -> None:
-    """As DeepSeek publishes V3: with scales of their own, which a configuration without its statement does not have."""
-    write_folder(tmp_path / "m", "deepseek2, groups of sigmoids, joined")
-    config, weights = tmp_path / "m" / "config.json", tmp_path / "m" / "model.safetensors"
-    stated = json.loads(config.read_text(encoding="utf-8"))
-    config.write_text(
-        json.dumps(stated | {"quantization_config": {"quant_method": "fp8", "fmt": "e4m3"}}), encoding="utf-8"
-    )
-    assert "quantised by 'fp8', which Onward does not read. Use the model as a GGUF file" in refusal(tmp_path / "m")
-    config.write_text(json.dumps(stated), encoding="utf-8")
-    (size,) = struct.unpack_from("<Q", content := weights.read_bytes())
-    name = b'"model.layers.0.self_attn.o_proj.weight": {"dtype": "'
-    header = content[8 : 8 + size].replace(name + b"F32", name + b"F8_E4M3")
-    weights.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + size :])
-    assert "has the type 'F8_E4M3', which Onward does not read" in refusal(tmp_path / "m")
 
 
 def test_a_file_of_glm_that_does_not_say_how_experts_are_chosen_has_sigmoids(

@@ -1,5 +1,5 @@
-"""Random files with layers that predict several tokens, and with latent attention: hostile sizes, names and shapes.
-Each is read, or refused in a sentence that names it, without much memory; what is read is computed."""
+"""Random files with layers that predict several tokens, with latent attention, and in FP8: hostile sizes, names, shapes
+and scales. Each is read, or refused in a sentence that names it, without much memory; what is read is computed."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from onward.model_files.gguf import GGUFFiles
 from onward.model_files.safetensors import SafetensorsFiles
 from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
+from tests.checkpoints.float8 import LAYOUTS, convert
 from tests.checkpoints.making import Stored, floats, write_gguf
 from tests.checkpoints.mtp import predicting_layer, write_predicting_folder
 from tests.checkpoints.tiny import tiny
@@ -124,6 +125,8 @@ def folder_of(draw: random.Random, path: Path) -> Path:
     for _ in range(draw.choice([0, 1, 1, 2, 3])):
         config[draw.choice(CONFIG_KEYS)] = draw.choice([*SIZES, *ODD])
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    if draw.random() < 0.4:
+        convert(folder, LAYOUTS[draw.choice(list(LAYOUTS))], seed=draw.randrange(100))
     for _ in range(draw.choice([0, 1, 1])):
         changed_header(draw, draw.choice(sorted(folder.glob("*.safetensors"))))
     return folder
@@ -133,15 +136,23 @@ def changed_header(draw: random.Random, file: Path) -> None:
     whole = file.read_bytes()
     (size,) = struct.unpack_from("<Q", whole)
     header = json.loads(whole[8 : 8 + size])
-    chosen = draw.choice([each for each in header if each != "__metadata__"])
+    names = [each for each in header if each != "__metadata__"]
+    scales = [each for each in names if "_scale" in each]
+    chosen = draw.choice(scales if scales and draw.random() < 0.5 else names)
     entry = header.pop(chosen)
-    match draw.randrange(4):
+    match draw.randrange(5):
         case 0:
             pass
         case 1:
             header[f"{draw.choice(NAMES)}{draw.choice(['.weight', '.bias', ''])}"] = entry
-        case 2:
+        case 2 if entry["shape"]:
             header[chosen] = entry | {"shape": of_other_shape(draw, tuple(entry["shape"]))}
+        case 3:
+            header[chosen] = entry
+            begin, end = entry["data_offsets"]
+            number = draw.choice(["<f4", "<u4", "<u2", "u1"])
+            odd = np.array(draw.choice([0, 1, 0x7F, 0xFF, -1, 1 << 14]), "<i8").astype(number).tobytes()
+            whole = whole[: 8 + size + begin] + odd[: end - begin] + whole[8 + size + begin + len(odd[: end - begin]) :]
         case _:
             kind = draw.choice(["F8_E4M3", "F64", "I64", "U8", "BF16"])
             header[chosen] = entry | {"dtype": kind}

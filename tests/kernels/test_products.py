@@ -21,6 +21,7 @@ from onward.kernels.records import PRODUCT
 from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.values import I64, PTR
 from onward.kernels.weight_types import PANEL_ROWS, WeightType
+from tests.checkpoints.float8 import VALUES
 from tests.checkpoints.making import random_blocks
 from tests.examples import slow_but
 from tests.kernels import definition
@@ -37,10 +38,10 @@ KINDS = [ProductKind(name, form) for name in INTEGER_TYPES for form in ACTIVATIO
 KINDS += [ProductKind(name, "float32") for name in FLOAT_TYPES]
 REPRESENTATIVES = [
     ProductKind("Q4_1", "int8"), ProductKind("Q6_K", "int8"), ProductKind("MXFP4", "int8"),
-    ProductKind("F16", "float32"),
+    ProductKind("F16", "float32"), ProductKind("F8_E4M3", "float32"),
 ]  # fmt: skip
-"""Each form of activations, and types of each family: with and without minimum, with scales of scales, floats. Models
-in tests/runtimes/native/test_model.py have other types of weights."""
+"""Each form of activations, and types of each family: with and without minimum, with scales of scales, floats without
+and with a scale. Models in tests/runtimes/native/test_model.py have other types of weights."""
 MAIN_FORMS = ("avx2", "avx512-vnni", "neon-dot")
 """In which the slow tests compare every kind; in the other forms they compare representatives, and the rest are
 companions."""
@@ -64,6 +65,8 @@ def code(kind: ProductKind, form: str) -> Functions:
 
 def file_rows(name: str, inputs: int) -> NDArray[np.uint8]:
     """Rows as they are in a file, [OUTPUTS, bytes]."""
+    if name == "F8_E4M3":
+        return float8_blocks(OUTPUTS, inputs)
     if name in FLOAT_TYPES:
         values = np.random.default_rng(4).normal(size=(OUTPUTS, inputs)).astype("<f4")
         if name == "BF16":
@@ -73,6 +76,15 @@ def file_rows(name: str, inputs: int) -> NDArray[np.uint8]:
         return expanded_blocks(OUTPUTS, inputs)
     stored = random_blocks(name, OUTPUTS, inputs)[2]
     return np.frombuffer(stored, np.uint8).reshape(OUTPUTS, -1)
+
+
+def float8_blocks(rows: int, inputs: int) -> NDArray[np.uint8]:
+    """Rows of F8_E4M3 with every code but NaN, and factors of 256 times a usual scale."""
+    random = np.random.default_rng(7)
+    codes = random.integers(0, 255, (rows, inputs // 32, 32), np.uint8)
+    codes[codes == 0x7F] = 0x80
+    factors = random.normal(size=(rows, inputs // 32, 1)).astype("<f4").view(np.uint8)
+    return np.concatenate((factors, codes), axis=2).reshape(rows, -1)
 
 
 def expanded_blocks(rows: int, inputs: int) -> NDArray[np.uint8]:
@@ -88,6 +100,12 @@ def expanded_blocks(rows: int, inputs: int) -> NDArray[np.uint8]:
 def expected(kind: ProductKind, rows: NDArray[np.uint8], x: NDArray[np.float32]) -> NDArray[np.float32]:
     if kind.weights == "BF16":
         return definition.float_product((rows.view("<u2").astype(np.uint32) << 16).view(np.float32), x)
+    if kind.weights == "F8_E4M3":
+        blocks = rows.reshape(OUTPUTS, -1, 36)
+        factors = np.ascontiguousarray(blocks[..., :4]).view("<f4").astype(np.float64)
+        return definition.float_product(
+            (VALUES[blocks[..., 4:]] * factors / 256).astype(np.float32).reshape(OUTPUTS, -1), x
+        )
     if kind.weights in FLOAT_TYPES:
         weights = rows.view({"F16": "<f2", "F32": "<f4"}[kind.weights]).astype(np.float32)
         return definition.float_product(weights, x)

@@ -15,11 +15,15 @@ import numpy as np
 
 import onward
 from onward.engine.model import ModelRunner, Row
+from onward.model_files.base import ModelFiles
 from onward.model_files.gguf import GGUFFiles
+from onward.model_files.safetensors import SafetensorsFiles
 from onward.models.resolve import built_in_folder
 from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from onward.values import Precision
+from tests.checkpoints.float8 import LAYOUTS, convert
+from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import CODEBOOK_SCALES, SCALES, Stored, floats, random_blocks, write_gguf
 from tests.checkpoints.tiny import tiny
 
@@ -34,7 +38,8 @@ NAMES = (
     "deepseek2, groups of sigmoids", "glm4moe", "glm4moe, head norms",
 )  # fmt: skip
 
-TYPES = sorted({*SCALES, *CODEBOOK_SCALES} - {"IQ1_M"})
+FLOAT8 = "F8_E4M3"
+TYPES = sorted({*SCALES, *CODEBOOK_SCALES, FLOAT8} - {"IQ1_M"})
 """Of weights. Random blocks of IQ1_M may state a NaN, whose bits are not promised."""
 PRECISIONS: tuple[Precision, ...] = ("fast", "exact")
 NUM_TOKENS = 70
@@ -56,11 +61,15 @@ def logits_hash(name: str, precision: Precision, folder: Path) -> str:
     # rounded, so that no library's last bit of a random number matters
     rounded = {key: np.round(array.astype(np.float64) * 1024) / 1024 for key, array in tensors.items()}
     path = write_gguf(folder / "m.gguf", metadata, {key: floats(array) for key, array in rounded.items()})
-    return _hash_of(_load(path, precision))
+    return _hash_of(_load(GGUFFiles(path), precision))
 
 
 def type_hash(kind: str, precision: Precision, folder: Path) -> str:
-    """The same of a model all of whose matrices are random blocks of a type."""
+    """The same of a model all of whose matrices are random blocks of a type, or in FP8, which only folders have."""
+    if kind == FLOAT8:
+        write_folder(folder / "float8", "qwen2", dtype="BF16")
+        convert(folder / "float8", LAYOUTS["Qwen"])
+        return _hash_of(_load(SafetensorsFiles(folder / "float8"), precision))
     metadata, tensors = tiny("qwen2")
     hidden = 256
     metadata |= {"qwen2.embedding_length": hidden, "qwen2.feed_forward_length": hidden}
@@ -70,17 +79,17 @@ def type_hash(kind: str, precision: Precision, folder: Path) -> str:
         rows = hidden // 2 if ".attn_k." in name or ".attn_v." in name else rows
         vector = np.arange(1, rows + 1, dtype=np.float32) / 1024
         stored[name] = floats(vector) if array.ndim == 1 else random_blocks(kind, rows, hidden, seed=index)
-    return _hash_of(_load(write_gguf(folder / "m.gguf", metadata, stored), precision))
+    return _hash_of(_load(GGUFFiles(write_gguf(folder / "m.gguf", metadata, stored)), precision))
 
 
 def storyteller_hash(precision: Precision) -> str:
     """The same for the built-in model."""
-    return _hash_of(_load(built_in_folder("storyteller"), precision))
+    return _hash_of(_load(GGUFFiles(built_in_folder("storyteller")), precision))
 
 
-def _load(path: Path, precision: Precision) -> ModelRunner:
+def _load(files: ModelFiles, precision: Precision) -> ModelRunner:
     options = RuntimeOptions(runtime="native", threads=1, precision=precision, kv_memory=4_000_000)
-    return load_model(GGUFFiles(path), options, lambda line: None).model
+    return load_model(files, options, lambda line: None).model
 
 
 def _hash_of(model: ModelRunner) -> str:

@@ -26,6 +26,8 @@ _IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38,
 """What the 4-bit numbers of IQ4 types stand for."""
 _MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 """Twice what those of MXFP4 stand for."""
+FLOAT8_GROUP = 32
+"""Weights in FP8 that are held with one scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,36 @@ def mxfp4_blocks(codes: Bytes, exponents: Bytes) -> Bytes:
     weights = np.stack((bytes_of_blocks & 15, bytes_of_blocks >> 4), axis=-1).reshape(*exponents.shape, 32)
     packed = weights[..., :16] | weights[..., 16:] << 4
     return np.concatenate((exponents[..., None], packed), axis=-1).reshape(len(codes), -1)
+
+
+def _float8_values() -> Floats:
+    """Return the numbers of all codes of E4M3: a 256th of each is the float16 with the same bits in it, except NaN."""
+    codes = np.arange(256)
+    values = ((codes & 0x7F) << 7 | (codes & 0x80) << 8).astype("<u2").view("<f2").astype(np.float32) * np.float32(256)
+    return np.where(codes & 0x7F == 0x7F, np.float32("nan"), values)
+
+
+_FLOAT8_VALUES = _float8_values()
+
+
+def float8_floats(codes: Bytes, scales: Floats) -> Floats:
+    """Return rows of E4M3 as float32 [rows, inputs]: `codes` [rows, inputs], times `scales` [rows, groups of
+    FLOAT8_GROUP], rounded once."""
+    with np.errstate(all="ignore"):  # a damaged file may state any number
+        found: Floats = _FLOAT8_VALUES[codes] * np.repeat(scales, FLOAT8_GROUP, axis=1)[:, : codes.shape[1]]
+    return found
+
+
+def float8_blocks(codes: Bytes, scales: Floats) -> Bytes:
+    """Return the same rows as kernels hold them, uint8 [rows, bytes per row], the last block filled up with zeros: of
+    each group 256 times its scale as float32, and its codes. That of a group with a NaN is NaN, as are then all sums
+    that its row is in."""
+    rows, inputs = codes.shape
+    padded = np.pad(codes, ((0, 0), (0, -inputs % FLOAT8_GROUP))).reshape(rows, -1, FLOAT8_GROUP)
+    with np.errstate(all="ignore"):
+        factors = np.where((padded & 0x7F == 0x7F).any(axis=2), np.float32("nan"), scales * np.float32(256))
+    heads = factors.astype("<f4").view(np.uint8).reshape(rows, -1, 4)
+    return np.concatenate((heads, padded), axis=2).reshape(rows, -1)
 
 
 _UNPACK: dict[str, Callable[[Bytes], Unpacked]] = {

@@ -60,8 +60,6 @@ _OF_IMAGES_ONLY = (("use_bidirectional_attention", "vision"),)
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _FIXED = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 """Numbers of gpt-oss's experts, which all of its models have."""
-_QUANTISED = frozenset({("gpt_oss", "mxfp4")})
-"""Model types and methods of quantisation whose tensors are read."""
 _OF_TEXTS = {found.with_images: kind for kind, found in MODEL_TYPES.items() if found.with_images}
 """Model types that read images, too, and the one of their texts where it is not stated."""
 
@@ -130,14 +128,6 @@ def is_tied(config: Config) -> bool:
 
 
 def _require_computable(config: Config, own: ModelType, where: str) -> None:
-    quantised = config.get("quantization_config")
-    if quantised:
-        method = str(quantised.get("quant_method", "unknown")) if isinstance(quantised, dict) else "unknown"
-        if (config.get("model_type"), method) not in _QUANTISED:
-            raise CheckpointError(
-                f"{where}: the weights are quantised by {method[:40]!r}, which Onward does not read. Use the model "
-                "as a GGUF file, or in float16 or bfloat16."
-            )
     for name, number in _FIXED.items():
         if config.get(name, number) != number:
             raise CheckpointError(

@@ -23,6 +23,7 @@ from onward.checkpoints.config import is_tied, metadata_of, of_texts, reads_imag
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import MAX_LAYERS, PREDICTING, Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
+from onward.checkpoints.quantised import float8_of, with_scales
 from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
 from onward.checkpoints.table import declared
@@ -31,8 +32,8 @@ from onward.errors import CheckpointError
 
 MAX_JSON_BYTES = 32_000_000
 """Of config.json and of the list of tensors. The largest known lists have a few."""
-MAX_JSON_ENTRIES = 100_000
-"""Of such a file: several times the tensors that a model may have."""
+MAX_JSON_ENTRIES = 300_000
+"""Of such a file: more than the tensors that a model may have."""
 MAX_FILES = 1000
 _OWN_PARTS = {
     "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm",
@@ -79,11 +80,13 @@ def read_folder(folder: Path) -> Folder:
     config = of_texts(whole)
     notes: tuple[str, ...] = ()
     parameters = Parameters(metadata_of(config, str(folder / CONFIG)), str(folder))
+    float8 = float8_of(config, str(folder / CONFIG))
     paths = folder_paths(folder)
     stored = _tensors(paths)
     if reads_images(whole):
         stored = {name: tensor for name, tensor in stored.items() if not name.startswith(OF_IMAGES)}
         notes = (f"{folder} reads images, too: that part is left out.",)
+    stored = with_scales(stored, float8, str(folder))
     stored, predicting = _without_predictions(parameters, stored)
     tensors, predictions = _named(parameters, _with_norms_together(stored)), _named(parameters, predicting)
     for name, factors in factor_lists(parameters).items():
@@ -157,7 +160,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def _tensors(paths: tuple[Path, ...]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for path in paths:
-        found_here = read_safetensors(path, SKIPPED)
+        found_here = read_safetensors(path, SKIPPED, has_float8=True)
         if len(found) + len(found_here) > MAX_ENTRIES:
             raise CheckpointError(f"{path} is broken (the model has more than {MAX_ENTRIES} tensors).")
         for name, tensor in found_here.items():

@@ -14,7 +14,7 @@ import numpy as np
 from onward.checkpoints.architecture import Mixture
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
-from onward.checkpoints.types import MXFP4, OCTETS
+from onward.checkpoints.types import FLOAT8, MXFP4, OCTETS
 from onward.errors import CheckpointError
 
 MAX_EXPERTS = 1024
@@ -150,7 +150,7 @@ def _with_pairs_apart(tensors: Mapping[str, Tensor], where: str) -> dict[str, Te
 def _whole(name: str, kind: str, tensors: Mapping[str, Tensor], where: str) -> Tensor:
     """Return matrices of all experts, [rows, inputs] each, or biases, [experts, rows]."""
     tensor = tensors[name]
-    is_floats = tensor.type.block_weights == 1 and tensor.type != OCTETS
+    is_floats = tensor.type.block_weights == 1 and tensor.type not in (OCTETS, FLOAT8)
     count, *sizes = tensor.shape
     if count <= MAX_EXPERTS:
         if kind == "biases" and is_floats and len(sizes) == 1:
@@ -209,9 +209,16 @@ def with_halves_apart(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tens
         for half, part in enumerate(("gate", "up")):
             shape = (*tensor.shape[:-2], tensor.shape[-2] // 2, tensor.shape[-1])
             parts = [tensor.part(expert) for expert in range(shape[0])] if len(shape) == 3 else [tensor]
-            halves = tuple(replace(each, shape=shape[-2:], data=np.split(each.data, 2)[half]) for each in parts)
+            halves = tuple(_half(each, shape[-2:], half) for each in parts)
             new_name = f"{matched['prefix']}{part}{matched['kind']}"
             yield new_name, Tensor(new_name, shape, tensor.type, _EMPTY, parts=halves) if len(shape) == 3 else halves[0]
+
+
+def _half(tensor: Tensor, shape: tuple[int, ...], index: int) -> Tensor:
+    """Return the first or the second half of a matrix's rows, or of a vector; `shape` is that of a half."""
+    if tensor.scales is not None:
+        return tensor.selected(np.arange(index * shape[0], (index + 1) * shape[0]))
+    return replace(tensor, shape=shape, data=np.split(tensor.data, 2)[index])
 
 
 def _joined(name: str, experts: Mapping[int, Tensor], where: str) -> Tensor:

@@ -7,6 +7,8 @@ from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.mixtures import is_of_experts
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.tokenizer import tokenizer_notes
+from onward.checkpoints.types import FLOAT8
+from onward.machine import bytes_in_words
 
 _CHUNK_BYTES = 1 << 24
 
@@ -22,10 +24,12 @@ def require_contents(checkpoint: Checkpoint) -> list[str]:
 def size_facts(checkpoint: Checkpoint) -> dict[str, int | str]:
     """Return how many parameters a mixture of experts has, and how many of them one token uses; of models whose
     sequences have states, how large those are; of models with layers that only draft, how many bytes of the files
-    those are; {} for others. Raises CheckpointError."""
+    those are; of weights in FP8, how much memory they take; {} for others. Raises CheckpointError."""
     architecture = architecture_of(checkpoint)
     recurrent = architecture.delta or architecture.state_space
     found: dict[str, int | str] = {} if recurrent is None else {"state_bytes": recurrent.state_bytes}
+    if any(tensor.type == FLOAT8 for tensor in checkpoint.tensors.values()):
+        found["memory_bytes"] = _bytes_as_integers(checkpoint)
     if drafting := sum(tensor.num_bytes for tensor in checkpoint.predictions.values()):
         found["drafting_bytes"] = drafting
     mixture = architecture.mixture
@@ -36,6 +40,25 @@ def size_facts(checkpoint: Checkpoint) -> dict[str, int | str]:
     total = sum(sizes.values())
     active = total - of_experts + of_experts * mixture.used // mixture.count
     return {"experts": mixture.count, "parameters": total, "active_parameters": active, **found}
+
+
+def _bytes_as_integers(checkpoint: Checkpoint) -> int:
+    """Return the memory of all weights with 8 bits each, and a scale of 16 bits per 32."""
+    return sum(tensor.num_rows * tensor.shape[-1] for tensor in checkpoint.tensors.values()) * 34 // 32
+
+
+def float8_notes(checkpoint: Checkpoint) -> list[str]:
+    """Return a note about weights in FP8: what becomes of them, and how much memory they take."""
+    tensors = checkpoint.tensors.values()
+    codes = sum(tensor.num_bytes for tensor in tensors if tensor.type == FLOAT8)
+    if not codes:
+        return []
+    as_they_are = sum(tensor.num_bytes for tensor in tensors) + codes // 8
+    return [
+        f"{checkpoint.parameters.where} has weights in FP8: --precision fast holds them as 8-bit integers "
+        f"({bytes_in_words(_bytes_as_integers(checkpoint))}), exact as they are ({bytes_in_words(as_they_are)}). "
+        "Activations, keys and values are not rounded to FP8."
+    ]
 
 
 def output_layer_notes(checkpoint: Checkpoint) -> list[str]:

@@ -6,6 +6,7 @@ Nothing in a file is trusted, as in GGUF files.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,17 @@ import numpy as np
 
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.tensor import Tensor
-from onward.checkpoints.types import BFLOAT16, FLOAT16, FLOAT32, OCTETS, TensorType
+from onward.checkpoints.types import BFLOAT16, FLOAT8, FLOAT16, FLOAT32, OCTETS, TensorType
 from onward.errors import CheckpointError
 
 MAX_HEADER_BYTES = 16_000_000
 """A hundred times the largest one of the models that can be computed. The format's own library takes 100 MB."""
-MAX_ENTRIES = 65_536
-"""Tensors of a model. Those with experts, which are stored one by one, have up to 46,000 (DeepSeek-V3)."""
+MAX_ENTRIES = 262_144
+"""Tensors of a model. Experts that are stored one by one are up to 92,000, and as many have scales if they are in FP8
+(Qwen 3.5 397B-A17B)."""
 MAX_DIMENSIONS = 8
 _LENGTH_BYTES = 8
-_TYPES: dict[str, TensorType] = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
+_TYPES = {kind.name: kind for kind in (FLOAT32, FLOAT16, BFLOAT16)}
 _PACKED = re.compile(r".+_(blocks|scales)")
 """Names of tensors that are parts of others: the codes and exponents of MXFP4, which are bytes."""
 
@@ -34,9 +36,9 @@ class _Entry(msgspec.Struct):
     data_offsets: tuple[int, int]
 
 
-def read_safetensors(path: Path, skipped: tuple[str, ...] = ()) -> dict[str, Tensor]:
+def read_safetensors(path: Path, skipped: tuple[str, ...] = (), *, has_float8: bool = False) -> dict[str, Tensor]:
     """Read the tensors of a file, as views of the mapped file, except those whose names end like one of `skipped` and
-    those without elements.
+    those without elements. `has_float8`: there may be codes of FP8, whose scales are other tensors.
 
     Raises CheckpointError for a file that is missing or broken, or has weights of another type.
     """
@@ -48,9 +50,10 @@ def read_safetensors(path: Path, skipped: tuple[str, ...] = ()) -> dict[str, Ten
         raise _broken(path, f"a header of {length} bytes")
     begin = _LENGTH_BYTES + length
     content = np.frombuffer(data, np.uint8)[begin:]
+    types = {**_TYPES, FLOAT8.name: FLOAT8} if has_float8 else _TYPES
     entries = _entries(path, bytes(data[_LENGTH_BYTES:begin]))
     return {
-        name: _tensor(path, name, entry, content)
+        name: _tensor(path, name, entry, content, types)
         for name, entry in entries.items()
         if not name.endswith(skipped) and 0 not in entry.shape
     }
@@ -68,14 +71,20 @@ def _entries(path: Path, header: bytes) -> dict[str, _Entry]:
         raise _broken(path, "a header that states no tensors") from None
 
 
-def _tensor(path: Path, name: str, entry: _Entry, content: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
-    kind = OCTETS if entry.dtype == OCTETS.name and _PACKED.fullmatch(name) else _TYPES.get(entry.dtype)
+def _tensor(
+    path: Path,
+    name: str,
+    entry: _Entry,
+    content: np.ndarray[Any, np.dtype[np.uint8]],
+    types: Mapping[str, TensorType],
+) -> Tensor:
+    kind = OCTETS if entry.dtype == OCTETS.name and _PACKED.fullmatch(name) else types.get(entry.dtype)
     if len(entry.shape) > MAX_DIMENSIONS or min(entry.shape, default=1) < 0:
         raise _broken(path, f"a tensor {name[:80]!r} of an impossible shape")
     if kind is None:
         raise CheckpointError(
             f"{path}: the tensor {name[:80]!r} has the type {entry.dtype[:20]!r}, which Onward does not read: it reads "
-            f"{', '.join(_TYPES)}. Use the model in one of these, or as a GGUF file."
+            f"{', '.join(types)}. Use the model in one of these, or as a GGUF file."
         )
     begin, end = entry.data_offsets
     size = kind.block_bytes

@@ -7,11 +7,38 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints.blocks import Groups, codebook_floats, mxfp4_blocks, unpack
+from onward.checkpoints.blocks import (
+    FLOAT8_GROUP,
+    Bytes,
+    Groups,
+    codebook_floats,
+    float8_blocks,
+    float8_floats,
+    mxfp4_blocks,
+    unpack,
+)
 from onward.checkpoints.types import CODEBOOK_TYPES, FLOAT32, TensorType
 
 _MAX_TURNED = 1 << 20
 """Numbers that are turned at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """What the codes of a matrix in FP8 are multiplied with: one number for every `rows` x `inputs` of them.
+
+    `stored` has them in rows of `columns`, whatever its shape.
+    """
+
+    stored: Tensor
+    rows: int
+    inputs: int
+    columns: int
+
+    def of_rows(self, rows: NDArray[np.int64], num_groups: int) -> NDArray[np.float32]:
+        """Return those of some rows, for each group of FLOAT8_GROUP weights, float32 [rows, groups]."""
+        numbers = self.stored.floats().reshape(-1, self.columns)
+        return numbers[rows // self.rows][:, np.arange(num_groups) * FLOAT8_GROUP // self.inputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +60,9 @@ class Tensor:
     """Of MXFP4 as safetensors files have it, uint8 [rows, blocks]; `data` are its codes (blocks.mxfp4_blocks)."""
     stored: Tensor | None = None
     """Of a matrix of several heads that a file has with inputs and rows exchanged: as it is there (see `turned`)."""
+    scales: Scales | None = None
+    """Of a matrix in FP8, whose `data` are its codes, uint8 [stored rows, inputs]; its `rows` are blocks of them
+    (blocks.float8_blocks)."""
 
     @property
     def num_rows(self) -> int:
@@ -45,10 +75,18 @@ class Tensor:
             return mxfp4_blocks(self.data[start:stop], self.exponents[start:stop])
         if self.stored is not None:
             return _turned_rows(self.stored, start, stop)
+        if self.scales is not None:
+            return float8_blocks(*self._codes(self.scales, start, stop))
         row_bytes = self.shape[-1] // self.type.block_weights * self.type.block_bytes
         stored = self.data if self.data.ndim > 1 else self.data.reshape(-1, row_bytes)
         picked = stored[start:stop] if self.order is None else stored[self.order[start:stop]]
         return picked.reshape(len(picked), row_bytes)
+
+    def _codes(self, scales: Scales, start: int, stop: int) -> tuple[Bytes, NDArray[np.float32]]:
+        """Return rows of a matrix in FP8 as they are stored, and their scales."""
+        rows = np.arange(start, stop) if self.order is None else self.order[start:stop]
+        codes = self.data[start:stop] if self.order is None else self.data[rows]
+        return codes, scales.of_rows(rows, -(-self.shape[-1] // FLOAT8_GROUP))
 
     @property
     def num_bytes(self) -> int:
@@ -79,6 +117,8 @@ class Tensor:
     def floats(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
         """Return these rows as float32 [rows, inputs]; exactly what the file states, as ggml computes it."""
         stop = self.num_rows if stop is None else stop
+        if self.scales is not None:
+            return float8_floats(*self._codes(self.scales, start, stop))
         rows = self.rows(start, stop)
         match self.type.name:
             case "F32":

@@ -31,6 +31,8 @@ FLOAT32, FLOAT16, BFLOAT16 = TensorType("F32", 1, 4), TensorType("F16", 1, 2), T
 MXFP4 = TensorType("MXFP4", 32, 17)
 OCTETS = TensorType("U8", 1, 1)
 """Of safetensors files: bytes that are parts of another tensor."""
+FLOAT8 = TensorType("F8_E4M3", 1, 1)
+"""Of safetensors files: OCP's 8-bit floating point with four bits of exponent and no infinities (float8_e4m3fn)."""
 
 TENSOR_TYPES: dict[int, TensorType] = {
     0: FLOAT32,

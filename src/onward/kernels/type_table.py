@@ -181,6 +181,14 @@ def _mxfp4_words(r: BlockReader, step: Value) -> WordReader:
     return lambda e, i: r.lookup(_MXFP4, codes(e, i))
 
 
+def _f8_e4m3(r: BlockReader, k: Value) -> Value:
+    """Sign, four bits of exponent, three of mantissa: in the places of a float16's they are a 256th of the number, also
+    of a subnormal one. Its conversion is exact, and the block's factor is 256 times its scale."""
+    codes = r.octets(r.at(k * PANEL_ROWS + WORD_BYTES), 0)
+    halves = (codes & 0x7F) << 7 | (codes & 0x80) << 8
+    return halves.trunc(I16).as_(F16X16).fpext() * r.words(r.block, 0).as_(F32X16)
+
+
 def _bytes_at(offset: int) -> Callable[[BlockReader, Value], WordReader]:
     return lambda r, step: lambda e, i: r.words(r.block, offset + i * WORD_BYTES)
 
@@ -224,8 +232,10 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
         ),
         FloatType("F16", 2, lambda r, k: r.halves(r.at(k * (2 * PANEL_ROWS)), 0)),
         FloatType("BF16", 2, lambda r, k: (r.shorts(r.at(k * (2 * PANEL_ROWS)), 0) << 16).as_(F32X16)),
+        FloatType("F8_E4M3", 1, _f8_e4m3, head_bytes=4),
         FloatType("F32", 4, lambda r, k: r.words(r.at(k * (4 * PANEL_ROWS)), 0).as_(F32X16)),
     )
 }  # fmt: skip
 """By ggml's name. Q8_X is not one of ggml's: a float32 factor, two int16 scales and 32 bytes, to which types without
-kernels of their own are expanded exactly (checkpoints.expansion)."""
+kernels of their own are expanded exactly (checkpoints.expansion). F8_E4M3 is that of safetensors files, each 32 weights
+with 256 times their scale as float32 (checkpoints.blocks.float8_blocks)."""

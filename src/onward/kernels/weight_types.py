@@ -170,13 +170,15 @@ class FloatType:
     weight_bytes: int
     load: Callable[[BlockReader, Value], Value] = field(repr=False)
     """Return weight k of a block, float32 x 16."""
+    head_bytes: int = 0
+    """Of a float32 before the weights of a block: 4, or 0 where there is none."""
 
     block_weights = GROUP
     groups = 1
 
     @property
     def block_bytes(self) -> int:
-        return GROUP * self.weight_bytes
+        return self.head_bytes + GROUP * self.weight_bytes
 
     @property
     def panel_block_bytes(self) -> int:
@@ -184,4 +186,5 @@ class FloatType:
 
     @property
     def fields(self) -> tuple[tuple[int, int, int], ...]:
-        return ((0, self.weight_bytes, GROUP),)
+        head = ((0, self.head_bytes, 1),) if self.head_bytes else ()
+        return (*head, (self.head_bytes, self.weight_bytes, GROUP))

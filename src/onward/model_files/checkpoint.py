@@ -44,10 +44,11 @@ class CheckpointFiles(ModelFiles):
             self.__dict__.pop(kept, None)
 
     def notes(self) -> list[str]:
-        from onward.checkpoints.notes import output_layer_notes
+        from onward.checkpoints.notes import float8_notes, output_layer_notes
 
         checkpoint = self.checkpoint()
-        return [*checkpoint.notes, *self._tokenizer_notes, *output_layer_notes(checkpoint)]
+        found = [*checkpoint.notes, *self._tokenizer_notes, *output_layer_notes(checkpoint)]
+        return [*found, *float8_notes(checkpoint)]
 
     def contents_problems(self) -> list[str]:
         """Return what keeps the model from being computed, as far as the files' metadata shows it. Reads no weights."""

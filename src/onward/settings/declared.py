@@ -289,7 +289,8 @@ class Settings:
         "auto", "Performance", values.choice(*get_args(WeightForm)),
         "How the weights of GGUF and safetensors files are held. auto: quantised ones as in the file, others as "
         "8-bit integers; with --precision exact unchanged. exact: as in the file, slower for some types. int8, int4: "
-        "what is floating point in the file in 8 or 4 bits; 4 have a loss that is noticeable on small models.",
+        "what is floating point in the file (FP8 too) in 8 or 4 bits; 4 have a loss that is noticeable on small "
+        "models.",
     )  # fmt: skip
     prefix_cache: bool = option(
         True,

@@ -10,6 +10,7 @@ from onward.checkpoints.declaration import Declaration, ModelType
 from onward.checkpoints.families.common import LAYER, common, windowed
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
+from onward.errors import CheckpointError
 
 
 def _starcoder2(checkpoint: Checkpoint) -> Architecture:
@@ -35,9 +36,11 @@ def _gptneox(checkpoint: Checkpoint) -> Architecture:
     return replace(found, is_parallel=checkpoint.parameters.switch("use_parallel_residual", True))
 
 
-def _with_rows_first(_: Parameters, tensor: Tensor) -> Tensor:
-    """Return GPT-2's matrices, which its folders have with inputs first."""
+def _with_rows_first(parameters: Parameters, tensor: Tensor) -> Tensor:
+    """Return GPT-2's matrices, which its folders have with inputs first. Raises CheckpointError for those in FP8."""
     is_matrix = tensor.name.startswith("blk.") and len(tensor.shape) == 2
+    if is_matrix and tensor.scales is not None:
+        raise CheckpointError(f"{parameters.where}: {tensor.name!r} is in FP8, with its inputs first: use a GGUF file.")
     return tensor.transposed() if is_matrix else tensor
 
 

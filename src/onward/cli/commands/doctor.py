@@ -246,6 +246,9 @@ def _configured(name: str, cache_dir: Path, *, drafts: bool) -> Finding:
     total, active = (facts.get(name) for name in ("parameters", "active_parameters"))
     if isinstance(total, int) and isinstance(active, int):
         words += f", {_count(total)} parameters, of which a token uses {_count(active)} ({facts['experts']} experts)"
+    if isinstance(memory := facts.get("memory_bytes"), int):
+        words += f" in FP8, {bytes_in_words(memory)} of memory"
+        size = memory
     if isinstance(state := facts.get("state_bytes"), int):
         words += f", {bytes_in_words(state)} of state for each sequence"
     if size <= free:

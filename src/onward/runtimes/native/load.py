@@ -13,6 +13,7 @@ from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.expansion import EXPANDED_TYPES
 from onward.checkpoints.mapped import FileWatch
 from onward.checkpoints.predictions import with_prediction
+from onward.checkpoints.quantised import require_usable_scales
 from onward.checkpoints.rope import has_long_positions
 from onward.errors import MemoryTooSmall, SetupError
 from onward.kernels.activations import ActivationName
@@ -62,6 +63,7 @@ def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progre
     options.require_possible()
     found = architecture_of(checkpoint, options.context_length)
     _require_form(checkpoint, options)
+    require_usable_scales((*checkpoint.tensors.values(), *checkpoint.predictions.values()), checkpoint.parameters.where)
     facts = [f"native {KERNELS_REVISION}", options.precision, options.weights, FAST_ACTIVATIONS]
     if has_long_positions(checkpoint, options.context_length):
         facts.append("long positions")
@@ -244,7 +246,7 @@ def _require_room_for_tables(checkpoint: Checkpoint) -> None:
     """Raise MemoryTooSmall for embeddings of types whose rows no kernel looks up, and for which, as float32, there is
     no room."""
     found = [tensor for name in TABLES if (tensor := checkpoint.tensors.get(f"{name}.weight")) is not None]
-    grown = [tensor for tensor in found if tensor.type.name in EXPANDED_TYPES]
+    grown = [tensor for tensor in found if tensor.type.name in EXPANDED_TYPES or tensor.scales is not None]
     size = sum(4 * tensor.num_rows * tensor.shape[-1] for tensor in grown)
     if size and size > (free := available_memory().free_bytes):
         names = ", ".join(sorted({tensor.type.name for tensor in grown}))

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from onward.checkpoints.expansion import EXPANDED_BYTES, EXPANDED_TYPES, expanded
 from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.types import FLOAT8
 from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.weight_types import GROUP
 from onward.runtimes.base import RuntimeOptions
 
-FLOATS = frozenset({"F32", "F16", "BF16"})
-"""Types of weights that are not quantised."""
+FLOATS = frozenset({"F32", "F16", "BF16", FLOAT8.name})
+"""Types of weights in floating point."""
 EXPANDED = "Q8_X"
 _SENSITIVE = (".ffn_gate_inp", ".ssm_alpha", ".ssm_beta")
 StoredType = str

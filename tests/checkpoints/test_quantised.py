@@ -1,0 +1,382 @@
+"""Folders with weights in FP8: what each number stands for, in every layout that is published, and a sentence for what
+is not read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.checkpoints import blocks
+from onward.checkpoints import tensor as tensors_module
+from onward.checkpoints.folder import folder_paths, read_folder
+from onward.checkpoints.quantised import float8_of
+from onward.checkpoints.tensor import Scales, Tensor
+from onward.checkpoints.types import FLOAT8, FLOAT32
+from onward.engine.model import Row
+from onward.errors import CheckpointError
+from onward.model_files.safetensors import SafetensorsFiles
+from onward.runtimes.base import RuntimeOptions
+from onward.runtimes.native import panel_cache
+from onward.runtimes.table import load_model
+from onward.values import Precision, WeightForm
+from tests.checkpoints.float8 import LAYOUTS, VALUES, Stored, codes_of, convert, file_bytes, stored_in, write_plain
+from tests.checkpoints.hugging_face import write_folder
+from tests.checkpoints.test_architectures import check_logits
+from tests.checkpoints.test_config import OTHER_TYPES
+from tests.examples import slow_but
+from tests.models.doors import command, refusal, shown
+
+NAMES = [
+    "llama, untied", "qwen3", "qwen3moe", "mistral3", "deepseek2, groups of sigmoids, joined", "glm4moe", "phi3",
+    "glm4", "llama, experts", "olmo2", "internlm2", "qwen35", "qwen35moe", "qwen3next", "gemma2",
+]  # fmt: skip
+"""With queries, keys and values apart and in one, gates and experts one by one and in one, rows in other orders."""
+
+
+def logits(folder: Path, cache: Path, precision: Precision, weights: WeightForm = "auto") -> bytes:
+    options = RuntimeOptions(threads=1, kv_memory=4_000_000, cache_dir=cache, precision=precision, weights=weights)
+    model = load_model(SafetensorsFiles(folder), options, lambda line: None).model
+    try:
+        tokens = [(7 * index + index * index) % model.vocab_size for index in range(40)]
+        found = model.evaluate([Row(0, tokens, 0, range(model.shape.blocks_for(40)), 40)])
+        assert found.std() > 0.01
+        return found.tobytes()
+    finally:
+        model.close()
+
+
+def random_matrix(rows: int, inputs: int, block: tuple[int, int]) -> tuple[Tensor, np.ndarray[Any, Any]]:
+    """A matrix of all codes in any order, and its weights."""
+    random = np.random.default_rng(rows)
+    codes = random.integers(0, 256, (rows, inputs), np.uint8)
+    counts = -(-rows // block[0]), -(-inputs // block[1])
+    scales = random.normal(size=counts).astype("<f4")
+    spread = scales.astype(np.float64).repeat(block[0], 0)[:rows].repeat(block[1], 1)[:, :inputs]
+    stored = Tensor("w_scale_inv", counts, FLOAT32, scales.reshape(-1).view(np.uint8))
+    found = Tensor("w", (rows, inputs), FLOAT8, codes, scales=Scales(stored, *block, columns=counts[1]))
+    return found, (VALUES[codes] * spread).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("rows", "inputs", "block"),
+    [(300, 320, (128, 128)), (256, 256, (128, 128)), (40, 72, (1, 72)), (17, 33, (17, 33)), (5, 64, (3, 32))],
+)
+def test_a_weight_is_its_code_times_the_scale_of_its_block(rows: int, inputs: int, block: tuple[int, int]) -> None:
+    """Any rows, in any order; signs of zeros too. Blocks at the end may be cut off."""
+    matrix, expected = random_matrix(rows, inputs, block)
+    order = np.random.default_rng(1).permutation(rows)[: rows // 2 + 1]
+    picked = matrix.selected(order)
+    for found, weights in (
+        (matrix.floats(), expected),
+        (matrix.floats(2, 5), expected[2:5]),
+        (picked.floats(), expected[order]),
+        (picked.selected(np.array([2, 0])).floats(), expected[order[[2, 0]]]),
+    ):
+        numbers = ~np.isnan(weights)
+        assert np.array_equal(np.isnan(found), ~numbers)
+        assert found[numbers].tobytes() == weights[numbers].tobytes()
+
+
+def test_a_block_for_kernels_has_256_times_its_scale_and_is_nan_with_one(tmp_path: Path) -> None:
+    matrix, _ = random_matrix(9, 70, (4, 32))
+    blocks = matrix.rows(0, 9).reshape(9, 3, 36)
+    codes = np.pad(matrix.data, ((0, 0), (0, 26))).reshape(9, 3, 32)
+    assert np.array_equal(blocks[..., 4:], codes)
+    factors = np.ascontiguousarray(blocks[..., :4]).view("<f4")[..., 0]
+    assert matrix.scales is not None
+    scales = matrix.scales.stored.floats()[np.arange(9) // 4]
+    has_nan = np.isnan(VALUES[codes]).any(axis=2)
+    assert has_nan.any() and not has_nan.all()
+    assert np.array_equal(factors, np.where(has_nan, np.nan, scales * 256), equal_nan=True)
+
+
+@pytest.mark.parametrize("name", slow_but(["mistral3", "deepseek2, groups of sigmoids, joined"], NAMES))
+def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    metadata, tensors = write_folder(folder, name, dtype="F8")
+    convert(folder, LAYOUTS["Mistral" if name == "mistral3" else "DeepSeek"], is_lossless=True)
+    assert any(kind == "F8_E4M3" for kind, _, _ in stored_in(folder / "model.safetensors").values())
+    check_logits(SafetensorsFiles(folder), metadata, tensors, cache=tmp_path)
+
+
+@pytest.mark.parametrize("layout", slow_but(["Qwen, 2507", "compressed, rows"], LAYOUTS))
+def test_logits_have_the_bits_of_the_same_weights_in_float32(layout: str, tmp_path: Path) -> None:
+    """However they are held."""
+    write_folder(tmp_path / "m", "qwen3moe")
+    plain = write_plain(tmp_path / "plain", tmp_path / "m", convert(tmp_path / "m", LAYOUTS[layout], seed=5))
+    forms: list[tuple[Precision, WeightForm]] = [
+        ("exact", "auto"), ("fast", "auto"), ("fast", "exact"), ("fast", "int4"),
+    ]  # fmt: skip
+    for precision, weights in forms:
+        found = logits(tmp_path / "m", tmp_path, precision, weights)
+        assert found == logits(plain, tmp_path, precision, weights), (precision, weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_matrices_of_every_architecture_have_their_own_scales(name: str, tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", name)
+    plain = write_plain(tmp_path / "plain", tmp_path / "m", convert(tmp_path / "m", LAYOUTS["DeepSeek"], seed=7))
+    assert logits(tmp_path / "m", tmp_path, "exact") == logits(plain, tmp_path, "exact")
+
+
+def test_the_text_model_of_one_that_reads_images_has_its_scales(tmp_path: Path) -> None:
+    """As Ministral 3 is published; what reads images is not converted, or is left out with its scales."""
+    folder = tmp_path / "m"
+    write_folder(folder, "mistral3")
+    plain = write_plain(tmp_path / "plain", folder, convert(folder, LAYOUTS["Mistral"]))
+    stored = {
+        name.replace("model.", "model.language_model.", 1): each
+        for name, each in stored_in(folder / "model.safetensors").items()
+    }
+    stored["model.vision_tower.linear.weight"] = "F8_E4M3", (3, 4), bytes(12)
+    stored["model.vision_tower.linear.weight_scale_inv"] = "BF16", (), bytes(2)
+    (folder / "model.safetensors").write_bytes(file_bytes(stored))
+    own = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    quantised = own.pop("quantization_config")
+    whole = {"model_type": "mistral3", "text_config": own, "vision_config": {}, "quantization_config": quantised}
+    whole["tie_word_embeddings"] = own.pop("tie_word_embeddings")
+    (folder / "config.json").write_text(json.dumps(whole), encoding="utf-8")
+    assert logits(folder, tmp_path, "exact") == logits(plain, tmp_path, "exact")
+
+
+def test_panels_are_made_a_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No matrix is expanded as a whole."""
+    write_folder(tmp_path / "m", "llama, untied")
+    convert(tmp_path / "m", LAYOUTS["DeepSeek"])
+    monkeypatch.setattr(panel_cache, "_CHUNK_BYTES", 1)
+    made: list[int] = []
+    real = blocks.float8_floats
+
+    def counted(codes: Any, scales: Any) -> Any:
+        made.append(len(codes))
+        return real(codes, scales)
+
+    monkeypatch.setattr(tensors_module, "float8_floats", counted)
+    logits(tmp_path / "m", tmp_path, "fast")
+    assert set(made) == {16}
+
+
+def test_show_says_that_a_folder_is_in_fp8_and_what_memory_it_takes(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama, untied")
+    weights = convert(tmp_path / "m", LAYOUTS["DeepSeek"])
+    found = shown(tmp_path / "m")
+    count = sum(array.size for array in weights.values())
+    assert found["memory_bytes"] == count * 34 // 32
+    assert "weights in FP8: --precision fast holds them as 8-bit integers" in found["notes"][0]
+
+
+# what is not read
+
+BLOCKS: tuple[Any, ...] = ([128], [128, 48], [0, 32], [16, -32], [1.5, 32], "x", {}, [[16, 32]], "16x48", True)
+NOT_READ: dict[str, tuple[dict[str, Any], str]] = {
+    "awq": ({"quant_method": "awq"}, "quantised by 'awq', which Onward does not read. Use the model as a GGUF file"),
+    "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "'bitsandbytes'"),
+    "fbgemm": ({"quant_method": "fbgemm_fp8"}, "'fbgemm_fp8'"),
+    "no method": ({"bits": 4}, "'unknown'"),
+    "a list": ({"quant_method": ["fp8"]}, r"\['fp8'\]"),
+    "another format": ({"quant_method": "fp8", "fmt": "e5m2"}, r"'fp8' \(e5m2\)"),
+    "experts in 4 bits": ({"quant_method": "fp8", "moe_quant_algo": "NVFP4"}, r"'fp8' \(NVFP4\)"),
+    "NVFP4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, r"'modelopt' \(NVFP4\)"),
+    "compressed NVFP4": (
+        {**LAYOUTS["compressed, rows"].config, "format": "nvfp4-pack-quantized"}, r"\(nvfp4-pack-quantized\)"
+    ),
+    "no groups": ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, r"\(pack-quantized\)"),
+    "transforms": (
+        {**LAYOUTS["compressed, rows"].config, "transform_config": {"config_groups": {"R1": {}}}}, "transform_config"
+    ),
+    "sparse": (
+        {**LAYOUTS["compressed, rows"].config, "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config"
+    ),
+    **{
+        f"a block of {block}": ({"quant_method": "fp8", "weight_block_size": block}, "as the block of weights that has")
+        for block in BLOCKS
+    },
+}  # fmt: skip
+WEIGHTS: dict[str, dict[str, Any]] = {
+    "integers": {"type": "int"}, "four bits": {"num_bits": 4}, "offsets": {"symmetric": False},
+    "groups of sixteen": {"strategy": "tensor_group"}, "dynamic": {"dynamic": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NOT_READ)
+def test_weights_that_are_quantised_otherwise_are_refused_by_name(case: str, tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama, untied")
+    convert(tmp_path / "m", replace(LAYOUTS["DeepSeek"], config=NOT_READ[case][0]))
+    with pytest.raises(CheckpointError, match=NOT_READ[case][1]):
+        read_folder(tmp_path / "m")
+
+
+@pytest.mark.parametrize("case", WEIGHTS)
+def test_groups_of_compressed_tensors_that_are_not_in_fp8_are_refused(case: str, tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama, untied")
+    config = json.loads(json.dumps(LAYOUTS["compressed, rows"].config))
+    config["config_groups"]["group_0"]["weights"] |= WEIGHTS[case]
+    convert(tmp_path / "m", replace(LAYOUTS["compressed, rows"], config=config))
+    with pytest.raises(CheckpointError, match="quantised by 'compressed-tensors'"):
+        read_folder(tmp_path / "m")
+
+
+def test_groups_of_which_one_has_only_activations_are_read_and_two_sizes_of_blocks_are_not(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama, untied")
+    config = json.loads(json.dumps(LAYOUTS["compressed, blocks"].config))
+    groups = config["config_groups"]
+    groups["activations"] = {"targets": ["Linear"], "weights": None}
+    groups["rows"] = {"weights": groups["group_0"]["weights"] | {"strategy": "channel"}, "format": "float-quantized"}
+    convert(tmp_path / "m", replace(LAYOUTS["compressed, blocks"], config=config | {"format": "mixed-precision"}))
+    with pytest.raises(CheckpointError, match=r"'compressed-tensors' \(mixed-precision\)"):
+        read_folder(tmp_path / "m")
+    state(tmp_path / "m", config)
+    assert read_folder(tmp_path / "m").tensors["blk.0.attn_q.weight"].scales is not None
+    groups["rows"]["weights"] |= {"strategy": "block", "block_structure": [32, 32]}
+    state(tmp_path / "m", config)
+    with pytest.raises(CheckpointError, match="blocks of several sizes"):
+        read_folder(tmp_path / "m")
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in nested objects and lists: what it is in, and its key."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_value_anywhere_in_the_statement_is_read_or_refused_in_a_sentence(layout: str) -> None:
+    whole = {"quantization_config": json.loads(json.dumps(LAYOUTS[layout].config))}
+    for inner, key in list(places(whole)):
+        before = inner[key]
+        for other in OTHER_TYPES:
+            inner[key] = other
+            try:
+                float8_of(whole, "config.json")
+            except CheckpointError as refused:
+                assert str(refused).startswith("config.json") and len(str(refused)) < 500
+        inner[key] = before
+    assert float8_of(whole, "config.json") is not None
+
+
+def state(folder: Path, quantised: Any) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": quantised}), encoding="utf-8")
+
+
+UP, DOWN = "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"
+Changes = Callable[[dict[str, Stored]], Any]
+BROKEN: dict[str, tuple[Changes, str]] = {
+    "no scales": (lambda stored: stored.pop(f"{UP}_scale_inv"), "is in FP8, but has no scales"),
+    "scales alone": (lambda stored: stored.pop(UP), "but not what they belong to"),
+    "scales twice": (lambda stored: stored.update({f"{UP}_scale": stored[f"{UP}_scale_inv"]}), "scales of .* twice"),
+    "scales of floats": (
+        lambda stored: stored.update({UP: ("F32", stored[UP][1], 4 * stored[UP][2])}), "has scales, but is not in FP8"
+    ),
+    "scales of a norm": (
+        lambda stored: stored.update({"model.norm.weight_scale_inv": ("F32", (), bytes(4))}), "is not in FP8"
+    ),
+    "other blocks": (
+        lambda stored: stored.update({f"{UP}_scale_inv": stored[f"{DOWN}_scale_inv"]}), "which are not the scales of"
+    ),
+    "integers": (
+        lambda stored: stored.update({f"{UP}_scale_inv": ("F8_E4M3", (6, 2), bytes(12))}), "which are not the scales of"
+    ),
+    "exponents": (
+        lambda stored: stored.update({f"{UP}_scale_inv": ("F8_E8M0", (6, 2), bytes(12))}), "has the type 'F8_E8M0'"
+    ),
+    "a vector": (
+        lambda stored: stored.update({UP: ("F8_E4M3", (96 * 64,), stored[UP][2])}), "but only matrices are read"
+    ),
+    "three axes": (
+        lambda stored: stored.update({UP: ("F8_E4M3", (1, 96, 64), stored[UP][2])}), "but only matrices are read"
+    ),
+    "another format": (
+        lambda stored: stored.update({UP: ("F8_E5M2", (96, 64), stored[UP][2])}), "has the type 'F8_E5M2'"
+    ),
+    "another shape": (
+        lambda stored: stored.update({UP: ("F8_E4M3", (48, 128), stored[UP][2])}), "which are not the scales of"
+    ),
+    "a norm in FP8": (
+        lambda stored: stored.update({"model.norm.weight": ("F8_E4M3", (64,), bytes(64))}), "has no scales"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_matrices_and_scales_that_do_not_fit_are_refused_in_a_sentence(case: str, tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama, untied")
+    convert(tmp_path / "m", LAYOUTS["DeepSeek"])
+    stored = stored_in(path := tmp_path / "m/model.safetensors")
+    BROKEN[case][0](stored)
+    path.write_bytes(file_bytes(stored))
+    with pytest.raises(CheckpointError, match=BROKEN[case][1]) as refused:
+        read_folder(tmp_path / "m")
+    assert str(tmp_path / "m") in str(refused.value)
+
+
+def test_codes_without_a_statement_are_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama, untied")
+    convert(tmp_path / "m", LAYOUTS["DeepSeek"])
+    state(tmp_path / "m", None)
+    assert "does not state how weights are quantised" in refusal(tmp_path / "m")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 3e38])
+@pytest.mark.parametrize("name", ["llama, untied", "qwen35moe"])
+def test_a_scale_that_is_no_number_is_refused_at_the_start(name: str, number: float, tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", name)
+    convert(tmp_path / "m", LAYOUTS["DeepSeek"])
+    stored = stored_in(path := tmp_path / "m/model.safetensors")
+    last = [each for each in stored if each.endswith("_scale_inv")][-1]
+    kind, shape, data = stored[last]
+    stored[last] = kind, shape, data[:-4] + np.array(number, "<f4").tobytes()
+    path.write_bytes(file_bytes(stored))
+    with pytest.raises(CheckpointError, match="are not all numbers, or larger than any model's"):
+        logits(tmp_path / "m", tmp_path, "exact")
+
+
+@pytest.mark.parametrize("number", [0.0, -0.25])
+def test_a_scale_of_zero_or_below_is_a_number_like_any_other(number: float, tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama, untied")
+    weights = convert(tmp_path / "m", LAYOUTS["Mistral"])
+    stored = stored_in(path := tmp_path / "m/model.safetensors")
+    _, shape, codes = stored[UP]
+    stored[f"{UP}_scale_inv"] = "F32", (), np.array(number, "<f4").tobytes()
+    path.write_bytes(file_bytes(stored))
+    weights[UP] = (VALUES[np.frombuffer(codes, np.uint8)].reshape(shape) * number).astype(np.float32)
+    plain = write_plain(tmp_path / "plain", tmp_path / "m", weights)
+    assert logits(tmp_path / "m", tmp_path, "exact") == logits(plain, tmp_path, "exact")
+
+
+def test_a_model_whose_matrices_have_their_inputs_first_is_refused_in_fp8(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "gpt2")
+    convert(tmp_path / "m", LAYOUTS["AutoFP8"])
+    assert "is in FP8, with its inputs first: use a GGUF file" in refusal(tmp_path / "m")
+
+
+def test_a_list_of_the_tensors_of_the_largest_mixture_in_fp8_is_read(tmp_path: Path) -> None:
+    """Qwen 3.5 397B-A17B: three matrices of 512 experts in 60 layers, and their scales."""
+    names = (f"model.layers.{layer}.mlp.experts.{each}" for layer in range(60) for each in range(512 * 3 * 2))
+    listed = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(listed), encoding="utf-8")
+    assert [path.name for path in folder_paths(tmp_path)] == ["model-00001-of-00001.safetensors"]
+
+
+def test_codes_are_the_nearest_ones() -> None:
+    """The helper of these tests: with it, a wrong table would still be its own inverse."""
+    numbers = np.array([0.0, -0.0, 1.0, -448.0, 500.0, 2.0**-9, 0.3])
+    assert codes_of(numbers).tolist() == [0, 0x80, 0x38, 0xFE, 0x7E, 1, 0x2A]
+    assert VALUES[[0x38, 0x7E, 1, 0x2A]].tolist() == [1.0, 448.0, 2.0**-9, 0.3125]
+
+
+def test_doctor_says_what_memory_to_expect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path / "m", "llama, untied")
+    convert(tmp_path / "m", LAYOUTS["DeepSeek"])
+    monkeypatch.setenv("ONWARD_MODEL", str(tmp_path / "m"))
+    monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path / "cache"))
+    words = [each["words"] for each in json.loads(command("doctor", "--format", "json")[1])["findings"]]
+    assert any("of files in FP8, " in each and "of memory" in each for each in words)
