@@ -1,11 +1,8 @@
-"""For everyone: keyboard, screen readers, small screens, dark and light, reduced motion, and lost connections."""
+"""For everyone: keyboard, screen readers, small screens, dark and light, reduced motion."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -351,83 +348,3 @@ def test_screen_readers_hear_what_happens(playground: Playground) -> None:
     playground.set("seed", "1").generate()  # a text that does not end immediately
     playground.announced("Done: ")
     playground.announced("tokens.")
-
-
-class CutProxy:
-    """Forwards connections to a port, and can cut all of them."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._port))
-                self._sockets += [near, far]
-                threading.Thread(target=self._forward, args=(near, far), daemon=True).start()
-                threading.Thread(target=self._forward, args=(far, near), daemon=True).start()
-
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def cut(self) -> None:
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.close()
-        self.cut()
-
-
-@pytest.fixture
-def proxy(site: str) -> Iterator[CutProxy]:
-    opened = CutProxy(int(site.rpartition(":")[2]))
-    yield opened
-    opened.close()
-
-
-def test_a_stream_continues_after_a_lost_connection(browser: Browser, site: str, proxy: CutProxy) -> None:
-    context = open_context(browser)
-    playground = Playground(context.new_page(), proxy.url).open()
-    fields = {"max_tokens": 500, "min_tokens": 500, "seed": 5, "temperature": 1.5}
-    playground.write("Once upon a time")
-    for name, value in fields.items():
-        playground.set(name, str(value))
-
-    def cut_on_the_way() -> None:
-        playground.focus()
-        playground.page.keyboard.press("Control+Enter")
-        expect(playground.page.locator(".editor .generated").first).to_be_visible()
-        proxy.cut()
-
-    playground.during(cut_on_the_way)
-    whole = playground.page.request.post(
-        f"{site}/v1/completions",
-        data={"model": "storyteller", "prompt": "Once upon a time"} | fields,
-    ).json()["choices"][0]["text"]
-    assert playground.text == "Once upon a time" + whole
-    assert any("completions/cmpl-" in address for address in playground.requests), "it was resumed"
-    expect(playground.page.locator(".problem")).to_have_count(0)
-    context.close()
-
-
-def test_a_server_that_is_gone_is_reported(playground: Playground) -> None:
-    playground.page.route("**/v1/completions", lambda route: route.abort())
-    playground.generate()
-    expect(playground.page.get_by_role("alert")).to_contain_text("cannot be reached")
-    playground.page.unroute("**/v1/completions")
-    prompt = playground.text
-    playground.generate()
-    assert len(playground.text) > len(prompt)

@@ -120,9 +120,25 @@ def test_two_tabs_lose_none_of_each_others_stories(playground: Playground) -> No
     playground.open()
     playground.page.keyboard.type("!")
     playground.new_story().write("Of the first tab again").kept()
-    other.write("Of the second tab still").kept()
+    other.write("Of the second tab still").kept()  # the first tab has opened this story: it becomes another one
+    expect(other.notice).to_contain_text("kept as a copy")
     playground.open()
-    expect(playground.stories()).to_have_count(3)
+    expect(playground.stories()).to_have_count(4)
+
+
+def test_what_is_written_in_a_tab_that_another_one_has_replaced_is_kept(playground: Playground) -> None:
+    """Whoever looks at the page in a second tab, and goes on in the first one, loses nothing."""
+    playground.write("The fox sleeps.").kept()
+    other = Playground(playground.page.context.new_page(), playground.url).open()
+    expect(playground.notice).to_contain_text("opened in another tab")
+    other.page.close()
+    playground.generate().kept()
+    written = playground.text
+    playground.open()
+    assert playground.text == written
+    rows = playground.stories()
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("The fox sleeps. (copy)")
 
 
 def test_a_story_is_exported_as_text_markdown_and_json_and_read_again(playground: Playground, tmp_path: Path) -> None:

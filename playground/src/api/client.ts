@@ -4,6 +4,8 @@ import { readEvents } from "./events";
 import type { ApplyTemplateResponse, Chunk, DetokenizeResponse, ErrorBody, ModelList, RequestBody, TokenizeResponse, TokenizerInfo } from "./types";
 
 const RETRY_DELAYS_MS = [200, 500, 1000, 2000, 4000, 8000];
+/** A server that was restarted knows nothing of its streams. */
+const FORGOTTEN = "The server was restarted, or has waited too long for this page: the rest of the text is lost. Continue goes on from here.";
 
 /** An answer that is not a success, in the server's words. */
 export class ApiError extends Error {
@@ -70,6 +72,7 @@ export async function* streamCompletion(body: RequestBody, options: StreamOption
         }
         if (!stream.isDone) throw new ConnectionLost("The connection to the server was lost.");
       } catch (error) {
+        if (stream.lastEvent && error instanceof ApiError && error.status === 404) throw new ConnectionLost(FORGOTTEN);
         const isLost = error instanceof ConnectionLost || error instanceof TypeError;
         const delay = RETRY_DELAYS_MS[attempt];
         if (!isLost || options.signal.aborted || !stream.lastEvent || delay === undefined) throw lost(error);
@@ -125,12 +128,13 @@ async function send(path: string, key: string, init: RequestInit, signal?: Abort
   if (init.body) headers.set("Content-Type", "application/json");
   if (key) headers.set("Authorization", `Bearer ${key}`);
   const response = await fetch(new URL(path, BASE), { ...init, headers, ...(signal ? { signal } : {}) });
-  if (!response.ok) throw await apiError(response);
+  if (!response.ok) throw await apiError(response, key);
   return response;
 }
 
-async function apiError(response: Response): Promise<ApiError> {
+async function apiError(response: Response, key: string): Promise<ApiError> {
   const text = await response.text();
+  if (response.status === 401 && !key) return new ApiError(401, "This server needs an API key.");
   const retryAfter = response.headers.get("retry-after");
   try {
     const { error } = JSON.parse(text) as ErrorBody;

@@ -8,7 +8,7 @@ import type { Token } from "../core/tokens";
 import { asFrame, NO_FRAME } from "../core/context";
 import { countTokens, frameFor, promptBudget } from "./context";
 import { key, loadModels, model } from "./access";
-import { addGenerated, commitDocument, current, path, select, text, theEditor, tree, write } from "./document";
+import { addGenerated, commitDocument, current, isEdited, path, select, show, text, theEditor, tree, write } from "./document";
 import { run, type LiveChoice, type Progress } from "./generation";
 import { announce, dialog, notice, notify, panel, problem, showError, type Notice } from "./page";
 import { parameters, settings, until } from "./settings";
@@ -71,20 +71,33 @@ export function nextSeed(): Pick<Draft, "seed" | "isSeedDrawn"> {
 }
 
 /** Continues the document. `extra` settings hold this time only. */
-export async function generate(extra: Settings = {}): Promise<void> {
-  if (!(await isReady())) return;
-  await attempt(async () => {
-    await complete({ ...(await drafted(text.value)), settings: { ...withoutSeed(), ...extra } });
-  });
+export async function generate(extra: Settings = {}): Promise<Progress | null> {
+  if (!(await isReady())) return null;
+  return attempt(async () => complete({ ...(await drafted(text.value)), settings: { ...withoutSeed(), ...extra } }));
 }
 
 /** Shows what goes wrong before anything is generated, such as a memory that is too long. */
-async function attempt(act: () => Promise<void>): Promise<void> {
+async function attempt(act: () => Promise<Progress | null>): Promise<Progress | null> {
   try {
-    await act();
+    return await act();
   } catch (error) {
     showError(error);
+    return null;
   }
+}
+
+/** Generates in place of what the document shows, which becomes a node first. Where nothing comes, it is shown again. */
+async function replace(act: () => Promise<Progress | null>): Promise<Progress | null> {
+  if (isEdited.value && text.value.trim() !== "") commitDocument();
+  const [node, shown, cursor] = [current.value, text.value, theEditor().cursor];
+  const last = await act();
+  if (!last?.choices.length) {
+    current.value = node;
+    write(shown);
+    if (shown.trim() !== "") show(commitDocument()); // a node that was split since has another part of it
+    theEditor().setCursor(cursor);
+  }
+  return last;
 }
 
 /** Returns a draft that continues a prompt with the present settings and notes; `reserved` tokens are taken by a suffix. */
@@ -103,7 +116,7 @@ export async function again(isSame: boolean): Promise<void> {
   await attempt(async () => {
     const { prompt, suffix } = last.draft;
     const draft = suffix === undefined ? await drafted(prompt) : await draftedBetween(prompt, suffix);
-    await restart({ ...draft, seed: randomSeed(), isSeedDrawn: true });
+    return restart({ ...draft, seed: randomSeed(), isSeedDrawn: true });
   });
 }
 
@@ -155,33 +168,33 @@ function withoutSeed() {
 }
 
 /** Generates a draft again, from where it began. */
-export async function restart(draft: Draft): Promise<Progress | null> {
-  if (draft.suffix !== undefined) {
-    write(draft.prompt + draft.suffix);
-    return fill(draft.prompt.length, draft);
-  }
-  write(draft.prompt);
-  return complete(draft);
+export function restart(draft: Draft): Promise<Progress | null> {
+  return replace(() => {
+    write(draft.prompt + (draft.suffix ?? ""));
+    return draft.suffix === undefined ? complete(draft) : fill(draft.prompt.length, draft);
+  });
 }
 
 /** Cuts the document where an alternative was possible, takes it, and goes on. */
 export async function branch(from: number, alternative: string): Promise<void> {
   if (!(await isReady())) return;
-  if (text.value.trim() !== "") commitDocument();
-  write(text.value.slice(0, from) + alternative);
-  await generate();
+  await replace(() => {
+    write(text.value.slice(0, from) + alternative);
+    return generate();
+  });
 }
 
 /** Generates the rest of the document again, predicting that most of it stays as it is. */
 export async function rewrite(from: number): Promise<void> {
   const prediction = text.value.slice(from);
   if (!prediction || !(await isReady())) return;
-  commitDocument();
   const prompt = text.value.slice(0, from);
-  write(prompt);
-  await attempt(async () => {
-    const { until: _, ...whole } = await drafted(prompt);
-    await complete({ ...whole, prediction });
+  await replace(() => {
+    write(prompt);
+    return attempt(async () => {
+      const { until: _, ...whole } = await drafted(prompt);
+      return complete({ ...whole, prediction });
+    });
   });
 }
 
@@ -189,9 +202,7 @@ export async function rewrite(from: number): Promise<void> {
 export async function fillIn(): Promise<void> {
   if (!(await isReady())) return;
   const at = theEditor().cursor;
-  await attempt(async () => {
-    await fill(at, await draftedBetween(text.value.slice(0, at), text.value.slice(at)));
-  });
+  await attempt(async () => fill(at, await draftedBetween(text.value.slice(0, at), text.value.slice(at))));
 }
 
 /** What follows takes at most a third of the context: it is cut at its end, where it matters least. */

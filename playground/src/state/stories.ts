@@ -34,7 +34,8 @@ const database = createStore("onward", "values");
 let timer: ReturnType<typeof setTimeout> | null = null;
 let numWrites = 0;
 let isTreeChanged = false;
-let isPaused = false;
+/** What the page showed when another tab took the story over; null while this tab saves it. */
+let takenOver: readonly unknown[] | null = null;
 
 export function shownTitle({ title: named, start }: Pick<StoryInfo, "title" | "start">): string {
   return named || start || "Untitled";
@@ -124,16 +125,33 @@ export async function keepStories(): Promise<void> {
   document.addEventListener("visibilitychange", keepNow);
   addEventListener("beforeunload", keepNow); // later, the next page may be reading already
   channel.onmessage = ({ data }) => {
-    if (data !== storyId.value || isPaused) return;
+    if (data !== storyId.value || takenOver) return;
     keepNow();
-    isPaused = true;
+    takenOver = shownNow();
     notify("This story was opened in another tab, which now saves it. Reload to continue in this one.");
   };
 }
 
+function shownNow(): readonly unknown[] {
+  return [tree.peek(), notes.peek(), text.peek(), title.peek()];
+}
+
+/** What is written in a tab whose story another tab saves is kept too: as a story of its own. */
+function keepCopy(before: readonly unknown[]): void {
+  if (shownNow().every((each, index) => each === before[index])) return;
+  takenOver = null;
+  isTreeChanged = true;
+  batch(() => {
+    title.value = `${shownTitle({ title: title.peek(), start: startOf(text.peek()) })} (copy)`;
+    storyId.value = newId();
+  });
+  notify("Another tab saves this story: what you write here is kept as a copy of it.");
+}
+
 /** Writes soon, at the latest SAVE_DELAY_MS after the first change: a long text that is being generated is kept, too. */
 function later(): void {
-  if (isPaused) return;
+  if (takenOver) keepCopy(takenOver);
+  if (takenOver) return;
   timer ??= setTimeout(() => void keep(), SAVE_DELAY_MS);
   document.documentElement.dataset.kept = "false";
 }
@@ -215,7 +233,7 @@ async function load(id: string): Promise<void> {
 }
 
 function show(id: string, name: string, story: { tree: Tree; notes: Notes; current: number | null; text: string }): void {
-  isPaused = false;
+  takenOver = null;
   batch(() => {
     storyId.value = id;
     title.value = name;
@@ -251,7 +269,7 @@ export async function newStory(): Promise<void> {
 
 /** Keeps the open story; one without any text is forgotten. */
 async function leave(): Promise<void> {
-  if (isPaused) return; // another tab keeps it
+  if (takenOver) return; // another tab keeps it
   if (text.value.trim() !== "") commitDocument();
   else if (tree.value.nodes.size === 0) return forget(storyId.value);
   await keep();
