@@ -199,6 +199,22 @@ def test_the_file_is_searched_for_in_the_working_and_the_configuration_folder(tm
     assert resolve(environ={"ONWARD_CONFIG": "/nowhere"}, config=other).settings.port == 3
 
 
+def test_the_users_own_file_is_theirs_in_its_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service works in /etc/onward, which systemd names: what is there may choose the database."""
+    (folder := tmp_path / "onward").mkdir()
+    (folder / "onward.toml").write_text("data_dir = '/var/lib/onward'", encoding="utf-8")
+    monkeypatch.chdir(folder)
+    homes = {"CONFIGURATION_DIRECTORY": f"{folder}:/etc/other", "XDG_CONFIG_HOME": "/nowhere"}
+    for environ in (homes, {"XDG_CONFIG_HOME": str(tmp_path)}):
+        resolved = resolve(environ=environ)
+        assert resolved.settings.data_dir == Path("/var/lib/onward")
+        assert resolved.file == folder / "onward.toml" and resolved.announcement is None
+    with pytest.raises(SetupError, match="which only a settings file that was named may choose"):
+        resolve(environ={"CONFIGURATION_DIRECTORY": "onward", "XDG_CONFIG_HOME": "/nowhere"})
+    monkeypatch.chdir(tmp_path)
+    assert resolve(environ=homes).settings.data_dir == Path("/var/lib/onward")
+
+
 def test_settings_that_are_read_again_come_from_the_file_that_they_came_from(tmp_path: Path) -> None:
     """Otherwise a server would continue with the defaults: another model instead of its own."""
     path = tmp_path / "onward.toml"

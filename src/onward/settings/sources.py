@@ -15,7 +15,8 @@ import logging
 import os
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -162,7 +163,7 @@ def resolve(
     environ = os.environ if environ is None else environ
     if config is None and environ.get(CONFIG_ENVIRONMENT):
         config = Path(environ[CONFIG_ENVIRONMENT])
-    path = config or next(filter(_is_file, _config_paths(environ)), None)
+    path = config or _config_file(environ)
     is_found = config is None and path == Path(FOUND_FILE)
     from_file = _from_file(path, is_found=is_found) if path is not None else {}
     if is_found:
@@ -220,10 +221,23 @@ def _split_items(raw: str) -> list[str]:
     return [part.strip() for part in raw.split(",") if part.strip()]
 
 
-def _config_paths(environ: Mapping[str, str]) -> Iterator[Path]:
-    yield Path(FOUND_FILE)
-    home = environ.get("XDG_CONFIG_HOME") or str(home_folder() / ".config")
-    yield Path(home) / "onward" / "onward.toml"
+def _config_file(environ: Mapping[str, str]) -> Path | None:
+    """Return the settings file that nobody named: that of the current folder, or else the user's. In the folder of the
+    user's they are one file, and it is the user's."""
+    users = _users_folder(environ) / FOUND_FILE
+    found = next(filter(_is_file, (Path(FOUND_FILE), users)), None)
+    with suppress(OSError):
+        if found is not None and found.samefile(users):
+            return users
+    return found
+
+
+def _users_folder(environ: Mapping[str, str]) -> Path:
+    """Return the user's folder for settings: systemd's $CONFIGURATION_DIRECTORY, $XDG_CONFIG_HOME/onward, or
+    ~/.config/onward."""
+    if (given := Path(environ.get("CONFIGURATION_DIRECTORY", "").partition(":")[0])).is_absolute():
+        return given
+    return Path(environ.get("XDG_CONFIG_HOME") or home_folder() / ".config") / "onward"
 
 
 def _is_file(path: Path) -> bool:
