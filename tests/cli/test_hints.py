@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from pathlib import Path
+
 import pytest
 
 from onward.cli import hints
@@ -86,6 +90,7 @@ def test_the_script_for_shells_is_not_what_completes_a_prompt() -> None:
     assert result.exit_code == 2 and "'create' is not one of 'bash', 'zsh', 'fish'. To complete a prompt: onward" in (
         result.stderr
     )
+    assert "fish\nTo complete a prompt: onward" in onward("completion").stderr
 
 
 def test_a_hint_names_only_a_flag_of_the_command() -> None:
@@ -145,3 +150,16 @@ def test_commands_in_errors_begin_with_what_the_program_was_called_by(monkeypatc
     assert hints.runnable("onward: see /opt/onward x, and `onward serve`") == (
         "onward: see /opt/onward x, and `.venv/bin/onward serve`"
     )
+
+
+def test_packages_are_installed_where_this_program_finds_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Who calls .venv/bin/onward has another pip on PATH, or none."""
+    said = "run pip install 'onward[otel]', or `pip install vllm`"
+    own = tmp_path / "env"
+    monkeypatch.setattr(sys, "executable", str(own / "python"))
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert hints.runnable(said) == f"run {own}/python -m pip install 'onward[otel]', or `pip install vllm`"
+    monkeypatch.setattr(shutil, "which", lambda name: str(own / name))
+    assert hints.runnable(said) == said
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert hints.pip_install() == f"uv pip install --python {own}/python"

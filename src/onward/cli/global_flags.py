@@ -46,7 +46,8 @@ def output_options(
         ),
         click.Option(
             ["--transform"], metavar="PATH",
-            help=f"Print only the part of each result that this GJSON path selects, such as {example}.",
+            help="Print only the part of each result that this GJSON path selects"
+            + (f", such as {example}." if example else "."),
         ),
         click.Option(["raw_output", "-r", "--raw-output"], is_flag=True, help="Print strings without quotes."),
     ]  # fmt: skip

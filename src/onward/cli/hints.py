@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import shlex
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import click
 
@@ -110,7 +114,8 @@ def corrected(problem: click.UsageError) -> click.UsageError:
         return _corrected_flag(problem, problem.ctx)
     command = problem.ctx.command if problem.ctx else None
     if isinstance(problem, click.BadParameter) and command is not None and command.name == "completion":
-        return click.UsageError(f"{problem.format_message()} {runnable(_CREATE)}", problem.ctx)
+        space = "\n" if isinstance(problem, click.MissingParameter) else " "  # after a list of what may be named
+        return click.UsageError(f"{problem.format_message()}{space}{runnable(_CREATE)}", problem.ctx)
     is_prompt = command is not None and any(each.name == "positional" for each in command.params)
     if is_prompt and problem.message.startswith("Got unexpected extra argument"):
         return click.UsageError(f"{problem.message.rstrip('.')}. {_EXTRA_WORDS}", problem.ctx)
@@ -162,10 +167,24 @@ def known_flags(message: str) -> str:
 
 
 def runnable(message: str) -> str:
-    """Return a message whose commands begin with what this program was called by: `onward` may not be on PATH."""
+    """Return a message whose commands can be typed as they stand: `onward` may not be on PATH, and the `pip` that is
+    there may be that of another environment."""
     from onward.models.registry import program
 
-    return re.sub(r"(?<![\w./-])onward (?=[a-z])", lambda _: f"{program()} ", message)
+    message = re.sub(r"(?<![\w./-])onward (?=[a-z])", lambda _: f"{program()} ", message)
+    return re.sub(r"(?<![\w./-])pip install(?= '(?:onward|httpx2)\[)", lambda _: pip_install(), message)
+
+
+def pip_install() -> str:
+    """Return the command that installs packages where this program finds them."""
+    import shutil
+
+    python = shlex.quote(sys.executable)
+    if importlib.util.find_spec("pip") is None:
+        return f"uv pip install --python {python}"
+    found = shutil.which("pip")
+    is_own = found is not None and Path(found).parent == Path(sys.executable).parent
+    return "pip install" if is_own else f"{python} -m pip install"
 
 
 def _similar(name: str, names: list[str]) -> list[str]:

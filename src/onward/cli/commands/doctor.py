@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from onward.cli.command import session_command
+from onward.cli.hints import pip_install
 from onward.cli.output.findings import Finding, shown
 from onward.cli.output.formats import emit
 from onward.cli.output.terminal import pluralize
@@ -68,7 +69,7 @@ def _packages() -> Iterator[Finding]:
         try:
             yield Finding(name, "good", importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "bad", "is not installed", "Install Onward again: pip install --force-reinstall onward")
+            yield Finding(name, "bad", "is not installed", f"Install it: {pip_install()} {name}")
 
 
 def _processor() -> Iterator[Finding]:
