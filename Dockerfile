@@ -3,10 +3,12 @@
 
 ARG PYTHON=3.12
 FROM python:${PYTHON}-slim AS build
+# Others are otel, openvino and cluster.
+ARG EXTRAS=filters,gguf,postgres
 WORKDIR /source
 COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
 COPY src src
-RUN python -m venv /opt/onward && /opt/onward/bin/pip install --no-cache-dir --disable-pip-version-check '.[filters,gguf,postgres]'
+RUN python -m venv /opt/onward && /opt/onward/bin/pip install --no-cache-dir --disable-pip-version-check ".[$EXTRAS]"
 
 FROM python:${PYTHON}-slim
 LABEL org.opencontainers.image.title="Onward" \

@@ -114,6 +114,14 @@ def programs_of(page: Path) -> list[tuple[str, str]]:
     return re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/how-to").glob("*.md")), ids=lambda page: page.stem)
+def test_a_guide_says_where_its_commands_are_found(page: Path) -> None:
+    """`make serve` does not put `onward` on PATH."""
+    text = page.read_text(encoding="utf-8")
+    if re.search(r"^\$ onward ", text, re.MULTILINE):
+        assert "`source .venv/bin/activate`" in text.partition("```console")[0]
+
+
 def test_the_readme_counts_the_architectures() -> None:
     counts = re.findall(r"(\d+) architectures", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(counts) == 2 and set(counts) == {str(len(ARCHITECTURES))}

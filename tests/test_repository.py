@@ -183,6 +183,12 @@ def test_the_stack_mounts_files_that_exist_and_publishes_loopback_ports_only() -
     assert all(name.removeprefix("./") in page for name in written)
 
 
+def test_the_stack_waits_for_a_database_that_accepts_connections() -> None:
+    """PostgreSQL's image makes the database with a server on a Unix socket, which pg_isready asks without a host."""
+    check = load("deploy/stack/compose.yaml")["services"]["postgres"]["healthcheck"]["test"]
+    assert check[1] == "pg_isready" and check[check.index("--host") + 1] == "127.0.0.1"
+
+
 @pytest.mark.parametrize(
     ("path", "setting"),
     [
