@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from benchmarks.hostile_constraints import HOSTILE_CONSTRAINTS
 
-DEFAULT_MODEL = "storyteller"
-
 
 @dataclass(frozen=True, slots=True)
 class AbusiveRequest:

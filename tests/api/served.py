@@ -12,9 +12,6 @@ from onward.server.keys import Keys
 from tests.server.fakes import Call, settings
 from tests.toy_backend import make_backend
 
-ALIKE = {"temperature": 0}
-"""Greedy: so that two APIs' texts can be compared."""
-
 
 @asynccontextmanager
 async def toy_app(keys: Keys | None = None, **given: Any) -> AsyncIterator[App]:

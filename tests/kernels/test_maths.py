@@ -20,7 +20,7 @@ from tests.kernels import float_definitions as definitions
 from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import apply, compiled, elementwise
 
-SINGLE = ("exp2", "exp", "erf", "log", "sigmoid", "softplus", "tanh", "sin", "cos", "rsqrt")
+SINGLE = ("exp2", "exp", "erf", "log", "sigmoid", "softplus", "tanh", "rsqrt")
 DOUBLE = ("exp64", "log64")
 
 
@@ -54,8 +54,6 @@ SPREADS = {
     "softplus": (-87, 120),
     "tanh": (-12, 12),
     "erf": (-6, 6),
-    "sin": (-8192, 8192),
-    "cos": (-8192, 8192),
     "rsqrt": (-80, 80),
     "exp64": (-708, 709),
     "log64": (-700, 700),
@@ -68,8 +66,6 @@ EXACT: dict[str, Any] = {
     "softplus": lambda x: np.log1p(np.exp(x)),
     "tanh": np.tanh,
     "erf": np.vectorize(math.erf),
-    "sin": np.sin,
-    "cos": np.cos,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "exp64": np.exp,
     "log64": np.log,
@@ -97,10 +93,9 @@ def test_the_relative_error_is_as_stated(name: str) -> None:
     assert error.max() < RELATIVE[name]
 
 
-@pytest.mark.parametrize(("name", "bound"), [("sin", 1.2e-7), ("cos", 1.2e-7), ("erf", 6e-7)])
-def test_the_absolute_error_is_as_stated(name: str, bound: float) -> None:
-    x = arguments(name)
-    assert np.abs(evaluated(host_code(), name, x) - EXACT[name](x.astype(np.float64))).max() < bound
+def test_the_absolute_error_of_erf_is_as_stated() -> None:
+    x = arguments("erf")
+    assert np.abs(evaluated(host_code(), "erf", x) - EXACT["erf"](x.astype(np.float64))).max() < 6e-7
 
 
 @pytest.mark.parametrize("name", ["log", "log64"])
@@ -119,8 +114,6 @@ ENDS = {
     "softplus": [(100, 100), (-100, 0), (INF, INF), (-INF, 0), (NAN, NAN)],
     "tanh": [(0, 0), (20, 1), (-20, -1), (INF, 1), (-INF, -1), (NAN, NAN)],
     "erf": [(20, 1), (-20, -1), (INF, 1), (-INF, -1), (NAN, NAN)],
-    "sin": [(0, 0), (NAN, NAN)],
-    "cos": [(0, 1), (NAN, NAN)],
     "rsqrt": [(4, 0.5), (0, INF), (INF, 0), (-1, NAN), (NAN, NAN)],
     "exp64": [(0, 1), (-709, 0), (-INF, 0), (710, INF), (INF, INF)],
     "log64": [(1, 0), (0, -INF)],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -26,8 +25,3 @@ def node_program(*command: str) -> list[str]:
     if not (SOURCES / "node_modules").is_dir():
         pytest.skip("needs the playground's packages: run `npm ci` in playground/")
     return [shutil.which(command[0]) or command[0], *command[1:]]
-
-
-def collapsed(text: str) -> str:
-    """Return a text with each run of whitespace as one space."""
-    return re.sub(r"\s+", " ", text)

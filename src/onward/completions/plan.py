@@ -75,11 +75,6 @@ class PlannedPrompt:
     token_bytes: tuple[bytes, ...]
     num_prompt_tokens: int
 
-    @property
-    def num_implicit_tokens(self) -> int:
-        """Number of tokens at the start of the job's prompt that are not in `tokens`."""
-        return len(self.job.prompt) - len(self.tokens)
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -161,11 +161,6 @@ def integer_range(low: int | None, high: int | None) -> str | None:
     return "|".join(parts) or None
 
 
-def exact_text(value: Number) -> str:
-    """Return a finite number in JSON."""
-    return str(value) if isinstance(value, int) else repr(value)
-
-
 def whole(value: Number) -> Number:
     """Return a float without a fraction as the integer that it is."""
     return int(value) if isinstance(value, float) and is_finite(value) and value.is_integer() else value

@@ -21,7 +21,6 @@ from onward.kernels.soft import soft_fma, soft_narrow, soft_rint, soft_widen
 from onward.kernels.values import (
     F16,
     F32,
-    F64,
     I8,
     I32,
     I64,
@@ -159,9 +158,6 @@ class Function:
 
     def f32(self, number: Value | float) -> Value:
         return number if isinstance(number, Value) else self.const(F32, number)
-
-    def f64(self, number: Value | float) -> Value:
-        return number if isinstance(number, Value) else self.const(F64, number)
 
     def null(self) -> Value:
         """Return the null pointer."""

@@ -34,8 +34,6 @@ _LOG = (
 )
 _ERF_SCALE = 0.3275911
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
-_SIN = (-1.95877573e-4, 8.33274783e-3, -1.66666647e-1)
-_COS = (2.45477884e-5, -1.38883025e-3, 4.16666647e-2)
 _TANH = (-6.11105862e-3, 2.10086305e-2, -5.38537682e-2, 1.33327926e-1, -3.33333292e-1)
 
 
@@ -119,31 +117,6 @@ def erf(f: Function, x: Value) -> Value:
     tail = polynomial(f, t, _ERF) * t * exp(f, -(magnitude * magnitude))
     found = 1.0 - tail
     return f.select(x < 0.0, -found, found)
-
-
-def sin_cos(f: Function, x: Value) -> tuple[Value, Value]:
-    """Return sine and cosine of radians, |x| ≤ 2**13: error below 1.2e-7."""
-    integer = like(x.t, I32)
-    rounded = f.fma(x, 2 / 3.141592653589793, _ROUNDING_F32)
-    n, quadrant = rounded - _ROUNDING_F32, rounded.as_(integer)
-    r = f.fma(n, 4.3711388e-8, f.fma(n, -1.57079637, x))  # pi/2 as float32, which is too large by 4.37e-8
-    square = r * r
-    sine = f.fma(polynomial(f, square, _SIN) * square, r, r)
-    cosine = f.fma(polynomial(f, square, _COS), square * square, f.fma(square, -0.5, 1.0))
-    is_swapped = (quadrant & 1).ne(0)
-    sines, cosines = f.select(is_swapped, cosine, sine), f.select(is_swapped, sine, cosine)
-    sine_sign, cosine_sign = (quadrant & 2) << 30, ((quadrant + 1) & 2) << 30
-    return (sines.as_(integer) ^ sine_sign).as_(x.t), (cosines.as_(integer) ^ cosine_sign).as_(x.t)
-
-
-def sin(f: Function, x: Value) -> Value:
-    """Return the sine, as `sin_cos`."""
-    return sin_cos(f, x)[0]
-
-
-def cos(f: Function, x: Value) -> Value:
-    """Return the cosine, as `sin_cos`."""
-    return sin_cos(f, x)[1]
 
 
 def rsqrt(f: Function, x: Value) -> Value:

@@ -28,13 +28,13 @@ from onward.kernels.targets import Target, host
 from onward.kernels.values import I64, PTR, Value
 from onward.kernels.weight_types import F32X16, PANEL_ROWS
 
-EXPECTED = "7037eb34418134e88c16bcfd402459cd57e6afe4ee7c2709092fc40bdedca247"
+EXPECTED = "d25501a32be1ce03ad79170c8a447356ed8cac282ec89fbcdb8daf0373c18e5d"
 """The digest that every machine finds. Changes only with what kernels compute."""
 
 _KIND = ProductKind("Q4_K", "int8")
 _BLOCKS, _ROWS = 2, (1, 3)
 _NUMBERS = 64
-_FUNCTIONS = ("exp", "sigmoid", "tanh", "sin", "cos")
+_FUNCTIONS = ("exp", "sigmoid", "tanh")
 _OF_POSITIVE = ("log", "rsqrt")
 """Functions of numbers above 0: elsewhere they return NaN, whose bits are not promised."""
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15

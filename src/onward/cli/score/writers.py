@@ -16,7 +16,6 @@ from onward.cli.score.texts import InputText
 from onward.errors import SetupError
 from onward.machine import room_wanted
 
-CSV_SUFFIX = ".csv"
 COLUMNS = ("id", "index", "token_id", "token", "token_bytes", "logprob", "rank")
 
 

@@ -22,8 +22,6 @@ from onward.server.streams.kept import KeptStreams
 from onward.server.streams.log import StreamLog
 from onward.server.streams.run import StreamSender, completion_of, owner
 
-Work = Coroutine[object, object, None]
-
 
 class Streams:
     """The endpoints of streams that are kept, here or by the server that listened before. `keep_alive_seconds` as for
