@@ -89,10 +89,10 @@ def _core(root: Path, cpu: int) -> str:
         return str(cpu)
 
 
-def resident_bytes(root: Path = Path("/")) -> int:
+def resident_bytes() -> int:
     """Return the resident memory of this process, 0 where the system does not list it (all but Linux)."""
     try:
-        pages = (root / "proc/self/statm").read_text(encoding="utf-8").split()[1]
+        pages = Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]
     except OSError:
         return 0
     return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -195,7 +195,9 @@ def test_a_replica_of_a_cluster_has_its_draft_model() -> None:
             served = await asyncio.to_thread(start_engine, config.settings(), print, on_failure)
             replica = LocalReplica("a", engine=served.engine)
             info = replica.info
-            client = ClusterEngine("m", LocalTransport(replica), info, Members("toy", info.context_length))
+            client = ClusterEngine(
+                "m", LocalTransport(replica), info, Members("toy", info.context_length), wait_seconds=30.0
+            )
             plan_model = ServedModel.create("m", served.tokenizer, info.vocab_size, info.context_length, info.lacks)
             backend = EmbeddedBackend({"m": EmbeddedModel(plan_model, client)}, [], {})
             request = check_request({**ASKED, "model": "m", "seed": 5}, profile="default")

@@ -4,7 +4,7 @@ takes what is written: a connection, or the log of a stream that is kept."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from onward.completions.answer import Answer, Delta, TokenCounts, merged
@@ -123,15 +123,14 @@ class Stopwatch:
     The prompt's stage, with any wait for the model, ends with the first token.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._started = clock()
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
         self._first: float | None = None
         self._last = self._started
 
     def mark(self) -> None:
         """Record that a token, or the end, has arrived."""
-        self._last = self._clock()
+        self._last = time.perf_counter()
         if self._first is None:
             self._first = self._last
 

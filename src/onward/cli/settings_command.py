@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from onward.cli.command import Argument
 from onward.cli.completers import model_names
 from onward.errors import SetupError
 from onward.folders import home_folder
-from onward.settings import GROUPS, Option, Resolved, SettingGroup, options, resolve
+from onward.settings import Option, Resolved, options, resolve
 
 
 class SettingType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
@@ -44,9 +43,8 @@ class SettingType(click.ParamType):  # type: ignore[type-arg]  # not generic bef
 class SettingsCommand(click.Command):
     """A command whose help shows the settings by group. Its callback receives them as `resolved`."""
 
-    def __init__(self, name: str, *, groups: Iterable[SettingGroup] = GROUPS, **attributes: Any) -> None:
-        self._settings = [option for option in options() if option.group in set(groups)]
-        parameters: list[click.Parameter] = [setting_flag(option) for option in self._settings]
+    def __init__(self, name: str, **attributes: Any) -> None:
+        parameters: list[click.Parameter] = [setting_flag(option) for option in options()]
         super().__init__(name, params=[_models_argument(), *parameters, _config_option()], **attributes)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -56,7 +54,7 @@ class SettingsCommand(click.Command):
     def _resolved(self, given: dict[str, Any]) -> Resolved:
         given = {**given, "model": (*given["models"], *given.get("model", ()))}
         flags: dict[str, str | list[str]] = {}
-        for option in self._settings:
+        for option in options():
             value = given[option.name]
             if option.is_repeatable and value:
                 flags[option.name] = list(value)
@@ -66,7 +64,7 @@ class SettingsCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        groups = {option.name: option.group for option in self._settings} | {"models": "Model"}
+        groups = {option.name: option.group for option in options()} | {"models": "Model"}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Argument) and hasattr(self, "format_arguments"):  # click 8.5 and later
                 continue

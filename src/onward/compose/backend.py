@@ -53,9 +53,13 @@ arbitrary point, with any of Python's errors; with more, a lack of memory for th
 allocated."""
 
 
+def _ignore(message: str) -> None:
+    pass
+
+
 def compose(
     settings: Settings,
-    progress: Progress = lambda message: None,
+    progress: Progress = _ignore,
     *,
     own_process: bool = False,
     spare: SpareProcess | None = None,
@@ -196,15 +200,13 @@ def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) 
     return served
 
 
-def load_tokenizer(model: str | None, settings: Settings, progress: Progress = lambda message: None) -> Tokenizer:
-    """Load the tokenizer alone of `model`, a name, path or alias (None: the first of the settings). Blocks.
-
-    Raises SetupError.
-    """
+def load_tokenizer(model: str | None, settings: Settings) -> Tokenizer:
+    """Load the tokenizer alone of `model`, a name, path or alias (None: the first of the settings). Blocks. Raises
+    SetupError."""
     name = model or settings.model[0]
     word = model_named(name, settings)
     upstream = upstreams_of(settings).get(word) or upstream_of(word)
-    found = resolve_tokenizer(upstream, settings, progress) if upstream else _resolve(word, settings, progress)
+    found = resolve_tokenizer(upstream, settings, _ignore) if upstream else _resolve(word, settings, _ignore)
     return found.files.load_tokenizer(settings.cache_dir)
 
 

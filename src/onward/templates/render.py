@@ -6,7 +6,6 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import Sequence as ReadOnly
 from functools import cache, partial
 
 import msgspec
@@ -64,9 +63,9 @@ def _processes() -> FairPool:
     return FairPool("onward-templates", MAX_PROCESSES, 1)
 
 
-def _render(request: Render, command: ReadOnly[str] = WORKER) -> str:
+def _render(request: Render) -> str:
     try:
-        process = spawn(command)
+        process = spawn(WORKER)
     except OSError as error:
         raise TemplateError(f"the process that renders chat templates cannot be started: {error.strerror}") from None
     answered, status = _answer(process, msgspec.msgpack.encode(request))

@@ -303,7 +303,7 @@ def test_replicas_of_a_cluster_may_be_programs(tmp_path: Path) -> None:
                 replicas.append(LocalReplica(name, engine=served.engine))
             transport, info = LocalTransport(*replicas), replicas[0].info
             assert info.fingerprint.startswith("fp_llama_server_") and info.max_rows == 2
-            client = ClusterEngine("m", transport, info, Members("toy", info.context_length))
+            client = ClusterEngine("m", transport, info, Members("toy", info.context_length), wait_seconds=30.0)
             plan_model = ServedModel.create("m", served.tokenizer, info.vocab_size, info.context_length, info.lacks)
             backend = EmbeddedBackend({"m": EmbeddedModel(plan_model, client)}, [], {})
             gate.touch()

@@ -24,15 +24,13 @@ MAX_NAMED_KEYS = 5
 """How many unknown keys of a body a message names."""
 
 
-def request_body(
-    given: Mapping[str, str | tuple[str, ...] | None], positional: str | None, stdin: Stdin | None = None
-) -> dict[str, Any]:
+def request_body(given: Mapping[str, str | tuple[str, ...] | None], positional: str | None) -> dict[str, Any]:
     """Return the JSON body of a request, complete or not, with only the fields that were given. Raises UsageError.
 
     Standard input is a body if it is a map, otherwise the prompt; a note explains why if it resembles a body. Flags
     override the keys of a body.
     """
-    stdin = stdin or Stdin()
+    stdin = Stdin()
     flags: dict[str, Any] = body_of(given, stdin)
     if positional is not None:
         if "prompt" in flags:

@@ -101,7 +101,6 @@ class HttpSource:
         self,
         connection: ServerConnection,
         *,
-        transport: httpx2.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         quiet: bool = False,
     ) -> None:
@@ -120,7 +119,7 @@ class HttpSource:
             httpx2.URL(connection.base_url)
         except (httpx2.InvalidURL, ValueError):
             raise ConnectionFailed(f"{connection.origin} is not a valid URL, such as http://HOST:PORT/v1.") from None
-        transport = transport or cast(httpx2.AsyncBaseTransport, AsyncTransport(limits))
+        transport = cast(httpx2.AsyncBaseTransport, AsyncTransport(limits))
         self._client = httpx2.AsyncClient(headers=_headers(connection), timeout=TIMEOUT, transport=transport)
 
     async def complete(self, fields: dict[str, Any], *, seed: int | None = None) -> Document:

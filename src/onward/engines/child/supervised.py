@@ -7,7 +7,6 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ class SupervisedEngine:
     """Implements `engine.client.AdaptableClient` over engines that `launch` starts.
 
     Call `begin` and `wait_until_ready` before all other methods. `engine_timeout`: see `HangWatch`. `save_seconds`: how
-    long an engine may write its prefix cache when it is stopped. `name` is for the log. `clock` returns seconds.
+    long an engine may write its prefix cache when it is stopped. `name` is for the log.
 
     Threads: the supervisor's launches engines, watches them and lives as long as they do; reports come on a thread of
     the link, which delivers their events; commands come from anywhere. All of them hold the lock while they use the
@@ -80,11 +79,9 @@ class SupervisedEngine:
         engine_timeout: float = 0.0,
         save_seconds: float = 0.0,
         policy: RestartPolicy | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._launch = launch
         self._name = name
-        self._clock = clock
         self._close_seconds = CLOSE_SECONDS + save_seconds
         self._policy = policy or RestartPolicy()
         self._watch = HangWatch(engine_timeout)
@@ -195,7 +192,7 @@ class SupervisedEngine:
         with self._lock:
             if session is not self._session or session.lost_reason is not None:
                 return
-            self._watch.reported(self._clock())
+            self._watch.reported(time.monotonic())
             accepted = self._dispatch.accept(report)
             self._history.reported(report.load)
             self._send(accepted.commands)
@@ -264,7 +261,7 @@ class SupervisedEngine:
         while session.lost_reason is None and not self._stopping:
             self._work(self._watch.poll_seconds)
             with self._lock:
-                hangs = self._watch.poll(self._clock(), has_jobs=self._dispatch.num_sent > 0)
+                hangs = self._watch.poll(time.monotonic(), has_jobs=self._dispatch.num_sent > 0)
             if hangs and not session.hangs and session.link is not None:
                 session.hangs = True
                 session.link.kill(f"it did not report a step for {self._watch.allowed_silence:.3g} seconds")
@@ -273,7 +270,7 @@ class SupervisedEngine:
     def _take_loss(self) -> tuple[Incident, float | None]:
         """Record that the engine is lost, fail the job that ended it, and free what is left of the engine. Returns the
         seconds until the next start, None if there is to be none."""
-        session, now = self._session, self._clock()
+        session, now = self._session, time.monotonic()
         with self._lock:
             loss = self._dispatch.engine_lost()
             self._loading.clear()
@@ -307,7 +304,7 @@ class SupervisedEngine:
                 self._recoveries = incident.count_failed_start(self._recoveries)
                 delay = self._policy.could_not_start()
             else:
-                self._recoveries = incident.count_recovery(self._recoveries, self._clock())
+                self._recoveries = incident.count_recovery(self._recoveries, time.monotonic())
                 log.warning("%s", incident.summary())
                 return None
         return "it was lost repeatedly without any progress"
@@ -323,7 +320,7 @@ class SupervisedEngine:
             self._work(0)
         with self._lock:
             self._info = info
-            session.started = self._clock()
+            session.started = time.monotonic()
             self._watch.engine_started(session.started)
             if session.lost_reason is None:
                 self._state = EngineState()
@@ -332,8 +329,8 @@ class SupervisedEngine:
 
     def _pause(self, seconds: float) -> None:
         """Execute cancels until the time is over or `stop` was called."""
-        deadline = self._clock() + seconds
-        while not self._stopping and (left := deadline - self._clock()) > 0:
+        deadline = time.monotonic() + seconds
+        while not self._stopping and (left := deadline - time.monotonic()) > 0:
             self._work(left)
 
     def _work(self, timeout: float) -> None:

@@ -26,9 +26,6 @@ from onward.ipc.frames import BrokenMessage
 
 log = logging.getLogger("onward.engine")
 
-WAIT_SECONDS = 300.0
-"""How long jobs wait, by default, for a replica that can compute them. Later requests are refused until there is one.
-"""
 RETRY_SECONDS = 0.05
 """Before the second attempt at another replica; longer before later ones. The first is made at once."""
 MAX_LOST_REPLICAS = 1_000
@@ -39,7 +36,7 @@ class ClusterEngine(LoopClient):
     """Implements `engine.client.EngineClient` over the replicas that a transport reaches.
 
     `info` is what was found at the start; `members` knows which replicas fit. `wait_seconds`: how long jobs wait for a
-    replica. Owns the transport.
+    replica; later requests are refused until there is one. Owns the transport.
     """
 
     def __init__(
@@ -48,7 +45,7 @@ class ClusterEngine(LoopClient):
         transport: ReplicaTransport,
         info: EngineInfo,
         members: Members,
-        wait_seconds: float = WAIT_SECONDS,
+        wait_seconds: float,
     ) -> None:
         super().__init__(name)
         self._wait_seconds = wait_seconds

@@ -61,14 +61,13 @@ class ProgramEngine(UpstreamEngine):
         fingerprint: Callable[[str], str],
         engine_timeout: float,
         on_stop: Callable[[], object] = lambda: None,
-        policy: RestartPolicy | None = None,
     ) -> None:
         super().__init__(name, make, tokenizer, fingerprint=fingerprint, max_rows=max_rows)
         self._title = title
         self._start_program = start
         self._engine_timeout = engine_timeout
         self._on_stop = on_stop
-        self._policy = policy or RestartPolicy()
+        self._policy = RestartPolicy()
         self._stops = threading.Event()
         self._has_given_up = False
         self._recoveries = RecoveryCounts()

@@ -26,7 +26,7 @@ from onward.engines.losses import Losses, LossPolicy
 from onward.engines.upstreams.answers import check_part, check_scores
 from onward.engines.upstreams.base import AnswerPart, Upstream, UpstreamError
 from onward.engines.upstreams.choice import ChoiceRun, JobRun, UpstreamGrammars
-from onward.engines.upstreams.pool import WAIT_SECONDS, Address, CheckUpstream, Pool
+from onward.engines.upstreams.pool import Address, CheckUpstream, Pool
 from onward.errors import SetupError
 from onward.sampling.outputs import Sampled
 
@@ -34,6 +34,8 @@ log = logging.getLogger("onward.engine")
 
 POLICY = LossPolicy(max_strikes=3)
 """Requests of a choice in a row that return no token, after which it fails."""
+WAIT_SECONDS = 300.0
+"""How long jobs wait, by default, while no address answers. Later ones are refused until one does."""
 END_SECONDS = 0.25
 """How long the end of an answer may take after its last token before its connection is closed instead."""
 

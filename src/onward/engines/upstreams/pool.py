@@ -22,8 +22,6 @@ from onward.routing import Router, prefix_keys
 
 log = logging.getLogger("onward.engine")
 
-WAIT_SECONDS = 300.0
-"""How long jobs wait, by default, while no address answers. Later ones are refused until one does."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
 """Between two attempts to reach an address."""
 MAX_FAILURES = 3
@@ -98,10 +96,10 @@ class Pool:
         set_state: Callable[[EngineState], None],
         changed: Callable[[str], None],
         *,
-        max_slots: int | None = None,
-        wait_seconds: float = WAIT_SECONDS,
-        may_return: Callable[[], bool] = lambda: False,
-        is_own: bool = False,
+        max_slots: int | None,
+        wait_seconds: float,
+        may_return: Callable[[], bool],
+        is_own: bool,
     ) -> None:
         self.addresses = [Address(url, upstream) for url, upstream in upstreams.items()]
         self._name = name
