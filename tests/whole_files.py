@@ -25,16 +25,29 @@ REPORT_EVERY_SECONDS = 0.5
 """How long reports of tests that passed wait to be sent with a later one."""
 
 FIRST = (
+    "runtimes/native/test_model.py",
     "parity/test_parity.py",
+    "laws/test_states.py",
     "engines/programs/test_engine.py",
     "engines/upstreams/test_engine_hostile.py",
-    "server/test_request_parsing.py",
-    "laws/test_states.py",
+    "service/test_batch_runner.py",
+    "engine/test_draft_model.py",
+    "laws/test_real_model.py",
+    "kernels/test_products.py",
     "engines/upstreams/test_pool.py",
-    "runtimes/native/test_model.py",
-    "server/test_connection_slow_clients.py",
+    "laws/test_real_numbers.py",
+    "kernels/test_compiler_processes.py",
+    "runtimes/native/test_predictor.py",
+    "parity/test_openapi.py",
+    "engines/cluster/test_engine.py",
+    "engine/test_constraints_elsewhere.py",
+    "journeys/test_hostile_constraints.py",
+    "journeys/test_held_threads.py",
+    "cli/batch/test_run.py",
+    "server/test_run_signals.py",
+    "kernels/test_attention.py",
 )
-"""Files that take seconds, most because their tests wait: the last of a run, they would leave processors idle."""
+"""Files that take more than a second, each worker's in turn: the last of a run, they would leave processors idle."""
 
 
 class _File(pytest.File):
@@ -130,7 +143,7 @@ class EarlierReports:
 
 def _in_order(files: list[_WholeFile], num_workers: int) -> list[_WholeFile]:
     """Return files in the order in which workers get them, a share each: those of FIRST begin the shares."""
-    first = [each for each in files if each.path.as_posix().endswith(FIRST)]
+    first = [each for name in FIRST for each in files if each.path.as_posix().endswith(name)]
     rest = [each for each in files if each not in first]
     ordered: list[_WholeFile] = []
     for worker in range(num_workers):

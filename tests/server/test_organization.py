@@ -6,10 +6,12 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from onward.server.app import make_app
 from onward.server.organization import BAD_TOKEN
+from onward.service import recorder
 from onward.service.ledger import write_row
 from tests.server.fakes import Call, settings
 from tests.server.test_running_team import Served, serving
@@ -203,7 +205,9 @@ def test_costs_are_numbers_by_day_and_item(tmp_path: Path) -> None:
     serving(tmp_path, test, keys=keys())
 
 
-def test_the_sums_are_the_usage_that_clients_saw(tmp_path: Path) -> None:
+def test_the_sums_are_the_usage_that_clients_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "GATHER_SECONDS", 0.01)
+
     async def test(served: Served) -> None:
         seen = 0
         for _ in range(3):

@@ -214,6 +214,7 @@ def test_rows_of_one_request_in_one_group_are_one_row(store: Store, tmp_path: Pa
             bench.end("r", completion_tokens=9, delivered_tokens=7)
             await bench.settled()
             bench.end("r", completion_tokens=9, delivered_tokens=9)
+            await skip(GATHER_SECONDS)
             await bench.settled()
             assert {id: row.delivered_tokens for id, row in bench.rows().items()} == {"r": 9}
 

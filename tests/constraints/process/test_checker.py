@@ -17,6 +17,7 @@ from onward.constraints.process import client
 from onward.constraints.process.checker import GrammarChecker, QueueFull, Ticket
 from onward.constraints.process.messages import Check
 from onward.ipc.spawn import Process
+from tests.examples import examples
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 if sys.platform == "win32":
@@ -157,7 +158,7 @@ def test_idle_processes_end_but_for_one_which_does_what_comes_then(
 ) -> None:
     release = tmp_path / "release"
     monkeypatch.setattr(room, "IDLE_SECONDS", 0.001)
-    for number in range(20):
+    for number in range(examples(80)):
         held = [checker.submit(client, [f"{client}{number}"], lambda: Check(f"wait {release}")) for client in "ab"]
         release.touch()
         assert all(ticket.future.result(PATIENCE_SECONDS) for ticket in held)

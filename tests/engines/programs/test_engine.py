@@ -84,8 +84,8 @@ def test_a_program_loads_and_computes_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", slow_but([signal.SIGKILL], [signal.SIGKILL, signal.SIGTERM]))
 def test_requests_continue_when_the_program_is_killed(tmp_path: Path, number: signal.Signals) -> None:
     async def test(backend: EmbeddedBackend, program: ProgramEngine) -> tuple[str, str]:
-        undisturbed = await complete(backend, model="m", prompt="x", max_tokens=100)
-        running = asyncio.create_task(complete(backend, model="m", prompt="x", max_tokens=100))
+        undisturbed = await complete(backend, model="m", prompt="x", max_tokens=40)
+        running = asyncio.create_task(complete(backend, model="m", prompt="x", max_tokens=40))
         await until(lambda: program.load.num_running)
         first = program.pid
         assert first is not None

@@ -227,7 +227,11 @@ def test_an_address_with_something_else_is_refused_at_the_start(
         compose(settings(*servers))
 
 
-def test_an_address_that_changes_is_left_out_until_it_is_as_before(servers: list[StandIn]) -> None:
+def test_an_address_that_changes_is_left_out_until_it_is_as_before(
+    servers: list[StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "LONGEST_PAUSE_SECONDS", 0.05)
+
     async def test(backend: EmbeddedBackend) -> None:
         first = await home(backend, servers)
         first.build, first.faults = "b2", ["half"]
