@@ -61,13 +61,16 @@ def random_blocks(name: str, rows: int, inputs: int, seed: int = 0) -> Stored:
         blocks[:, offset : offset + size] = scales.view(np.uint8).reshape(-1, size)
     if name == "MXFP4":
         blocks[:, 0] = random.integers(115, 130, len(blocks))  # an exponent
+    if name == "NVFP4":
+        blocks[:, :4] &= 31  # of seven bits of a scale: up to 15/16, and those without an exponent
     return name, (rows, inputs), blocks.tobytes()
 
 
 SCALES = {
-    "Q1_0": (0,),
+    "Q1_0": (0,), "Q2_0": (0,),
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
     "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q8_K": (0,), "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": (),
+    "NVFP4": (),
 }  # fmt: skip
 """Where the scales of a block begin, in bytes."""
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, quants
+from numpy.typing import NDArray
 
 from onward.checkpoints.gguf import read_gguf
+from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import CODEBOOK_TYPES, TENSOR_TYPES
 from tests.checkpoints.making import CODEBOOK_SCALES, NUMBERS, SCALES, random_blocks, write_gguf
 
@@ -18,7 +20,6 @@ def test_weights_are_those_of_ggml(name: str, tmp_path: Path) -> None:
     stored = random_blocks(name, rows=6, inputs=768, seed=NUMBERS[name])
     tensor = read_gguf(write_gguf(tmp_path / "m.gguf", {}, {"w": stored})).tensors["w"]
     found = tensor.floats()
-    kind = GGMLQuantizationType(NUMBERS[name])
     if name == "Q8_K":  # the package does not read it: one float32 per block of 256 int8 (ggml-common.h)
         blocks = np.frombuffer(stored[2], np.uint8).reshape(-1, 292)
         expected = blocks[:, :4].copy().view("<f4") * blocks[:, 4:260].copy().view(np.int8).astype(np.float32)
@@ -26,10 +27,43 @@ def test_weights_are_those_of_ggml(name: str, tmp_path: Path) -> None:
         blocks = np.frombuffer(stored[2], np.uint8).reshape(-1, 18)
         signs = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little").astype(np.float32) * 2 - 1
         expected = blocks[:, :2].copy().view("<f2").astype(np.float32) * signs
+    elif name == "Q2_0":  # nor this one: four weights per byte, the first one lowest (dequantize_row_q2_0)
+        blocks = np.frombuffer(stored[2], np.uint8).reshape(-1, 18)
+        codes = np.array(
+            [[code >> shift & 3 for code in row for shift in (0, 2, 4, 6)] for row in blocks[:, 2:].tolist()]
+        )
+        expected = blocks[:, :2].copy().view("<f2").astype(np.float32) * (codes - 1).astype(np.float32)
+    elif name == "NVFP4":  # nor do older versions of it read this one
+        expected = nvfp4(np.frombuffer(stored[2], np.uint8).reshape(-1, 36))
     else:
+        kind = GGMLQuantizationType(NUMBERS[name])
         expected = quants.dequantize(np.frombuffer(stored[2], np.uint8).reshape(6, -1), kind)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, expected.reshape(6, 768))
+
+
+def nvfp4(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Weight by weight as ggml-quants.c's dequantize_row_nvfp4 and ggml-impl.h's ggml_ue4m3_to_fp32 compute them."""
+    found = np.empty((len(blocks), 64), np.float32)
+    for block, weights in zip(blocks.tolist(), found, strict=True):
+        for part in range(4):
+            exponent, mantissa = block[part] >> 3 & 15, block[part] & 7
+            scale = mantissa * 2.0**-9 if exponent == 0 else (1 + mantissa / 8) * 2.0 ** (exponent - 7)
+            scale = 0.0 if block[part] in (0, 0x7F) else scale / 2
+            for index, octet in enumerate(block[4 + 8 * part : 12 + 8 * part]):
+                weights[16 * part + index] = DOUBLED[octet & 15] * scale
+                weights[16 * part + 8 + index] = DOUBLED[octet >> 4] * scale
+    return found
+
+
+DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
+def test_every_scale_of_nvfp4_is_that_of_ggml() -> None:
+    blocks = np.random.default_rng(5).integers(0, 256, (64, 36)).astype(np.uint8)
+    blocks[:, :4] = np.arange(256).reshape(64, 4)
+    tensor = Tensor("w", (64, 64), TENSOR_TYPES[NUMBERS["NVFP4"]], blocks.reshape(-1))
+    np.testing.assert_array_equal(tensor.floats(), nvfp4(blocks))
 
 
 @pytest.mark.parametrize("name", sorted(CODEBOOK_SCALES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,17 @@ from onward.checkpoints.cursor import Strings
 from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.paths import is_gguf
 from onward.errors import CheckpointError
-from tests.checkpoints.making import FUZZ, Stored, floats, gguf_bytes, text, value, with_bytes, write_gguf
+from tests.checkpoints.making import (
+    FUZZ,
+    Stored,
+    floats,
+    gguf_bytes,
+    random_blocks,
+    text,
+    value,
+    with_bytes,
+    write_gguf,
+)
 
 METADATA: dict[str, Any] = {
     "general.architecture": "llama",
@@ -115,7 +126,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "tensor beyond the end": (_head(num_tensors=1) + _tensor((4,), offset=2**50) + bytes(100), "not within the file"),
     "not aligned": (_head(num_tensors=1) + _tensor((4,), offset=8) + bytes(200), "not aligned"),
     "a tensor twice": (_head(num_tensors=2) + 2 * _tensor((4,)) + bytes(200), "twice"),
-    "unsupported type": (_head(num_tensors=1) + _tensor((256,), number=40) + bytes(200), "NVFP4"),
+    "unsupported type": (_head(num_tensors=1) + _tensor((256,), number=28) + bytes(2048), "F64"),
     "unknown type": (_head(num_tensors=1) + _tensor((256,), number=77) + bytes(200), "number 77"),
 }
 
@@ -146,6 +157,30 @@ def test_tensors_that_overlap_are_reported_in_one_sentence(tmp_path: Path) -> No
     (tmp_path / "m.gguf").write_bytes(content)
     with pytest.raises(CheckpointError, match="overlap"):
         read_gguf(tmp_path / "m.gguf")
+
+
+def test_matrices_of_nvfp4_are_multiplied_with_a_tensor_of_their_own(tmp_path: Path) -> None:
+    matrix, experts = random_blocks("NVFP4", 6, 64), random_blocks("NVFP4", 6, 64, seed=1)
+    stored = {
+        "q.weight": matrix, "q.scale": floats(np.array([0.3])), "q.input_scale": floats(np.array([7.0])),
+        "e_exps.weight": (experts[0], (3, 2, 64), experts[2]), "e_exps.scale": floats(np.array([0.3, 2.0, -5.0])),
+        "k.weight": matrix, "v.weight": floats(np.ones((1, 2))), "v.scale": floats(np.array([2.0])),
+    }  # fmt: skip
+    tensors = read_gguf(write_gguf(tmp_path / "m.gguf", {}, stored)).tensors
+    assert set(tensors) == {"q.weight", "e_exps.weight", "k.weight", "v.weight", "v.scale"}
+    plain = tensors["k.weight"].floats()
+    np.testing.assert_allclose(tensors["q.weight"].floats(), plain * 0.3, rtol=1e-6)
+    order = np.array([3, 1])
+    np.testing.assert_array_equal(tensors["q.weight"].selected(order).floats(), tensors["q.weight"].floats()[order])
+    whole = tensors["e_exps.weight"].floats()
+    parts = [tensors["e_exps.weight"].part(index).floats() for index in range(3)]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    alone = replace(tensors["e_exps.weight"], factors=None).floats()
+    np.testing.assert_allclose(whole, alone * np.repeat(np.array([0.3, 2, -5]), 2)[:, None], rtol=1e-6)
+    for wrong in (np.ones(2), np.ones((2, 3))):
+        path = write_gguf(tmp_path / "m.gguf", {}, stored | {"e_exps.scale": floats(wrong)})
+        with pytest.raises(CheckpointError, match=r"'e_exps\.scale' of F32 .* instead of 3 of F32"):
+            read_gguf(path)
 
 
 def test_a_file_that_does_not_exist_is_reported_in_one_message(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def int8_blocks(x: Floats) -> tuple[NDArray[np.int64], Floats]:
 class Parts:
     """Rows of quantised weights: factors [rows, blocks], integers as stored [rows, blocks, groups, 32], scales
     [rows, blocks, groups, 32] as each weight has it, minima [rows, blocks, groups], or [..., 2]
-    with one per 16 weights."""
+    with one per 16 weights, float_scales [rows, blocks, groups, 2]."""
 
     factors: Floats
     integers: NDArray[np.int64]
@@ -60,6 +60,7 @@ class Parts:
     scales: NDArray[np.int64] | None = None
     min_factors: Floats | None = None
     minima: NDArray[np.int64] | None = None
+    float_scales: Floats | None = None
 
 
 def _half(blocks: NDArray[np.uint8], at: int) -> Floats:
@@ -71,19 +72,42 @@ def _q1_0(blocks: NDArray[np.uint8]) -> Parts:
     return Parts(_half(blocks, 0), 2 * bits.reshape(*blocks.shape[:2], 4, 32), 1)
 
 
+def _q2_0(blocks: NDArray[np.uint8]) -> Parts:
+    bits = (
+        np.unpackbits(blocks[..., 2:], axis=-1, bitorder="little").astype(np.int64).reshape(*blocks.shape[:2], 2, 32, 2)
+    )
+    return Parts(_half(blocks, 0), bits[..., 0] + 2 * bits[..., 1], 1)
+
+
 def _q4_0(blocks: NDArray[np.uint8]) -> Parts:
     low, high = blocks[..., 2:] & 15, blocks[..., 2:] >> 4
     return Parts(_half(blocks, 0), np.concatenate((low, high), axis=-1)[..., None, :].astype(np.int64), 8)
 
 
-def _mxfp4(blocks: NDArray[np.uint8]) -> Parts:
+def _e2m1(codes: NDArray[np.uint8]) -> NDArray[np.int64]:
     """OCP's E2M1 (Microscaling formats 1.0, 5.3.3): sign, two bits of exponent, one of mantissa; twice the number, plus
-    12. The scale of a block is E8M0, half of it."""
-    codes = np.concatenate((blocks[..., 1:] & 15, blocks[..., 1:] >> 4), axis=-1).astype(np.int64)
-    exponent, mantissa = codes >> 1 & 3, codes & 1
+    12."""
+    exponent, mantissa = (codes >> 1 & 3).astype(np.int64), (codes & 1).astype(np.int64)
     double = np.where(exponent == 0, mantissa, (2 + mantissa) << np.maximum(exponent - 1, 0))
+    return 12 + np.where(codes & 8, -double, double)
+
+
+def _mxfp4(blocks: NDArray[np.uint8]) -> Parts:
+    """The scale of a block is E8M0, half of it."""
+    codes = np.concatenate((blocks[..., 1:] & 15, blocks[..., 1:] >> 4), axis=-1)
     factors = np.exp2(blocks[..., 0].astype(np.float64) - 128).astype(np.float32)
-    return Parts(factors, (12 + np.where(codes & 8, -double, double))[..., None, :], 12)
+    return Parts(factors, _e2m1(codes)[..., None, :], 12)
+
+
+def _nvfp4_x(blocks: NDArray[np.uint8]) -> Parts:
+    """A factor; scales of 16 weights in E4M3, half of them; their codes."""
+    shape = blocks.shape[:2]
+    octets, codes = blocks[..., 4:8].astype(np.int64), blocks[..., 8:].reshape(*shape, 4, 8)
+    exponent, mantissa = octets >> 3, octets & 7
+    scales = np.where(exponent == 0, mantissa * 2.0**-10, (8 + mantissa) * 2.0 ** (exponent - 11)).astype(np.float32)
+    integers = _e2m1(np.concatenate((codes & 15, codes >> 4), axis=-1)).reshape(*shape, 2, 32)
+    factors = np.ascontiguousarray(blocks[..., :4]).view("<f4")[..., 0]
+    return Parts(factors, integers, 12, float_scales=scales.reshape(*shape, 2, 2))
 
 
 def _q4_1(blocks: NDArray[np.uint8]) -> Parts:
@@ -183,7 +207,8 @@ def _q6_k(blocks: NDArray[np.uint8]) -> Parts:
 
 
 PARTS: dict[str, Callable[[NDArray[np.uint8]], Parts]] = {
-    "Q1_0": _q1_0, "MXFP4": _mxfp4, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8_0,
+    "Q1_0": _q1_0, "Q2_0": _q2_0, "MXFP4": _mxfp4, "NVFP4_X": _nvfp4_x,
+    "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8_0,
     "Q8_X": _q8_x, "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
 }  # fmt: skip
 
@@ -197,14 +222,18 @@ def integer_product(parts: Parts, x: Floats) -> Floats:
     rows, blocks, groups, _ = weights.shape
     values = values.reshape(len(x), blocks, groups, GROUP)
     scales = scales.reshape(len(x), blocks, groups)
-    exact = np.einsum("mbgk,nbgk->mnbg", values, weights)
+    exact = np.einsum("mbgk,nbgk->mnbg", values, weights).astype(np.float32)
+    if parts.float_scales is not None:
+        by_half = (each.reshape(*each.shape[:-1], 2, 16) for each in (values, weights))
+        halves = np.einsum("mbghk,nbghk->mnbgh", *by_half).astype(np.float32) * parts.float_scales
+        exact = halves[..., 0] + halves[..., 1]
     sums = values.sum(axis=3)
     result = np.zeros((len(x), rows), np.float32)
     for b in range(blocks):
         total, minima = np.zeros_like(result), np.zeros_like(result)
         for g in range(groups):
             scale = scales[:, None, b, g]
-            total = fma(exact[:, :, b, g].astype(np.float32), scale, total)
+            total = fma(exact[:, :, b, g], scale, total)
             if parts.minima is not None and parts.minima.ndim == 4:
                 halves = values[:, b, g].reshape(len(x), 2, 16).sum(axis=2)
                 minima = fma((halves @ parts.minima[:, b, g].T).astype(np.float32), scale, minima)
@@ -222,6 +251,8 @@ def float_weights(parts: Parts) -> Floats:
     factors = np.broadcast_to(parts.factors[..., None, None], parts.integers.shape)
     if parts.scales is not None:
         factors = factors * parts.scales.astype(np.float32)
+    if parts.float_scales is not None:
+        factors = factors * np.repeat(parts.float_scales, 16, axis=-1)
     integers = parts.integers.astype(np.float32)
     if parts.min_factors is not None and parts.minima is not None:
         minima = parts.minima[..., None] if parts.minima.ndim == 3 else parts.minima

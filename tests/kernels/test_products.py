@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from onward.checkpoints.expansion import expanded
+from onward.checkpoints.types import NVFP4
 from onward.kernels.activations import ACTIVATION_NAMES, ACTIVATIONS
 from onward.kernels.code import Functions
 from onward.kernels.function import Function, Module
@@ -38,10 +40,11 @@ KINDS = [ProductKind(name, form) for name in INTEGER_TYPES for form in ACTIVATIO
 KINDS += [ProductKind(name, "float32") for name in FLOAT_TYPES]
 REPRESENTATIVES = [
     ProductKind("Q4_1", "int8"), ProductKind("Q6_K", "int8"), ProductKind("MXFP4", "int8"),
-    ProductKind("F16", "float32"), ProductKind("F8_E4M3", "float32"),
+    ProductKind("NVFP4_X", "int8"), ProductKind("F16", "float32"), ProductKind("F8_E4M3", "float32"),
 ]  # fmt: skip
-"""Each form of activations, and types of each family: with and without minimum, with scales of scales, floats without
-and with a scale. Models in tests/runtimes/native/test_model.py have other types of weights."""
+"""Each form of activations, and types of each family: with and without minimum, with scales of scales, with scales
+that are floats, floats without and with a scale. Models in tests/runtimes/native/test_model.py have other
+types of weights."""
 MAIN_FORMS = ("avx2", "avx512-vnni", "neon-dot")
 """In which the slow tests compare every kind; in the other forms they compare representatives, and the rest are
 companions."""
@@ -74,8 +77,12 @@ def file_rows(name: str, inputs: int) -> NDArray[np.uint8]:
         return (values.astype("<f2") if name == "F16" else values).view(np.uint8)
     if name == "Q8_X":
         return expanded_blocks(OUTPUTS, inputs)
-    stored = random_blocks(name, OUTPUTS, inputs)[2]
-    return np.frombuffer(stored, np.uint8).reshape(OUTPUTS, -1)
+    stored = random_blocks(name.removesuffix("_X"), OUTPUTS, inputs)[2]
+    rows = np.frombuffer(stored, np.uint8).reshape(OUTPUTS, -1)
+    if name == "NVFP4_X":  # a factor of each row
+        parts = [expanded(NVFP4, row[None], inputs, 0.01 * (1 + index)) for index, row in enumerate(rows)]
+        return np.concatenate(parts)
+    return rows
 
 
 def float8_blocks(rows: int, inputs: int) -> NDArray[np.uint8]:

@@ -24,10 +24,12 @@ Unpacked = tuple[NDArray[np.int8] | NDArray[np.uint8], Floats, Floats | None]
 
 _IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 """What the 4-bit numbers of IQ4 types stand for."""
-_MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
-"""Twice what those of MXFP4 stand for."""
 FLOAT8_GROUP = 32
 """Weights in FP8 that are held with one scale."""
+_FP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+"""Twice what those of MXFP4 and NVFP4 stand for."""
+NVFP4_SCALES = 4
+"""Of a block, a byte each, before its weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,11 @@ def _signed(values: Bytes, zero: int) -> NDArray[np.int8]:
 
 def _q1_0(blocks: Bytes) -> Unpacked:
     return _signed(_bits(blocks[:, 2:]) << 1, 1), _half(blocks, 0), None
+
+
+def _q2_0(blocks: Bytes) -> Unpacked:
+    integers = blocks[:, 2:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3
+    return _signed(integers.reshape(len(blocks), -1), 1), _half(blocks, 0), None
 
 
 def _q4_0(blocks: Bytes) -> Unpacked:
@@ -181,7 +188,19 @@ def _iq4_xs(blocks: Bytes) -> Unpacked:
 
 def _mxfp4(blocks: Bytes) -> Unpacked:
     scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128).astype(np.float32)
-    return _MXFP4_VALUES[_nibbles(blocks[:, 1:])], scales, None
+    return _FP4_VALUES[_nibbles(blocks[:, 1:])], scales, None
+
+
+def _nvfp4(blocks: Bytes) -> Unpacked:
+    bits = nvfp4_scales(blocks).astype("<u2") << 7  # a 256th, as float16
+    scales = bits.view("<f2").astype(np.float32) * np.float32(128)  # half of each: the integers are doubled
+    return _FP4_VALUES[_shifted(blocks[:, NVFP4_SCALES:], 4, 8)], scales, None
+
+
+def nvfp4_scales(blocks: Bytes) -> Bytes:
+    """Return the scales of blocks, uint8 [n, 4]: E4M3 without its sign; a NaN without one is 0, as in ggml."""
+    octets = blocks[:, :NVFP4_SCALES]
+    return np.where(octets == 0x7F, 0, octets & 0x7F).astype(np.uint8)
 
 
 def mxfp4_blocks(codes: Bytes, exponents: Bytes) -> Bytes:
@@ -228,8 +247,10 @@ def float8_blocks(codes: Bytes, scales: Floats) -> Bytes:
 
 _UNPACK: dict[str, Callable[[Bytes], Unpacked]] = {
     "Q1_0": _q1_0,
+    "Q2_0": _q2_0,
     "Q4_0": _q4_0,
     "MXFP4": _mxfp4,
+    "NVFP4": _nvfp4,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,

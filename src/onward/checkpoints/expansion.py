@@ -1,7 +1,9 @@
-"""Rows of types whose bits stand for vectors of a table, as 8-bit integers: exactly the weights that ggml computes.
+"""Rows of types that kernels do not read as they are in a file, in forms that they read: exactly what ggml computes.
 
-In all of these types a weight is factor * scale * integer: a factor per block, an odd or small scale per 16 or 32
-weights, and an integer of the table. Sources: ggml-quants.c (dequantize_row_…), ggml-common.h.
+Those whose bits stand for vectors of a table become 8-bit integers (Q8_X). In all of these types a weight is factor *
+scale * integer: a factor per block, an odd or small scale per 16 or 32 weights, and an integer of the table. Those of
+NVFP4 stay what they are (NVFP4_X): each block gets the factor of its tensor, which a file states beside it. Sources:
+ggml-quants.c (dequantize_row_…), ggml-common.h.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints.blocks import codebook_floats, unpack
-from onward.checkpoints.types import CODEBOOK_TYPES, TensorType
+from onward.checkpoints.blocks import NVFP4_SCALES, codebook_floats, nvfp4_scales, unpack
+from onward.checkpoints.types import CODEBOOK_TYPES, NVFP4, TensorType
 
 GROUP = 32
 EXPANDED_BYTES = 40
-"""Of a block of 32 weights: float32 factor, two int16 scales of 16 weights, 32 bytes."""
-EXPANDED_TYPES = CODEBOOK_TYPES | {"IQ4_NL", "IQ4_XS", "Q8_K"}
+"""Of a block of 32 weights of Q8_X: float32 factor, two int16 scales of 16 weights, 32 bytes."""
+EXPANDED_TYPES = dict.fromkeys((*CODEBOOK_TYPES, "IQ4_NL", "IQ4_XS", "Q8_K"), "Q8_X") | {"NVFP4": "NVFP4_X"}
+"""By type, the one that it is expanded to."""
 
 EIGHTH = np.float32(0.125)
 
@@ -27,13 +30,21 @@ Factors = tuple[NDArray[np.float32], NDArray[np.int16]]
 """Of n blocks of 256 weights: factors [n], scales [n, 16]; of blocks of 32, scales [n, 2]."""
 
 
-def expanded(kind: TensorType, rows: NDArray[np.uint8], inputs: int) -> NDArray[np.uint8]:
-    """Return rows of one of EXPANDED_TYPES, [rows, bytes per row], in blocks of EXPANDED_BYTES, uint8 [rows, bytes]."""
+def expanded(kind: TensorType, rows: NDArray[np.uint8], inputs: int, factor: float = 1.0) -> NDArray[np.uint8]:
+    """Return rows of one of EXPANDED_TYPES, [rows, bytes per row], in the type that it is expanded to, uint8 [rows,
+    bytes]. `factor`: of all weights, where the type has one."""
+    if kind == NVFP4:
+        return _with_factor(rows.reshape(-1, kind.block_bytes), factor).reshape(len(rows), -1)
     with np.errstate(all="ignore"):  # a damaged file may state any factor
-        return _expanded(kind, rows, inputs)
+        return _in_8_bits(kind, rows, inputs)
 
 
-def _expanded(kind: TensorType, rows: NDArray[np.uint8], inputs: int) -> NDArray[np.uint8]:
+def _with_factor(blocks: Bytes, factor: float) -> Bytes:
+    factors = np.full((len(blocks), 1), factor, "<f4").view(np.uint8)
+    return np.concatenate((factors, nvfp4_scales(blocks), blocks[:, NVFP4_SCALES:]), axis=1)
+
+
+def _in_8_bits(kind: TensorType, rows: NDArray[np.uint8], inputs: int) -> NDArray[np.uint8]:
     if kind.name in CODEBOOK_TYPES:
         factors, scales = _FACTORS[kind.name](rows.reshape(-1, kind.block_bytes))
         factors = np.repeat(factors, kind.block_weights // GROUP)

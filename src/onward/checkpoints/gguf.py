@@ -6,7 +6,7 @@ what is wrong is a CheckpointError with a sentence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
@@ -18,7 +18,7 @@ from onward.checkpoints.cursor import Cursor, MetadataValue
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.paths import MAGIC, part_paths
 from onward.checkpoints.tensor import Tensor
-from onward.checkpoints.types import CODEBOOK_TYPES, TENSOR_TYPES, type_name
+from onward.checkpoints.types import CODEBOOK_TYPES, FLOAT32, NVFP4, TENSOR_TYPES, type_name
 from onward.errors import CheckpointError
 
 VERSIONS = (2, 3)
@@ -53,7 +53,30 @@ def read_gguf(path: Path) -> GGUF:
             f"{path} is one of {stated} parts: keep all of them in one folder, with their original names "
             f"(…-00001-of-{stated:05}.gguf)."
         )
-    return GGUF(paths, metadata, tensors)
+    return GGUF(paths, metadata, _with_factors(tensors, str(path)))
+
+
+def _with_factors(tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
+    """Return tensors, and those of NVFP4 with the factors that are tensors of their own, ".scale" (llama.cpp's
+    `load_tensors`). ".input_scale" is for activations of 4 bits, which neither Onward nor llama.cpp's processors use.
+    Raises CheckpointError for another number of factors."""
+    found = dict(tensors)
+    for name, tensor in tensors.items():
+        if tensor.type != NVFP4 or not name.endswith(".weight"):
+            continue
+        matrix = name.removesuffix(".weight")
+        found.pop(f"{matrix}.input_scale", None)
+        scale = found.pop(f"{matrix}.scale", None)
+        if scale is None:
+            continue
+        count = tensor.shape[0] if len(tensor.shape) > 2 else 1
+        if scale.type != FLOAT32 or scale.num_rows * scale.shape[-1] != count:
+            raise CheckpointError(
+                f"{where} has a tensor '{matrix[:80]}.scale' of {scale.type.name} {list(scale.shape)}, instead of "
+                f"{count} of F32, for {name[:80]!r}."
+            )
+        found[name] = replace(tensor, factors=scale.floats().reshape(-1))
+    return found
 
 
 def _read_part(path: Path) -> tuple[dict[str, MetadataValue], dict[str, Tensor]]:

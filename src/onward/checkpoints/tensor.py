@@ -58,6 +58,8 @@ class Tensor:
     """Of experts that a file has one by one: their matrices, [rows, inputs] each; `data` is empty."""
     exponents: NDArray[np.uint8] | None = None
     """Of MXFP4 as safetensors files have it, uint8 [rows, blocks]; `data` are its codes (blocks.mxfp4_blocks)."""
+    factors: NDArray[np.float32] | None = None
+    """Of NVFP4: what its weights are multiplied with, too, one number, or one per expert."""
     stored: Tensor | None = None
     """Of a matrix of several heads that a file has with inputs and rows exchanged: as it is there (see `turned`)."""
     scales: Scales | None = None
@@ -99,7 +101,8 @@ class Tensor:
             return self.parts[index]
         count, *shape = self.shape
         size = self.data.size // count
-        return replace(self, shape=tuple(shape), data=self.data[index * size : (index + 1) * size])
+        factors = None if self.factors is None else self.factors[index : index + 1]
+        return replace(self, shape=tuple(shape), data=self.data[index * size : (index + 1) * size], factors=factors)
 
     def selected(self, order: NDArray[np.int64]) -> Tensor:
         """Return the tensor with these of its rows, in this order; of a vector, with these of its numbers."""
@@ -133,7 +136,11 @@ class Tensor:
 
     def groups(self, start: int, stop: int) -> Groups:
         """Return these rows of a quantised tensor, whose type is none of CODEBOOK_TYPES, as integers and scales."""
-        return unpack(self.type, self.rows(start, stop), self.shape[-1])
+        found = unpack(self.type, self.rows(start, stop), self.shape[-1])
+        if self.factors is None:
+            return found
+        factors = np.repeat(self.factors, self.num_rows // len(self.factors))[start:stop]
+        return replace(found, scales=found.scales * factors[:, None])
 
 
 def split_name(name: str) -> tuple[str, str, str]:

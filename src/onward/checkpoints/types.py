@@ -8,13 +8,13 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 CODEBOOK_TYPES = frozenset({"IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0"})
 """Types whose bits stand for vectors of a table, or for something else that has no integers to compute with."""
 UNSUPPORTED_TYPES: dict[int, str] = {
-    9: "Q8_1", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 40: "NVFP4",
+    9: "Q8_1", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
 }  # fmt: skip
 """Names of the types that are known and not read."""
 FILE_TYPES: dict[int, str] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
     13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL", 30: "IQ4_XS",
-    32: "BF16", 38: "MXFP4",
+    32: "BF16", 38: "MXFP4", 39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
 }  # fmt: skip
 """Names of whole files, which mix types, by `general.file_type` (llama.cpp's `llama_ftype`)."""
 
@@ -28,7 +28,7 @@ class TensorType(NamedTuple):
 
 
 FLOAT32, FLOAT16, BFLOAT16 = TensorType("F32", 1, 4), TensorType("F16", 1, 2), TensorType("BF16", 1, 2)
-MXFP4 = TensorType("MXFP4", 32, 17)
+MXFP4, NVFP4 = TensorType("MXFP4", 32, 17), TensorType("NVFP4", 64, 36)
 OCTETS = TensorType("U8", 1, 1)
 """Of safetensors files: bytes that are parts of another tensor."""
 FLOAT8 = TensorType("F8_E4M3", 1, 1)
@@ -61,7 +61,9 @@ TENSOR_TYPES: dict[int, TensorType] = {
     34: TensorType("TQ1_0", 256, 54),
     35: TensorType("TQ2_0", 256, 66),
     39: MXFP4,
+    40: NVFP4,
     41: TensorType("Q1_0", 128, 18),
+    42: TensorType("Q2_0", 64, 18),
 }
 
 """By number in the file (ggml/include/ggml.h)."""

@@ -93,7 +93,8 @@ class Float32:
         """Store factor * scale, and what is added, for each scale; return where."""
         f, kind = self.f, self.kind
         assert isinstance(kind, WeightType)
-        scales = [head.factor * scale.to_f32() for scale in head.scales] or [head.factor]
+        each = head.scales if kind.has_float_scales else [scale.to_f32() for scale in head.scales]
+        scales = [head.factor * scale for scale in each] or [head.factor]
         factors, additions = f.stack(F32X16, len(scales)), f.stack(F32X16, len(scales))
         for index, scale in enumerate(scales):
             f.store(scale, factors, index * VECTOR_BYTES, VECTOR_BYTES)

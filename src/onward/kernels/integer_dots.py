@@ -5,7 +5,8 @@ For a row of activations and one output, the definition in every form, of every 
     for each block of weights, ascending:
         total = minima = 0.0
         for each group of 32, ascending:
-            exact = sum of (weight - offset) * scale * activation, in int32
+            exact = sum of (weight - offset) * scale * activation, in int32; with float32 scales per 16, each half's sum
+                times its scale, which is exact in float32, and both added
             total = fma(float(exact), activation scale, total)
             minima = fma(float(minimum), activation scale * sum of activations, minima), or with a minimum per 16
             minima = fma(float(exact sum of minimum * sum of activations), activation scale, minima)
@@ -180,7 +181,7 @@ class Int8:
             min_factor,
             kind.step_groups if readers else 1,
             read if readers else load,
-            lambda index: self._loaded(heads, index * VECTOR_BYTES, F32 if self.isa.has_dot else I32),
+            lambda index: self._loaded(heads, index * VECTOR_BYTES, F32 if self._multiplies_floats else I32),
             lambda index: self._loaded(minima, index * VECTOR_BYTES, I32 if kind.minimum_weights == 16 else F32),
         )
 
@@ -246,7 +247,14 @@ class Int8:
         both = ((low & 0xFFFF) | (high << 16)).as_(self.i16)
         return self.isa.maddwd(self.f, both, self._word(row, at + INT8_PAIR).as_(self.i16))
 
+    @property
+    def _multiplies_floats(self) -> bool:
+        """Whether scales are multiplied in as float32."""
+        return self.isa.has_dot or self.kind.has_float_scales
+
     def _scale(self, scale: Value) -> Value:
+        if self.kind.has_float_scales:
+            return scale
         return scale.to_f32() if self.isa.has_dot else as_pairs(scale)
 
     @property
@@ -268,6 +276,8 @@ class Int8:
         """Return the exact sums, in float32, by group of the step and row."""
         if self.isa.has_dot:
             return self._fours(block, words, step, parts, rows)
+        if self.kind.has_float_scales:
+            return self._scaled_pairs(block, words, step, parts, rows)
         return {at: total.to_f32() for at, total in self._pairs(block, words, step, parts, rows).items()}
 
     @property
@@ -280,11 +290,46 @@ class Int8:
     def _pairs(
         self, block: Block, words: Words, step: Value, parts: list[int], rows: Sequence[Value]
     ) -> dict[tuple[int, int], Value]:
-        f, isa, span = self.f, self.isa, self._words_in_int16()
+        def scale(e: int, start: int) -> Value:
+            if not self.kind.scale_weights:
+                return self.f.const(self.i16, 1)  # type: ignore[no-any-return]
+            half = start // 4 if self.kind.scale_weights == 16 else 0
+            return self._scale_of(block, step, e, half).as_(self.i16)
+
+        exact = self._pair_sums(words, parts, rows, range(WORDS), scale)
+        if self._offset:
+            for e, m in exact:
+                exact[e, m] = exact[e, m] - self._offset_term(block, step, e, rows[m])
+        return exact
+
+    def _scaled_pairs(
+        self, block: Block, words: Words, step: Value, parts: list[int], rows: Sequence[Value]
+    ) -> dict[tuple[int, int], Value]:
+        """Return the sums of both halves times their scales, in float32."""
+        one = self.f.const(self.i16, 1)
+        found: dict[tuple[int, int], Value] = {}
+        for half in range(2):
+            span = range(half * WORDS // 2, (half + 1) * WORDS // 2)
+            for (e, m), total in self._pair_sums(words, parts, rows, span, lambda *_: one).items():
+                dot = (self._beginning(rows[m], e, half) + total).to_f32() * self._scale_of(block, step, e, half)
+                found[e, m] = found[e, m] + dot if half else dot
+        return found
+
+    def _pair_sums(
+        self,
+        words: Words,
+        parts: list[int],
+        rows: Sequence[Value],
+        span: range,
+        scale_of: Callable[[int, int], Value],
+    ) -> dict[tuple[int, int], Value]:
+        """Return the sums of some words' products with their scales, int32, by group of the step and row. `scale_of`:
+        int16, by group and the first of the words that are added before they are multiplied with it."""
+        f, isa, together = self.f, self.isa, self._words_in_int16()
         exact: dict[tuple[int, int], Value] = {}
-        for start in range(0, WORDS, span):
+        for start in span[::together]:
             short: dict[tuple[int, int], Value] = {}
-            for i in range(start, start + span):
+            for i in range(start, start + together):
                 for e in parts:
                     weights = words(e, i).as_(self.i8)
                     unsigned = isa.pabsb(f, weights) if self.kind.is_signed else weights
@@ -294,17 +339,10 @@ class Int8:
                         product = isa.maddubs(f, unsigned, x)
                         short[e, m] = short[e, m] + product if (e, m) in short else product
             for e in parts:
-                scale = f.const(self.i16, 1)
-                if self.kind.scale_weights:
-                    scale = self._scale_of(block, step, e, start // 4 if self.kind.scale_weights == 16 else 0).as_(
-                        self.i16
-                    )
+                scale = scale_of(e, start)
                 for m in range(len(rows)):
                     wide = isa.maddwd(f, short[e, m], scale)
                     exact[e, m] = exact[e, m] + wide if (e, m) in exact else wide
-        if self._offset:
-            for e, m in exact:
-                exact[e, m] = exact[e, m] - self._offset_term(block, step, e, rows[m])
         return exact
 
     def _fours(

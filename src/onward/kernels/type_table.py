@@ -165,6 +165,19 @@ def _q1_0_words(r: BlockReader, step: Value) -> WordReader:
     return word
 
 
+def _q2_0_words(r: BlockReader, step: Value) -> WordReader:
+    """Bits 2 j and 2 j + 1 of the i-th byte of a group's eight are its weight 4 i + j."""
+    at = r.at(step * (2 * WORD_BYTES) + 32)
+
+    def word(e: int, i: int) -> Value:
+        packed = r.words(at, i // 4 * WORD_BYTES)
+        four = (packed >> (8 * (i % 4)) if i % 4 else packed) & 0xFF
+        pairs = (four | (four << 12)) & 0x000F000F
+        return (pairs | (pairs << 6)) & 0x03030303
+
+    return word
+
+
 _MXFP4 = (12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0)
 """By code, twice the number of 4 bits (OCP's E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the same below zero), plus 12."""
 
@@ -189,6 +202,23 @@ def _f8_e4m3(r: BlockReader, k: Value) -> Value:
     return halves.trunc(I16).as_(F16X16).fpext() * r.words(r.block, 0).as_(F32X16)
 
 
+def _nvfp4_head(r: BlockReader) -> Head:
+    """A factor, and four scales of 7 bits."""
+    octets = r.words(r.block, WORD_BYTES)
+    return Head(r.words(r.block, 0).as_(F32X16), scales=tuple(_half_of_e4m3(_byte(octets, i)) for i in range(4)))
+
+
+def _half_of_e4m3(octets: Value) -> Value:
+    """Return half of a float of 4 bits of exponent and 3 of mantissa, without a sign, whose bits are these."""
+    return (octets << 7).trunc(I16).as_(F16X16).fpext() * 128.0  # a 256th, as float16
+
+
+def _nvfp4_words(r: BlockReader, step: Value) -> WordReader:
+    """Runs of 16 weights: 0 to 7 are the low halves of 8 bytes, 8 to 15 the high ones."""
+    at = r.at(step * (4 * WORD_BYTES) + 2 * WORD_BYTES)
+    return lambda e, i: r.lookup(_MXFP4, _nibbles(r.words(at, (i // 4 * 2 + i % 2) * WORD_BYTES), i // 2 % 2))
+
+
 def _bytes_at(offset: int) -> Callable[[BlockReader, Value], WordReader]:
     return lambda r, step: lambda e, i: r.words(r.block, offset + i * WORD_BYTES)
 
@@ -201,8 +231,11 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
     each.name: each
     for each in (
         WeightType("Q1_0", 128, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _q1_0_words, max_integer=2, offset=1),
+        WeightType("Q2_0", 64, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _q2_0_words, max_integer=3, offset=1),
         WeightType("Q4_0", 32, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _blocks_of_32(32), max_integer=15, offset=8),
         WeightType("MXFP4", 32, 17, ((0, 1, 1), (1, 4, 4)), _mxfp4_head, _mxfp4_words, max_integer=24, offset=12),
+        WeightType("NVFP4_X", 64, 40, ((0, 4, 10),), _nvfp4_head, _nvfp4_words,
+                   max_integer=24, offset=12, scale_weights=16, has_float_scales=True),
         WeightType("Q4_1", 32, 20, ((0, 4, 5),), _q4_1_head, _blocks_of_32(64), max_integer=15, minimum_weights=32),
         WeightType("Q5_0", 32, 22, ((0, 2, 1), (2, 4, 5)), _factor_alone, _blocks_of_32(96, 32),
                    max_integer=31, offset=16, few_rows=16),
@@ -236,6 +269,7 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
         FloatType("F32", 4, lambda r, k: r.words(r.at(k * (4 * PANEL_ROWS)), 0).as_(F32X16)),
     )
 }  # fmt: skip
-"""By ggml's name. Q8_X is not one of ggml's: a float32 factor, two int16 scales and 32 bytes, to which types without
-kernels of their own are expanded exactly (checkpoints.expansion). F8_E4M3 is that of safetensors files, each 32 weights
+"""By ggml's name. Not ggml's are Q8_X: a float32 factor, two int16 scales and 32 bytes, to which types without
+kernels of their own are expanded exactly, and NVFP4_X: a float32 factor, which a file states once per tensor, before a
+block of NVFP4 (checkpoints.expansion makes both). F8_E4M3 is that of safetensors files, each 32 weights
 with 256 times their scale as float32 (checkpoints.blocks.float8_blocks)."""

@@ -101,7 +101,7 @@ class Head:
     factor: Value
     min_factor: Value | None = None
     scales: tuple[Value, ...] = ()
-    """int32, one per 32 weights or one per 16."""
+    """int32, or float32 with `WeightType.has_float_scales`: one per 32 weights or one per 16."""
     minima: tuple[Value, ...] = ()
     """int32, one per `WeightType.minimum_weights`."""
 
@@ -128,7 +128,10 @@ class WeightType:
     offset: int = 0
     """Subtracted from every integer."""
     scale_weights: int = 0
-    """Weights per integer scale: 32, 16, or 0 where there are none."""
+    """Weights per scale: 32, 16, or 0 where there are none."""
+    has_float_scales: bool = False
+    """Whether scales are float32 with at most 8 significant bits, one per 16 weights: their products with exact sums
+    of 16 are exact, too."""
     minimum_weights: int = 0
     """Weights per minimum: 32, 16, or 0 where there are none."""
     step_groups: int = 1

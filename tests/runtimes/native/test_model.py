@@ -45,10 +45,10 @@ from tests.examples import slow_but
 from tests.processes import ROOT, served
 
 SCALES = {
-    "Q1_0": (1 / 16,),
+    "Q1_0": (1 / 16,), "Q2_0": (1 / 20,),
     "Q4_0": (1 / 64,), "Q4_1": (1 / 64, -7.5 / 64), "Q5_0": (1 / 128,), "Q5_1": (1 / 128, -15.5 / 128), "Q8_0": (1e-3,),
     "Q2_K": (4e-3, 6e-3), "Q3_K": (6e-4,), "Q4_K": (2e-4, 1.5e-3), "Q5_K": (1e-4, 1.6e-3), "Q6_K": (6e-5,),
-    "IQ4_NL": (1e-3,), "IQ4_XS": (5e-5,), "IQ2_XS": (1e-3,), "MXFP4": (), "F16": (), "BF16": (),
+    "IQ4_NL": (1e-3,), "IQ4_XS": (5e-5,), "IQ2_XS": (1e-3,), "MXFP4": (), "NVFP4": (), "F16": (), "BF16": (),
 }  # fmt: skip
 """By type: scales with which random integers make weights of a usual size. Types with kernels, and three of
 those that are expanded."""
@@ -162,6 +162,8 @@ def usual_blocks(kind: str, rows: int, inputs: int, seed: int) -> Stored:
         blocks[:, place : place + 2] = np.array([scale], "<f2").view(np.uint8)
     if kind == "MXFP4":
         blocks[:, 0] = 122  # 2 to the power of -5
+    if kind == "NVFP4":
+        blocks[:, :4] = 15  # 2 to the power of -7, times 15/8, halved
     return name, shape, blocks.tobytes()
 
 
@@ -663,7 +665,7 @@ def test_weights_that_grow_have_a_note(tmp_path: Path) -> None:
     stored["blk.0.ffn_down.weight"] = random_blocks("IQ4_NL", 64, 96)
     loaded = load(write_gguf(tmp_path / "m.gguf", metadata, stored))
     loaded.model.close()
-    assert any(note.startswith("Weights of type IQ4_NL are computed in 8 bits, exactly") for note in loaded.notes)
+    assert any(note.startswith("Weights of type IQ4_NL are expanded, exactly") for note in loaded.notes)
 
 
 @pytest.mark.slow

@@ -10,12 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from onward.errors import CheckpointError
-from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.making import Stored, floats, write_gguf
 from tests.checkpoints.mamba2 import NEMOTRON
 from tests.checkpoints.test_architectures import OF_FOLDERS
 from tests.checkpoints.tiny import ARCHITECTURES, FEED_FORWARD, HEADS, JOINED, KV_HEADS, tiny
 from tests.engines.upstreams.byte_model import llama_server
-from tests.runtimes.native.test_model import NUM_TOKENS, load, log_softmax, tokens_of, whole, write
+from tests.runtimes.native.test_model import NUM_TOKENS, load, log_softmax, tokens_of, usual_blocks, whole, write
 
 pytestmark = pytest.mark.slow
 
@@ -60,6 +60,43 @@ def test_log_probabilities_are_those_of_llama_server(name: str, tmp_path: Path) 
             theirs = next_token(url, tokens[:length], size)
             tolerance = TOLERANCES.get(name.partition(",")[0], TOLERANCE)
             assert np.abs(theirs - own[length - 1]).max() < tolerance, length
+
+
+TOKENS = [int(token) for token in np.random.default_rng(3).integers(0, 26, NUM_TOKENS)]
+
+
+def log_probabilities(path: Path) -> NDArray[np.float64]:
+    model = load(path, precision="exact").model
+    try:
+        return log_softmax(whole(model, TOKENS))
+    finally:
+        model.close()
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3moe"])
+def test_factors_of_nvfp4_are_those_of_llama_server(name: str, tmp_path: Path) -> None:
+    """Matrices with rows of whole blocks are of that type, with tensors that state the factor of each, or of each
+    expert."""
+    metadata, tensors = tiny(name)
+    if name == "qwen3moe":  # llama.cpp's activations have 8 bits, which may make it choose others
+        metadata["qwen3moe.expert_used_count"] = metadata["qwen3moe.expert_count"]
+    stored: dict[str, Stored] = {}
+    for seed, (key, array) in enumerate(tensors.items()):
+        if array.ndim == 1 or array.shape[-1] % 64 or "gate_inp" in key or "embd" in key:
+            stored[key] = floats(array)
+            continue
+        kind, _, blocks = usual_blocks("NVFP4", array.size // array.shape[-1], array.shape[-1], seed)
+        stored[key] = kind, array.shape, blocks
+        factors = np.linspace(0.5, 2.0, len(array)) if array.ndim == 3 else np.array([0.5 + seed % 5 / 3])
+        stored[key.replace("weight", "scale")] = floats(factors)
+        stored[key.replace("weight", "input_scale")] = floats(np.full_like(factors, 3.0))
+    path = write_gguf(tmp_path / "m.gguf", metadata, stored)
+    plain = {key: each for key, each in stored.items() if not key.endswith("scale")}
+    own, without = (log_probabilities(each) for each in (path, write_gguf(tmp_path / "plain.gguf", metadata, plain)))
+    with llama_server(path, *PRECISE) as url:
+        theirs = np.stack([next_token(url, TOKENS[:length], own.shape[1]) for length in LENGTHS])
+    ends = np.array(LENGTHS) - 1
+    assert np.abs(theirs - own[ends]).mean() < 0.1 < 0.5 < np.abs(theirs - without[ends]).mean()
 
 
 OF_LAYERS = ("gemma4", "qwen35", "granitehybrid", *NEMOTRON)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints.expansion import EXPANDED_BYTES, EXPANDED_TYPES, expanded
+from onward.checkpoints.expansion import EXPANDED_TYPES, expanded
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import FLOAT8
 from onward.kernels.type_table import WEIGHT_TYPES
@@ -16,7 +16,6 @@ from onward.runtimes.base import RuntimeOptions
 
 FLOATS = frozenset({"F32", "F16", "BF16", FLOAT8.name})
 """Types of weights in floating point."""
-EXPANDED = "Q8_X"
 _SENSITIVE = (".ffn_gate_inp", ".ssm_alpha", ".ssm_beta")
 StoredType = str
 """The name of a type of weights that has kernels."""
@@ -29,8 +28,8 @@ def is_sensitive(name: str) -> bool:
 
 
 def form_for(options: RuntimeOptions) -> Callable[[Tensor], StoredType]:
-    """Return which type a tensor is held in: quantised ones as they are, types without kernels in 8 bits, which is
-    exact; floating point as `weights` says, by default as 8-bit integers with `fast`, and unchanged with `exact`."""
+    """Return which type a tensor is held in: quantised ones as they are, types without kernels expanded, exactly;
+    floating point as `weights` says, by default as 8-bit integers with `fast`, and unchanged with `exact`."""
     chosen = {"auto": "Q8_0" if options.precision == "fast" else None, "int8": "Q8_0", "int4": "Q4_0", "exact": None}
     rounded = chosen[options.weights]
 
@@ -38,7 +37,7 @@ def form_for(options: RuntimeOptions) -> Callable[[Tensor], StoredType]:
         name = tensor.type.name
         if name in FLOATS and rounded is not None and tensor.shape[-1] % GROUP == 0 and not is_sensitive(tensor.name):
             return rounded
-        return EXPANDED if name in EXPANDED_TYPES else name
+        return EXPANDED_TYPES.get(name, name)
 
     return form
 
@@ -49,11 +48,13 @@ def expansion_note(tensors: Iterable[Tensor]) -> str:
     if not grown:
         return ""
     names = ", ".join(sorted({tensor.type.name for tensor in grown}))
-    weights = sum(tensor.num_rows * tensor.shape[-1] for tensor in grown)
-    more = weights * EXPANDED_BYTES // GROUP - sum(tensor.num_bytes for tensor in grown)
-    return (
-        f"Weights of type {names} are computed in 8 bits, exactly, which takes {more / 1e6:,.0f} MB more than the file."
-    )
+    more = sum(_expanded_bytes(tensor) - tensor.num_bytes for tensor in grown)
+    return f"Weights of type {names} are expanded, exactly, which takes {more / 1e6:,.0f} MB more than the file."
+
+
+def _expanded_bytes(tensor: Tensor) -> int:
+    kind = WEIGHT_TYPES[EXPANDED_TYPES[tensor.type.name]]
+    return tensor.num_rows * tensor.shape[-1] // kind.block_weights * kind.block_bytes
 
 
 def stored_rows(tensor: Tensor, form: StoredType, start: int, stop: int) -> NDArray[np.uint8]:
@@ -62,8 +63,9 @@ def stored_rows(tensor: Tensor, form: StoredType, start: int, stop: int) -> NDAr
         rows = tensor.rows(start, stop)
     elif form == "F32":
         rows = tensor.floats(start, stop).astype("<f4").view(np.uint8)
-    elif form == EXPANDED:
-        rows = expanded(tensor.type, tensor.rows(start, stop), tensor.shape[-1])
+    elif form == EXPANDED_TYPES.get(tensor.type.name):
+        factor = 1.0 if tensor.factors is None else float(tensor.factors[0])
+        rows = expanded(tensor.type, tensor.rows(start, stop), tensor.shape[-1], factor)
     elif form == "Q8_0":
         rows = quantised_8_bits(tensor.floats(start, stop))
     elif form == "Q4_0":
