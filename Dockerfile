@@ -8,7 +8,7 @@ ARG EXTRAS=filters,gguf,postgres
 WORKDIR /source
 COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
 COPY src src
-RUN python -m venv /opt/onward && /opt/onward/bin/pip install --no-cache-dir --disable-pip-version-check ".[$EXTRAS]"
+RUN python -m venv /opt/onward && PACKAGE_KERNELS=1 /opt/onward/bin/pip install --no-cache-dir --disable-pip-version-check ".[$EXTRAS]"
 
 FROM python:${PYTHON}-slim
 LABEL org.opencontainers.image.title="Onward" \
@@ -23,8 +23,6 @@ ENV PATH=/opt/onward/bin:$PATH \
     ONWARD_HOST=0.0.0.0 \
     ONWARD_PORT=8000
 USER onward
-# Compiled sampling kernels are kept in /cache: a new volume begins with what the image has there.
-RUN ["/opt/onward/bin/python", "-c", "from onward.sampling.sampler import Sampler; Sampler(1)"]
 # With a database of another machine, rows of the ledger that it does not have yet are in /data.
 VOLUME ["/cache", "/data", "/models"]
 # Model folders are found by name here, and so is onward.toml.

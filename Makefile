@@ -152,11 +152,12 @@ package:  ## Build wheel and source distribution, check them, run the wheel in a
 	$(other_environment)
 	@$(UV) build twine
 	@rm -rf dist
-	$(OTHER)/bin/python -m build --installer uv --outdir dist .
+	PACKAGE_KERNELS=1 $(OTHER)/bin/python -m build --installer uv --outdir dist .
 	$(OTHER)/bin/python -m twine check --strict dist/*
 	@$(PYTHON) -m venv --clear $(OTHER)/wheel
 	@$(OTHER)/bin/uv pip install --quiet --python $(OTHER)/wheel dist/onward-*.whl
-	cd $(OTHER) && wheel/bin/onward completions create --prompt 'Once upon a time' --max-tokens 20 --temperature 0 --format text
+	cd $(OTHER) && XDG_CACHE_HOME=$(CURDIR)/$(OTHER)/cache wheel/bin/onward completions create --prompt 'Once upon a time' --max-tokens 20 --temperature 0 --format text
+	@test "$$(uname)" != Linux || test ! -e $(OTHER)/cache/onward/kernels || { echo "The wheel lacks kernels: they were compiled"; exit 1; }
 
 clean:  ## Remove the environment and caches
 	rm -rf $(VENV) .venv-clients .venv-lowest .venv-newest .venv-beside .venv-package dist .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

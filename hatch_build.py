@@ -1,18 +1,26 @@
-"""Package metadata that depends on where the project is published: its URLs, and the links of its readme.
+"""What hatchling cannot read from pyproject.toml: metadata that depends on where the project is published (URLs, links
+of the readme), and compiled kernels.
 
 The readme links to other pages of the repository by relative paths, which lead nowhere on a package index. With the
 variable PACKAGE_REPOSITORY_URL, which the release workflow sets, the package's readme links to the files of this
 version in that repository, and its metadata has project URLs. Without it, the package's readme keeps the words of
 such links and drops the links.
+
+With PACKAGE_KERNELS=1, which `make package` sets, a wheel contains compiled kernels for usual processors. Without it,
+as where pip builds from source, it contains none: they are compiled at the first start, those of one machine.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _RELATIVE_LINK = re.compile(r"(?P<image>!?)\[(?P<words>[^\]]*)\]\((?!\w+:|#)(?P<path>[^)\s]+)\)")
@@ -27,6 +35,35 @@ class Metadata(MetadataHookInterface):
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": package_readme(text, files)}
         metadata["urls"] = project_urls(os.environ.get("PACKAGE_REPOSITORY_URL", ""), files)
+
+
+class CompiledKernels(BuildHookInterface):
+    """Adds kernels to a wheel that were compiled for it."""
+
+    def dependencies(self) -> list[str]:
+        """Return the packages that compile: those of the project itself."""
+        names = tuple(_COMPILER) if _has_kernels() else ()
+        return [each for each in self.metadata.core.dependencies if names and each.startswith(names)]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "editable" or not _has_kernels():
+            return
+        self._folder = tempfile.TemporaryDirectory()
+        source, objects = Path(self.root, "src"), Path(self._folder.name, "objects")
+        command = [sys.executable, "-m", "onward.runtimes.native.packaged", str(objects)]
+        subprocess.run(command, env=os.environ | {"PYTHONPATH": str(source)}, check=True)
+        build_data["force_include"][str(objects)] = "onward/kernels/objects"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if version != "editable" and _has_kernels():
+            self._folder.cleanup()
+
+
+_COMPILER = ("llvmlite", "numpy", "msgspec")
+
+
+def _has_kernels() -> bool:
+    return os.environ.get("PACKAGE_KERNELS") == "1"
 
 
 def package_readme(text: str, files: str) -> str:

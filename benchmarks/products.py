@@ -2,7 +2,8 @@
 
 Limits are measured in the same run, on the same threads: reading memory, multiplying float32 in registers (fma), and
 int8 (dpbusd, or maddubs and maddwd). `python -m benchmarks.products --json benchmarks/figures/products.json --plot
-docs/images/products.svg`; figures are medians of rounds in which everything takes its turn.
+docs/images/products.svg`; figures are medians of rounds in which everything takes its turn. `--exact-host` compares
+kernels as they are with some that are compiled for exactly this processor instead.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from onward.kernels.isa import Isa
 from onward.kernels.memory import address, untouched
 from onward.kernels.products import OUT_BYTES, ProductKind, emit_product
 from onward.kernels.records import PRODUCT
-from onward.kernels.targets import host
+from onward.kernels.targets import Target, exact_host, host
 from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.values import F32, I8, I32, I64, PTR, vec
 from onward.kernels.weight_types import PANEL_ROWS, FloatType
@@ -38,6 +39,8 @@ from onward.machine import compute_threads
 
 OUTPUTS, INPUTS = 65_536, 4_096
 """Of the matrix: larger than caches with every type."""
+CACHED = 256, 4_096
+"""Of one that the second-level cache has room for: there, code decides, not memory."""
 ROWS = (1, 2, 8, 32, 128)
 COMPARED_ROWS = (1, 8, 32)
 """With which the forms of activations are compared."""
@@ -102,9 +105,9 @@ def write_limits(module: Module, isa: Isa) -> None:
     f.ret()
 
 
-def compiled(wanted: Sequence[ProductKind]) -> Code:
-    """Return the code of the limits and of these products, for this processor."""
-    target = host()
+def compiled(wanted: Sequence[ProductKind], target: Target | None = None) -> Code:
+    """Return the code of the limits and of these products, by default as it is usually compiled for this processor."""
+    target = target or host()
     module = Module("products", target.isa.soft)
     write_limits(module, target.isa)
     for kind in wanted:
@@ -193,6 +196,21 @@ def run(
     }  # fmt: skip
 
 
+def exact_host_lines(wanted: Sequence[ProductKind], rounds: int, outputs: int, inputs: int) -> list[str]:
+    """Return a table in Markdown: how many times as fast kernels for exactly this processor are, on one thread."""
+    benches = [Bench(compiled(wanted, target), 1, outputs, inputs) for target in (exact_host(), host())]
+    lines = ["| weights, activations | " + " | ".join(f"{rows} rows" for rows in ROWS) + " |"]
+    lines.append("|---|" + "--:|" * len(ROWS))
+    for kind in wanted:
+        cells = []
+        for rows in ROWS:
+            each = [[bench.product(kind, rows)["gmac_s"] for bench in benches] for _ in range(rounds)]
+            exact, usual = (statistics.median(rates) for rates in zip(*each, strict=True))
+            cells.append(f"{exact / usual:.2f}")
+        lines.append(f"| {kind.weights}, {kind.activations} | {' | '.join(cells)} |")
+    return lines
+
+
 def products_section(figures: dict[str, Any]) -> list[str]:
     """Return a table in Markdown: GB/s of one row, GMAC/s of each number of rows."""
     limits = figures["limits"]
@@ -260,11 +278,15 @@ def main() -> int:
     parser.add_argument("--activations", nargs="*", default=list(ACTIVATIONS), choices=list(ACTIVATIONS))
     parser.add_argument("--threads", type=int, default=compute_threads())
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--exact-host", action="store_true", help="compare with kernels for exactly this processor")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--plot", type=Path, help="write an SVG here")
     options = parser.parse_args()
     at_start = measure.start()
     wanted = kinds(options.types, options.activations)
+    if options.exact_host:
+        print("\n".join(exact_host_lines(wanted, options.rounds, *CACHED)))
+        return 0
     figures = run(wanted, options.threads, options.rounds, OUTPUTS, INPUTS, TURNS)
     print("\n".join(products_section(figures)))
     measure.write_report(options.json, "products", figures, at_start)

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 from ruamel.yaml import YAML
 
 from onward.compose import telemetry
@@ -245,6 +246,26 @@ def test_links_of_the_package_page_are_absolute_or_gone() -> None:
     assert linked == f"[a]({files}docs/a.md#b) [c](https://example.org/d.md) [e](#f) ![g]({files}h.svg)"
     assert hook().package_readme("[a](docs/a.md#b), [c](https://example.org)", "") == "a, [c](https://example.org)"
     assert hook().package_readme("![a chart](chart.svg)", "") == "a chart"
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_wheel_contains_compiled_kernels_where_that_is_asked_for(
+    wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command))
+    monkeypatch.setenv("PACKAGE_KERNELS", "1" if wanted else "")
+    builder = WheelBuilder(str(ROOT))
+    made = hook().CompiledKernels(str(ROOT), {}, builder.config, builder.metadata, str(ROOT / "dist"), "wheel")
+    names = {re.split("[>=]", each)[0] for each in made.dependencies()}
+    assert names == ({"llvmlite", "msgspec", "numpy"} if wanted else set())
+    data: dict[str, Any] = {"force_include": {}}
+    made.initialize("editable", data)
+    assert not commands and not data["force_include"]
+    made.initialize("standard", data)
+    assert [*data["force_include"].values()] == ["onward/kernels/objects"] * wanted
+    assert [command[1:3] for command in commands] == [["-m", "onward.runtimes.native.packaged"]] * wanted
+    made.finalize("standard", data, "")
 
 
 def metadata(environment: dict[str, str]) -> dict[str, Any]:

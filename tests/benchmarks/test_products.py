@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.products import ROWS, kinds, plot, products_section, run
+from benchmarks.products import ROWS, exact_host_lines, kinds, plot, products_section, run
 
 
 def test_every_product_is_compared_with_the_limits() -> None:
@@ -37,3 +37,9 @@ def test_rates_follow_from_sizes_and_seconds() -> None:
     """One row of Q4_0: 18 bytes and 32 products per block, in the same time."""
     rates = run(kinds(["Q4_0"], ["int8"]), 1, 1, 64, 256, 50)["products"]["Q4_0_int8"]["1"]
     assert abs(rates["gb_s"] / rates["gmac_s"] - 18 / 32) < 1e-9
+
+
+def test_kernels_for_exactly_this_processor_are_compared() -> None:
+    *_, line = exact_host_lines(kinds(["Q8_0"], ["int8"]), rounds=2, outputs=64, inputs=256)
+    name, *ratios = [cell.strip() for cell in line.strip("|").split("|")]
+    assert name == "Q8_0, int8" and len(ratios) == len(ROWS) and all(float(ratio) > 0 for ratio in ratios)

@@ -11,6 +11,7 @@ import weakref
 from dataclasses import replace
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import pytest
 
 from onward import kernels as kernel_package
@@ -171,6 +172,17 @@ def test_a_file_of_another_user_is_not_used(cache: ObjectCache, monkeypatch: pyt
     was_compiled(cache)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert was_compiled(cache)
+
+
+def test_an_object_of_the_package_is_used_unless_another_llvm_has_compiled_it(
+    cache: ObjectCache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = module_that_adds(3)
+    (tmp_path / f"{object_key(text, host())}.o").write_bytes(compile_object(text, host()))
+    monkeypatch.setattr(object_cache, "PACKAGED", tmp_path)
+    assert not was_compiled(cache) and not cache._folder.exists()
+    monkeypatch.setattr(llvm, "llvm_version_info", (99, 0, 0))
+    assert was_compiled(cache) and not was_compiled(cache)
 
 
 def test_a_cache_that_cannot_be_written_is_not_an_error(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Modules of IR to machine code that can be called; compiled once per machine and kept by object_cache."""
+"""Modules of IR to machine code that can be called: from the package, or compiled once per machine and kept by
+object_cache."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import llvmlite.binding as llvm
 
 from onward.kernels.compiler import LLVM_LOCK, compile_object, target_machine
 from onward.kernels.executable_memory import require_executable_memory
-from onward.kernels.object_cache import ObjectCache, kernels_folder
+from onward.kernels.object_cache import ObjectCache, kernels_folder, packaged_object
 from onward.kernels.recipe import Recipe, Sources
 from onward.kernels.targets import Target, host
 
@@ -66,19 +67,19 @@ def load(
     """Return the code of modules, their texts (function.Module.text) or how they are written, for `target`, by default
     this machine. What two of them export has different names.
 
-    Objects are kept in `cached_in`, by default the user's own cache folder. `notify` is called before the first module
-    is compiled, rather than found there. `others`: modules that will be loaded later in this process, compiled with
-    these, which takes less time. Raises executable_memory.NoExecutableMemory.
+    Objects that the package does not bring are kept in `cached_in`, by default the user's own cache folder. `notify` is
+    called before the first module is compiled, rather than found. `others`: modules that will be loaded later in this
+    process, compiled with these, which takes less time. Raises executable_memory.NoExecutableMemory.
     """
     chosen = host() if target is None else target
     objects = ObjectCache(kernels_folder()) if cached_in is None else cached_in
     sources: Sources = {}
-    wanted = {_key(module, chosen, sources): module for module in modules}
+    wanted = {module_key(module, chosen, sources): module for module in modules}
     found = {key: data for key in wanted if (data := _found(key, objects)) is not None}
     missing = {key: module for key, module in wanted.items() if key not in found}
     if not missing:
         return link(found.values(), chosen, was_compiled=False)
-    ahead = {_key(module, chosen, sources): module for module in others}
+    ahead = {module_key(module, chosen, sources): module for module in others}
     missing |= {key: module for key, module in ahead.items() if key not in found and _found(key, objects) is None}
     done = _Compilation(missing, chosen, objects, notify)
     found |= done.found
@@ -87,7 +88,7 @@ def load(
 
 
 def _found(key: str, objects: ObjectCache) -> bytes | None:
-    return objects.get(key) or _compiled_ahead.get(key)
+    return packaged_object(key) or objects.get(key) or _compiled_ahead.get(key)
 
 
 class _Compilation:
@@ -128,7 +129,8 @@ class _Compilation:
                 self.found[key] = data
 
 
-def _key(module: str | Recipe, target: Target, sources: Sources) -> str:
+def module_key(module: str | Recipe, target: Target, sources: Sources) -> str:
+    """Return what the object of a module is kept under. `sources` as in Recipe.digest."""
     digest = module.digest(sources) if isinstance(module, Recipe) else None
     return object_key(f"recipe {digest}" if digest else _text(module), target)
 

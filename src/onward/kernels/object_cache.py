@@ -1,4 +1,5 @@
-"""Compiled objects on disk, in the user's own cache folder and nowhere else, because what lies there is executed.
+"""Compiled objects on disk: in the user's own cache folder, and those that the package brings. Nowhere else, because
+what lies there is executed.
 
 The folder belongs to the user alone, and is used only if that is so. A file holds its key and a digest of everything
 after it: one that was altered, cut or renamed is not used, and its module is compiled again. A cache that cannot be
@@ -27,8 +28,19 @@ self-test have one each."""
 MAX_OBJECT_BYTES = 64 << 20
 _MAGIC = b"onward object 1\n"
 _DIGEST_BYTES = 32
-_SUFFIX = ".o"
+SUFFIX = ".o"
 _LOCK_SUFFIX = ".lock"
+
+
+PACKAGED = Path(__file__).parent / "objects"
+"""What a wheel contains (runtimes.native.packaged): no more and no less trusted than the code beside it."""
+
+
+def packaged_object(key: str) -> bytes | None:
+    """Return an object that the package brings; None where it does not, as in a checkout."""
+    with suppress(OSError):
+        return (PACKAGED / (key + SUFFIX)).read_bytes()
+    return None
 
 
 def kernels_folder() -> Path:
@@ -46,13 +58,13 @@ class ObjectCache:
         """Return the object, None if there is none that can be trusted."""
         try:
             with private_folder(self._folder, closes=True) as folder:
-                with folder.reader(key + _SUFFIX, MAX_OBJECT_BYTES) as file:
+                with folder.reader(key + SUFFIX, MAX_OBJECT_BYTES) as file:
                     data = file.read()
                 start = len(_MAGIC) + _DIGEST_BYTES
                 if not data.startswith(_MAGIC) or data[len(_MAGIC) : start] != _digest(key, data[start:]):
                     return None
                 with suppress(OSError):
-                    folder.set_time(key + _SUFFIX, time.time_ns())
+                    folder.set_time(key + SUFFIX, time.time_ns())
                 return data[start:]
         except OSError:
             return None
@@ -85,7 +97,7 @@ class ObjectCache:
         """Keep an object, if that can be done; return why it cannot in a sentence, else ""."""
         try:
             with private_folder(self._folder, closes=True) as folder:
-                with folder.replacing(key + _SUFFIX, f"{key[:16]}{secrets.token_hex(4)}") as file:
+                with folder.replacing(key + SUFFIX, f"{key[:16]}{secrets.token_hex(4)}") as file:
                     file.write(_MAGIC + _digest(key, data) + data)
                 _remove_unused(folder)
         except OSError as error:
@@ -99,7 +111,7 @@ def _remove_unused(folder: PrivateFolder) -> None:
     found = sorted(folder.files(), key=lambda each: each[1].st_mtime_ns, reverse=True)
     left = MAX_CACHE_BYTES
     for name, status in found:
-        if name.endswith(_SUFFIX):
+        if name.endswith(SUFFIX):
             left -= status.st_size
             is_unused = left < 0
         else:

@@ -35,9 +35,15 @@ class Target:
 
 @cache
 def host() -> Target:
-    """Return this machine's processor."""
-    features = host_features()
-    triple = llvm.get_process_triple()
+    """Return this machine's processor: the one of USUAL that stands for it, or else itself."""
+    itself = exact_host()
+    usual = FORMS[itself.isa.name] if itself.isa.name in USUAL else itself
+    return usual if usual.triple == itself.triple and usual.runs_on(itself.architecture, host_features()) else itself
+
+
+def exact_host() -> Target:
+    """Return this machine's processor with LLVM's name of it, and all its features."""
+    features, triple = host_features(), llvm.get_process_triple()
     architecture = Target(triple, "", "", Isa()).architecture
     return Target(triple, llvm.get_host_cpu_name(), features_text(features), best_isa(architecture, features))
 
@@ -57,37 +63,33 @@ def features_text(features: Mapping[str, bool]) -> str:
 
 
 _X86, _ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
-_HASWELL = frozenset({"avx2", "fma", "f16c", "bmi2", "lzcnt", "movbe"})
-_ALDERLAKE = _HASWELL | {"avxvnni", "gfni", "vaes", "sha"}
-_ICELAKE = _HASWELL | {
-    "avx512vnni",
-    "avx512bw",
-    "avx512vl",
-    "avx512dq",
-    "avx512vbmi2",
-    "avx512bitalg",
-    "gfni",
-    "vaes",
-    "sha",
-}
+_AVX = frozenset({"avx", "popcnt", "pclmul"})
+_LEVEL_3 = frozenset({"avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sahf", "xsave"})
+_LEVEL_4 = _LEVEL_3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+"""Of the x86-64 psABI's levels: what LLVM may use in code for "x86-64-v3" and "x86-64-v4"."""
+_NEON_DOT = frozenset({"dotprod", "lse"})
 
 FORMS: Mapping[str, Target] = {
     "sse2": Target(_X86, "x86-64", "", Isa(("f16", "fma", "rint"))),
     "nehalem": Target(_X86, "nehalem", "", Isa(("f16", "fma")), frozenset({"sse4.2", "popcnt"})),
-    "avx": Target(_X86, "sandybridge", "", Isa(("f16", "fma")), frozenset({"avx", "popcnt", "pclmul"})),
-    "f16c": Target(_X86, "ivybridge", "", Isa(("fma",)), frozenset({"avx", "f16c", "popcnt", "pclmul"})),
-    "avx2-portable": Target(_X86, "haswell", "", Isa(), _HASWELL),
-    "avx2": Target(_X86, "haswell", "", Avx2((), "avx2"), _HASWELL),
-    "avx-vnni-emulated": Target(_X86, "haswell", "", emulated(AvxVnni((), "avx-vnni")), _HASWELL),
-    "avx-vnni": Target(_X86, "alderlake", "", AvxVnni((), "avx-vnni"), _ALDERLAKE),
-    "avx512-vnni-emulated": Target(_X86, "haswell", "", emulated(Avx512Vnni((), "avx512-vnni")), _HASWELL),
-    "avx512-vnni": Target(_X86, "icelake-server", "", Avx512Vnni((), "avx512-vnni"), _ICELAKE),
+    "avx": Target(_X86, "sandybridge", "", Isa(("f16", "fma")), _AVX),
+    "f16c": Target(_X86, "ivybridge", "", Isa(("fma",)), _AVX | {"f16c"}),
+    "avx2-portable": Target(_X86, "x86-64-v3", "", Isa(), _LEVEL_3),
+    "avx2": Target(_X86, "x86-64-v3", "", Avx2((), "avx2"), _LEVEL_3),
+    "avx-vnni-emulated": Target(_X86, "x86-64-v3", "", emulated(AvxVnni((), "avx-vnni")), _LEVEL_3),
+    "avx-vnni": Target(_X86, "x86-64-v3", "+avxvnni", AvxVnni((), "avx-vnni"), _LEVEL_3 | {"avxvnni"}),
+    "avx512-vnni-emulated": Target(_X86, "x86-64-v3", "", emulated(Avx512Vnni((), "avx512-vnni")), _LEVEL_3),
+    "avx512-vnni": Target(_X86, "x86-64-v4", "+avx512vnni", Avx512Vnni((), "avx512-vnni"), _LEVEL_4 | {"avx512vnni"}),
     "neon": Target(_ARM, "generic", "", Isa()),
-    "neon-dot": Target(_ARM, "neoverse-n1", "", NeonDot((), "neon-dot"), frozenset({"dotprod"})),
-    "neon-i8mm": Target(_ARM, "neoverse-n1", "+i8mm", NeonI8mm((), "neon-i8mm"), frozenset({"dotprod", "i8mm"})),
+    "neon-dot": Target(_ARM, "generic", "+dotprod,+lse", NeonDot((), "neon-dot"), _NEON_DOT),
+    "neon-i8mm": Target(_ARM, "generic", "+dotprod,+i8mm,+lse", NeonI8mm((), "neon-i8mm"), _NEON_DOT | {"i8mm"}),
 }
 """Every form of the kernels, by name. Those whose name ends in "emulated" make another form's choices with portable
 operations."""
+
+USUAL = ("avx2", "avx-vnni", "avx512-vnni", "neon-dot", "neon-i8mm")
+"""The forms of usual processors. On Linux one of them stands for each processor that has its features, so that objects
+can be compiled elsewhere. Kernels for exactly one processor are not faster (`benchmarks.products --exact-host`)."""
 
 
 def runnable_forms() -> dict[str, Target]:

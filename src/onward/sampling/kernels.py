@@ -145,6 +145,11 @@ def run_of(code: Functions) -> Run:
     return code.function(run.name, (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), ctypes.c_int64)
 
 
+def recipe(isa: Isa) -> Recipe:
+    """Return how the sampler's module is written."""
+    return Recipe(partial(module_text, isa), ("sampling", isa.name), (kernels, sampling))
+
+
 _loaded: list[Run] = []
 
 
@@ -152,7 +157,5 @@ def load_kernels(notify: Callable[[], None] | None = None) -> Run:
     """Return `run` for this machine, loaded once per process; `notify` is called before it is compiled, which happens
     once per machine. Raises kernels.executable_memory.NoExecutableMemory."""
     if not _loaded:
-        isa = host().isa
-        recipe = Recipe(partial(module_text, isa), ("sampling", isa.name), (kernels, sampling))
-        _loaded.append(run_of(load(recipe, notify=notify)))
+        _loaded.append(run_of(load(recipe(host().isa), notify=notify)))
     return _loaded[0]
