@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import float8, gemma4, latent, mamba2, qwen35
+from tests.checkpoints import float8, gemma4, latent, ling, mamba2, qwen35
 from tests.checkpoints.reference import PAIRS
 from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, INNER, tiny
 
@@ -117,6 +117,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     **qwen35.CONFIGS,
     **mamba2.CONFIGS,
     **latent.CONFIGS,
+    **ling.CONFIGS,
     "phi3": {"model_type": "phi3", "sliding_window": 24},
     "starcoder2": {"model_type": "starcoder2", "rope_theta": 1e5, "norm_epsilon": 1e-5},
     "granite": {
@@ -202,6 +203,7 @@ _NAMES = {
     "falcon-h1": {**mamba2.FALCON_NAMES, **mamba2.NAMES},
     **dict.fromkeys(mamba2.NEMOTRON, mamba2.NEMOTRON_NAMES),
     latent.KIND: latent.NAMES,
+    ling.KIND: ling.NAMES,
     "olmo2": _SANDWICHED,
     "exaone4": _SANDWICHED,
     "glm4moe": {
@@ -237,6 +239,7 @@ _WHOLE_OF = {
     "lfm2": {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"},
     "lfm2moe": {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"},
     "gemma4": {**_WHOLE, **gemma4.WHOLE},
+    ling.KIND: ling.WHOLE,
     "falcon-h1": {**_WHOLE, "output_norm": "model.final_layernorm"},
     **dict.fromkeys(mamba2.NEMOTRON, mamba2.NEMOTRON_WHOLE),
     "internlm2": {"token_embd": "model.tok_embeddings", "output_norm": "model.norm", "output": "output"},
@@ -280,6 +283,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         "granitehybrid": _as_granite_stores,
         **dict.fromkeys(mamba2.NEMOTRON, mamba2.as_nemotron_stores),
         **dict.fromkeys((latent.KIND, "glm4moe"), latent.as_stored),
+        ling.KIND: ling.as_stored,
         "falcon-h1": partial(mamba2.as_falcon_stores, config=CONFIGS[name]),
     }
     usual = joining.get(kind, one_by_one)(tensors)

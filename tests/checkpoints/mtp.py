@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import latent, qwen35
+from tests.checkpoints import latent, ling, qwen35
 from tests.checkpoints.hugging_face import hugging_face_name, one_by_one, safetensors_bytes, write_folder
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.reference import Array, Reference
 from tests.checkpoints.tiny import HIDDEN, _Tensors, tiny
 
 Arrays = dict[str, NDArray[np.float32]]
-NUMBERED_ON = (latent.KIND, "glm4moe")
+NUMBERED_ON = (latent.KIND, "glm4moe", ling.KIND)
 """In folders, the layer has the number after the last one's."""
 HIDDEN_FIRST = ("qwen2",)
 """MiMo's projection reads the hidden state first, and then the embedding."""
@@ -32,6 +32,7 @@ OWN = {
     "numbered on": {
         "eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_head_norm": "shared_head.norm",
     },
+    ling.KIND: {"eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_head_norm": "final_layernorm"},
 }  # fmt: skip
 """Names in folders of what only such a layer has."""
 
@@ -57,6 +58,8 @@ def write_predicting_gguf(path: Path, name: str, layer: Arrays) -> Path:
     kind = metadata["general.architecture"]
     metadata[f"{kind}.block_count"] += 1
     metadata[f"{kind}.nextn_predict_layers"] = 1
+    if kind == ling.KIND:  # as llama.cpp's converter names it
+        layer = {key.replace("nextn.shared_head_norm", "layer_output_norm"): array for key, array in layer.items()}
     return write_gguf(path, metadata, {key: floats(array) for key, array in (tensors | layer).items()})
 
 
@@ -67,8 +70,8 @@ def write_predicting_folder(folder: Path, name: str, layer: Arrays) -> Path:
     count = metadata[f"{kind}.block_count"]
     own, prefix = ("qwen2", "model.mtp_layers.0.") if kind == "qwen2" else ("qwen35", "mtp.layers.0.")
     if kind in NUMBERED_ON:
-        own, prefix = "numbered on", f"model.layers.{count}."
-        layer = latent.as_stored(layer)
+        own, prefix = ling.KIND if kind == ling.KIND else "numbered on", f"model.layers.{count}."
+        layer = (ling if kind == ling.KIND else latent).as_stored(layer)
     if kind in qwen35.KINDS:
         both = qwen35.as_stored(one_by_one(tensors | layer) if kind == "qwen3next" else tensors | layer)
         own_names = f"blk.{count}.", f"model.layers.{count}."

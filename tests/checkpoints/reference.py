@@ -120,7 +120,7 @@ class Reference:
         logits = self.linear(row, prefix + "ffn_gate_inp")
         if self.kind in ("lfm2moe", "nemotron_h_moe") or self.stated.get("expert_gating_func") == 2:
             shares = 1 / (1 + np.exp(-logits))
-            chosen_by = shares + self.tensors[f"{prefix.removesuffix('.')}.exp_probs_b.bias"]
+            chosen_by = shares + self.tensors.get(f"{prefix}exp_probs_b.bias", 0.0)
         else:
             shares = np.exp(logits - logits.max())
             shares /= shares.sum()
@@ -250,6 +250,7 @@ class Reference:
             "lfm2",
             "lfm2moe",
             "glm4moe",
+            "bailingmoe2",
         )
         if is_normal and prefix + "attn_q_norm.weight" in self.tensors:
             query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")

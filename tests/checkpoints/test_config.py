@@ -110,6 +110,13 @@ READ: dict[str, tuple[str, ...]] = {
         *_RMS, *(key for key in _LATENT if "lora" not in key and "head_dim" not in key), "head_dim",
         "num_nextn_predict_layers", "partial_rotary_factor", "use_qk_norm",
     ),
+    "bailing_moe_v2": (
+        *_RMS, "use_qkv_bias", "use_bias", "head_dim", "num_experts", "num_shared_experts", "num_experts_per_tok",
+        "moe_intermediate_size", "first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor",
+        "norm_topk_prob", "score_function", "use_qk_norm", "num_nextn_predict_layers", "partial_rotary_factor",
+        "moe_router_enable_expert_bias", "max_window_layers", "mtp_loss_scaling_factor", "embedding_dropout",
+        "output_dropout", "output_router_logits",
+    ),
     "mellum": (*_RMS, *_EXPERTS, "attention_bias", "head_dim", "layer_types", "sliding_window", "mlp_layer_types"),
     "olmoe": (*_RMS, *(key for key in _EXPERTS if key != "moe_intermediate_size"), "attention_bias", "clip_qkv"),
     "gpt_oss": (
@@ -230,7 +237,7 @@ OTHERS: dict[str, Any] = {
     "moe_shared_expert_intermediate_size": 48, "moe_latent_size": 16, "n_group": 2, "num_nextn_predict_layers": 2,
     "hybrid_override_pattern": "M*E", "first_k_dense_replace": 2, "n_shared_experts": 3, "kv_lora_rank": 48,
     "q_lora_rank": 40, "qk_rope_head_dim": 8, "v_head_dim": 24, "qk_nope_head_dim": 24, "topk_method": "noaux",
-    "scoring_func": "tanh", "moe_layer_freq": 2, "rope_interleave": False,
+    "scoring_func": "tanh", "moe_layer_freq": 2, "rope_interleave": False, "num_shared_experts": 2,
     "global_head_dim": 8, "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
 }  # fmt: skip
 _WINDOWED = (
@@ -241,7 +248,7 @@ _SWITCHED_OFF = (
     ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
     ("seed_oss", "attention_bias"), ("internlm2", "bias"), ("nemotron_h", "norm_topk_prob"),
     ("deepseek_v3", "norm_topk_prob"), ("glm4_moe_lite", "norm_topk_prob"),
-    ("glm4_moe", "norm_topk_prob"),
+    ("glm4_moe", "norm_topk_prob"), ("bailing_moe_v2", "norm_topk_prob"),
 )  # fmt: skip
 """Keys whose default is true."""
 _OF_GEMMA4 = {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 32}
@@ -266,7 +273,8 @@ NEEDS: dict[str, dict[str, Any]] = {
 CANNOT_MATTER: dict[str, str] = {
     **dict.fromkeys(
         ("attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop", "embedding_dropout",
-         "residual_dropout", "classifier_dropout", "initializer_range", "router_aux_loss_coef", "output_router_logits",
+         "residual_dropout", "classifier_dropout", "output_dropout", "mtp_loss_scaling_factor",
+         "initializer_range", "router_aux_loss_coef", "output_router_logits",
          "router_jitter_noise"), "for training"),
     "mamba_chunk_size": "the same sums in other parts",
     **dict.fromkeys(("time_step_min", "time_step_max"), "for the first weights of a training"),
@@ -297,6 +305,8 @@ CANNOT_MATTER: dict[str, str] = {
 _CANNOT_MATTER_HERE = {
     ("nemotron_h", "n_shared_experts"): "their size together is stated",
     ("nemotron_h", "topk_group"): "there is one group",
+    ("bailing_moe_v2", "max_window_layers"): "there is no window",
+    ("bailing_moe_v2", "moe_router_enable_expert_bias"): "the tensors say it",
     **{(kind, "head_dim"): "the size of a part of heads, which is stated" for kind in LATENT},
 }  # fmt: skip
 
@@ -333,13 +343,15 @@ def read(stated: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("kind", READ)
 def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind: str) -> None:
     for key in READ[kind]:
-        has_own_experts = kind in ("nemotron_h", "glm4_moe", *LATENT)
+        has_own_experts = kind in ("nemotron_h", "glm4_moe", "bailing_moe_v2", *LATENT)
         common = config(kind, **({} if has_own_experts else NEEDS.get(key, {})))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
         if kind in _WINDOWED and key == "layer_types":
             other = ["full_attention"] * 2
         if kind == "gemma" and key == "hidden_act":
             other = "silu"
+        if kind == "bailing_moe_v2" and key == "use_bias":
+            other = True
         if kind == "gpt_neox":
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
         if key == "layer_types" and "full_attention_interval" in READ[kind]:
@@ -588,6 +600,21 @@ def test_settings_with_which_falcon_h1_is_not_computed_are_refused(stated: dict[
 def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         metadata_of(config("nemotron_h", **stated), "config.json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "stated", "words"),
+    [
+        ("bailing_moe_v2", {"use_qk_norm": False}, "'False' as 'use_qk_norm'"),
+        ("bailing_moe_v2", {"score_function": "softmax"}, "'softmax' as 'score_function'"),
+        ("bailing_moe_v2", {"norm_topk_prob": False}, "'False' as 'norm_topk_prob'"),
+    ],
+)
+def test_statements_that_a_model_type_is_not_computed_with_are_refused(
+    kind: str, stated: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        metadata_of(config(kind, **stated), "config.json")
 
 
 @pytest.mark.parametrize("kind", LATENT)

@@ -93,6 +93,10 @@ READ: dict[str, tuple[str, ...]] = {
         _RMS, "rope.dimension_sections", "expert_feed_forward_length", "expert_shared_count",
         "leading_dense_block_count", *RULES,
     ),
+    "bailingmoe2": (
+        _RMS, "expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_shared_count",
+        "leading_dense_block_count", *RULES,
+    ),
     "internlm2": (_RMS,),
     "glm4": (_RMS, "rope.dimension_sections"),
     "exaone4": (_RMS, *_WINDOW),
@@ -423,6 +427,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "no layer with latent attention and experts": (
         "deepseek2", {"leading_dense_block_count": 3}, "no layer with experts",
+    ),
+    "experts of Ling by a softmax": ("bailingmoe2", {"expert_gating_func": 1}, "chooses experts by rule 1"),
+    "Ling without experts": ("bailingmoe2", {"leading_dense_block_count": 3}, "no layer with experts"),
+    "a bias in some layers of Ling": (
+        "bailingmoe2", {"tensors": {"blk.2.exp_probs_b.bias": None}}, "no tensor 'blk.2.exp_probs_b.bias'",
+    ),
+    "an expert for all of Ling of another size": (
+        "bailingmoe2", {"expert_shared_count": 2}, r"_shexp.weight' has the shape \[64, 48\] instead of",
     ),
     "heads that share keys, of latents": ("deepseek2", {"attention.head_count_kv": 2}, "states 2 heads of keys"),
     "scores that float32 does not have": (

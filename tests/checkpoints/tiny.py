@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.checkpoints import gemma4, latent, mamba2, qwen35
+from tests.checkpoints import gemma4, latent, ling, mamba2, qwen35
 from tests.checkpoints.making import letters_tokenizer
 
 HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, INNER, CONTEXT = 64, 4, 2, 96, 32, 512
@@ -94,6 +94,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     **qwen35.VARIANTS,
     **mamba2.VARIANTS,
     **latent.VARIANTS,
+    **ling.VARIANTS,
     **{
         name: {
             "rope.dimension_count": 8, "expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": INNER,
@@ -148,14 +149,14 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
     "lfm2": 5, "lfm2moe": 3, "qwen35": 5, "qwen35moe": 3, "qwen3next": 3, "granitehybrid": 3,
-    "nemotron_h": 5, "nemotron_h_moe": 4, "deepseek2": 3, "glm4moe": 3,
+    "nemotron_h": 5, "nemotron_h_moe": 4, "deepseek2": 3, "glm4moe": 3, "bailingmoe2": 3,
 }  # fmt: skip
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 BIASED = ("starcoder2", "gpt2", "gptneox")
 """All layers and norms have biases."""
 _BIASED_QUERIES = ("stablelm", "llama, biases", "llama, biases of queries")
-JOINED = ("phi3", "gpt2", "gptneox")
+JOINED = ("phi3", "gpt2", "gptneox", "bailingmoe2")
 """Queries, keys and values are one tensor."""
 JOINED_GATES = ("phi3", "glm4")
 """So are a feed-forward layer's two inputs."""
@@ -164,7 +165,7 @@ SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4")
 UNGATED = ("starcoder2", "gpt2", "gptneox", *mamba2.NEMOTRON)
 UNTIED = (
     "deepseek2, joined", "deepseek2, groups", "deepseek2, groups of sigmoids, joined", "deepseek2, glm",
-    "nemotron_h", "nemotron_h_moe",
+    "nemotron_h", "nemotron_h_moe", *ling.VARIANTS,
     "llama, untied", "llama, biases", "llama, biases of queries",
     "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "qwen2, mimo", "phi3", "phi3, long", "olmo2",
     "olmo2, window", "falcon-h1, norms", "stablelm", "stablelm, parallel", "stablelm, head norms",
@@ -277,9 +278,9 @@ class _Tensors:
             self.name in _BIASED_QUERIES
         ):
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
-        if self.kind in ("qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe", *qwen35.KINDS) or (
-            self.name == "glm4moe, head norms"
-        ):
+        if self.kind in (
+            "qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe", ling.KIND, *qwen35.KINDS,
+        ) or self.name == "glm4moe, head norms":  # fmt: skip
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
         if self.name == "stablelm, head norms":
             for part, width in (("q", self.queries), ("k", self.keys)):
@@ -321,8 +322,10 @@ class _Tensors:
             found[f"ffn_{name}_exps.weight"] = np.stack([self.matrix(*shape) for _ in range(count)])
             if self.kind == "gpt-oss":  # gate and up projections reach their clamping limits
                 found[f"ffn_{name}_exps.bias"] = 4 * self.bias(count * shape[0]).reshape(count, -1)
-        if self.kind in ("lfm2moe", "nemotron_h_moe", "glm4moe") or (
-            self.kind == latent.KIND and "expert_gating_func" in self.stated
+        if (
+            self.kind in ("lfm2moe", "nemotron_h_moe", "glm4moe")
+            or (self.kind == ling.KIND and "no bias" not in self.name)
+            or (self.kind == latent.KIND and "expert_gating_func" in self.stated)
         ):
             found["exp_probs_b.bias"] = self.bias(count) / 4
         if self.kind == "gpt-oss":
@@ -330,6 +333,8 @@ class _Tensors:
         shared = self.stated.get("expert_shared_feed_forward_length", 0)
         if self.kind in (latent.KIND, "glm4moe"):
             shared = inner * self.stated["expert_shared_count"]
+        if self.kind == ling.KIND:
+            shared = ling.shared_size(self.stated)
         if shared:
             for name in shapes:
                 shape = (HIDDEN, shared) if name == "down" else (shared, HIDDEN)

@@ -36,7 +36,7 @@ MAX_SPARSE_BYTES = 1 << 36
 """Of a tensor that is as large as its shape says: zeros, which take no space on the disk."""
 FILES = (
     "qwen35", "qwen35moe", "qwen3next", "deepseek2", "deepseek2, joined", "deepseek2, groups",
-    "deepseek2, groups of sigmoids", "deepseek2, dense", "glm4moe",
+    "deepseek2, groups of sigmoids", "deepseek2, dense", "glm4moe", "bailingmoe2, groups",
 )  # fmt: skip
 FOLDERS = (
     "qwen2, mimo", "qwen35", "qwen3next", "deepseek2, glm", "deepseek2, groups of sigmoids, joined", "glm4moe",

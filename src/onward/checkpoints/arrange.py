@@ -103,12 +103,13 @@ def gguf_name(name: str, architecture: str, *, is_normalised_after: bool = False
     found = _NAME.fullmatch(name)
     if found is None:
         return name
-    layer, (part, _, kind) = found["layer"], found["rest"].rpartition(".")
+    own, layer = declared(architecture).names, found["layer"]
+    part, _, kind = found["rest"].rpartition(".")
     if layer is not None and (expert := _EXPERT.fullmatch(part)) and expert["matrix"] in _EXPERTS:
         return f"blk.{int(layer)}.ffn_{_EXPERTS[expert['matrix']]}.{int(expert['number'])}.{kind}"
     if layer is None:
-        return f"{_WHOLE[part]}.{kind}" if part in _WHOLE else name
-    own = declared(architecture).names
+        whole = own.get(part, _WHOLE.get(part))
+        return name if whole is None else f"{whole}.{kind}"
     if whole := own.get(found["rest"]):
         return f"blk.{int(layer)}.{whole}"
     known = own.get(part, _LAYER.get(part))

@@ -107,8 +107,8 @@ class Declaration:
 
     # how they are named and arranged
     names: Mapping[str, str] = field(default_factory=dict)
-    """GGUF's names of a layer's tensors by those in folders, with or without "weight" and the like at the end, where
-    they are not those of most, or mean something else there."""
+    """GGUF's names of tensors, without that of their layer, by those in folders, with or without "weight" and the like
+    at the end: where they are not those of most, or mean something else there."""
     norm_name: tuple[str, str] | None = None
     """What a norm is called in GGUF files of this architecture, and in those of most."""
     has_pairs_in_gguf: bool = False

@@ -21,6 +21,10 @@ _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT4O = f"{_LOWER}{_CONTRACTIONS}?|{_UPPER}{_CONTRACTIONS}?|" + r"\p{N}{1,3}" + _REST
 _YOUTU = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+"
 _STORYTELLER = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+_BAILING = (
+    r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]"
+    r"|\s+(?!\S)|\s+"
+)
 _SEED = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = f"{_LOWER}|{_UPPER}|" + r"\p{N}" + _REST
 
@@ -86,6 +90,7 @@ _BY_PATTERN: dict[PreTokenizer, tuple[str, ...]] = {
     PreTokenizer((_YOUTU, _GPT4O.replace(r"\p{N}{1,3}", r"\p{N}")), ignore_merges=True): ("youtu",),
     PreTokenizer((_SEED,)): ("seed-coder",),
     PreTokenizer((_STORYTELLER,)): ("storyteller",),
+    PreTokenizer((_BAILING,)): ("bailingmoe", "bailingmoe2", "llada-moe"),
     PreTokenizer((_GPT4O,)): ("gpt-4o", "llama4", "kanana2"),
     PreTokenizer((_TEKKEN,), ignore_merges=True, adds_start=True): ("tekken",),
 }  # fmt: skip

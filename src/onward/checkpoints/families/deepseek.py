@@ -123,7 +123,7 @@ def experts_after_dense(parameters: Parameters, rules: Sequence[int]) -> Mixture
     layers = mixture.layers & frozenset(range(first, parameters.num_layers()))
     if not layers:
         raise CheckpointError(f"{parameters.where} has no layer with experts ({LEADING_DENSE!r}).")
-    shared = parameters.integer(SHARED_COUNT, 0) * mixture.feed_forward
+    shared = parameters.integer(SHARED_COUNT, 0) * (mixture.shared_feed_forward or mixture.feed_forward)
     return replace(mixture, layers=layers, shared_feed_forward=shared)
 
 
@@ -163,7 +163,7 @@ def expert_statements(stated: Mapping[str, Any], where: str) -> dict[str, Metada
         "topk_method": ("greedy", "noaux_tc" if is_sigmoid else "group_limited_greedy"),
         "norm_topk_prob": (True, False) if is_sigmoid else (False,),
     }  # fmt: skip
-    _require(stated, only, where)
+    require_stated(stated, only, where)
     return {
         "expert_count": stated["n_routed_experts"],
         "expert_used_count": stated.get("num_experts_per_tok"),
@@ -196,10 +196,11 @@ def _require_computed(stated: Mapping[str, Any], where: str) -> None:
         "attention_bias": (False, None), "rope_interleave": (True, None), "use_sliding_window": (False, None),
         "partial_rotary_factor": (1, None), "num_key_value_heads": (stated["num_attention_heads"], None),
     }  # fmt: skip
-    _require(stated, only, where)
+    require_stated(stated, only, where)
 
 
-def _require(stated: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], where: str) -> None:
+def require_stated(stated: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], where: str) -> None:
+    """Raise CheckpointError for a statement that is none of those that are computed."""
     for name, possible in only.items():
         if stated.get(name) not in possible:
             raise CheckpointError(
