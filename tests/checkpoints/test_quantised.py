@@ -26,11 +26,11 @@ from onward.runtimes.native import panel_cache
 from onward.runtimes.table import load_model
 from onward.values import Precision, WeightForm
 from tests.checkpoints.float8 import LAYOUTS, VALUES, Stored, codes_of, convert, file_bytes, stored_in, write_plain
-from tests.checkpoints.hugging_face import write_folder
+from tests.checkpoints.hugging_face import safetensors_bytes, write_folder
 from tests.checkpoints.test_architectures import check_logits
 from tests.checkpoints.test_config import OTHER_TYPES
 from tests.examples import slow_but
-from tests.models.doors import command, refusal, shown
+from tests.models.doors import command, refusal, scores, shown
 
 NAMES = [
     "llama, untied", "qwen3", "qwen3moe", "mistral3", "deepseek2, groups of sigmoids, joined", "glm4moe", "phi3",
@@ -144,6 +144,21 @@ def test_the_text_model_of_one_that_reads_images_has_its_scales(tmp_path: Path) 
     whole["tie_word_embeddings"] = own.pop("tie_word_embeddings")
     (folder / "config.json").write_text(json.dumps(whole), encoding="utf-8")
     assert logits(folder, tmp_path, "exact") == logits(plain, tmp_path, "exact")
+
+
+def test_an_adapter_changes_a_model_in_fp8_as_it_changes_the_same_weights_in_float32(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama, untied")
+    plain = write_plain(tmp_path / "plain", tmp_path / "m", convert(tmp_path / "m", LAYOUTS["compressed, rows"]))
+    (adapter := tmp_path / "adapter").mkdir()
+    stated = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["up_proj"], "bias": "none"}
+    (adapter / "adapter_config.json").write_text(json.dumps(stated), encoding="utf-8")
+    random, prefix = np.random.default_rng(3), f"base_model.model.{UP.removesuffix('weight')}"
+    low, high = (random.normal(size=shape).astype(np.float32) for shape in ((2, 64), (96, 2)))
+    changes = {f"{prefix}lora_A.weight": low, f"{prefix}lora_B.weight": high}
+    (adapter / "adapter_model.safetensors").write_bytes(safetensors_bytes(changes))
+    prompt = [token * 7 % 25 for token in range(30)]
+    found = scores(f"{tmp_path / 'm'}+{adapter}", prompt, tmp_path)
+    assert found == scores(f"{plain}+{adapter}", prompt, tmp_path) != scores(plain, prompt, tmp_path)
 
 
 def test_panels_are_made_a_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from onward.errors import ModelNameError
 from onward.models import hub
+from onward.models.check import find_model
 from onward.models.resolve import resolve
 from tests.checkpoints.hugging_face import safetensors_bytes, write_folder
 from tests.checkpoints.making import floats, write_gguf
@@ -275,18 +279,17 @@ def test_a_cache_that_another_program_filled_in_part_is_served_offline(
     assert shown("org/thing")["problems"] == []
 
 
-def test_the_files_that_an_index_lists_are_downloaded_whatever_their_names(tmp_path: Path) -> None:
-    write_folder(tmp_path / "repository", "llama", num_files=2)
-    index = tmp_path / "repository" / "model.safetensors.index.json"
-    index.write_text(index.read_text(encoding="utf-8").replace("model-", "weights.[a]-"), encoding="utf-8")
-    for path in (tmp_path / "repository").glob("model-*"):
-        path.rename(path.with_name(path.name.replace("model-", "weights.[a]-")))
-    asked: list[list[str]] = []
+@pytest.fixture
+def asked() -> list[list[str]]:
+    """Patterns of files that `download` was called with."""
+    return []
 
-    def download(*, allow_patterns: list[str], **_: Any) -> str:
-        """Copies what `huggingface_hub.snapshot_download` would."""
-        from fnmatch import fnmatch
 
+@pytest.fixture
+def download(tmp_path: Path, asked: list[list[str]]) -> Callable[..., str]:
+    """Copies what `huggingface_hub.snapshot_download` would, from tmp_path / "repository"."""
+
+    def copy(*, allow_patterns: list[str], **_: Any) -> str:
         asked.append(allow_patterns)
         (tmp_path / "snapshot").mkdir(exist_ok=True)
         for path in (tmp_path / "repository").iterdir():
@@ -294,6 +297,38 @@ def test_the_files_that_an_index_lists_are_downloaded_whatever_their_names(tmp_p
                 (tmp_path / "snapshot" / path.name).write_bytes(path.read_bytes())
         return str(tmp_path / "snapshot")
 
+    return copy
+
+
+def test_the_files_that_an_index_lists_are_downloaded_whatever_their_names(
+    tmp_path: Path, asked: list[list[str]], download: Callable[..., str]
+) -> None:
+    write_folder(tmp_path / "repository", "llama", num_files=2)
+    index = tmp_path / "repository" / "model.safetensors.index.json"
+    index.write_text(index.read_text(encoding="utf-8").replace("model-", "weights.[a]-"), encoding="utf-8")
+    for path in (tmp_path / "repository").glob("model-*"):
+        path.rename(path.with_name(path.name.replace("model-", "weights.[a]-")))
     found = hub.fetch(hub.HubName("org/name", None), allow_download=True, fetcher=download)
     assert shown(found)["format"] == "safetensors"
     assert len(asked[-1]) == 2
+
+
+def test_weights_that_are_quantised_in_a_way_that_is_not_read_are_not_downloaded(
+    tmp_path: Path, asked: list[list[str]], download: Callable[..., str]
+) -> None:
+    write_folder(tmp_path / "repository", "llama", num_files=2)
+    config = tmp_path / "repository" / "config.json"
+    stated = json.loads(config.read_text(encoding="utf-8"))
+    stated["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    config.write_text(json.dumps(stated), encoding="utf-8")
+    with pytest.raises(ModelNameError, match=r"The weights of org/name were not downloaded\..*'modelopt' \(NVFP4\)"):
+        hub.fetch(hub.HubName("org/name", None), allow_download=True, fetcher=download)
+    assert len(asked) == 1
+    assert resolve("org/name", fetcher=download, check=find_model).files.format == "safetensors"  # for vLLM
+    assert len(asked) == 3
+    for path in (tmp_path / "snapshot").glob("*.safetensors"):
+        path.unlink()
+    stated["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    config.write_text(json.dumps(stated), encoding="utf-8")
+    hub.fetch(hub.HubName("org/name", None), allow_download=True, fetcher=download)
+    assert len(asked) == 5

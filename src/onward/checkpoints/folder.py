@@ -23,7 +23,7 @@ from onward.checkpoints.config import is_tied, metadata_of, of_texts, reads_imag
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import MAX_LAYERS, PREDICTING, Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
-from onward.checkpoints.quantised import float8_of, with_scales
+from onward.checkpoints.quantised import Float8, float8_of, with_scales
 from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
 from onward.checkpoints.table import declared
@@ -74,13 +74,20 @@ class Folder:
     notes: tuple[str, ...] = ()
 
 
-def read_folder(folder: Path) -> Folder:
-    """Read a folder. Raises CheckpointError."""
+def read_configuration(folder: Path) -> tuple[dict[str, Any], Parameters, Float8 | None]:
+    """Return the object in config.json, what it states of the model, and of weights in FP8. Raises CheckpointError for
+    what is not computed or not read."""
     whole = read_object(folder / CONFIG)
     config = of_texts(whole)
-    notes: tuple[str, ...] = ()
     parameters = Parameters(metadata_of(config, str(folder / CONFIG)), str(folder))
-    float8 = float8_of(config, str(folder / CONFIG))
+    return whole, parameters, float8_of(config, str(folder / CONFIG))
+
+
+def read_folder(folder: Path) -> Folder:
+    """Read a folder. Raises CheckpointError."""
+    whole, parameters, float8 = read_configuration(folder)
+    config = of_texts(whole)
+    notes: tuple[str, ...] = ()
     paths = folder_paths(folder)
     stored = _tensors(paths)
     if reads_images(whole):

@@ -64,6 +64,11 @@ class ModelFiles(ABC):
         are downloaded in addition to those of `patterns`."""
         return []
 
+    def configuration_problem(self) -> str | None:
+        """Return what keeps the model from being computed, as far as its configuration shows it, None if nothing was
+        found: a reason not to download its weights."""
+        return None
+
     def notes(self) -> list[str]:
         """Return sentences for the operator about a model without problems: what its files state and nothing uses, and
         what was assumed. Reads no weights that are not needed for it."""

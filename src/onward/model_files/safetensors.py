@@ -71,6 +71,15 @@ class SafetensorsFiles(CheckpointFiles):
             return [part.name for part in folder_paths(self.path)]
         return []
 
+    def configuration_problem(self) -> str | None:
+        from onward.checkpoints.folder import read_configuration
+
+        try:
+            read_configuration(self.path)
+        except CheckpointError as problem:
+            return str(problem)
+        return None
+
     def load_tokenizer(self, cache_dir: Path | None = None) -> Tokenizer:
         from onward.model_files.tokenizer import HuggingFaceTokenizer
 

@@ -87,11 +87,13 @@ def fetch(
     allow_download: bool,
     fetcher: Callable[..., str] | None = None,
     progress: Progress = lambda stage: None,
+    must_be_computed: bool = True,
 ) -> Path:
     """Return the folder of a model on the hub, in the first format that the repository contains, or its GGUF file.
 
     Blocks. `progress` receives how much of a download is done; checksums are the hub's. `fetcher` replaces
-    huggingface_hub.snapshot_download. Raises ModelNameError: not found, not allowed, or no model in it;
+    huggingface_hub.snapshot_download; `must_be_computed`: weights are not downloaded if the configuration shows that
+    Onward does not compute them. Raises ModelNameError: not found, not allowed, no model in it, or not computed;
     HubUnreachable: no network and nothing cached.
     """
     if not allow_download and not name.file and (cached := cached_snapshot(name)):
@@ -101,6 +103,8 @@ def fetch(
         if not each.matches(folder):
             continue
         if missing := [listed for listed in each(folder).listed_files() if not (folder / listed).exists()]:
+            if must_be_computed and (problem := each(folder).configuration_problem()):
+                raise ModelNameError(f"The weights of {name.repository} were not downloaded. {problem}")
             others = tuple(map(_literal, missing))
             _download(name, others, allow_download=allow_download, fetcher=fetcher, progress=progress)
         return folder

@@ -18,7 +18,7 @@ from onward.model_files.checkpoint import CheckpointFiles
 from onward.model_files.formats import files_at, readable_formats
 from onward.models import ollama
 from onward.models.catalogue import Entry, catalogue
-from onward.models.check import check_model, no_model
+from onward.models.check import check_model, find_model, no_model
 from onward.models.gguf_names import is_gguf_name
 from onward.models.hub import REPOSITORY_PREFIX, cached_snapshot, fetch, hub_cache, hub_name
 from onward.models.pull import pull, pulled_path, require_acceptance
@@ -160,7 +160,10 @@ def _resolve_base(
         progress(f"{entry.title}, {entry.size} (licence: {entry.licence}, {entry.terms}).")
         if allow_download and needs_acceptance(entry, cache_dir):
             require_acceptance(entry, accepts_terms)
-    found = fetch(hub, allow_download=allow_download, fetcher=fetcher, progress=progress)
+    found = fetch(
+        hub, allow_download=allow_download, fetcher=fetcher, progress=progress,
+        must_be_computed=check is not find_model,
+    )  # fmt: skip
     return _checked(found, entry.name if entry else hub.model_id, "hub", check)
 
 
