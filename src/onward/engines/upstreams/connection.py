@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from onward.engine_load import Certificate
 from onward.engines.upstreams.answers import ANSWER_BYTES, A, decode, error_line, refusal
-from onward.engines.upstreams.base import UpstreamError
+from onward.engines.upstreams.base import Segment, UpstreamError
 from onward.engines.upstreams.http import HTTPClient, Response
 from onward.tracing import current
 
@@ -123,6 +125,10 @@ class Connected:
     @property
     def heard_at(self) -> float:
         return self._connection.heard_at
+
+    async def distribution(self, segment: Segment, vocab_size: int) -> tuple[NDArray[np.float32], int | None]:
+        """Not in the traits of most kinds."""
+        raise NotImplementedError
 
     async def close(self) -> None:
         await self._connection.close()

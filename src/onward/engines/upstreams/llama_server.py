@@ -20,7 +20,6 @@ from contextlib import aclosing
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from onward.engines.upstreams.answers import (
     MAX_SLOTS,
@@ -204,9 +203,6 @@ class LlamaServer(Connected):
                 raise UpstreamError(f"{self._connection.url} sent another token than the one to score.")
             found += scored
         return found
-
-    async def distribution(self, segment: Segment, vocab_size: int) -> tuple[NDArray[np.float32], int | None]:
-        raise NotImplementedError  # not in its traits
 
     async def _complete(self, body: Fields, segment: Segment, num_top: int | None) -> _Completion:
         max_bytes = answer_bytes(segment.max_tokens, num_top, len(segment.tokens))

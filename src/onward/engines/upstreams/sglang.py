@@ -18,7 +18,6 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from onward.engines.upstreams.answers import (
     LOST_CODES,
@@ -172,9 +171,6 @@ class SGLang(Connected):
                 has_ended = has_ended or finish is not None
         if not has_ended:
             raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
-
-    async def distribution(self, segment: Segment, vocab_size: int) -> tuple[NDArray[np.float32], int | None]:
-        raise NotImplementedError  # not in its traits
 
     def _part(self, event: _Generated, known: int, segment: Segment) -> AnswerPart:
         """Return the new tokens of an event, after `known` others. Raises Malformed."""
