@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onward.compose.team import data_folder, open_request_log, open_team
 from onward.errors import SetupError
 from onward.models.registry import ListedModel
+from onward.service import store
 from onward.settings import Settings
 
 REMOTE = "postgresql://onward@db.example.com/onward"
@@ -44,6 +46,23 @@ def test_a_log_in_a_database_needs_one(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SetupError, match="cannot be used"):
         open_request_log(Settings(log_requests=str(tmp_path / "file" / "log")), None)
+
+
+def test_a_database_that_cannot_be_written_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that root has made, say, for a server that runs as another user."""
+    settings = Settings(data_dir=tmp_path)
+    made = open_team(settings)
+    assert made is not None
+    made.close()
+    configure = store._configure_sqlite
+
+    def read_only(connection: Any, record: object) -> None:
+        configure(connection, record)
+        connection.execute("PRAGMA query_only=ON").close()
+
+    monkeypatch.setattr(store, "_configure_sqlite", read_only)
+    with pytest.raises(SetupError, match=r"cannot be used: .*readonly database; its file and folder must be writable"):
+        open_team(settings)
 
 
 @pytest.mark.parametrize("may_be_added", [False, True])

@@ -50,6 +50,7 @@ def open_team(settings: Settings) -> Team | None:
             raise SetupError("--price needs a database: pass --data-dir PATH or --database URL.")
         return None
     from onward.service.prices import prices_of
+    from onward.service.store import DatabaseAway
     from onward.service.team import Team
 
     store = open_database(settings)
@@ -62,8 +63,10 @@ def open_team(settings: Settings) -> Team | None:
             keep_requests_seconds=keep_requests(settings),
             may_add_models=bool(settings.model_folder),
         )
-    except BaseException:
+    except BaseException as problem:
         store.close()
+        if isinstance(problem, DatabaseAway):
+            raise SetupError(f"The database cannot be used: {problem}") from None
         raise
 
 

@@ -170,5 +170,8 @@ def _converted_errors() -> Iterator[None]:
 def _reason(error: exc.SQLAlchemyError) -> str:
     cause = str(getattr(error, "orig", None) or error).strip().splitlines()
     reason = (cause[0] if cause else "it does not answer").rstrip(".")
-    wanted = f"; {bytes_in_words(RESERVE_BYTES)} should be free" if "disk is full" in reason else ""
-    return f"{reason}{wanted}."
+    if "disk is full" in reason:
+        reason += f"; {bytes_in_words(RESERVE_BYTES)} should be free"
+    if "readonly database" in reason:
+        reason += "; its file and folder must be writable for the user who runs the server, and belong to them"
+    return f"{reason}."
