@@ -63,6 +63,7 @@ def test_usage_is_a_table_by_default_and_wrong_arguments_are_errors(tmp_path: Pa
     words = fill(tmp_path)
     shown = onward(*words).stdout.splitlines()
     assert shown[1].split()[:2] == ["alice", "2"]
+    assert onward(*words, "--format", "text").stdout.splitlines() == shown
     assert onward(*words, "--by", "colour").exit_code == 2
     assert onward("usage", "--since", "yesterday").exit_code == 2
     assert onward("usage").exit_code == 1

@@ -100,7 +100,10 @@ command = click.Command(
             ["--by"], default="key", callback=_groups, metavar="NAMES", help="Of key, model, day.  [default: key]"
         ),
         click.Option(
-            ["--format"], type=click.Choice(["table", "csv", "json"]), default="table", help="[default: table]"
+            ["--format"],
+            type=click.Choice(["table", "text", "csv", "json"]),
+            default="table",
+            help="text: the same as table.  [default: table]",
         ),
         *database_flags(),
     ],
