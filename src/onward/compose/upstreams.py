@@ -93,13 +93,16 @@ def _connections(upstream: UpstreamName, settings: Settings) -> dict[str, Upstre
 
 
 def _file_of(upstream: UpstreamName, settings: Settings) -> str:
-    """Return the path of the upstream's model file, if it is on this machine. Raises SetupError."""
-    path = Path(asyncio.run(_described(upstream, settings)).model_path)
-    if path.is_absolute() and path.exists() and files_at(path) is not None:
-        return str(path)
+    """Return the path of the upstream's model file, if it is found here: llama-server names it as it was started with,
+    perhaps from the current folder, the others may name a repository of the hub. Raises SetupError."""
+    named = asyncio.run(_described(upstream, settings)).model_path
+    path = Path(named)
+    may_be_here = path.is_absolute() or (upstream.kind == "llama" and named)
+    if may_be_here and path.exists() and files_at(path) is not None:
+        return str(path.absolute())
     raise SetupError(
         f"{upstream.name} needs a tokenizer: pass --tokenizer {upstream.name}=MODEL with the model that the "
-        f"{UPSTREAM_KINDS[upstream.kind]} at {upstream.urls[0]} serves (its file is not on this machine)."
+        f"{UPSTREAM_KINDS[upstream.kind]} at {upstream.urls[0]} serves ({named or 'its file'} is not found here)."
     )
 
 

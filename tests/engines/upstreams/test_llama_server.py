@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from onward.engines.upstreams.engine import UpstreamEngine
 from onward.engines.upstreams.llama_server import LlamaServer, request_body
 from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError
 from onward.model_files.toy import END
+from onward.models.resolve import built_in_folder
 from onward.sampling.params import SamplingParams
 from onward.settings import Settings
 from tests.engine.harness import make_job
@@ -409,6 +411,21 @@ def test_an_upstream_must_be_there_and_say_where_its_tokenizer_is(server: StandI
     server.close()
     with pytest.raises(SetupError, match="could not be reached"):
         compose(settings(server))
+
+
+def test_the_file_that_llama_server_was_started_with_is_found_in_the_same_folder(
+    server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says the path that it was given."""
+    monkeypatch.chdir(tmp_path)
+    props = {"default_generation_settings": {"n_ctx": 64}, "total_slots": 2, "build_info": "b1"}
+    server.described["/props"] = props | {"model_path": "own.gguf"}
+    asked = Settings(model=(server.url.replace("http://", "there=llama+http://"),))
+    with pytest.raises(SetupError, match=r"needs a tokenizer: .*\(own\.gguf is not found here\)"):
+        compose(asked)
+    Path("own.gguf").symlink_to(built_in_folder("storyteller") / "storyteller.gguf")
+    with pytest.raises(SetupError, match="its tokenizer is not that of there"):  # storyteller's was found
+        compose(asked)
 
 
 @pytest.mark.parametrize(
