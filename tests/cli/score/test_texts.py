@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from onward.cli.score.texts import InputText, read_texts
@@ -68,3 +71,13 @@ def test_a_digest_distinguishes_a_context_from_none_and_from_the_text() -> None:
         InputText("1", "a").digest,
     }
     assert len(several) == 4 and InputText("1", "ab").digest == InputText("2", "ab").digest
+
+
+def test_a_terminal_is_read_only_if_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever forgets the file would wait for nothing."""
+    typed = io.TextIOWrapper(io.BytesIO(b"A fox."), encoding="utf-8")
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", typed)
+    with pytest.raises(click.UsageError, match="Pass a FILE of texts"):
+        read_texts(None, "auto")
+    assert [each.text for each in read_texts(Path("-"), "auto")] == ["A fox."]

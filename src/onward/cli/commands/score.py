@@ -25,7 +25,7 @@ from onward.errors import SetupError
 HELP = """Score texts: how likely a model finds each of their tokens.
 
 FILE is one text, or with --input lines one per line, or JSON lines (FILE.jsonl): strings, or objects with `text` and,
-if it follows something that is not scored, `context`; `id` names it. Without FILE, standard input.
+if it follows something that is not scored, `context`; `id` names it. Without FILE, a pipe.
 
 Each result has the text's log-probability, bits per byte and perplexity, and its tokens with their bytes,
 log-probabilities and ranks. The sum over all texts is printed at the end. With -o OUT.jsonl a later run continues where
@@ -278,7 +278,7 @@ command = session_command(
     HELP,
     [
         Argument(
-            "source", "File of texts; - or nothing: standard input.", required=False, metavar="[FILE]",
+            "source", "File of texts; -: standard input; nothing: a pipe.", required=False, metavar="[FILE]",
             type=click.Path(path_type=Path),
         ),
         click.Option(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import click
 import msgspec
 
 from onward.cli.request.contents import STDIN_NAMES, Stdin
@@ -40,7 +42,7 @@ def read_texts(path: Path | None, form: InputFormat) -> list[InputText]:
     """Return the texts of a file; None: of standard input. Blank lines and an empty file contain none.
 
     "auto" reads a file that ends in .jsonl or .ndjson as JSON, others as one text. Raises SetupError, which names the
-    line, for what cannot be read; UsageError for a standard input that is closed.
+    line, for what cannot be read; UsageError for a standard input that is closed, or is a terminal and not named.
     """
     name, raw = _content(path)
     is_jsonl = form == "jsonl" or (form == "auto" and path is not None and path.suffix.lower() in JSONL_SUFFIXES)
@@ -59,6 +61,8 @@ def read_texts(path: Path | None, form: InputFormat) -> list[InputText]:
 
 
 def _content(path: Path | None) -> tuple[str, bytes]:
+    if path is None and sys.stdin is not None and sys.stdin.isatty():
+        raise click.UsageError("Pass a FILE of texts, or a text through a pipe; - reads what is typed, up to Ctrl-D.")
     if path is None or str(path) in STDIN_NAMES:
         return "Standard input", Stdin().take_bytes("FILE")
     try:
