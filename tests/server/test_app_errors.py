@@ -75,6 +75,11 @@ async def test_a_wrong_url_or_method_is_an_error_in_the_envelope(
             "/v1/completions with `prompt` instead of `messages`; the client's base URL must end in /v1.",
         ),
         (
+            "/api/chat",
+            "Unknown request URL: POST /api/chat. This server completes text and has no chat. Send POST /api/generate "
+            "with `prompt` instead of `messages`.",
+        ),
+        (
             "/v1/embeddings",
             "Invalid URL (POST /v1/embeddings). This server implements the Completions API only (POST /v1/completions "
             "with `prompt`); see the docs at /docs.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from onward.api.routes import Route
 from onward.errors import ApiError, MethodNotAllowed, UnknownUrl
@@ -26,18 +26,22 @@ _OTHER_APIS = {
 """First segments of the paths of APIs that have no equivalent here."""
 
 
-def unknown_url(method: str, path: str, known: Iterable[str] = ()) -> ApiError:
+def unknown_url(method: str, path: str, known: Collection[str] = ()) -> ApiError:
     """Return a 404 in the words of the layer of OpenAI's service that would respond (behaviour §11). `known`: the paths
     of which one may have been meant."""
-    advice = _advice(path) or _near(path, known)
+    advice = _advice(path, known) or _near(path, known)
     if path.startswith(("/v1/", "/openai/")):
         return UnknownUrl(f"Invalid URL ({method} {path})" + (f". {advice}" if advice else ""))
     advice = advice or "Please check the URL for typos, or see the docs at /docs."
     return UnknownUrl(f"Unknown request URL: {method} {path}. {advice}", code="unknown_url")
 
 
-def _advice(path: str) -> str:
+def _advice(path: str, known: Collection[str]) -> str:
     """Return what to do instead of calling another API, or an empty string."""
+    if path == "/api/chat" and "/api/generate" in known:  # Ollama's
+        return (
+            "This server completes text and has no chat. Send POST /api/generate with `prompt` instead of `messages`."
+        )
     root = next((root for root in _ROOTS if path.startswith(root)), "")
     api = path.removeprefix(root).rstrip("/")
     if field := _PROMPT_INSTEAD_OF.get(api):
@@ -54,7 +58,7 @@ def _advice(path: str) -> str:
     return ""
 
 
-def _near(path: str, known: Iterable[str]) -> str:
+def _near(path: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(path, list(known), n=1, cutoff=MIN_SIMILARITY) if len(path) < 128 else []
     return f"Did you mean {near[0]}?" if near else ""
 
