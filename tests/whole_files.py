@@ -27,8 +27,8 @@ REPORT_EVERY_SECONDS = 0.5
 FIRST = (
     "runtimes/native/test_model.py",
     "parity/test_parity.py",
-    "laws/test_states.py",
     "engines/programs/test_engine.py",
+    "laws/test_states.py",
     "engines/upstreams/test_engine_hostile.py",
     "service/test_batch_runner.py",
     "engine/test_draft_model.py",
@@ -47,7 +47,8 @@ FIRST = (
     "server/test_run_signals.py",
     "kernels/test_attention.py",
 )
-"""Files that take more than a second, each worker's in turn: the last of a run, they would leave processors idle."""
+"""Files that take more than a second, one for each worker in turn: the last of a run, they would leave processors
+idle. Only one of the first ones computes models, for whose kernels two would wait while each compiles the other's."""
 
 
 class _File(pytest.File):

@@ -23,7 +23,7 @@ OTHER_MEANINGS = {
     "settings/declared.py": "another server's API",
     "api/mistral.py": "another server's API",
     "checkpoints/tokenizer.py": "a part of a model's name, by which llama.cpp goes",
-    "checkpoints/config.py": "which folders' types of weights are read",
+    "checkpoints/quantised.py": "which folders' types of weights are read",
 }
 """Modules in which names of architectures mean something else."""
 

@@ -87,7 +87,7 @@ UNUSABLE = [
     ("http://127.0.0.1:2\x7f", "is not a URL such as"),
     (os.fsdecode("http://pröxy:1".encode()), "is not a URL such as"),
     ("socks5://user:s3cret@127.0.0.1:2", "speaks SOCKS, for which a package is missing"),
-    ("socks5h://127.0.0.1:2", "`pip install 'httpx2[socks]'`"),
+    ("socks5h://127.0.0.1:2", "pip install"),
 ]
 
 
