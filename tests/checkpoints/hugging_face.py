@@ -86,6 +86,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "olmoe": {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3},
     "seed_oss": {"model_type": "seed_oss", "head_dim": 32},
+    "ernie4_5": {"model_type": "ernie4_5", "head_dim": 32},
     "internlm2": {"model_type": "internlm2", "bias": False, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
     "mistral3": {
         "model_type": "ministral3", "head_dim": 32, "rope_parameters": {
@@ -447,7 +448,7 @@ def hugging_face_rows(
         return array.reshape(3, HEADS, size, -1).swapaxes(0, 1).reshape(array.shape)
     layer = name.split(".")[-2]
     if (
-        kind in PAIRS and kind not in ("cohere2", "glm4") and layer in ("attn_q", "attn_k")
+        kind in PAIRS and kind not in ("cohere2", "glm4", "ernie4_5") and layer in ("attn_q", "attn_k")
     ):  # theirs are half a head apart
         keys = metadata[f"{kind}.attention.head_count_kv"]
         heads = HEADS if layer == "attn_q" else max(keys) if isinstance(keys, list) else keys

@@ -18,7 +18,18 @@ Array = Any
 """float64, of any shape."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 """The others divide by the root mean square."""
-PAIRS = ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "cohere2", "glm4", "internlm2", "mistral3")
+PAIRS = (
+    "llama",
+    "granite",
+    "granitemoe",
+    "granitehybrid",
+    "smollm3",
+    "cohere2",
+    "glm4",
+    "internlm2",
+    "mistral3",
+    "ernie4_5",
+)
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
 NORMALISED = (
     "qwen3moe", "mellum", "llama", "granitemoe", "granitehybrid", "gpt-oss", "lfm2moe", "qwen35moe", "qwen3next",

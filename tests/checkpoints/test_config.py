@@ -135,6 +135,7 @@ READ: dict[str, tuple[str, ...]] = {
     "gemma4_unified_text": _GEMMA4,
     "ministral3": (*_RMS, "head_dim", "sliding_window"),
     "internlm2": (*_RMS, "bias"),
+    "ernie4_5": (*_RMS, "use_bias", "head_dim"),
     "internlm3": (*_RMS, "head_dim", "qkv_bias", "bias"),
     "seed_oss": (
         *_RMS, "attention_bias", "attention_out_bias", "mlp_bias", "head_dim", "pretraining_tp", "residual_dropout",
@@ -350,7 +351,7 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = ["full_attention"] * 2
         if kind == "gemma" and key == "hidden_act":
             other = "silu"
-        if kind == "bailing_moe_v2" and key == "use_bias":
+        if kind in ("bailing_moe_v2", "ernie4_5") and key == "use_bias":
             other = True
         if kind == "gpt_neox":
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
@@ -608,6 +609,7 @@ def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict
         ("bailing_moe_v2", {"use_qk_norm": False}, "'False' as 'use_qk_norm'"),
         ("bailing_moe_v2", {"score_function": "softmax"}, "'softmax' as 'score_function'"),
         ("bailing_moe_v2", {"norm_topk_prob": False}, "'False' as 'norm_topk_prob'"),
+        ("ernie4_5", {"use_bias": True}, "'True' as 'use_bias'"),
     ],
 )
 def test_statements_that_a_model_type_is_not_computed_with_are_refused(

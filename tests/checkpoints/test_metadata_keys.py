@@ -98,6 +98,7 @@ READ: dict[str, tuple[str, ...]] = {
         "leading_dense_block_count", *RULES,
     ),
     "internlm2": (_RMS,),
+    "ernie4_5": (_RMS, "rope.dimension_sections"),
     "glm4": (_RMS, "rope.dimension_sections"),
     "exaone4": (_RMS, *_WINDOW),
     "gemma": (_RMS,),
@@ -435,6 +436,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "an expert for all of Ling of another size": (
         "bailingmoe2", {"expert_shared_count": 2}, r"_shexp.weight' has the shape \[64, 48\] instead of",
+    ),
+    "biases of ERNIE": (
+        "ernie4_5", {"tensors": {"blk.0.attn_output.bias": np.zeros(64, np.float32)}},
+        "a tensor 'blk.0.attn_output.bias', which",
     ),
     "heads that share keys, of latents": ("deepseek2", {"attention.head_count_kv": 2}, "states 2 heads of keys"),
     "scores that float32 does not have": (

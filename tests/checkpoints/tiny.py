@@ -66,6 +66,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "seed_oss": {"attention.key_length": 32, "attention.value_length": 32},
     "internlm2": {},
+    "ernie4_5": {"attention.key_length": 32, "attention.value_length": 32, "rope.freq_base": 500_000.0},
     "mistral3": {
         "attention.key_length": 32, "attention.value_length": 32, "rope.scaling.type": "yarn",
         "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16,

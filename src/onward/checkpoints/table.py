@@ -6,6 +6,7 @@ from onward.checkpoints.declaration import Declaration, ModelType
 from onward.checkpoints.families import (
     cohere,
     deepseek,
+    ernie,
     exaone,
     falcon_h1,
     gemma,
@@ -27,6 +28,7 @@ from onward.checkpoints.families import (
 FAMILIES = (
     cohere,
     deepseek,
+    ernie,
     exaone,
     falcon_h1,
     gemma,

@@ -119,3 +119,13 @@ def without_window(_: Mapping[str, Any], found: Mapping[str, MetadataValue], __:
 def local_base(_: Mapping[str, Any], found: Mapping[str, MetadataValue], __: str) -> dict[str, MetadataValue]:
     """Return the base of positions of layers with a window under the name that only folders have."""
     return {LOCAL_BASE: found[WINDOW_BASE]} if WINDOW_BASE in found else {}
+
+
+def require_stated(stated: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], where: str) -> None:
+    """Raise CheckpointError for a statement that is none of those that are computed."""
+    for name, possible in only.items():
+        if stated.get(name) not in possible:
+            raise CheckpointError(
+                f"{where} states {str(stated[name])[:40]!r} as {name!r}, with which Onward does not compute "
+                f"{stated['model_type']!r}."
+            )

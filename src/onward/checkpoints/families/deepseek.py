@@ -20,6 +20,7 @@ from onward.checkpoints.families.common import (
     RMS,
     SHARED_COUNT,
     common,
+    require_stated,
 )
 from onward.checkpoints.latent import LatentSizes, apart
 from onward.checkpoints.mixtures import SIGMOID, SOFTMAX, has_experts, mixture_of, with_groups
@@ -197,16 +198,6 @@ def _require_computed(stated: Mapping[str, Any], where: str) -> None:
         "partial_rotary_factor": (1, None), "num_key_value_heads": (stated["num_attention_heads"], None),
     }  # fmt: skip
     require_stated(stated, only, where)
-
-
-def require_stated(stated: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], where: str) -> None:
-    """Raise CheckpointError for a statement that is none of those that are computed."""
-    for name, possible in only.items():
-        if stated.get(name) not in possible:
-            raise CheckpointError(
-                f"{where} states {str(stated[name])[:40]!r} as {name!r}, with which Onward does not compute "
-                f"{stated['model_type']!r}."
-            )
 
 
 EXPERT_NAMES = {

@@ -19,8 +19,9 @@ from onward.checkpoints.families.common import (
     SHARED_COUNT,
     SHARED_SIZE,
     common,
+    require_stated,
 )
-from onward.checkpoints.families.deepseek import experts_after_dense, require_stated
+from onward.checkpoints.families.deepseek import experts_after_dense
 from onward.checkpoints.mixtures import SIGMOID
 from onward.checkpoints.parameters import PREDICTING
 
