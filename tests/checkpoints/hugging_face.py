@@ -87,6 +87,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "olmoe": {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3},
     "seed_oss": {"model_type": "seed_oss", "head_dim": 32},
     "ernie4_5": {"model_type": "ernie4_5", "head_dim": 32},
+    "minimax-m2": {
+        "model_type": "minimax_m2", "head_dim": 32, "rotary_dim": 16, "intermediate_size": INNER,
+        "num_local_experts": 8, "num_experts_per_tok": 3, "scoring_func": "sigmoid", "use_qk_norm": True,
+        "qk_norm_type": "per_layer", "use_routing_bias": True, "rope_theta": 10_000,
+    },
     "internlm2": {"model_type": "internlm2", "bias": False, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
     "mistral3": {
         "model_type": "ministral3", "head_dim": 32, "rope_parameters": {
@@ -174,7 +179,7 @@ _GRANITE = {
 }  # fmt: skip
 _QWEN35 = {**_LLAMA, **qwen35.NAMES}
 _NAMES = {
-    "llama": {**_LLAMA, "ffn_gate_inp": "block_sparse_moe.gate"},
+    **{key: {**_LLAMA, "ffn_gate_inp": "block_sparse_moe.gate"} for key in ("llama", "minimax-m2")},
     "qwen2moe": {
         **_LLAMA, "ffn_gate_inp": "mlp.gate", "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
         **{f"ffn_{part}_shexp": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
@@ -230,9 +235,12 @@ _EXPERT_NAMES = {
         f"ffn_{part}": f"feed_forward.experts.{{}}.{name}"
         for part, name in {"gate": "w1", "up": "w3", "down": "w2"}.items()
     },
-    "llama": {
-        f"ffn_{part}": f"block_sparse_moe.experts.{{}}.{name}"
-        for part, name in {"gate": "w1", "up": "w3", "down": "w2"}.items()
+    **{
+        key: {
+            f"ffn_{part}": f"block_sparse_moe.experts.{{}}.{name}"
+            for part, name in {"gate": "w1", "up": "w3", "down": "w2"}.items()
+        }
+        for key in ("llama", "minimax-m2")
     },
 }
 _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -421,7 +429,8 @@ def hugging_face_name(name: str, kind: str) -> str:
         return f"model.layers.{layer}.{_EXPERT_NAMES.get(kind, _EXPERT)[part].format(expert)}.{end}"
     _, layer, part = part.split(".", 2)
     if part == "exp_probs_b":
-        return f"model.layers.{layer}.feed_forward.expert_bias"
+        own = "block_sparse_moe.e_score_correction_bias" if kind == "minimax-m2" else "feed_forward.expert_bias"
+        return f"model.layers.{layer}.{own}"
     return f"{_LAYERS.get(kind, 'model.layers')}.{layer}.{_NAMES.get(kind, _LLAMA)[part]}.{end}"
 
 

@@ -33,7 +33,7 @@ PAIRS = (
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
 NORMALISED = (
     "qwen3moe", "mellum", "llama", "granitemoe", "granitehybrid", "gpt-oss", "lfm2moe", "qwen35moe", "qwen3next",
-    "nemotron_h_moe",
+    "nemotron_h_moe", "minimax-m2",
 )  # fmt: skip
 """The shares of the experts that are used add up to one."""
 GELU_TANH = ("gemma", "gemma2", "gemma3", "starcoder2", "gpt2")
@@ -248,7 +248,7 @@ class Reference:
             flat = np.split(self.linear(hidden, prefix + "attn_qkv"), ends, axis=-1)
         else:
             flat = [self.linear(hidden, f"{prefix}attn_{name}") for name in ("q", "k", "v")]
-        if self.kind in ("olmo2", "olmoe"):
+        if self.kind in ("olmo2", "olmoe", "minimax-m2"):
             flat[:2] = [self.norm(flat[0], prefix + "attn_q_norm"), self.norm(flat[1], prefix + "attn_k_norm")]
         query, key, value = (each.reshape(len(hidden), -1, self.size) for each in flat)
         is_normal = self.kind in (

@@ -135,6 +135,11 @@ READ: dict[str, tuple[str, ...]] = {
     "gemma4_unified_text": _GEMMA4,
     "ministral3": (*_RMS, "head_dim", "sliding_window"),
     "internlm2": (*_RMS, "bias"),
+    "minimax_m2": (
+        *_RMS, "head_dim", "num_local_experts", "num_experts_per_tok", "router_aux_loss_coef", "output_router_logits",
+        "router_jitter_noise", "rotary_dim", "scoring_func", "use_qk_norm", "qk_norm_type", "use_routing_bias",
+        "norm_topk_prob",
+    ),
     "ernie4_5": (*_RMS, "use_bias", "head_dim"),
     "internlm3": (*_RMS, "head_dim", "qkv_bias", "bias"),
     "seed_oss": (
@@ -249,7 +254,7 @@ _SWITCHED_OFF = (
     ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
     ("seed_oss", "attention_bias"), ("internlm2", "bias"), ("nemotron_h", "norm_topk_prob"),
     ("deepseek_v3", "norm_topk_prob"), ("glm4_moe_lite", "norm_topk_prob"),
-    ("glm4_moe", "norm_topk_prob"), ("bailing_moe_v2", "norm_topk_prob"),
+    ("minimax_m2", "norm_topk_prob"), ("glm4_moe", "norm_topk_prob"), ("bailing_moe_v2", "norm_topk_prob"),
 )  # fmt: skip
 """Keys whose default is true."""
 _OF_GEMMA4 = {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 32}
@@ -610,6 +615,10 @@ def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict
         ("bailing_moe_v2", {"score_function": "softmax"}, "'softmax' as 'score_function'"),
         ("bailing_moe_v2", {"norm_topk_prob": False}, "'False' as 'norm_topk_prob'"),
         ("ernie4_5", {"use_bias": True}, "'True' as 'use_bias'"),
+        ("minimax_m2", {"scoring_func": "softmax"}, "'softmax' as 'scoring_func'"),
+        ("minimax_m2", {"use_qk_norm": False}, "'False' as 'use_qk_norm'"),
+        ("minimax_m2", {"use_routing_bias": False}, "'False' as 'use_routing_bias'"),
+        ("minimax_m2", {"qk_norm_type": "per_head"}, "'per_head' as 'qk_norm_type'"),
     ],
 )
 def test_statements_that_a_model_type_is_not_computed_with_are_refused(
@@ -617,6 +626,20 @@ def test_statements_that_a_model_type_is_not_computed_with_are_refused(
 ) -> None:
     with pytest.raises(CheckpointError, match=words):
         metadata_of(config(kind, **stated), "config.json")
+
+
+@pytest.mark.parametrize(
+    ("stated", "rotated"),
+    [
+        ({"rotary_dim": 8}, 8),
+        ({"rotary_dim": 8, "partial_rotary_factor": 0.25}, 4),
+        ({"rotary_dim": 8, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25}}, 4),
+        ({}, 16),
+    ],
+)
+def test_a_share_of_rotated_dimensions_counts_more_than_their_number(stated: dict[str, Any], rotated: int) -> None:
+    found = metadata_of(config("minimax_m2", head_dim=16, **stated), "config.json")
+    assert found.get("minimax-m2.rope.dimension_count", 16) == rotated
 
 
 @pytest.mark.parametrize("kind", LATENT)

@@ -98,6 +98,7 @@ READ: dict[str, tuple[str, ...]] = {
         "leading_dense_block_count", *RULES,
     ),
     "internlm2": (_RMS,),
+    "minimax-m2": (_RMS, "expert_feed_forward_length", *RULES),
     "ernie4_5": (_RMS, "rope.dimension_sections"),
     "glm4": (_RMS, "rope.dimension_sections"),
     "exaone4": (_RMS, *_WINDOW),
@@ -200,6 +201,7 @@ UNMOVED = {name: {"context_length"} for name in READ} | {
     "qwen3moe": {"context_length", "feed_forward_length"},
     "mellum": {"context_length", "feed_forward_length", "rope.scale_linear", "rope.scaling.type"},
     "olmoe": {"context_length", "expert_weights_norm"},
+    "minimax-m2": {"context_length", "feed_forward_length"},
     "gpt-oss": {
         "context_length",
         "feed_forward_length",
@@ -437,6 +439,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "an expert for all of Ling of another size": (
         "bailingmoe2", {"expert_shared_count": 2}, r"_shexp.weight' has the shape \[64, 48\] instead of",
     ),
+    "experts of MiniMax that no bias chooses": (
+        "minimax-m2", {"tensors": {"blk.1.exp_probs_b.bias": None}}, "no tensor 'blk.1.exp_probs_b.bias'",
+    ),
+    "experts of MiniMax by a softmax": ("minimax-m2", {"expert_gating_func": 1}, "chooses experts by rule 1"),
     "biases of ERNIE": (
         "ernie4_5", {"tensors": {"blk.0.attn_output.bias": np.zeros(64, np.float32)}},
         "a tensor 'blk.0.attn_output.bias', which",

@@ -66,6 +66,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "seed_oss": {"attention.key_length": 32, "attention.value_length": 32},
     "internlm2": {},
+    "minimax-m2": {
+        "attention.key_length": 32, "attention.value_length": 32, "rope.dimension_count": 16, "expert_count": 8,
+        "expert_used_count": 3, "feed_forward_length": INNER, "expert_feed_forward_length": INNER,
+        "expert_gating_func": 2,
+    },
     "ernie4_5": {"attention.key_length": 32, "attention.value_length": 32, "rope.freq_base": 500_000.0},
     "mistral3": {
         "attention.key_length": 32, "attention.value_length": 32, "rope.scaling.type": "yarn",
@@ -166,7 +171,7 @@ SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4")
 UNGATED = ("starcoder2", "gpt2", "gptneox", *mamba2.NEMOTRON)
 UNTIED = (
     "deepseek2, joined", "deepseek2, groups", "deepseek2, groups of sigmoids, joined", "deepseek2, glm",
-    "nemotron_h", "nemotron_h_moe", *ling.VARIANTS,
+    "nemotron_h", "nemotron_h_moe", *ling.VARIANTS, "minimax-m2",
     "llama, untied", "llama, biases", "llama, biases of queries",
     "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "qwen2, mimo", "phi3", "phi3, long", "olmo2",
     "olmo2, window", "falcon-h1, norms", "stablelm", "stablelm, parallel", "stablelm, head norms",
@@ -287,7 +292,7 @@ class _Tensors:
             for part, width in (("q", self.queries), ("k", self.keys)):
                 weights = self.random.uniform(0.5, 1.5, (width // self.size, self.size)).astype(np.float32)
                 found[f"attn_{part}_norm.weight"] = weights
-        if self.kind in ("olmo2", "olmoe"):
+        if self.kind in ("olmo2", "olmoe", "minimax-m2"):
             found |= self.norm("attn_q_norm", self.queries) | self.norm("attn_k_norm", self.keys)
         return found | self._layer("attn_output", HIDDEN, self.queries)
 
@@ -324,7 +329,7 @@ class _Tensors:
             if self.kind == "gpt-oss":  # gate and up projections reach their clamping limits
                 found[f"ffn_{name}_exps.bias"] = 4 * self.bias(count * shape[0]).reshape(count, -1)
         if (
-            self.kind in ("lfm2moe", "nemotron_h_moe", "glm4moe")
+            self.kind in ("lfm2moe", "nemotron_h_moe", "glm4moe", "minimax-m2")
             or (self.kind == ling.KIND and "no bias" not in self.name)
             or (self.kind == latent.KIND and "expert_gating_func" in self.stated)
         ):

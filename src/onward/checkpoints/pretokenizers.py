@@ -91,7 +91,7 @@ _BY_PATTERN: dict[PreTokenizer, tuple[str, ...]] = {
     PreTokenizer((_SEED,)): ("seed-coder",),
     PreTokenizer((_STORYTELLER,)): ("storyteller",),
     PreTokenizer((_BAILING,)): ("bailingmoe", "bailingmoe2", "llada-moe"),
-    PreTokenizer((_GPT4O,)): ("gpt-4o", "llama4", "kanana2"),
+    PreTokenizer((_GPT4O,)): ("gpt-4o", "llama4", "kanana2", "minimax-m2"),
     PreTokenizer((_TEKKEN,), ignore_merges=True, adds_start=True): ("tekken",),
 }  # fmt: skip
 PRE_TOKENIZERS = {name: rule for rule, names in _BY_PATTERN.items() for name in names}
