@@ -23,6 +23,7 @@ from onward.errors import CheckpointError
 from onward.model_files.safetensors import SafetensorsFiles
 from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.native import panel_cache
+from onward.runtimes.native.types import stored_rows
 from onward.runtimes.table import load_model
 from onward.values import Precision, WeightForm
 from tests.checkpoints.float8 import LAYOUTS, VALUES, Stored, codes_of, convert, file_bytes, stored_in, write_plain
@@ -94,6 +95,19 @@ def test_a_block_for_kernels_has_256_times_its_scale_and_is_nan_with_one(tmp_pat
     has_nan = np.isnan(VALUES[codes]).any(axis=2)
     assert has_nan.any() and not has_nan.all()
     assert np.array_equal(factors, np.where(has_nan, np.nan, scales * 256), equal_nan=True)
+
+
+@pytest.mark.parametrize("form", ["F8_E4M3", "Q8_0", "Q4_0"])
+@pytest.mark.filterwarnings("error")
+def test_a_block_with_a_nan_has_a_scale_that_is_nan_in_every_form(form: str) -> None:
+    codes = np.full((1, 96), 0x38, np.uint8)
+    codes[0, 40] = 0xFF
+    scale = Tensor("w_scale", (1,), FLOAT32, np.ones(1, "<f4").view(np.uint8))
+    matrix = Tensor("w", (1, 96), FLOAT8, codes, scales=Scales(scale, 1, 96, columns=1))
+    blocks = stored_rows(matrix, form, 0, 1).reshape(3, -1)
+    kind = "<f4" if form == "F8_E4M3" else "<f2"
+    numbers = np.ascontiguousarray(blocks[:, : np.dtype(kind).itemsize]).view(kind)[:, 0]
+    assert np.isnan(numbers).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("name", slow_but(["mistral3", "deepseek2, groups of sigmoids, joined"], NAMES))

@@ -80,12 +80,14 @@ def stored_rows(tensor: Tensor, form: StoredType, start: int, stop: int) -> NDAr
 
 
 def quantised_8_bits(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return rows as Q8_0: blocks of 32 with a float16 scale and 8-bit integers. By operations that IEEE 754 fixes."""
+    """Return rows as Q8_0: blocks of 32 with a float16 scale and 8-bit integers. By operations that IEEE 754 fixes, but
+    for the integers of a block with a NaN, whose scale is NaN."""
     blocks = values.reshape(len(values), -1, GROUP)
-    scales = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(127)
-    stored = scales.astype("<f2")
-    inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > 0)
-    steps = np.clip(np.rint(blocks * inverse), -127, 127).astype(np.int8)
+    with np.errstate(all="ignore"):  # a file may state any number
+        scales = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(127)
+        stored = scales.astype("<f2")
+        inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > 0)
+        steps = np.clip(np.rint(blocks * inverse), -127, 127).astype(np.int8)
     packed = np.concatenate((stored.view(np.uint8).reshape(*scales.shape[:2], 2), steps.view(np.uint8)), axis=2)
     return packed.reshape(len(values), -1)
 
@@ -94,9 +96,10 @@ def quantised_4_bits(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return rows as Q4_0, as ggml rounds them: the largest value of a block, with its sign, becomes -8."""
     blocks = values.reshape(len(values), -1, GROUP)
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=2)[..., None], axis=2)
-    scales = largest / np.float32(-8)
-    inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales != 0)
-    steps = np.clip(np.floor(blocks * inverse + np.float32(8.5)), 0, 15).astype(np.uint8)
+    with np.errstate(all="ignore"):
+        scales = largest / np.float32(-8)
+        inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales != 0)
+        steps = np.clip(np.floor(blocks * inverse + np.float32(8.5)), 0, 15).astype(np.uint8)
+        stored = scales.astype("<f2").view(np.uint8).reshape(*scales.shape[:2], 2)
     packed = steps[..., : GROUP // 2] | steps[..., GROUP // 2 :] << 4
-    stored = scales.astype("<f2").view(np.uint8).reshape(*scales.shape[:2], 2)
     return np.concatenate((stored, packed), axis=2).reshape(len(values), -1)
