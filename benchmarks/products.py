@@ -150,7 +150,7 @@ class Bench:
     def product(self, kind: ProductKind, rows: int) -> dict[str, float]:
         """Return GB/s of weights and GMAC/s."""
         source: NDArray[np.uint8] = np.full(
-            (rows, ACTIVATIONS[kind.activations].row_bytes(self._inputs)), 0x11, np.uint8
+            (rows, ACTIVATIONS[kind.activations].row_bytes(self._inputs)), 0x3B, np.uint8
         )
         out = np.zeros((rows, self._outputs), np.float32)
         panels, blocks = self._outputs // PANEL_ROWS, self._inputs // kind.type.block_weights

@@ -105,6 +105,13 @@ def test_the_form_follows_from_the_processors_features(architecture: str, featur
     assert best_isa(architecture, dict.fromkeys(features.split(), True)).name == name
 
 
+def test_how_products_are_cut_follows_from_the_processors_units() -> None:
+    features = dict.fromkeys(["avx2", "f16c", "fma", "avx512bw", "avx512vl", "avx512vnni"], True)
+    forms = {cpu: best_isa("x86_64", features, cpu) for cpu in ("sapphirerapids", "znver5")}
+    assert {cpu: form.has_spare_units for cpu, form in forms.items()} == {"sapphirerapids": False, "znver5": True}
+    assert len({form.name for form in forms.values()}) == 2, "objects are kept by the name of their form"
+
+
 def test_an_emulated_form_makes_the_choices_of_the_form() -> None:
     form = emulated(Avx2((), "avx2"))
     assert (form.name, form.width, form.has_dot) == ("avx2-emulated", 32, False)

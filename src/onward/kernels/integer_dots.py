@@ -64,7 +64,7 @@ def concatenated(vectors: Sequence[Any]) -> Value:
 
 
 class Int8:
-    """int8 activations. Unpacked weights are bytes, as in the file. `f`: the function that is being written.
+    """int8 activations. Unpacked weights are bytes, as they are multiplied. `f`: the function that is being written.
 
     Blocks of several panels are multiplied as one with more lanes. Where a processor sums four products of bytes,
     scales are multiplied in as float32, which is exact: with every type, sums with their scales are below 2^24
@@ -128,7 +128,8 @@ class Int8:
             place = f.at(weights, step * (kind.step_groups * self.group_bytes))
             for e in range(kind.step_groups):
                 for index in range(WORDS):
-                    f.store(words(e, index), place, e * self.group_bytes + index * VECTOR_BYTES, VECTOR_BYTES)
+                    word = self._as_multiplied(words(e, index))
+                    f.store(word, place, e * self.group_bytes + index * VECTOR_BYTES, VECTOR_BYTES)
 
     def packed(self, block: Value, ahead: Value | int, *following: Value, level: int = 1) -> Block:
         """Return a block of a panel and of others that are multiplied with it; scales are kept on the stack."""
@@ -168,7 +169,7 @@ class Int8:
 
         def read(step: Value) -> Words:
             each_words = [kind.words(reader, step) for reader in readers]
-            return lambda e, i: concatenated([words(e, i) for words in each_words])
+            return lambda e, i: self._as_multiplied(concatenated([words(e, i) for words in each_words]))
 
         def load(step: Value) -> Words:
             at = step * self.group_bytes + self.head_bytes(kind)
@@ -261,6 +262,9 @@ class Int8:
     def _is_biased(self) -> bool:
         """Whether signed bytes are made unsigned by adding 128."""
         return self.kind.is_signed and self.isa.has_dot and not self.isa.signed_dot
+
+    def _as_multiplied(self, words: Value) -> Value:
+        return words ^ _SIGN_BITS if self._is_biased else words
 
     def _words_in_int16(self) -> int:
         """How many words' products of pairs fit into int16 together."""
@@ -356,8 +360,6 @@ class Int8:
             for i in range(half * WORDS // halves, (half + 1) * WORDS // halves):
                 for e in parts:
                     weights = words(e, i)
-                    if self._is_biased:
-                        weights = weights ^ _SIGN_BITS
                     for m, row in enumerate(rows):
                         x = self._word(row, e * self.block_bytes + 4 * i).as_(self.i8)
                         dots[e, m] = isa.dpbusd(f, dots[e, m], weights.as_(self.i8), x)
@@ -375,8 +377,8 @@ class Int8:
             return f.const(self.i32, 0)  # type: ignore[no-any-return]
         if self.kind.scale_weights != 16:
             return f.splat(f.load(row, I32, at + INT8_SUM) * -self._offset, self.lanes)  # type: ignore[no-any-return]
-        pair = self._word(row, at + INT8_PAIR)
-        return (pair if half else pair << 16).sar(16) * -self._offset
+        sixteen = f.load(row, I16, at + INT8_PAIR + 2 * half).sext(I32)
+        return f.splat(sixteen * -self._offset, self.lanes)  # type: ignore[no-any-return]
 
     def _offset_term(self, block: Block, step: Value, e: int, row: Value) -> Value:
         """Return offset * scale * sum of activations, int32."""

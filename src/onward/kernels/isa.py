@@ -27,6 +27,9 @@ class Isa:
     """Whether dpbusd is one instruction. Where it is not, maddubs and maddwd are the better way to a product."""
     signed_dot = False
     """Whether dpbusd takes its first operand for signed, so that int8 weights need neither pabsb nor psignb."""
+    has_spare_units = False
+    """Whether shifts, masks, and conversions run next to dpbusd and fma, rather than instead of them. It decides how
+    products are cut."""
 
     def __init__(self, soft: Iterable[str] = (), name: str = "portable") -> None:
         self.soft = frozenset(soft)
@@ -120,6 +123,12 @@ class Avx512Vnni(AvxVnni):
         return Isa.psignb(self, f, x, s)  # the instruction ends at 256 bits; masks do it in two
 
 
+class ZenVnni(Avx512Vnni):
+    """The same on AMD's processors, which have four units for vectors; Intel's have two for those of 512 bits."""
+
+    has_spare_units = True
+
+
 class NeonDot(Isa):
     """ARM with the dot product of int8 (sdot)."""
 
@@ -174,15 +183,18 @@ def joined(low: Value, high: Value) -> Value:
     return low.shuffle(range(lanes(low.t) + lanes(high.t)), high)
 
 
+_CHOICES = ("width", "has_dot", "signed_dot", "has_spare_units")
+
+
 def emulated(isa: Isa) -> Isa:
     """Return the form that makes the same choices as `isa` with the portable operations: any processor runs it."""
-    copied = type("Emulated", (Isa,), {name: getattr(isa, name) for name in ("width", "has_dot", "signed_dot")})
+    copied = type("Emulated", (Isa,), {name: getattr(isa, name) for name in _CHOICES})
     form: Isa = copied(isa.soft, f"{isa.name}-emulated")
     return form
 
 
-def best_isa(architecture: str, features: Mapping[str, bool]) -> Isa:
-    """Return the fastest form that a processor with these features (LLVM's names) runs."""
+def best_isa(architecture: str, features: Mapping[str, bool], cpu: str = "") -> Isa:
+    """Return the fastest form that a processor with these features and this name (both LLVM's) runs."""
 
     def has(*names: str) -> bool:
         return all(features.get(name, False) for name in names)
@@ -191,7 +203,7 @@ def best_isa(architecture: str, features: Mapping[str, bool]) -> Isa:
         return NeonI8mm((), "neon-i8mm") if has("i8mm") else NeonDot((), "neon-dot") if has("dotprod") else Isa()
     if has("avx2", "fma", "f16c"):
         if has("avx512vnni", "avx512bw", "avx512vl"):
-            return Avx512Vnni((), "avx512-vnni")
+            return ZenVnni((), "avx512-vnni-zen") if cpu.startswith("znver") else Avx512Vnni((), "avx512-vnni")
         return AvxVnni((), "avx-vnni") if has("avxvnni") else Avx2((), "avx2")
     if architecture != "x86_64":
         return Isa()

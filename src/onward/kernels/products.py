@@ -53,11 +53,12 @@ class Tile:
 
 
 def tile_of(isa: Isa, name: ActivationName) -> Tile:
-    """Return the tile for a processor's registers."""
+    """Return the tile for a processor's registers and units."""
     if name == "float32":
         rows, panels = {16: (2, 1), 32: (6, 1), 64: (12, 2)}[isa.width]
         return Tile(rows, panels, 192, 4)
-    return {16: Tile(2, 1, 32, 1), 32: Tile(4, 1, 32, 1), 64: Tile(4, 2, 48, 2)}[isa.width]
+    wide = Tile(4, 2, 48, 2) if isa.has_spare_units else Tile(6, 2, 96, 2)
+    return {16: Tile(2, 1, 32, 1), 32: Tile(4, 1, 32, 1), 64: wide}[isa.width]
 
 
 class Dots(Protocol):
@@ -89,7 +90,7 @@ def few_rows(isa: Isa, kind: ProductKind) -> int | None:
     """Return up to how many rows weights are not unpacked into memory; None for any number. No bit depends on it."""
     if isinstance(kind.type, FloatType) or kind.activations == "float32" or isa.width < 64:
         return single_rows(isa, kind)
-    return kind.type.few_rows
+    return kind.type.few_rows if isa.has_spare_units else kind.type.few_rows_without_spare_units
 
 
 @dataclass(frozen=True)

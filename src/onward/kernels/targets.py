@@ -8,7 +8,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from onward.kernels.isa import Avx2, Avx512Vnni, AvxVnni, Isa, NeonDot, NeonI8mm, best_isa, emulated
+from onward.kernels.isa import Avx2, Avx512Vnni, AvxVnni, Isa, NeonDot, NeonI8mm, ZenVnni, best_isa, emulated
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ def exact_host() -> Target:
     """Return this machine's processor with LLVM's name of it, and all its features."""
     features, triple = host_features(), llvm.get_process_triple()
     architecture = Target(triple, "", "", Isa()).architecture
-    return Target(triple, llvm.get_host_cpu_name(), features_text(features), best_isa(architecture, features))
+    cpu = llvm.get_host_cpu_name()
+    return Target(triple, cpu, features_text(features), best_isa(architecture, features, cpu))
 
 
 @cache
@@ -80,6 +81,9 @@ FORMS: Mapping[str, Target] = {
     "avx-vnni": Target(_X86, "x86-64-v3", "+avxvnni", AvxVnni((), "avx-vnni"), _LEVEL_3 | {"avxvnni"}),
     "avx512-vnni-emulated": Target(_X86, "x86-64-v3", "", emulated(Avx512Vnni((), "avx512-vnni")), _LEVEL_3),
     "avx512-vnni": Target(_X86, "x86-64-v4", "+avx512vnni", Avx512Vnni((), "avx512-vnni"), _LEVEL_4 | {"avx512vnni"}),
+    "avx512-vnni-zen": Target(
+        _X86, "x86-64-v4", "+avx512vnni", ZenVnni((), "avx512-vnni-zen"), _LEVEL_4 | {"avx512vnni"}
+    ),
     "neon": Target(_ARM, "generic", "", Isa()),
     "neon-dot": Target(_ARM, "generic", "+dotprod,+lse", NeonDot((), "neon-dot"), _NEON_DOT),
     "neon-i8mm": Target(_ARM, "generic", "+dotprod,+i8mm,+lse", NeonI8mm((), "neon-i8mm"), _NEON_DOT | {"i8mm"}),
@@ -87,7 +91,7 @@ FORMS: Mapping[str, Target] = {
 """Every form of the kernels, by name. Those whose name ends in "emulated" make another form's choices with portable
 operations."""
 
-USUAL = ("avx2", "avx-vnni", "avx512-vnni", "neon-dot", "neon-i8mm")
+USUAL = ("avx2", "avx-vnni", "avx512-vnni", "avx512-vnni-zen", "neon-dot", "neon-i8mm")
 """The forms of usual processors. On Linux one of them stands for each processor that has its features, so that objects
 can be compiled elsewhere. Kernels for exactly one processor are not faster (`benchmarks.products --exact-host`)."""
 

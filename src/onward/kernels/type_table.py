@@ -232,16 +232,19 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
     for each in (
         WeightType("Q1_0", 128, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _q1_0_words, max_integer=2, offset=1),
         WeightType("Q2_0", 64, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _q2_0_words, max_integer=3, offset=1),
-        WeightType("Q4_0", 32, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _blocks_of_32(32), max_integer=15, offset=8),
+        WeightType("Q4_0", 32, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _blocks_of_32(32), max_integer=15, offset=8,
+                   few_rows_without_spare_units=19),
         WeightType("MXFP4", 32, 17, ((0, 1, 1), (1, 4, 4)), _mxfp4_head, _mxfp4_words, max_integer=24, offset=12),
         WeightType("NVFP4_X", 64, 40, ((0, 4, 10),), _nvfp4_head, _nvfp4_words,
                    max_integer=24, offset=12, scale_weights=16, has_float_scales=True),
-        WeightType("Q4_1", 32, 20, ((0, 4, 5),), _q4_1_head, _blocks_of_32(64), max_integer=15, minimum_weights=32),
+        WeightType("Q4_1", 32, 20, ((0, 4, 5),), _q4_1_head, _blocks_of_32(64), max_integer=15, minimum_weights=32,
+                   few_rows_without_spare_units=19),
         WeightType("Q5_0", 32, 22, ((0, 2, 1), (2, 4, 5)), _factor_alone, _blocks_of_32(96, 32),
                    max_integer=31, offset=16, few_rows=16),
         WeightType("Q5_1", 32, 24, ((0, 4, 6),), _q4_1_head, _blocks_of_32(128, 64),
                    max_integer=31, minimum_weights=32, few_rows=16),
-        WeightType("Q8_0", 32, 34, ((0, 2, 1), (2, 4, 8)), _factor_alone, _bytes_at(32)),
+        WeightType("Q8_0", 32, 34, ((0, 2, 1), (2, 4, 8)), _factor_alone, _bytes_at(32),
+                   few_rows_without_spare_units=32),
         WeightType("Q8_X", 32, 40, ((0, 4, 10),), _q8_x_head, _bytes_at(128), scale_weights=16),
         WeightType(
             "Q2_K", 256, 84, ((80, 4, 1), (0, 4, 20)), _q2_k_head, _q2_k_words,
@@ -253,7 +256,7 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
         ),
         WeightType(
             "Q4_K", 256, 144, ((0, 4, 36),), _k_scales, _q4_k_words,
-            max_integer=15, scale_weights=32, minimum_weights=32, step_groups=2,
+            max_integer=15, scale_weights=32, minimum_weights=32, step_groups=2, few_rows_without_spare_units=19,
         ),
         WeightType(
             "Q5_K", 256, 176, ((0, 4, 44),), _k_scales, _q5_k_words,

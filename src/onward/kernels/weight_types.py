@@ -138,6 +138,9 @@ class WeightType:
     """Groups of 32 weights that share bytes, and that `words` reads together."""
     few_rows: int | None = None
     """Up to how many rows their products hide that each reads its words again; None: any number."""
+    few_rows_without_spare_units: int | None = 4
+    """The same where reading words takes the units that multiply (`Isa.has_spare_units`). Beyond 19 rows, groups have
+    five or six of them: fewer functions to compile."""
 
     @property
     def is_signed(self) -> bool:
