@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Regex, pre_tokenizers
 
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
@@ -100,6 +101,18 @@ def test_every_rule_cuts_text_and_loses_none(name: str) -> None:
     text = "abc cab\n bc  a"
     everything = tokenizer(_with_all_bytes(letters))
     assert b"".join(pieces(everything, text)) == text.encode()
+
+
+def test_kimi_cuts_han_apart_and_small_letters_from_capitals() -> None:
+    """As tokenization_kimi.py does; llama.cpp's code for it cuts neither before a capital nor where a mark is."""
+    [pattern] = PRE_TOKENIZERS["kimi-k2"].patterns
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    for words in (
+        ["Ab", "Cd", " a", "Bc"], ["你好", "，", "世界", " ", "日本", "Ab"], ["漢字", "かな", "交", "じり"],
+        ["I'm", " HERE", ",", " isn't", " ", " it", "?\n\n", " ", " x"], ["a\u0301b", "C", "1", "\r\n"],
+        ["123", "4", " a", "!!"],
+    ):  # fmt: skip
+        assert [word for word, _ in split.pre_tokenize_str("".join(words))] == words
 
 
 def _with_all_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
