@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -51,11 +54,36 @@ def exact_host() -> Target:
 
 @cache
 def host_features() -> Mapping[str, bool]:
-    """Return which of LLVM's features this processor has; none where LLVM cannot find out."""
+    """Return which of LLVM's features this processor has; only those that kernels use where LLVM cannot find out."""
     try:
-        return dict(llvm.get_host_cpu_features())
+        found = dict(llvm.get_host_cpu_features())
     except RuntimeError:
-        return {}
+        found = {}
+    return found | _arm_features() if platform.machine() in ("aarch64", "arm64") else found
+
+
+_HWCAPS = {"dotprod": (16, 20), "i8mm": (26, 13)}
+"""The entry of Linux's auxiliary vector that states a feature, and its bit (arch/arm64/include/uapi/asm/hwcap.h)."""
+_SYSCTLS = {"dotprod": b"hw.optional.arm.FEAT_DotProd", "i8mm": b"hw.optional.arm.FEAT_I8MM"}
+"""The same for macOS."""
+
+
+def _arm_features() -> dict[str, bool]:
+    """Return which of ARM's features that kernels use the system states: LLVM does not look for them."""
+    if sys.platform == "linux":
+        stated = ctypes.CDLL(None).getauxval
+        stated.argtypes, stated.restype = [ctypes.c_ulong], ctypes.c_ulong
+        return {name: bool(stated(entry) >> bit & 1) for name, (entry, bit) in _HWCAPS.items()}
+    if sys.platform == "darwin":
+        return {name: _sysctl(key) == 1 for name, key in _SYSCTLS.items()}
+    return {}
+
+
+def _sysctl(key: bytes) -> int:
+    """Return an integer that macOS states, 0 where it states none of this name."""
+    value, size = ctypes.c_int(0), ctypes.c_size_t(4)
+    ctypes.CDLL(None).sysctlbyname(key, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
+    return value.value
 
 
 def features_text(features: Mapping[str, bool]) -> str:

@@ -1,88 +1,53 @@
-"""Whole models on an ARM, which is emulated: every logit has the bits of this processor."""
+"""Machines with ARM processors, which QEMU emulates: tests that run there have the golden hashes of all other
+processors, with threads that wait for each other as on Linux."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from onward.engine.model import ModelRunner, Row
-from onward.kernels.compiler import compile_object
-from onward.kernels.recipe import Recipe
-from onward.kernels.targets import FORMS
-from onward.runtimes.base import LoadedModel
-from onward.runtimes.native import load as native_load
-from tests.checkpoints.making import Stored, floats, write_gguf
-from tests.checkpoints.test_architectures import OF_FOLDERS
-from tests.checkpoints.tiny import ARCHITECTURES, tiny
-from tests.kernels.emulated import ARM_FORMS, EmulatedCode, executable_forms
-from tests.runtimes.native.test_model import DIFFERENT_NAMES, load, usual_blocks
+from tests.arm import MACHINES, ROOT, Unavailable, install, installed_at, python_of, qemu
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif("neon" not in executable_forms(), reason="ARM is emulated on Linux, on x86-64, by unicorn"),
-]
-KINDS = ("Q8_0", "Q4_1", "Q5_0", "F16", "Q4_0")
-NAMES = [name for name in DIFFERENT_NAMES if name not in OF_FOLDERS]
-NAMES += [name for name in ARCHITECTURES if name not in {*NAMES, *OF_FOLDERS}]
-CASES = [
-    pytest.param(
-        name, KINDS[i % len(KINDS)], ("fast", "exact")[i // 2 % 2], ARM_FORMS[i % 2],
-        marks=[] if name in DIFFERENT_NAMES else pytest.mark.companion,
-    )
-    for i, name in enumerate(NAMES)
-]  # fmt: skip
-"""Every architecture, with types of weights, precisions and forms in turn. The first differ in what they compute; the
-others are companions."""
+pytestmark = pytest.mark.slow
+
+FILES = (
+    "tests/kernels/test_self_test.py",
+    "tests/sampling/test_sampler_bits.py",
+    "tests/laws/test_golden.py",
+    "tests/runtimes/native/test_model.py",
+)
+EVERYWHERE = "this_machine_passes or this_processor_samples or late and llama"
+CHOSEN = {
+    "Raspberry Pi 4": f"{EVERYWHERE} or logits_have and fast and (gemma or qwen35)",
+    "Graviton 2": f"{EVERYWHERE} or logits_have and (lfm2 or deepseek2) or every_type and fast and K",
+    "Graviton 3": f"{EVERYWHERE} or logits_have and (gpt-oss or falcon) or every_type and fast or threads and llama-3",
+}
+"""Of each machine's tests, in pytest's words. The newest one's products have instructions of their own for all types of
+weights with integers."""
+ALL = "this_machine_passes or this_processor or logits_have or every_type or number_of_threads or late"
+CASES = [pytest.param(name, chosen, id=name) for name, chosen in CHOSEN.items()]
+CASES += [pytest.param(name, ALL, id=f"{name}, all", marks=pytest.mark.companion) for name in MACHINES]
 
 
-def write(folder: Path, name: str, kind: str) -> Path:
-    """Write a tiny model whose matrices have a type with blocks of 32 where their rows are whole blocks, or are not
-    quantised."""
-    metadata, tensors = tiny(name)
-    stored: dict[str, Stored] = {}
-    for seed, (key, array) in enumerate(tensors.items()):
-        is_whole = array.ndim > 1 and array.shape[-1] % 32 == 0 and "gate_inp" not in key and "bias" not in key
-        rows = array.size // array.shape[-1]
-        stored[key] = usual_blocks(kind, rows, array.shape[-1], seed) if is_whole else floats(array)
-        stored[key] = stored[key][0], array.shape, stored[key][2]
-    return write_gguf(folder / "m.gguf", metadata, stored)
-
-
-def logits_of(loaded: LoadedModel) -> list[NDArray[np.float32]]:
-    """Return the logits of a prompt and of two tokens after it, one at a time."""
-    model, tokens = loaded.model, [3, 14, 15, 9, 2, 6, 5, 25, 8, 9]
-    blocks = range(model.shape.blocks_for(len(tokens)))
-    make_all_experts(model)
+@pytest.fixture(scope="module")
+def folder() -> Path:
     try:
-        found = [model.evaluate([Row(0, tokens[:8], 0, blocks, 8)]).copy()]
-        found += [model.evaluate([Row(0, tokens[at : at + 1], at, blocks, 1)]).copy() for at in (8, 9)]
-    finally:
-        model.close()
-    return found
+        qemu()
+        install(installed_at())
+    except Unavailable as reason:
+        pytest.skip(f"NO MACHINE WITH ARM: {reason}")
+    return installed_at()
 
 
-def make_all_experts(model: ModelRunner) -> None:
-    """Emulated code cannot call Python: load all experts before it needs them."""
-    cache = model._experts  # type: ignore[attr-defined]
-    if cache is not None:
-        for index in range(len(cache.experts)):
-            cache._make(index, np.arange(cache.routing.count))
-
-
-@pytest.mark.parametrize(("name", "kind", "precision", "form"), CASES)
-def test_an_arm_computes_the_logits_of_this_processor(
-    name: str, kind: str, precision: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, target = write(tmp_path, name, kind), FORMS[form]
-    expected = logits_of(load(path, precision=precision))
-    monkeypatch.setattr(native_load, "host", lambda: target)
-
-    def compiled(*recipes: Recipe, **_: object) -> EmulatedCode:
-        return EmulatedCode(compile_object(recipe.text(), target) for recipe in recipes)
-
-    monkeypatch.setattr(native_load, "load_code", compiled)
-    found = logits_of(load(path, precision=precision))
-    assert [each.tobytes() for each in found] == [each.tobytes() for each in expected]
+@pytest.mark.parametrize(("name", "chosen"), CASES)
+def test_a_machine_computes_the_bits_of_every_other(name: str, chosen: str, folder: Path) -> None:
+    machine = MACHINES[name]
+    options = ["-p", "tests.arm", "-p", "no:cacheprovider", "-m", "slow or not slow", "-k", chosen]
+    command = [*python_of(machine, folder), "-m", "pytest", *options, *FILES]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", timeout=3600)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    assert f"kernels for {machine.isa}\n" in done.stdout
+    assert "skipped" not in done.stdout
