@@ -185,7 +185,8 @@ class HttpSource:
             if delay is None or waited + delay > stream.window_seconds:
                 raise lost
             if attempt == 1 and not self._quiet:
-                note("The connection was lost; trying to resume.", keeps_line=True)
+                seconds = f"{stream.window_seconds:g} seconds"
+                note(f"The connection was lost; trying to resume for up to {seconds} (Ctrl-C ends).", keeps_line=True)
             await self._sleep(delay)
             waited, attempt = waited + delay, attempt + 1
 
