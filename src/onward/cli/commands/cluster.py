@@ -173,7 +173,7 @@ _COMMANDS = [
             _config_argument(), *_model_options(),
             _address_option(HERE, None),
             click.Option(["--port"], type=click.IntRange(1, 65535), default=DEFAULT_PORT,
-                         help=f"Port of Ray where it is started here. Default: {DEFAULT_PORT}."),
+                         help=f"Port of Ray where it is started here, below 10002. Default: {DEFAULT_PORT}."),
             *_node_options(),
             click.Option(["--wait"], type=click.FloatRange(0), default=600.0, metavar="SECONDS",
                          help="How long to wait for the replicas. Default: 600."),

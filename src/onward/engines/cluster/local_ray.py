@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -16,6 +17,8 @@ from onward.errors import SetupError
 START_SECONDS = 120
 OBJECT_STORE_BYTES = 200_000_000
 """Bytes of Ray's shared memory, of which Onward needs little: Ray's own default is 30 % of the machine's memory."""
+_ESCAPE, _RAISED = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), re.compile(r"[\w.]+(?:Error|Exception): ")
+"""Colours, and the line of a traceback that names the exception."""
 _RECORD = "cluster.json"
 """In the cache folder: the address of the head node that `start_head` has started on this machine."""
 
@@ -78,6 +81,12 @@ def _ray(*arguments: str) -> None:
     except subprocess.TimeoutExpired:
         raise SetupError(f"`ray {arguments[0]}` has not ended after {START_SECONDS} seconds.") from None
     if ran.returncode:
-        words = [line for line in (ran.stderr + ran.stdout).splitlines() if line.strip()]
         left = " `ray stop` ends what it may have left running." if arguments[0] == "start" else ""
-        raise SetupError(f"`ray {arguments[0]}` failed: {' '.join(words[-3:]) or 'without a word'}{left}")
+        raise SetupError(f"`ray {arguments[0]}` failed: {_reason(ran.stderr, ran.stdout)}{left}")
+
+
+def _reason(errors: str, output: str) -> str:
+    """Return why Ray's command line failed: the exception that ended it, or else the end of what it said."""
+    lines = [line for line in _ESCAPE.sub("", errors.strip() or output).splitlines() if line.strip()]
+    raised = [index for index, line in enumerate(lines) if _RAISED.match(line)]
+    return " ".join(lines[raised[-1] :] if raised else lines[-3:]) or "without a word"
