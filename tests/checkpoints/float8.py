@@ -69,6 +69,10 @@ LAYOUTS = {
     "DeepSeek": Layout({**_FP8, "scale_fmt": "ue8m0"}, (16, 32)),
     "Qwen": Layout({**_FP8, "modules_to_not_convert": ["lm_head"]}, (16, 32), dtype="BF16"),
     "Qwen, 2507": Layout(_FP8 | {"weight_block_size": [32, 64]}, (32, 64), dtype="F16"),
+    "MiniMax": Layout(
+        _FP8 | {"fmt": "float8_e4m3fn", "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]},
+        (16, 32),
+    ),
     "Mistral": Layout(
         {"quant_method": "fp8", "activation_scheme": "static", "dequantize": False, "weight_block_size": None,
          "modules_to_not_convert": ["model.vision_tower", "lm_head"]},
@@ -89,7 +93,7 @@ LAYOUTS = {
     ),
 }  # fmt: skip
 _KEPT = (
-    "norm", "mlp.gate.", "router", "conv", "shared_expert_gate", "in_proj_a.", "in_proj_b.", "in_proj_ba.", "embed",
+    "norm", ".gate.", "router", "conv", "shared_expert_gate", "in_proj_a.", "in_proj_b.", "in_proj_ba.", "embed",
     "lm_head",
 )  # fmt: skip
 """Parts of the names of what publishers do not convert."""

@@ -35,7 +35,7 @@ from tests.models.doors import command, refusal, scores, shown
 
 NAMES = [
     "llama, untied", "qwen3", "qwen3moe", "mistral3", "deepseek2, groups of sigmoids, joined", "glm4moe", "phi3",
-    "glm4", "llama, experts", "olmo2", "internlm2", "qwen35", "qwen35moe", "qwen3next", "gemma2",
+    "glm4", "llama, experts", "olmo2", "internlm2", "qwen35", "qwen35moe", "qwen3next", "gemma2", "minimax-m2",
 ]  # fmt: skip
 """With queries, keys and values apart and in one, gates and experts one by one and in one, rows in other orders."""
 
@@ -114,7 +114,8 @@ def test_a_block_with_a_nan_has_a_scale_that_is_nan_in_every_form(form: str) -> 
 def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "m"
     metadata, tensors = write_folder(folder, name, dtype="F8")
-    convert(folder, LAYOUTS["Mistral" if name == "mistral3" else "DeepSeek"], is_lossless=True)
+    layout = {"mistral3": "Mistral", "minimax-m2": "MiniMax"}.get(name, "DeepSeek")
+    convert(folder, LAYOUTS[layout], is_lossless=True)
     assert any(kind == "F8_E4M3" for kind, _, _ in stored_in(folder / "model.safetensors").values())
     check_logits(SafetensorsFiles(folder), metadata, tensors, cache=tmp_path)
 

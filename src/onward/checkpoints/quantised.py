@@ -29,6 +29,8 @@ _SCALE = re.compile(r"(?P<weight>.+\.weight)_scale(?:_inv)?|(?P<experts>.+\.expe
 _UNUSED = re.compile(r".+(?:\.(?:input|output|activation|[qkv]|kv)_scale|_activation_scale)")
 _BLOCK_WORDS = re.compile(r"(\d{1,9})x(\d{1,9})")
 """A block as older versions of compressed-tensors write it."""
+_E4M3 = ("e4m3", "float8_e4m3fn")
+"""What the only format that is read is called."""
 _SCALE_TYPES = (FLOAT32, FLOAT16, BFLOAT16)
 _COMPRESSED = ("float-quantized", "naive-quantized")
 """Formats of compressed-tensors in which weights in FP8 are stored."""
@@ -59,7 +61,7 @@ def float8_of(config: Mapping[str, Any], where: str) -> Float8 | None:
 
 def _fp8(stated: Mapping[str, Any], where: str) -> Float8:
     for kind in (stated.get("fmt"), stated.get("moe_quant_algo")):
-        if kind not in (None, "e4m3"):
+        if kind not in (None, *_E4M3):
             raise _unread(where, "fp8", str(kind))
     block = stated.get("weight_block_size")
     return Float8(None if block is None else _block(block, where))
