@@ -25,7 +25,7 @@ PYTHON = "python3.11"
 PACKAGES = (f"{PYTHON}-minimal", f"lib{PYTHON}-stdlib", "libstdc++6")
 WHEELS = ("pytest", "hypothesis", "gguf")
 """Beside what Onward depends on."""
-COMPILER = "ONWARD_TEST_COMPILER"
+COMPILER = "ARM_TEST_COMPILER"
 """The variable that names the Python that compiles."""
 _PLATFORMS = ("manylinux2014_aarch64", *(f"manylinux_2_{minor}_aarch64" for minor in range(17, 37)))
 """Of wheels, up to the release's C library."""
