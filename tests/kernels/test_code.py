@@ -22,7 +22,7 @@ from onward.kernels.code import load, object_key
 from onward.kernels.compiler import compile_object
 from onward.kernels.executable_memory import NoExecutableMemory
 from onward.kernels.function import Function, Module
-from onward.kernels.object_cache import ObjectCache, kernels_folder
+from onward.kernels.object_cache import ObjectCache, file_of, kernels_folder
 from onward.kernels.recipe import Recipe
 from onward.kernels.targets import Target, host
 from onward.kernels.values import I64
@@ -178,11 +178,23 @@ def test_an_object_of_the_package_is_used_unless_another_llvm_has_compiled_it(
     cache: ObjectCache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     text = module_that_adds(3)
-    (tmp_path / f"{object_key(text, host())}.o").write_bytes(compile_object(text, host()))
+    key = object_key(text, host())
+    (tmp_path / f"{key}.o").write_bytes(file_of(key, compile_object(text, host())))
     monkeypatch.setattr(object_cache, "PACKAGED", tmp_path)
     assert not was_compiled(cache) and not cache._folder.exists()
     monkeypatch.setattr(llvm, "llvm_version_info", (99, 0, 0))
     assert was_compiled(cache) and not was_compiled(cache)
+
+
+def test_an_object_of_the_package_that_was_cut_off_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """LLVM would end the process."""
+    text = module_that_adds(3)
+    key = object_key(text, host())
+    whole = file_of(key, compile_object(text, host()))
+    monkeypatch.setattr(object_cache, "PACKAGED", tmp_path)
+    for index, cut in enumerate((whole[:-1], whole[: len(whole) // 2], whole[:20], b"", bytes(len(whole)))):
+        (tmp_path / f"{key}.o").write_bytes(cut)
+        assert was_compiled(ObjectCache(tmp_path / f"kernels {index}"))
 
 
 def test_a_cache_that_cannot_be_written_is_not_an_error(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Compiled objects on disk: in the user's own cache folder, and those that the package brings. Nowhere else, because
 what lies there is executed.
 
-The folder belongs to the user alone, and is used only if that is so. A file holds its key and a digest of everything
-after it: one that was altered, cut or renamed is not used, and its module is compiled again. A cache that cannot be
-read or written is not an error: every process then compiles for itself.
+The user's folder belongs to the user alone, and is used only if that is so. A file of either folder holds a digest of
+its key and its object: one that was altered, cut or renamed is not used, and its module is compiled again. A cache
+that cannot be read or written is not an error: every process then compiles for itself.
 """
 
 from __future__ import annotations
@@ -33,14 +33,26 @@ _LOCK_SUFFIX = ".lock"
 
 
 PACKAGED = Path(__file__).parent / "objects"
-"""What a wheel contains (runtimes.native.packaged): no more and no less trusted than the code beside it."""
+"""What a wheel contains (runtimes.native.packaged): no more and no less trusted than the code beside it, but LLVM ends
+the process where half a file is left of an installation that was interrupted."""
 
 
 def packaged_object(key: str) -> bytes | None:
     """Return an object that the package brings; None where it does not, as in a checkout."""
     with suppress(OSError):
-        return (PACKAGED / (key + SUFFIX)).read_bytes()
+        return _object_in((PACKAGED / (key + SUFFIX)).read_bytes(), key)
     return None
+
+
+def file_of(key: str, data: bytes) -> bytes:
+    """Return the content of the file that an object is kept in."""
+    return _MAGIC + _digest(key, data) + data
+
+
+def _object_in(content: bytes, key: str) -> bytes | None:
+    start = len(_MAGIC) + _DIGEST_BYTES
+    data = content[start:]
+    return data if content[:start] == _MAGIC + _digest(key, data) else None
 
 
 def kernels_folder() -> Path:
@@ -59,13 +71,11 @@ class ObjectCache:
         try:
             with private_folder(self._folder, closes=True) as folder:
                 with folder.reader(key + SUFFIX, MAX_OBJECT_BYTES) as file:
-                    data = file.read()
-                start = len(_MAGIC) + _DIGEST_BYTES
-                if not data.startswith(_MAGIC) or data[len(_MAGIC) : start] != _digest(key, data[start:]):
-                    return None
-                with suppress(OSError):
-                    folder.set_time(key + SUFFIX, time.time_ns())
-                return data[start:]
+                    data = _object_in(file.read(), key)
+                if data is not None:
+                    with suppress(OSError):
+                        folder.set_time(key + SUFFIX, time.time_ns())
+                return data
         except OSError:
             return None
 
@@ -98,7 +108,7 @@ class ObjectCache:
         try:
             with private_folder(self._folder, closes=True) as folder:
                 with folder.replacing(key + SUFFIX, f"{key[:16]}{secrets.token_hex(4)}") as file:
-                    file.write(_MAGIC + _digest(key, data) + data)
+                    file.write(file_of(key, data))
                 _remove_unused(folder)
         except OSError as error:
             reason = f"{error.strerror or error}{room_wanted(error, len(data))}"

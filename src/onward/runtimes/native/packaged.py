@@ -19,7 +19,7 @@ from onward.kernels.compiler import compile_object
 from onward.kernels.compiler_processes import share
 from onward.kernels.interpreter import Kernels
 from onward.kernels.isa import Isa
-from onward.kernels.object_cache import SUFFIX
+from onward.kernels.object_cache import SUFFIX, file_of
 from onward.kernels.products import ProductKind
 from onward.kernels.recipe import Recipe, Sources
 from onward.kernels.targets import FORMS, USUAL, Target
@@ -78,8 +78,8 @@ def _write(
 ) -> None:
     if recipe.digest(sources) is None:
         raise RuntimeError("The sources have just been written: what is found by them is compiled a second later.")
-    path = folder / f"{module_key(recipe, target, sources)}{SUFFIX}"
-    path.write_bytes(compile_text(recipe.text(), target))
+    key = module_key(recipe, target, sources)
+    (folder / (key + SUFFIX)).write_bytes(file_of(key, compile_text(recipe.text(), target)))
 
 
 if __name__ == "__main__":
