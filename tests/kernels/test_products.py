@@ -18,8 +18,17 @@ from onward.kernels.isa import Isa
 from onward.kernels.memory import address
 from onward.kernels.operations import Writers
 from onward.kernels.panels import emit_interleave, panel_count
-from onward.kernels.products import OUT_BYTES, ProductKind, emit_product
+from onward.kernels.products import (
+    OUT_BYTES,
+    ProductKind,
+    _group_sizes,
+    emit_product,
+    few_rows,
+    single_rows,
+    tile_of,
+)
 from onward.kernels.records import PRODUCT
+from onward.kernels.targets import FORMS
 from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.values import I64, PTR
 from onward.kernels.weight_types import PANEL_ROWS, WeightType
@@ -30,7 +39,7 @@ from tests.kernels import definition
 from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import compiled
 
-ROWS = (1, 2, 3, 4, 5, 8, 9, 13, 17, 33, 193)
+ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 17, 33, 193)
 """Of activations: all ways to multiply, groups of every size, more than a tile."""
 OUTPUTS = 69
 """Four panels, a tile, and a part of one."""
@@ -191,6 +200,23 @@ def check(kind: ProductKind, form: str) -> None:
     for count in ROWS:
         for rows in (slice(count), slice(-count, None)):  # the first and the last row are special
             assert product(x[rows]).tobytes() == whole[rows].tobytes()
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_all_functions_of_products_are_compared(form: str) -> None:
+    isa = FORMS[form].isa
+    for kind in KINDS:
+        tile, single, few = tile_of(isa, kind.activations), single_rows(isa, kind), few_rows(isa, kind)
+        assert {*range(1, single + 1)} <= {*ROWS}
+        most = tile.rows if few is None else few
+        for used in (range(single + 1, most + 1), range(most + 1, tile.rows + 1)):
+            tiles = {
+                rows // -(-rows // tile.rows) + extra
+                for rows in ROWS
+                for extra in (0, rows % -(-rows // tile.rows) > 0)
+            }
+            compared = _group_sizes([rows for rows in tiles if rows in used], tile.register_rows)
+            assert compared == _group_sizes(used, tile.register_rows), kind.name
 
 
 @pytest.mark.parametrize("kind", REPRESENTATIVES, ids=lambda kind: kind.name)

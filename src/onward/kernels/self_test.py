@@ -68,7 +68,7 @@ def run_self_test() -> SelfTest:
 
 @cache
 def _digest_of_target(target: Target) -> str:
-    return digest_of(load(*recipes(target.isa), target=target))
+    return digest_of(load(*recipes(target.isa), target=target), target.isa)
 
 
 def recipes(isa: Isa) -> list[Recipe]:
@@ -114,8 +114,8 @@ def _softmax(f: Function, vectors: list[Value]) -> list[Value]:
     return [each / f.hsum(total) for each in weights]
 
 
-def digest_of(code: Functions) -> str:
-    """Return the digest of what the test's code computes."""
+def digest_of(code: Functions, isa: Isa) -> str:
+    """Return the digest of what the test's code computes, which was written for `isa`."""
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     stored = b"".join(_block(i) for i in range(PANEL_ROWS * _BLOCKS))
     weights = ctypes.create_string_buffer(stored, len(stored))
@@ -124,14 +124,14 @@ def digest_of(code: Functions) -> str:
     panel = ctypes.create_string_buffer(_BLOCKS * _KIND.type.panel_block_bytes)
     interleave = code.function(f"interleave_{_KIND.weights}", [pointer, integer, pointer, integer, integer])
     interleave(pointers, _BLOCKS, panel, 0, 1)
-    results = [_product(code, panel, rows) for rows in _ROWS]
+    results = [_product(code, isa, panel, rows) for rows in _ROWS]
     numbers = _floats(_NUMBERS, 70)
     target = ctypes.create_string_buffer(4 * _NUMBERS * (len(_FUNCTIONS) + len(_OF_POSITIVE) + 2))
     code.function("functions", [pointer, pointer])(numbers, target)
     return sha256(b"".join([*results, target.raw])).hexdigest()
 
 
-def _product(code: Functions, panel: Any, rows: int) -> bytes:
+def _product(code: Functions, isa: Isa, panel: Any, rows: int) -> bytes:
     """Return float32 [rows, PANEL_ROWS]."""
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     inputs = _BLOCKS * _KIND.type.block_weights
@@ -145,7 +145,7 @@ def _product(code: Functions, panel: Any, rows: int) -> bytes:
         source=ctypes.addressof(source), source_stride=row_bytes, target=ctypes.addressof(target),
         target_stride=OUT_BYTES, bias=0, is_added=0, claim=1, scale=0.3,
     )  # fmt: skip
-    scratch = ctypes.create_string_buffer(_KIND.scratch_bytes(host().isa) + 64)
+    scratch = ctypes.create_string_buffer(_KIND.scratch_bytes(isa) + 64)
     aligned = -(-ctypes.addressof(scratch) // 64) * 64
     multiply = code.function(f"product_{_KIND.name}", [pointer, integer, integer, integer, pointer])
     multiply(address(record), 0, 1, rows, aligned)

@@ -121,7 +121,8 @@ operations."""
 
 USUAL = ("avx2", "avx-vnni", "avx512-vnni", "avx512-vnni-zen", "neon-dot", "neon-i8mm")
 """The forms of usual processors. On Linux one of them stands for each processor that has its features, so that objects
-can be compiled elsewhere. Kernels for exactly one processor are not faster (`benchmarks.products --exact-host`)."""
+can be compiled elsewhere. Kernels for exactly one processor were not faster (`benchmarks.products --exact-host`, on a
+Xeon with AMX)."""
 
 
 def runnable_forms() -> dict[str, Target]:
