@@ -66,6 +66,15 @@ def test_every_scale_of_nvfp4_is_that_of_ggml() -> None:
     np.testing.assert_array_equal(tensor.floats(), nvfp4(blocks))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("factor", [np.inf, np.nan, 3e38])
+def test_a_factor_of_a_tensor_may_be_any_number(factor: float) -> None:
+    blocks = np.full((1, 36), 0x77, np.uint8)
+    blocks[:, 4:8] = 0
+    tensor = Tensor("w", (1, 64), TENSOR_TYPES[NUMBERS["NVFP4"]], blocks.reshape(-1), factors=np.array([factor], "<f4"))
+    assert not np.isfinite(tensor.floats()).all()
+
+
 @pytest.mark.parametrize("name", sorted(CODEBOOK_SCALES))
 def test_weights_of_tables_are_read_a_few_rows_at_a_time(name: str, tmp_path: Path) -> None:
     stored = random_blocks(name, rows=6, inputs=768, seed=NUMBERS[name])

@@ -52,9 +52,10 @@ class Groups:
         """Return the weights, float32 [rows, inputs]."""
         rows, inputs = self.values.shape
         grouped = self.values.reshape(rows, self.num_groups, -1).astype(np.float32)
-        grouped *= self.scales[..., None]
-        if self.biases is not None:
-            grouped -= self.biases[..., None]
+        with np.errstate(all="ignore"):  # a file may state any scale
+            grouped *= self.scales[..., None]
+            if self.biases is not None:
+                grouped -= self.biases[..., None]
         return grouped.reshape(rows, inputs)
 
 

@@ -140,7 +140,8 @@ class Tensor:
         if self.factors is None:
             return found
         factors = np.repeat(self.factors, self.num_rows // len(self.factors))[start:stop]
-        return replace(found, scales=found.scales * factors[:, None])
+        with np.errstate(all="ignore"):  # a file may state any number
+            return replace(found, scales=found.scales * factors[:, None])
 
 
 def split_name(name: str) -> tuple[str, str, str]:
