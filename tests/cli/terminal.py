@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import time
-from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +24,13 @@ import pty
 import termios
 
 COMMAND = (sys.executable, "-m", "onward")
+_CONTROLLED = """
+import fcntl, runpy, termios
+fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+runpy.run_module("onward", run_name="__main__", alter_sys=True)
+"""
+"""`python -m onward` as the leader of a session that its terminal controls. (A preexec_fn would run in a copy of this
+process, in which locks that its other threads held stay locked.)"""
 _TAGS = {"0": "}", "1": "{bold:", "2": "{dim:", "31": "{red:", "32": "{green:", "33": "{yellow:"}
 
 
@@ -36,8 +42,8 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
         stdin = slave if piped is None else subprocess.PIPE
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments], stdin=stdin, stdout=slave, stderr=slave, env={**os.environ, **environment},
-            start_new_session=True, preexec_fn=partial(fcntl.ioctl, 1, termios.TIOCSCTTY, 0),
+            [sys.executable, "-c", _CONTROLLED, *arguments], stdin=stdin, stdout=slave, stderr=slave,
+            env={**os.environ, **environment}, start_new_session=True,
         )  # fmt: skip
         os.close(slave)
         if piped is not None and self.process.stdin is not None:

@@ -13,6 +13,7 @@ from onward.constraints.process.client import MAX_SECONDS, GrammarProcess
 from onward.constraints.process.messages import Advance, Compile, Forget, WorkerReply, WorkerRequest
 from onward.ipc.frames import FrameReader
 from onward.ipc.spawn import Process
+from tests.waiting import PATIENCE_SECONDS
 
 
 class SharedProcess(GrammarProcess):
@@ -63,7 +64,7 @@ def processes() -> Iterator[None]:
     for waiting in SharedProcess.idle.values():
         for process, _ in waiting:
             process.close()
-            process.popen.wait()
+            process.popen.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture(autouse=True)
