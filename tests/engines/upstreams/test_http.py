@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import shutil
 import ssl
@@ -10,18 +11,23 @@ import subprocess
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
+from onward.engines.upstreams import http
 from onward.engines.upstreams.answers import UpstreamAnswer
 from onward.engines.upstreams.base import UpstreamError
 from onward.engines.upstreams.connection import Connection
 from onward.engines.upstreams.http import HTTPClient
 from onward.loop_thread import fast_event_loop
+from tests.server.fakes import in_loop, skip
 from tests.waiting import PATIENCE_SECONDS, until
 
 MAX_BYTES = 1000
+SILENCE = 10_000.0
+"""Seconds, of a clock that tests move: what they take themselves is nothing beside it."""
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n3\r\nfgh\r\n0\r\n\r\n"
 UNMARKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nabcdefgh"
@@ -50,6 +56,8 @@ class Scripted:
         self.requests: list[bytes] = []
         self.num_connections = 0
         self.was_left = asyncio.Event()
+        self.pause: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0.005)
+        """What follows each part."""
         self.handlers: set[asyncio.Task[None]] = set()
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,7 +74,7 @@ class Scripted:
                 for part in answer:
                     writer.write(part)
                     await writer.drain()
-                    await asyncio.sleep(0.005)
+                    await self.pause()
                 if answer and not answer[-1]:
                     break
         self.was_left.set()
@@ -112,8 +120,8 @@ def run(test: Awaitable[None], new_loop: Callable[[], asyncio.AbstractEventLoop]
         runner.run(bounded())
 
 
-async def fault(server: Scripted, silence: float = 0.0) -> UpstreamError:
-    async with serving(server, silence=silence) as client:
+async def fault(server: Scripted) -> UpstreamError:
+    async with serving(server) as client:
         with pytest.raises(UpstreamError) as raised:
             await ask(client)
     return raised.value
@@ -161,7 +169,7 @@ def test_chunks_arrive_before_the_answer_ends() -> None:
 
 def test_whatever_a_server_sends_is_a_sign_of_life() -> None:
     async def test() -> None:
-        async with serving(Scripted([b": busy\r\n"]), silence=0.2) as client:
+        async with serving(Scripted([b": busy\r\n"])) as client:
             assert client.heard_at == 0
             began = time.monotonic()
             with pytest.raises(UpstreamError):
@@ -244,19 +252,42 @@ def test_errors_in_an_answer_are_reported(answer: list[bytes], words: str, is_lo
     run(test())
 
 
-def test_silence_ends_a_request_and_slowness_does_not() -> None:
-    async def test() -> None:
-        error = await fault(Scripted(), silence=0.05)
-        assert "sent nothing for too long" in str(error) and error.is_lost
-        error = await fault(Scripted([CHUNKED[:-5]]), silence=0.05)
-        assert "sent nothing for too long" in str(error)
-        head, end, body = CHUNKED.partition(b"\r\n\r\n")
-        body = b"1\r\n!\r\n" * 10 + body
-        slow = Scripted([head + end, *(bytes([byte]) for byte in body)])  # longer than the silence in all
-        async with serving(slow, silence=0.3) as client:
-            assert await ask(client) == (200, b"!" * 10 + b"abcdefgh")
+async def has_received(client: HTTPClient, num_bytes: int) -> None:
+    (connection,) = client._connections
+    await until(lambda: connection._num_received == num_bytes)
 
-    run(test())
+
+@pytest.mark.parametrize("answer", [[], [CHUNKED[:-5]]], ids=["before its head", "within its body"])
+@in_loop
+async def test_silence_ends_a_request(answer: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "BODY_SECONDS", math.inf)
+    server = Scripted(answer)
+    async with serving(server, silence=SILENCE) as client:
+        asking = asyncio.create_task(ask(client))
+        await until(lambda: server.requests)
+        await has_received(client, sum(map(len, answer)))
+        await skip(0.9 * SILENCE)
+        assert not asking.done()
+        await skip(0.2 * SILENCE)
+        with pytest.raises(UpstreamError, match="sent nothing for too long") as raised:
+            await asking
+        assert raised.value.is_lost
+
+
+@in_loop
+async def test_slowness_does_not_end_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "BODY_SECONDS", math.inf)
+    head, end, body = CHUNKED.partition(b"\r\n\r\n")
+    parts = [head + end, *(bytes([byte]) for byte in body)]
+    slow, num_sent = Scripted(parts), accumulate(map(len, parts))
+    async with serving(slow, silence=SILENCE) as client:
+
+        async def pause() -> None:
+            await has_received(client, next(num_sent))
+            await skip(0.9 * SILENCE)
+
+        slow.pause = pause
+        assert await ask(client) == (200, b"abcdefgh")
 
 
 @pytest.mark.parametrize(
