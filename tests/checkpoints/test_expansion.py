@@ -7,7 +7,9 @@ import pytest
 
 from onward.checkpoints.blocks import codebook_floats, unpack
 from onward.checkpoints.expansion import EXPANDED_BYTES, EXPANDED_TYPES, expanded
+from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import TENSOR_TYPES
+from onward.runtimes.native.types import stored_rows
 
 from .making import NUMBERS, random_blocks
 
@@ -41,6 +43,17 @@ def test_blocks_of_nvfp4_get_the_factor_of_their_tensor() -> None:
     assert blocks[0, 4:8].tolist() == [0, 0, 0x7F, 0x0F], "the bits of a NaN are 0, and a sign is left out, as in ggml"
     np.testing.assert_array_equal(blocks[1:, 4:], rows.reshape(-1, 36)[1:])
     np.testing.assert_array_equal(blocks[:, 8:], rows.reshape(-1, 36)[:, 4:])
+
+
+def test_heads_in_one_matrix_keep_their_own_factors_of_nvfp4() -> None:
+    """Values of latent attention, whose heads a file has on an axis of their own."""
+    kind, factors = TENSOR_TYPES[NUMBERS["NVFP4"]], np.array([0.5, 2.0, 3.0], np.float32)
+    data = np.frombuffer(random_blocks("NVFP4", 6, 64)[2], np.uint8)
+    whole = Tensor("w", (6, 64), kind, data, factors=factors)
+    blocks = stored_rows(whole, "NVFP4_X", 1, 6).reshape(-1, 40)
+    assert np.ascontiguousarray(blocks[:, :4]).view("<f4")[:, 0].tolist() == [0.5, 2.0, 2.0, 3.0, 3.0]
+    plain = Tensor("w", (6, 64), kind, data).floats()
+    np.testing.assert_array_equal(whole.floats(1, 6), plain[1:] * factors[[0, 1, 1, 2, 2], None])
 
 
 def test_a_block_whose_factor_is_nan_stays_nan() -> None:

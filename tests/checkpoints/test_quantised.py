@@ -60,7 +60,7 @@ def random_matrix(rows: int, inputs: int, block: tuple[int, int]) -> tuple[Tenso
     scales = random.normal(size=counts).astype("<f4")
     spread = scales.astype(np.float64).repeat(block[0], 0)[:rows].repeat(block[1], 1)[:, :inputs]
     stored = Tensor("w_scale_inv", counts, FLOAT32, scales.reshape(-1).view(np.uint8))
-    found = Tensor("w", (rows, inputs), FLOAT8, codes, scales=Scales(stored, *block, columns=counts[1]))
+    found = Tensor("w", (rows, inputs), FLOAT8, codes, scales=Scales(stored, *block))
     return found, (VALUES[codes] * spread).astype(np.float32)
 
 
@@ -84,6 +84,21 @@ def test_a_weight_is_its_code_times_the_scale_of_its_block(rows: int, inputs: in
         assert found[numbers].tobytes() == weights[numbers].tobytes()
 
 
+def test_only_the_scales_of_the_rows_that_are_read_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panels are made a few rows at a time: of a large matrix, each turn would read all scales again."""
+    matrix, expected = random_matrix(300, 64, (16, 32))
+    real, read = Tensor.floats, list[tuple[int, int | None]]()
+
+    def counted(tensor: Tensor, start: int = 0, stop: int | None = None) -> Any:
+        read.extend([(start, stop)] if tensor.name == "w_scale_inv" else [])
+        return real(tensor, start, stop)
+
+    monkeypatch.setattr(Tensor, "floats", counted)
+    np.testing.assert_array_equal(matrix.floats(40, 72), expected[40:72])
+    matrix.selected(np.array([60, 33, 47])).rows(0, 3)
+    assert read == [(2, 5), (2, 4)]
+
+
 def test_a_block_for_kernels_has_256_times_its_scale_and_is_nan_with_one(tmp_path: Path) -> None:
     matrix, _ = random_matrix(9, 70, (4, 32))
     blocks = matrix.rows(0, 9).reshape(9, 3, 36)
@@ -102,8 +117,8 @@ def test_a_block_for_kernels_has_256_times_its_scale_and_is_nan_with_one(tmp_pat
 def test_a_block_with_a_nan_has_a_scale_that_is_nan_in_every_form(form: str) -> None:
     codes = np.full((1, 96), 0x38, np.uint8)
     codes[0, 40] = 0xFF
-    scale = Tensor("w_scale", (1,), FLOAT32, np.ones(1, "<f4").view(np.uint8))
-    matrix = Tensor("w", (1, 96), FLOAT8, codes, scales=Scales(scale, 1, 96, columns=1))
+    scale = Tensor("w_scale", (1, 1), FLOAT32, np.ones(1, "<f4").view(np.uint8))
+    matrix = Tensor("w", (1, 96), FLOAT8, codes, scales=Scales(scale, 1, 96))
     blocks = stored_rows(matrix, form, 0, 1).reshape(3, -1)
     kind = "<f4" if form == "F8_E4M3" else "<f2"
     numbers = np.ascontiguousarray(blocks[:, : np.dtype(kind).itemsize]).view(kind)[:, 0]
@@ -346,6 +361,44 @@ def test_matrices_and_scales_that_do_not_fit_are_refused_in_a_sentence(case: str
     with pytest.raises(CheckpointError, match=BROKEN[case][1]) as refused:
         read_folder(tmp_path / "m")
     assert str(tmp_path / "m") in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "axes"), [("lfm2", ".conv.conv.weight", 3), ("llama, untied", ".up_proj.weight", 2)]
+)
+def test_what_has_three_axes_and_is_not_of_experts_is_refused(name: str, part: str, axes: int, tmp_path: Path) -> None:
+    """A convolution, and a matrix with an axis of length one before its own, each with scales of as many axes."""
+    write_folder(tmp_path / "m", name)
+    convert(tmp_path / "m", LAYOUTS["compressed, rows"])
+    stored = stored_in(path := tmp_path / "m/model.safetensors")
+    changed = next(each for each in stored if each.endswith(part))
+    shape = stored[changed][1]
+    assert len(shape) == axes
+    shape = shape if axes == 3 else (1, *shape)
+    count = shape[0] * shape[1]
+    stored[changed] = "F8_E4M3", shape, bytes(count * shape[2])
+    stored.pop(f"{changed}_scale", None)
+    stored[f"{changed}_scale_inv"] = "F32", (*shape[:2], 1), bytes(4 * count)
+    path.write_bytes(file_bytes(stored))
+    assert "is in FP8 and has the shape" in refusal(tmp_path / "m")
+
+
+def test_an_output_layer_that_differs_from_the_embeddings_in_its_scales_is_another_one(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama, untied")
+    convert(tmp_path / "m", LAYOUTS["compressed, rows"])
+    stored = stored_in(path := tmp_path / "m/model.safetensors")
+    _, shape, _ = stored["lm_head.weight"]
+    ones = np.ones(shape[0], "<f4")
+    for name, scales in (("model.embed_tokens.weight", ones), ("lm_head.weight", ones * 2)):
+        stored[name] = "F8_E4M3", shape, bytes([0x38]) * (shape[0] * shape[1])
+        stored[f"{name}_scale"] = "F32", (shape[0], 1), scales.astype("<f4").tobytes()
+    path.write_bytes(file_bytes(stored))
+    config = json.loads((tmp_path / "m/config.json").read_text(encoding="utf-8"))
+    (tmp_path / "m/config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}), encoding="utf-8")
+    assert any("another output layer, which is used" in note for note in shown(tmp_path / "m")["notes"])
+    stored["lm_head.weight_scale"] = stored["model.embed_tokens.weight_scale"]
+    path.write_bytes(file_bytes(stored))
+    assert not any("another output layer" in note for note in shown(tmp_path / "m")["notes"])
 
 
 def test_codes_without_a_statement_are_refused(tmp_path: Path) -> None:

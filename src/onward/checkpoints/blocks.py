@@ -199,8 +199,8 @@ def _nvfp4(blocks: Bytes) -> Unpacked:
 
 
 def nvfp4_scales(blocks: Bytes) -> Bytes:
-    """Return the scales of blocks, uint8 [n, 4]: E4M3 without its sign; a NaN without one is 0, as in ggml."""
-    octets = blocks[:, :NVFP4_SCALES]
+    """Return the scales of blocks, uint8 [..., 4]: E4M3 without its sign; a NaN without one is 0, as in ggml."""
+    octets = blocks[..., :NVFP4_SCALES]
     return np.where(octets == 0x7F, 0, octets & 0x7F).astype(np.uint8)
 
 

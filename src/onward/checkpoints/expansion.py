@@ -30,18 +30,22 @@ Factors = tuple[NDArray[np.float32], NDArray[np.int16]]
 """Of n blocks of 256 weights: factors [n], scales [n, 16]; of blocks of 32, scales [n, 2]."""
 
 
-def expanded(kind: TensorType, rows: NDArray[np.uint8], inputs: int, factor: float = 1.0) -> NDArray[np.uint8]:
+def expanded(
+    kind: TensorType, rows: NDArray[np.uint8], inputs: int, factors: NDArray[np.float32] | float = 1.0
+) -> NDArray[np.uint8]:
     """Return rows of one of EXPANDED_TYPES, [rows, bytes per row], in the type that it is expanded to, uint8 [rows,
-    bytes]. `factor`: of all weights, where the type has one."""
+    bytes]. `factors`: of the weights of each row, or of all, where the type has some."""
     if kind == NVFP4:
-        return _with_factor(rows.reshape(-1, kind.block_bytes), factor).reshape(len(rows), -1)
+        return _with_factors(rows.reshape(len(rows), -1, kind.block_bytes), factors).reshape(len(rows), -1)
     with np.errstate(all="ignore"):  # a damaged file may state any factor
         return _in_8_bits(kind, rows, inputs)
 
 
-def _with_factor(blocks: Bytes, factor: float) -> Bytes:
-    factors = np.full((len(blocks), 1), factor, "<f4").view(np.uint8)
-    return np.concatenate((factors, nvfp4_scales(blocks), blocks[:, NVFP4_SCALES:]), axis=1)
+def _with_factors(blocks: Bytes, factors: NDArray[np.float32] | float) -> Bytes:
+    """Return blocks [rows, blocks, bytes] with the factors of their rows before them."""
+    numbers = np.asarray(factors, "<f4").reshape(-1, 1, 1)
+    heads = np.ascontiguousarray(np.broadcast_to(numbers, (*blocks.shape[:2], 1))).view(np.uint8)
+    return np.concatenate((heads, nvfp4_scales(blocks), blocks[..., NVFP4_SCALES:]), axis=2)
 
 
 def _in_8_bits(kind: TensorType, rows: NDArray[np.uint8], inputs: int) -> NDArray[np.uint8]:

@@ -23,7 +23,7 @@ from onward.checkpoints.config import is_tied, metadata_of, of_texts, reads_imag
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import MAX_LAYERS, PREDICTING, Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
-from onward.checkpoints.quantised import Float8, float8_of, with_scales
+from onward.checkpoints.quantised import Float8, float8_of, only_matrices, with_scales
 from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
 from onward.checkpoints.table import declared
@@ -203,6 +203,8 @@ def _named(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, T
     for stored_name, stored in tensors.items():
         name = gguf_name(stored_name, parameters.architecture, is_normalised_after=is_normalised_after)
         name = name_without_experts(name, parameters)
+        if stored.parts and "_exps." not in name:
+            raise only_matrices(stored_name, stored, parameters.where)
         if name in found:
             raise CheckpointError(f"{parameters.where} has a tensor {stored_name[:80]!r} twice, under different names.")
         found[name] = _as_in_gguf(parameters, replace(stored, name=name))

@@ -75,5 +75,10 @@ def output_layer_notes(checkpoint: Checkpoint) -> list[str]:
 def _are_equal(one: Tensor, other: Tensor) -> bool:
     if one.type != other.type or one.shape != other.shape:
         return False
-    pairs = ((one.data[begin:], other.data[begin:]) for begin in range(0, one.data.size, _CHUNK_BYTES))
+    if one.scales is not None and other.scales is not None:
+        blocks = ((each.rows, each.inputs) for each in (one.scales, other.scales))
+        if len(set(blocks)) > 1 or not _are_equal(one.scales.stored, other.scales.stored):
+            return False
+    first, second = one.data.reshape(-1), other.data.reshape(-1)
+    pairs = ((first[begin:], second[begin:]) for begin in range(0, first.size, _CHUNK_BYTES))
     return all((left[:_CHUNK_BYTES] == right[:_CHUNK_BYTES]).all() for left, right in pairs)

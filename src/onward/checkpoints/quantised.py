@@ -189,11 +189,16 @@ def _scaled(name: str, tensor: Tensor, scale: Tensor | None, stated: Float8, whe
         ]
         return replace(tensor, data=np.empty(0, np.uint8), parts=tuple(parts))
     if len(tensor.shape) != 2:
-        raise CheckpointError(
-            f"{where}: {name[:80]!r} is in FP8 and has the shape {list(tensor.shape)}, but only matrices are read, and "
-            f"those of experts together with as many of scales. {_ADVICE}"
-        )
+        raise only_matrices(name, tensor, where)
     return _matrix(name, tensor, scale, stated, where)
+
+
+def only_matrices(name: str, tensor: Tensor, where: str) -> CheckpointError:
+    """Return the error for a tensor in FP8 that is neither a matrix nor experts'."""
+    return CheckpointError(
+        f"{where}: {name[:80]!r} is in FP8 and has the shape {list(tensor.shape)}, but only matrices are read, and "
+        f"those of experts together with as many of scales. {_ADVICE}"
+    )
 
 
 def _matrix(name: str, tensor: Tensor, scale: Tensor, stated: Float8, where: str) -> Tensor:
@@ -202,7 +207,7 @@ def _matrix(name: str, tensor: Tensor, scale: Tensor, stated: Float8, where: str
     for block in blocks if scale.type in _SCALE_TYPES else ():
         counts = -(-rows // block[0]), -(-inputs // block[1])
         if scale.shape in (counts, *([counts[:1]] if counts[1] == 1 else [])):
-            scales = Scales(scale, *block, columns=counts[1])
+            scales = Scales(replace(scale, shape=counts), *block)
             return replace(tensor, data=tensor.data.reshape(rows, inputs), scales=scales)
     words = ", ".join(f"{each[0]} x {each[1]}" for each in blocks)
     raise CheckpointError(

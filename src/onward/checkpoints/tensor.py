@@ -27,18 +27,19 @@ _MAX_TURNED = 1 << 20
 class Scales:
     """What the codes of a matrix in FP8 are multiplied with: one number for every `rows` x `inputs` of them.
 
-    `stored` has them in rows of `columns`, whatever its shape.
+    `stored` has a row of them for every `rows` of the matrix.
     """
 
     stored: Tensor
     rows: int
     inputs: int
-    columns: int
 
     def of_rows(self, rows: NDArray[np.int64], num_groups: int) -> NDArray[np.float32]:
         """Return those of some rows, for each group of FLOAT8_GROUP weights, float32 [rows, groups]."""
-        numbers = self.stored.floats().reshape(-1, self.columns)
-        return numbers[rows // self.rows][:, np.arange(num_groups) * FLOAT8_GROUP // self.inputs]
+        blocks = rows // self.rows
+        first, last = (int(blocks.min()), int(blocks.max())) if len(blocks) else (0, -1)
+        numbers = self.stored.floats(first, last + 1)
+        return numbers[blocks - first][:, np.arange(num_groups) * FLOAT8_GROUP // self.inputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,8 @@ class Tensor:
     exponents: NDArray[np.uint8] | None = None
     """Of MXFP4 as safetensors files have it, uint8 [rows, blocks]; `data` are its codes (blocks.mxfp4_blocks)."""
     factors: NDArray[np.float32] | None = None
-    """Of NVFP4: what its weights are multiplied with, too, one number, or one per expert."""
+    """Of NVFP4: what its weights are multiplied with, too, one number, or one per expert or head, whose rows follow
+    each other."""
     stored: Tensor | None = None
     """Of a matrix of several heads that a file has with inputs and rows exchanged: as it is there (see `turned`)."""
     scales: Scales | None = None
@@ -139,9 +141,13 @@ class Tensor:
         found = unpack(self.type, self.rows(start, stop), self.shape[-1])
         if self.factors is None:
             return found
-        factors = np.repeat(self.factors, self.num_rows // len(self.factors))[start:stop]
         with np.errstate(all="ignore"):  # a file may state any number
-            return replace(found, scales=found.scales * factors[:, None])
+            return replace(found, scales=found.scales * self.row_factors(start, stop)[:, None])
+
+    def row_factors(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Return what the weights of these rows are multiplied with, too, one number per row."""
+        factors = np.ones(1, np.float32) if self.factors is None else self.factors
+        return np.repeat(factors, self.num_rows // len(factors))[start:stop]
 
 
 def split_name(name: str) -> tuple[str, str, str]:

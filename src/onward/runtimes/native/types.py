@@ -64,8 +64,7 @@ def stored_rows(tensor: Tensor, form: StoredType, start: int, stop: int) -> NDAr
     elif form == "F32":
         rows = tensor.floats(start, stop).astype("<f4").view(np.uint8)
     elif form == EXPANDED_TYPES.get(tensor.type.name):
-        factor = 1.0 if tensor.factors is None else float(tensor.factors[0])
-        rows = expanded(tensor.type, tensor.rows(start, stop), tensor.shape[-1], factor)
+        rows = expanded(tensor.type, tensor.rows(start, stop), tensor.shape[-1], tensor.row_factors(start, stop))
     elif form == "Q8_0":
         rows = quantised_8_bits(tensor.floats(start, stop))
     elif form == "Q4_0":
