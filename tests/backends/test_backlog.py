@@ -4,20 +4,27 @@ sent."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from onward.api.openai.decode import check_request
 from onward.api.openai.reply import fold_whole
 from onward.backends.backlog import JOB_BYTES, TOKEN_BYTES, UNKNOWN_RETRY_SECONDS, Backlog, BacklogTicket
 from onward.completions.request import CompletionRequest
 from onward.engine.job import Job
+from onward.engine.model import Hook, Row
 from onward.errors import Overloaded
 from tests.engine.harness import make_job, slow_down
+from tests.server.fakes import in_loop, skip
 from tests.toy_backend import make_backend, toy_engine
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 class Clock:
@@ -188,18 +195,27 @@ def test_a_refused_client_leaves_others_alone_and_is_accepted_later() -> None:
     asyncio.run(run())
 
 
-def test_a_request_that_waits_too_long_ends_and_others_continue() -> None:
-    async def run() -> None:
-        backend = make_backend(max_wait=0.05, max_rows=1)
-        slow_down(toy_engine(backend), seconds=0.005)
-        first = await backend.complete(make_request(max_tokens=60), client="one")
-        second = await backend.complete(make_request(max_tokens=5), client="one")
-        with pytest.raises(Overloaded, match="waited for the model") as refused:
-            await fold_whole(second, make_request(2))
-        assert int(refused.value.headers["retry-after"]) >= 1
-        whole = await fold_whole(first, make_request(2))
-        assert whole.usage is not None and whole.usage.completion_tokens == 60
-        assert backend.served["toy"].backlog.num_waiting == 0
-        await backend.aclose()
+@in_loop
+async def test_a_request_that_waits_too_long_ends_and_others_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, go_on, num_steps = make_backend(max_wait=1000.0, max_rows=1), threading.Event(), itertools.count(1)
+    model, backlog = toy_engine(backend).model, backend.served["toy"].backlog
+    evaluate = model.evaluate
 
-    asyncio.run(run())
+    def held(rows: Sequence[Row], before_compute: Hook) -> NDArray[np.float32]:
+        before_compute()
+        assert next(num_steps) == 1 or go_on.wait(PATIENCE_SECONDS)
+        return evaluate(rows)
+
+    monkeypatch.setattr(model, "evaluate", held)
+    first = await backend.complete(make_request(max_tokens=9), client="one")
+    await until(lambda: backlog.num_waiting == 0)
+    second = await backend.complete(make_request(max_tokens=5), client="one")
+    await skip(1001)
+    with pytest.raises(Overloaded, match="waited for the model") as refused:
+        await fold_whole(second, make_request(2))
+    assert int(refused.value.headers["retry-after"]) >= 1
+    go_on.set()
+    whole = await fold_whole(first, make_request(2))
+    assert whole.usage is not None and whole.usage.completion_tokens == 9
+    assert backlog.num_waiting == 0
+    await backend.aclose()

@@ -21,7 +21,7 @@ from onward.compose.engine import (
     load_models,
     make_engine,
 )
-from onward.compose.programs import AUTO, kind_of, resolve_for_program, start_program, wanted_engines
+from onward.compose.programs import kind_of, refuse_unused, resolve_for_program, start_program, wanted_engines
 from onward.compose.served import Served, make_backend, make_filters, model_names
 from onward.compose.upstreams import connect, resolve_tokenizer
 from onward.errors import SetupError
@@ -81,11 +81,9 @@ def compose(
             )
         return _compose_cluster(settings, filters, progress)
     wanted = wanted_engines(settings)
+    refuse_unused(settings)
     models = resolve_models(settings, progress, wanted)
     names, upstreams = model_names(settings, models), named_upstreams(settings)
-    elsewhere = upstreams.keys() | {name for name, word in wanted.items() if word != AUTO}
-    if settings.prefix_cache_dir is not None and not settings.model_folder and elsewhere.issuperset(models):
-        raise SetupError("--prefix-cache-dir is for models that Onward computes: remove it.")
     with ExitStack() as on_failure:
         served = start_engines(
             settings, models, upstreams, wanted, progress, on_failure,
@@ -191,6 +189,7 @@ def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) 
     """Return the one model of the settings with its engine, whose `EngineClient.start` was not called yet;
     `on_failure` stops it. Raises SetupError."""
     wanted = wanted_engines(settings)
+    refuse_unused(replace(settings, threads=0))  # those are the processors that the cluster reserves
     models = resolve_models(settings, progress, wanted)
     if any(found.adapter is not None for found in models.values()):
         raise SetupError("Replicas have no adapters: merge the adapter into the model, or serve it without a cluster.")

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -98,8 +98,9 @@ def _file_of(upstream: UpstreamName, settings: Settings) -> str:
     named = asyncio.run(_described(upstream, settings)).model_path
     path = Path(named)
     may_be_here = path.is_absolute() or (upstream.kind == "llama" and named)
-    if may_be_here and path.exists() and files_at(path) is not None:
-        return str(path.absolute())
+    with suppress(OSError):  # a folder that this user may not enter
+        if may_be_here and path.exists() and files_at(path) is not None:
+            return str(path.absolute())
     raise SetupError(
         f"{upstream.name} needs a tokenizer: pass --tokenizer {upstream.name}=MODEL with the model that the "
         f"{UPSTREAM_KINDS[upstream.kind]} at {upstream.urls[0]} serves ({named or 'its file'} is not found here)."

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from onward.cli.source import local
+from onward.settings import Settings
+
 from ..conftest import create, onward
 
 TOY = ("--model", "toy", "--seed", "1", "--max-tokens", "8")
@@ -120,6 +123,28 @@ def test_the_settings_name_the_default_model(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("ONWARD_ALIAS", "davinci=toy")
     assert json.loads(create("a", "-M", "1").stdout)["model"] == "toy"
     assert json.loads(create("a", "-M", "1", "-m", "davinci").stdout)["model"] == "toy"
+
+
+def test_a_flag_of_onwards_own_engine_is_refused_for_another_servers_model() -> None:
+    result = create("Once", "--model", "there=vllm+http://127.0.0.1:1", "--precision", "exact")
+    assert result.exit_code == 1 and "--precision is for models that Onward itself computes" in result.stderr
+
+
+def test_what_a_settings_file_states_of_other_models_does_not_concern_a_command() -> None:
+    there = "there=vllm+http://127.0.0.1:1"
+    stated = Settings(
+        model=("a", "b", there), draft=(("", "d"),), engine=(("b", "llama.cpp"),), tokenizer=(("there", "toy"),),
+        precision="exact", threads=2, kv_memory=1,
+    )  # fmt: skip
+    found = local._for(stated, ["a"], ())
+    assert (found.draft, found.engine, found.tokenizer) == ((("a", "d"),), (), ())
+    assert (found.precision, found.threads, found.kv_memory) == ("exact", 2, 1)
+    found = local._for(stated, ["b"], ())
+    assert (found.draft, found.engine, found.tokenizer) == ((), (("b", "llama.cpp"),), ())
+    assert (found.precision, found.threads, found.kv_memory) == ("fast", 2, None)
+    found = local._for(stated, [there], {"precision"})
+    assert (found.draft, found.engine, found.tokenizer) == ((), (), (("there", "toy"),))
+    assert (found.precision, found.threads, found.kv_memory) == ("exact", 0, None)
 
 
 @pytest.mark.slow

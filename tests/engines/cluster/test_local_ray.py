@@ -28,9 +28,10 @@ If you allocate ports, please make sure the same port is not used by multiple co
             "ValueError: Ray component worker_ports is trying to use",
         ),
         ("", "a\nb\n\x1b[31mc\x1b[39m\n\nd\n", "b c d `ray stop`"),
+        ("a.py:1: FutureWarning: b\n", "c\nd\ne\n", "c d e `ray stop`"),
         ("\n", "", "without a word"),
     ],
-    ids=["traceback", "words", "nothing"],
+    ids=["traceback", "words", "words after a warning", "nothing"],
 )
 def test_the_reason_is_what_ended_it(
     stderr: str, stdout: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -423,6 +423,10 @@ def test_the_file_that_llama_server_was_started_with_is_found_in_the_same_folder
     asked = Settings(model=(server.url.replace("http://", "there=llama+http://"),))
     with pytest.raises(SetupError, match=r"needs a tokenizer: .*\(own\.gguf is not found here\)"):
         compose(asked)
+    server.described["/props"] = props | {"model_path": "/" + "x" * 300}  # no file can have this name
+    with pytest.raises(SetupError, match=r"needs a tokenizer: .*xxx is not found here\)"):
+        compose(asked)
+    server.described["/props"] = props | {"model_path": "own.gguf"}
     Path("own.gguf").symlink_to(built_in_folder("storyteller") / "storyteller.gguf")
     with pytest.raises(SetupError, match="its tokenizer is not that of there"):  # storyteller's was found
         compose(asked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from onward.cli.session import announce
 from onward.cli.source.base import Document, TokenizedText, TokenizerFacts
 from onward.completions.request import CompletionRequest
 from onward.compose import compose
+from onward.compose.drafts import draft_words
+from onward.compose.programs import unused_settings
 from onward.errors import HubUnreachable, InvalidRequest, ModelNameError
 from onward.models.resolve import resolve as resolve_model
 from onward.settings import Settings, model_named, resolve, served_name
@@ -146,7 +148,7 @@ def open_local(models: list[str], flags: Mapping[str, str]) -> LocalSource:
     asked = list(dict.fromkeys(models)) or _addresses(settings.model)
     targets = [model_named(name, settings) for name in asked]
     with loading() as progress:
-        backend = compose(_for(settings, targets), progress)
+        backend = compose(_for(settings, targets, flags), progress)
     ids = [model.id for model in backend.models()]
     served = list(map(served_name, targets))
     ids_by_name = dict(zip(dict.fromkeys(served), ids, strict=True))
@@ -181,8 +183,22 @@ def _addresses(models: tuple[str, ...]) -> list[str]:
     return [model for model in models if served_name(model) == served_name(models[0])]
 
 
-def _for(settings: Settings, models: list[str]) -> Settings:
-    return replace(settings, model=tuple(dict.fromkeys(models)), alias=(), lora=(), openai_names=False)
+def _for(settings: Settings, models: list[str], flags: Container[str]) -> Settings:
+    """Return the settings for these models alone: what is stated of others does not concern them, nor what is for
+    Onward's own engine, unless a flag states it, where that computes none of these."""
+    names = set(map(served_name, models))
+    chosen = replace(
+        settings,
+        model=tuple(dict.fromkeys(models)),
+        alias=(),
+        lora=(),
+        draft=tuple(pair for pair in draft_words(settings).items() if pair[0] in names),
+        engine=tuple(pair for pair in settings.engine if pair[0] in {"", *names}),
+        tokenizer=tuple(pair for pair in settings.tokenizer if pair[0] in names),
+        openai_names=False,
+    )
+    unused = {name: getattr(Settings, name) for name in unused_settings(chosen) if name not in flags}
+    return replace(chosen, **unused)
 
 
 def _document(answer: Completion | Chunk) -> Document:

@@ -87,6 +87,6 @@ def _ray(*arguments: str) -> None:
 
 def _reason(errors: str, output: str) -> str:
     """Return why Ray's command line failed: the exception that ended it, or else the end of what it said."""
-    lines = [line for line in _ESCAPE.sub("", errors.strip() or output).splitlines() if line.strip()]
+    lines, others = ([line for line in _ESCAPE.sub("", each).splitlines() if line.strip()] for each in (errors, output))
     raised = [index for index, line in enumerate(lines) if _RAISED.match(line)]
-    return " ".join(lines[raised[-1] :] if raised else lines[-3:]) or "without a word"
+    return " ".join(lines[raised[-1] :] if raised else [*lines, *others][-3:]) or "without a word"
