@@ -18,7 +18,7 @@ from tests.playground.pages import Playground
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from playwright.sync_api import Locator
+    from playwright.sync_api import Locator, Route
 
 pytestmark = pytest.mark.slow
 
@@ -139,6 +139,62 @@ def test_what_is_written_in_a_tab_that_another_one_has_replaced_is_kept(playgrou
     rows = playground.stories()
     expect(rows).to_have_count(2)
     expect(rows.first).to_contain_text("The fox sleeps. (copy)")
+
+
+FULL = """() => {
+    const put = IDBObjectStore.prototype.put;
+    window.makeRoom = () => { IDBObjectStore.prototype.put = put; };
+    IDBObjectStore.prototype.put = () => { throw new DOMException("full", "QuotaExceededError"); };
+}"""
+
+
+def test_a_story_that_there_is_no_room_for_is_not_left_and_is_kept_when_there_is(playground: Playground) -> None:
+    page = playground.page
+    playground.write("The fox sleeps").kept()
+    page.evaluate(FULL)
+    playground.generate()
+    expect(playground.notice).to_contain_text("no room for the story")
+    written = playground.text
+    playground.button("New story").click()
+    expect(page.get_by_role("alert")).to_contain_text("no room for the open story")
+    playground.shows(written)
+    page.evaluate("makeRoom()")
+    playground.focus()
+    page.keyboard.press("Control+End")
+    page.keyboard.type("!")
+    playground.kept().open()
+    assert playground.text == written + "!"
+    playground.tab("Tree")
+    expect(page.locator(".node")).to_have_count(2)
+
+
+def test_a_story_that_there_is_no_room_for_can_be_removed(playground: Playground) -> None:
+    playground.write("The fox sleeps").kept()
+    playground.page.evaluate(FULL)
+    playground.generate()
+    rows = playground.stories()
+    change(rows.first, "Remove")
+    expect(rows).to_have_count(0)
+    expect(playground.editor).not_to_contain_text("The fox")
+
+
+def test_what_was_asked_for_in_one_story_is_not_written_into_another(playground: Playground) -> None:
+    """The server counts the tokens of the memory first, and may be away."""
+    page = playground.page
+    held: list[Route] = []
+    playground.write("The fox sleeps").generate().tab("Context")
+    playground.focus()
+    page.keyboard.press("Control+Home")
+    page.route("**/tokenize", lambda route: held.append(route))
+    page.get_by_label("Memory").fill("Foxes are red.")
+    playground.button("Rewrite").click()
+    playground.shows("")
+    playground.new_story().write("A hen walks").kept()
+    page.wait_for_timeout(0)  # routes are known
+    for route in held:
+        route.abort()
+    expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+    assert playground.text == "A hen walks"
 
 
 def test_a_story_is_exported_as_text_markdown_and_json_and_read_again(playground: Playground, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import type { Token } from "../core/tokens";
 import { asFrame, NO_FRAME } from "../core/context";
 import { countTokens, frameFor, promptBudget } from "./context";
 import { key, loadModels, model } from "./access";
-import { addGenerated, commitDocument, current, isEdited, path, select, show, text, theEditor, tree, write } from "./document";
+import { addGenerated, commitDocument, current, isEdited, numOpened, path, select, show, text, theEditor, tree, write } from "./document";
 import { run, type LiveChoice, type Progress } from "./generation";
 import { announce, dialog, notice, notify, panel, problem, showError, type Notice } from "./page";
 import { parameters, settings, until } from "./settings";
@@ -73,7 +73,7 @@ export function nextSeed(): Pick<Draft, "seed" | "isSeedDrawn"> {
 /** Continues the document. `extra` settings hold this time only. */
 export async function generate(extra: Settings = {}): Promise<Progress | null> {
   if (!(await isReady())) return null;
-  return attempt(async () => complete({ ...(await drafted(text.value)), settings: { ...withoutSeed(), ...extra } }));
+  return attempt(async () => complete({ ...(await forDocument(drafted(text.value))), settings: { ...withoutSeed(), ...extra } }));
 }
 
 /** Shows what goes wrong before anything is generated, such as a memory that is too long. */
@@ -89,15 +89,27 @@ async function attempt(act: () => Promise<Progress | null>): Promise<Progress | 
 /** Generates in place of what the document shows, which becomes a node first. Where nothing comes, it is shown again. */
 async function replace(act: () => Promise<Progress | null>): Promise<Progress | null> {
   if (isEdited.value && text.value.trim() !== "") commitDocument();
-  const [node, shown, cursor] = [current.value, text.value, theEditor().cursor];
+  const [node, shown, cursor, opened] = [current.value, text.value, theEditor().cursor, numOpened];
   const last = await act();
-  if (!last?.choices.length) {
+  if (!last?.choices.length && opened === numOpened) {
     current.value = node;
     write(shown);
     if (shown.trim() !== "") show(commitDocument()); // a node that was split since has another part of it
     theEditor().setCursor(cursor);
   }
   return last;
+}
+
+/**
+ * Waits for a draft, for which the server may be asked to count tokens. Throws where the document is another one then, or
+ * is generated already: nothing would belong there.
+ */
+async function forDocument(draft: Promise<Draft>): Promise<Draft> {
+  const [shown, opened] = [text.value, numOpened];
+  const made = await draft;
+  if (isRunning.value || opened !== numOpened) throw new DOMException("Nothing is sent for it.", "AbortError");
+  if (text.value !== shown) throw new Error("The text was changed before it was sent: try again.");
+  return made;
 }
 
 /** Returns a draft that continues a prompt with the present settings and notes; `reserved` tokens are taken by a suffix. */
@@ -115,7 +127,7 @@ export async function again(isSame: boolean): Promise<void> {
   }
   await attempt(async () => {
     const { prompt, suffix } = last.draft;
-    const draft = suffix === undefined ? await drafted(prompt) : await draftedBetween(prompt, suffix);
+    const draft = await forDocument(suffix === undefined ? drafted(prompt) : draftedBetween(prompt, suffix));
     return restart({ ...draft, seed: randomSeed(), isSeedDrawn: true });
   });
 }
@@ -192,7 +204,7 @@ export async function rewrite(from: number): Promise<void> {
   await replace(() => {
     write(prompt);
     return attempt(async () => {
-      const { until: _, ...whole } = await drafted(prompt);
+      const { until: _, ...whole } = await forDocument(drafted(prompt));
       return complete({ ...whole, prediction });
     });
   });
@@ -202,7 +214,7 @@ export async function rewrite(from: number): Promise<void> {
 export async function fillIn(): Promise<void> {
   if (!(await isReady())) return;
   const at = theEditor().cursor;
-  await attempt(async () => fill(at, await draftedBetween(text.value.slice(0, at), text.value.slice(at))));
+  await attempt(async () => fill(at, await forDocument(draftedBetween(text.value.slice(0, at), text.value.slice(at)))));
 }
 
 /** What follows takes at most a third of the context: it is cut at its end, where it matters least. */

@@ -13,6 +13,8 @@ export const text = signal(FIRST_PROMPT);
 export const path = computed(() => pathTo(tree.value, current.value));
 export const isEdited = computed(() => textAt(tree.value, current.value) !== text.value);
 
+/** How many documents were opened: what was asked for in one does not belong in the next. */
+export let numOpened = 0;
 let editor: Editor | null = null;
 
 /** The editor is created after this module: whoever needs it asks for it here. */
@@ -23,6 +25,7 @@ export function useEditor(created: Editor): void {
 
 /** Shows the document as one that was just opened: nothing of another one can be undone. */
 export function reopen(): void {
+  numOpened += 1;
   editor?.open(text.value, tokensAt(tree.value, isEdited.value ? null : current.value));
 }
 

@@ -52,7 +52,7 @@ export async function openPermalink(): Promise<void> {
     const found = await fromHash(location.hash);
     if (!found) return;
     history.replaceState(null, "", location.pathname);
-    await newStory();
+    if (!(await newStory())) return;
     batch(() => {
       shared.value = found;
       settings.value = knownSettings(found.settings, parameters);

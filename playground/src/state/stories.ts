@@ -34,6 +34,8 @@ const database = createStore("onward", "values");
 let timer: ReturnType<typeof setTimeout> | null = null;
 let numWrites = 0;
 let isTreeChanged = false;
+/** Whether this browser keeps stories at all. */
+let isKept = false;
 /** What the page showed when another tab took the story over; null while this tab saves it. */
 let takenOver: readonly unknown[] | null = null;
 
@@ -111,6 +113,7 @@ export async function keepStories(): Promise<void> {
     notify("This browser does not store anything for this page: export your story before you leave.");
     return;
   }
+  isKept = true;
   channel.postMessage(storyId.value);
   effect(() => {
     void [tree.value, notes.value];
@@ -161,8 +164,11 @@ export function keepNow(): void {
   if (timer !== null) void keep();
 }
 
-/** Writes what has changed. The tree, which is large, is written only where it did, and when no text is being generated. */
-async function keep(): Promise<void> {
+/**
+ * Writes what has changed, and returns whether that worked. The tree, which is large, is written only where it did, and
+ * when no text is being generated.
+ */
+async function keep(): Promise<boolean> {
   if (timer !== null) clearTimeout(timer);
   timer = null;
   const number = (numWrites += 1);
@@ -171,7 +177,8 @@ async function keep(): Promise<void> {
   const values: [string, unknown][] = [
     [`draft-${id}`, { current: current.value, text: text.value } satisfies KeptDraft],
   ];
-  if (isTreeChanged && !isRunning.value) {
+  const hasTree = isTreeChanged && !isRunning.value;
+  if (hasTree) {
     values.push([`story-${id}`, { file: toFile(tree.value), notes: notes.value } satisfies KeptStory]);
     isTreeChanged = false;
   }
@@ -180,8 +187,11 @@ async function keep(): Promise<void> {
   try {
     await Promise.all([isWritten, isListed]);
     if (timer === null && number === numWrites) document.documentElement.dataset.kept = "true"; // what drives the page can wait for this
+    return true;
   } catch {
+    isTreeChanged ||= hasTree; // the next time
     notify("This browser has no room for the story: export it before you leave.");
+    return false;
   }
 }
 
@@ -260,23 +270,34 @@ export async function openStory(id: string): Promise<void> {
   }
 }
 
-export async function newStory(): Promise<void> {
-  await leave();
+/** Returns whether that worked. */
+export async function newStory(): Promise<boolean> {
+  try {
+    await leave();
+  } catch (error) {
+    showError(error);
+    return false;
+  }
   show(newId(), "", { tree: EMPTY_TREE, notes: NO_NOTES, current: null, text: "" });
   showCut(0);
   theEditor().focus();
+  return true;
 }
 
-/** Keeps the open story; one without any text is forgotten. */
+/** Keeps the open story; one without any text is forgotten. Throws where there is no room for it. */
 async function leave(): Promise<void> {
   if (takenOver) return; // another tab keeps it
   if (text.value.trim() !== "") commitDocument();
-  else if (tree.value.nodes.size === 0) return forget(storyId.value);
-  await keep();
+  else if (tree.value.nodes.size === 0) return forget(storyId.value).catch(() => undefined); // nothing is lost
+  if (!(await keep()) && isKept) throw new Error("This browser has no room for the open story: export and remove it, or remove others.");
 }
 
 export async function removeStory(id: string): Promise<void> {
-  await forget(id);
+  try {
+    await forget(id);
+  } catch {
+    notify("This browser does not store that the story was removed.");
+  }
   if (id !== storyId.value) return;
   if (!(await openLast())) show(newId(), "", { tree: EMPTY_TREE, notes: NO_NOTES, current: null, text: FIRST_PROMPT });
 }
@@ -284,8 +305,8 @@ export async function removeStory(id: string): Promise<void> {
 async function forget(id: string): Promise<void> {
   if (id === storyId.value && timer !== null) clearTimeout(timer);
   timer = null;
-  await relist((listed) => listed.filter((each) => each.id !== id));
-  await Promise.all([del(`story-${id}`, database), del(`draft-${id}`, database)]);
+  const isGone = [del(`story-${id}`, database), del(`draft-${id}`, database)]; // before the list: it makes room
+  await Promise.all([...isGone, relist((listed) => listed.filter((each) => each.id !== id))]);
 }
 
 export async function renameStory(id: string, name: string): Promise<void> {
