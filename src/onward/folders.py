@@ -15,6 +15,22 @@ def home_folder() -> Path:
         return Path("/nonexistent")
 
 
+def expanded(path: str) -> Path:
+    """Return a path whose ~ or ~USER is a home folder; as it stands where there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def exists(path: str) -> bool:
+    """Return whether something has this path, which may begin with ~; not where this user may not look for it."""
+    try:
+        return expanded(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def runtime_folder() -> Path:
     """Return the folder for sockets between processes of this user: systemd's $RUNTIME_DIRECTORY,
     $XDG_RUNTIME_DIR/onward, or onward-UID in the folder for temporary files.

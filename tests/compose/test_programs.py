@@ -74,6 +74,12 @@ def test_a_model_has_the_engine_that_names_it_or_the_one_for_all(
             "--kv-memory is for models that Onward itself computes, and another program computes all of these: leave "
             "it out; that program has its own flags.",
         ),
+        (
+            {"model": (UPSTREAM,), "tokenizer": (("there", "~nobody-of-this-name/m"),)},
+            "'~nobody-of-this-name/m' is not the name of a model and cannot be looked up: ",
+        ),
+        ({"model": ("toy",), "lora": (("a", "~nobody-of-this-name/a"),)}, "LoRA adapters act on GGUF and safetensors"),
+        ({"model": ("toy",), "lora": (("a", "a" * 300 + "@toy"),)}, "LoRA adapters act on GGUF and safetensors"),
     ],
 )
 def test_engines_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -16,7 +16,7 @@ from onward.errors import SetupError
 from onward.model_files.base import Progress
 from onward.model_files.formats import files_at
 from onward.model_files.safetensors import TokenizerFolder
-from onward.models.resolve import ResolvedModel, resolve
+from onward.models.resolve import ResolvedModel, named_path, resolve
 from onward.settings import UPSTREAM_KINDS, Settings, UpstreamName
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def resolve_tokenizer(upstream: UpstreamName, settings: Settings, progress: Prog
     """Return the model that an upstream's tokenizer comes from, under the upstream's name. Asks the upstream for its
     model's file where the settings do not say. Raises SetupError."""
     word = dict(settings.tokenizer).get(upstream.name) or _file_of(upstream, settings)
-    folder = Path(word).expanduser()
+    folder = named_path(word)
     if files_at(folder) is None and TokenizerFolder.matches(folder):
         return ResolvedModel(TokenizerFolder(folder), upstream.name, "folder")
     found = resolve(word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)

@@ -105,7 +105,10 @@ class TokenizerFolder(SafetensorsFiles):
 
     @classmethod
     def matches(cls, path: Path) -> bool:
-        return (path / TOKENIZER).is_file()
+        try:
+            return (path / TOKENIZER).is_file()
+        except OSError:
+            return False
 
     def paths(self) -> list[Path]:
         return [self.path / TOKENIZER]

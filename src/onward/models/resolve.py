@@ -12,7 +12,7 @@ from typing import Literal
 
 from onward.checkpoints.paths import ADAPTER_CONFIG, is_gguf
 from onward.errors import ModelFolderError, ModelNameError
-from onward.folders import cache_folder
+from onward.folders import cache_folder, exists, expanded
 from onward.model_files.base import ModelFiles, Progress
 from onward.model_files.checkpoint import CheckpointFiles
 from onward.model_files.formats import files_at, readable_formats
@@ -32,21 +32,14 @@ Check = Callable[[Path], ModelFiles]
 def split_adapter(name: str) -> tuple[str, Path | None]:
     """Return the base's name and the adapter's path; the name and None where no adapter is meant. Paths may contain a
     plus themselves, so what exists decides."""
-    if _exists(name):
+    if exists(name):
         return name, None
     pairs = [(name[:place], name[place + 1 :]) for place, letter in enumerate(name) if letter == "+"]
     pairs = [(base, path) for base, path in pairs if base and path]
-    found = next(((base, path) for base, path in reversed(pairs) if _exists(path)), None)
+    found = next(((base, path) for base, path in reversed(pairs) if exists(path)), None)
     if found is None and "++" not in name and pairs and os.sep not in pairs[0][0]:
         found = pairs[0]
-    return (found[0], Path(found[1]).expanduser()) if found else (name, None)
-
-
-def _exists(name: str) -> bool:
-    try:
-        return Path(name).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):
-        return False
+    return (found[0], expanded(found[1])) if found else (name, None)
 
 
 def adapter_problem(base: ModelFiles, adapter: Path) -> str:
@@ -57,7 +50,7 @@ def adapter_problem(base: ModelFiles, adapter: Path) -> str:
             "the export."
         )
     if not (adapter / ADAPTER_CONFIG).is_file() and not is_gguf(adapter):
-        reason = "is not a LoRA adapter" if _exists(str(adapter)) else "does not exist"
+        reason = "is not a LoRA adapter" if exists(str(adapter)) else "does not exist"
         return f"{adapter} {reason}: pass a folder with {ADAPTER_CONFIG}, or a GGUF file."
     return base.adapter_misfit(adapter)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from onward.errors import SetupError
+from onward.folders import exists, expanded
 from onward.network import without_secrets
 from onward.settings.declared import Settings
 
@@ -102,9 +103,9 @@ def adapted_models(settings: Settings) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in settings.lora:
         path, at, base = value.rpartition("@")
-        if not at or Path(value).expanduser().exists():  # an @ may be part of the path
+        if not at or exists(value):  # an @ may be part of the path
             path, base = value, settings.model[0]
-        found[name] = f"{base}+{Path(path).expanduser()}"
+        found[name] = f"{base}+{expanded(path)}"
     return found
 
 
