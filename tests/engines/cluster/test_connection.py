@@ -31,6 +31,7 @@ def test_a_port_where_nothing_listens_is_reported_at_once() -> None:
     [
         ({"model": ("toy",)}, "leave --model out"),
         ({"precision": "exact"}, "--precision is a setting of the replicas"),
+        ({"runtime": "native"}, "--runtime is a setting of the replicas"),
         ({"max_rows": 3}, "--max-rows is a setting of the replicas"),
         ({"prefix_cache": False}, "put prefix_cache into cluster.toml"),
         ({"lora": (("a", "b"),)}, "serve --lora without --cluster"),

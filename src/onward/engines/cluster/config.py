@@ -18,7 +18,7 @@ from onward.settings import Settings, resolve, upstream_of
 ENGINE_SETTINGS = (
     "cache_dir", "context_length", "draft", "engine", "engine_arg", "engine_path", "engine_process", "engine_timeout",
     "kv_memory", "max_rows", "offline", "precision", "prefix_cache", "prefix_cache_dir", "prefix_cache_disk",
-    "speculation", "threads", "weights",
+    "runtime", "speculation", "threads", "weights",
 )  # fmt: skip
 """The settings that a model's table may have, under their own names."""
 REPEATABLE = frozenset({"draft", "engine", "engine_arg", "engine_path"})
