@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from onward.api.openai.decode import check_request
 from onward.api.openai.errors import openai_words
 from onward.api.openai.reply import fold_whole
 from onward.api.openai.response import Completion
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
+from onward.engines.upstreams.wire import Wire
 from onward.model_files.toy import END
 from onward.settings import Settings
 from tests.engines.upstreams.standin import TOKENIZER, StandIn, spelling
@@ -51,6 +54,17 @@ async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
 def ask(server: StandIn, **fields: Any) -> Completion:
     found: Completion = on(server, lambda backend: complete(backend, **fields))
     return found
+
+
+def give_up(monkeypatch: pytest.MonkeyPatch, is_meant: Callable[[bytes], bool], seconds: float = 0.3) -> None:
+    """Wait so long for the answer to requests that `is_meant` accepts; to others as always, however slow the machine
+    is."""
+    send = Wire.send
+
+    async def sent(wire: Wire, message: bytes, silence: float) -> None:
+        await send(wire, message, seconds if is_meant(message) else silence)
+
+    monkeypatch.setattr(Wire, "send", sent)
 
 
 def spell(server: StandIn, text: str) -> None:

@@ -27,7 +27,7 @@ from onward.models.resolve import built_in_folder
 from onward.sampling.params import SamplingParams
 from onward.settings import Settings
 from tests.engine.harness import make_job
-from tests.engines.upstreams.harness import PROMPT, ask, complete, on, settings, spell
+from tests.engines.upstreams.harness import PROMPT, ask, complete, give_up, on, settings, spell
 from tests.engines.upstreams.standin import TOKENIZER, StandIn, stand_in
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -256,10 +256,12 @@ def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, 
     on(server, test)
 
 
-def test_an_upstream_that_hangs_is_asked_again(server: StandIn) -> None:
+def test_an_upstream_that_hangs_is_asked_again(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     spell(server, "late")
     server.faults = ["hang"]
-    assert on(server, lambda backend: complete(backend, max_tokens=9), engine_timeout=0.3).choices[0].text == "late"
+    give_up(monkeypatch, lambda message: message.startswith(b"POST /completion ") and not server.requests)
+    assert on(server, lambda backend: complete(backend, max_tokens=9)).choices[0].text == "late"
+    assert len(server.requests) == 2
 
 
 def test_an_upstream_that_stays_away_is_reported_and_comes_back(server: StandIn) -> None:
