@@ -67,7 +67,9 @@ def test_layers_of_mellum_with_a_window_have_a_base_of_their_own(tmp_path: Path)
         ("mistral3", "llama, untied"),
     ],
 )
-@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+@pytest.mark.parametrize(
+    "prefix", slow_but(["model.language_model."], ["language_model.model.", "model.language_model."])
+)
 def test_only_the_text_model_of_a_multimodal_model_is_computed(
     name: str, text: str, prefix: str, tmp_path: Path
 ) -> None:

@@ -422,7 +422,7 @@ def test_a_scale_that_is_no_number_is_refused_at_the_start(name: str, number: fl
         logits(tmp_path / "m", tmp_path, "exact")
 
 
-@pytest.mark.parametrize("number", [0.0, -0.25])
+@pytest.mark.parametrize("number", slow_but([-0.25], [0.0, -0.25]))
 def test_a_scale_of_zero_or_below_is_a_number_like_any_other(number: float, tmp_path: Path) -> None:
     write_folder(tmp_path / "m", "llama, untied")
     weights = convert(tmp_path / "m", LAYOUTS["Mistral"])
@@ -441,6 +441,7 @@ def test_a_model_whose_matrices_have_their_inputs_first_is_refused_in_fp8(tmp_pa
     assert "is in FP8, with its inputs first: use a GGUF file" in refusal(tmp_path / "m")
 
 
+@pytest.mark.slow
 def test_a_list_of_the_tensors_of_the_largest_mixture_in_fp8_is_read(tmp_path: Path) -> None:
     """Qwen 3.5 397B-A17B: three matrices of 512 experts in 60 layers, and their scales."""
     names = (f"model.layers.{layer}.mlp.experts.{each}" for layer in range(60) for each in range(512 * 3 * 2))

@@ -190,6 +190,7 @@ def test_a_draft_model_that_is_right_saves_steps(temperature: float) -> None:
     assert clock.now - plain < plain / 2
 
 
+@pytest.mark.slow
 def test_a_draft_model_that_is_often_right_saves_time_and_one_that_is_seldom_right_costs_little() -> None:
     jobs = [make_job(PROMPT + str(number), max_tokens=300, ignore_end=True, seed=number) for number in range(3)]
     plain, half, seldom = (

@@ -54,6 +54,8 @@ REPRESENTATIVES = [
 """Each form of activations, and types of each family: with and without minimum, with scales of scales, with scales
 that are floats, floats without and with a scale. Models in tests/runtimes/native/test_model.py have other
 types of weights."""
+FAST_KINDS = [ProductKind("Q6_K", "int8"), ProductKind("F16", "float32")]
+"""Those of the fast suite; its tests of models have the bits of other types."""
 MAIN_FORMS = ("avx2", "avx512-vnni", "neon-dot")
 """In which the slow tests compare every kind; in the other forms they compare representatives, and the rest are
 companions."""
@@ -219,7 +221,7 @@ def test_all_functions_of_products_are_compared(form: str) -> None:
             assert compared == _group_sizes(used, tile.register_rows), kind.name
 
 
-@pytest.mark.parametrize("kind", REPRESENTATIVES, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", slow_but(FAST_KINDS, REPRESENTATIVES), ids=lambda kind: kind.name)
 def test_a_product_has_the_bits_of_its_definition(kind: ProductKind) -> None:
     check(kind, "host")
 

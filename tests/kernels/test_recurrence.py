@@ -193,7 +193,7 @@ class Delta:
         return found[1:]
 
 
-@pytest.mark.parametrize("is_tiled", [False, True])
+@pytest.mark.parametrize("is_tiled", slow_but([True], [False, True]))
 @pytest.mark.parametrize(("shape", "keys", "heads"), SHAPES)
 @pytest.mark.parametrize("cuts", slow_but(["in chunks"], CUTS))
 def test_delta_rules_have_the_bits_of_their_definition(

@@ -97,6 +97,7 @@ def test_a_score_depends_only_on_the_tokens_before_it(precision: Precision, stri
     assert all(prefix == scored[-1][: len(prefix)] for prefix in scored)
 
 
+@pytest.mark.slow
 def test_decoding_and_prefilling_compute_the_same_probabilities(reference: StorytellerReference) -> None:
     """Compare tokens sampled one by one, through the decode kernel and a KV cache, with one forward pass."""
     logprobs = logprobs_of(ask("exact", prompt=TEXT, max_tokens=40, logprobs=1, seed=3, echo=True).choices[0])

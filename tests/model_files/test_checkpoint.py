@@ -44,6 +44,7 @@ def test_what_is_wrong_is_found_each_time_it_is_asked_for(tmp_path: Path) -> Non
     assert len(files.problems()) == 1 and files.problems() == files.problems()
 
 
+@pytest.mark.slow
 def test_a_model_that_is_served_keeps_nothing_of_what_its_start_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import jsonschema  # type: ignore[import-untyped]
+import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from .servers import Servers
 
 
+@pytest.mark.slow
 def test_the_document_is_valid_openapi_3_1(servers: Servers) -> None:
     document = servers["default"].send("GET", "/openapi.json").json
     assert [str(error) for error in OpenAPIV31SpecValidator(document).iter_errors()] == []
