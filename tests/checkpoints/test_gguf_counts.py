@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from onward.checkpoints.folder import MAX_JSON_ENTRIES
+from onward.checkpoints.safetensors import MAX_ENTRIES
 from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import text, value
 from tests.examples import slow_but
@@ -59,8 +61,8 @@ def _safetensors(header: bytes) -> dict[str, bytes]:
 
 
 def _many_tensors(path: Path) -> Path:
-    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 0]}
-    return _folder(path, _safetensors(json.dumps({str(number): entry for number in range(70_000)}).encode()))
+    entry = b'"%d":{"dtype":"F32","shape":[],"data_offsets":[0,0]}'
+    return _folder(path, _safetensors(b"{" + b",".join(entry % number for number in range(MAX_ENTRIES + 1)) + b"}"))
 
 
 def _many_heads(path: Path, name: str = "glm4") -> Path:
@@ -101,7 +103,7 @@ COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda path: _folder(path, {"vocab.json": b'{"a":0}', "merges.txt": b"\n" * 1_100_000, **MODEL}),
         "more lines than any list of merges",
     ),
-    "tensors": (_many_tensors, "70000 tensors"),
+    "tensors": (_many_tensors, f"{MAX_ENTRIES + 1} tensors"),
     "heads, whose rows are put in order": (_many_heads, "'blk.0.attn_q.weight' has the shape [64, 64]"),
     "heads whose keys and values are made together": (
         lambda path: _many_heads(path, "deepseek2, joined"), "attn_kv_b.weight' has the shape [176, 40], which contra",
@@ -120,7 +122,7 @@ COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "files": (
         lambda path: _folder(
             path,
-            {INDEX: json.dumps({"weight_map": {str(n): "m" for n in range(200_000)}}).encode()},
+            {INDEX: json.dumps({"weight_map": {str(n): "m" for n in range(MAX_JSON_ENTRIES + 1)}}).encode()},
         ),
         "more entries than any model's",
     ),
