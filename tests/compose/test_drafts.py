@@ -211,14 +211,8 @@ def test_a_replica_of_a_cluster_has_its_draft_model() -> None:
     assert before.draft_seconds == 0.0 < load.draft_seconds and load.drafts.model_accepted > 0
 
 
-@pytest.mark.parametrize(
-    ("model", "draft"),
-    [
-        pytest.param("qwen35", "qwen35", marks=pytest.mark.slow),
-        ("llama", "qwen35"),
-        pytest.param("granitehybrid", "llama", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "draft"), [("qwen35", "qwen35"), ("llama", "qwen35"), ("granitehybrid", "llama")])
 def test_law_2_models_whose_sequences_have_states_draft_and_are_drafted_for(
     model: str, draft: str, tmp_path: Path
 ) -> None:

@@ -159,6 +159,7 @@ def test_requests_end_on_the_model_that_they_began_with(folder: Path, closed: li
     live(test, model=("toy",), model_folder=(folder,))
 
 
+@pytest.mark.slow
 def test_no_request_fails_while_a_model_is_replaced_again_and_again(folder: Path, closed: list[int]) -> None:
     async def test(live: Live) -> None:
         done, num_answers = asyncio.Event(), 0

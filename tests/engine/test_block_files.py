@@ -216,6 +216,7 @@ def test_two_servers_share_a_folder(folder: Path) -> None:
         get(two, 1)
 
 
+@pytest.mark.slow
 def test_processes_that_write_and_remove_the_same_blocks_read_whole_ones(folder: Path) -> None:
     processes = [subprocess.Popen([*WRITER, "some", folder, first], cwd=ROOT) for first in ("0", "13")]
     assert [process.wait(PATIENCE_SECONDS) for process in processes] == [0, 0]

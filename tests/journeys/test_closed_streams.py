@@ -65,7 +65,8 @@ def test_an_error_that_cannot_be_printed_keeps_its_code(closing: str, arguments:
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
-@pytest.mark.parametrize("arguments", slow_but([TOY], [TOY, ("tokenize", "-m", "toy", "a"), ("models", "list")]))
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [TOY, ("tokenize", "-m", "toy", "a"), ("models", "list")])
 def test_a_result_is_written_when_stderr_is_closed(arguments: tuple[str, ...]) -> None:
     done = closed("</dev/null 2>&-", *arguments)
     assert json.loads(done.stdout)

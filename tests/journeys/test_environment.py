@@ -98,13 +98,8 @@ def test_a_folder_that_may_not_be_entered_has_no_settings(
     assert (found, words.format(tmp_path) in line) == (code, True), line
 
 
-@pytest.mark.parametrize(
-    "env",
-    [
-        POSIX,
-        *(pytest.param({"PYTHONIOENCODING": name}, marks=pytest.mark.slow) for name in ("ascii", "latin-1", "utf-8")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [POSIX, *({"PYTHONIOENCODING": name} for name in ("ascii", "latin-1", "utf-8"))])
 def test_a_text_arrives_and_is_written_in_any_encoding(env: dict[str, str]) -> None:
     text = "Grüße, 世界 😀"
     done = run(*CREATE[:2], text, *CREATE[3:], "--echo", env=env)
@@ -125,10 +120,9 @@ def test_a_file_name_that_the_encoding_lacks_is_reported_in_one_message(tmp_path
     assert code in (1, 4) and line.startswith("onward: ")
 
 
-@pytest.mark.parametrize(
-    "name", slow_but([b"bad\xff"], [b"bad\xff", "modèle".encode(), b"q\"uote 'n", b"new\nline\x1b[1m", b"-dash"])
-)
-@pytest.mark.parametrize("env", [pytest.param({}, marks=pytest.mark.slow), POSIX], ids=["UTF-8", "POSIX"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [b"bad\xff", "modèle".encode(), b"q\"uote 'n", b"new\nline\x1b[1m", b"-dash"])
+@pytest.mark.parametrize("env", [{}, POSIX], ids=["UTF-8", "POSIX"])
 def test_a_path_is_printed_whatever_its_bytes(name: bytes, env: dict[str, str], tmp_path: Path) -> None:
     done = run("models", "show", b"./" + name + b".gguf", cwd=tmp_path, env=env)
     assert said(done)[0] in (1, 4) and done.stderr.startswith(b"onward: ")

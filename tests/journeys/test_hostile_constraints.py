@@ -286,7 +286,8 @@ async def test_rules_that_lead_too_deep_are_refused() -> None:
         assert "nested too deeply" in call.error["message"]
 
 
-@pytest.mark.parametrize("in_disposable_process", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("in_disposable_process", [False, True])
 def test_grammars_that_come_later_change_none_that_are_in_use(
     in_disposable_process: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,7 @@ def test_no_request_of_any_kind_notices_a_crash_or_a_hang(
     assert metric(server, count) == before + 1
 
 
+@pytest.mark.slow
 def test_the_system_ends_an_engine_before_the_server_when_memory_runs_out(server: ServerProcess) -> None:
     (engine,) = server.engines()
     scores = [int(Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="utf-8")) for pid in (engine, server.popen.pid)]

@@ -76,6 +76,7 @@ def test_a_killed_server_leaves_what_it_had_written(tmp_path: Path) -> None:
         assert metric(url, "onward_prefix_cache_damaged_files_total") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="folders have no modes there")
 def test_a_folder_that_others_may_read_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)

@@ -39,7 +39,7 @@ from tests.kernels import definition
 from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import compiled
 
-ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 17, 33, 193)
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 17, 33, 193)
 """Of activations: all ways to multiply, groups of every size, more than a tile."""
 OUTPUTS = 69
 """Four panels, a tile, and a part of one."""

@@ -126,6 +126,7 @@ def test_tokens_are_equal_without_exception_where_sums_are_exact(params: dict[st
     assert tokens.tolist() == sample_many(ReferenceSampler(2048), row, 400, seed=11, **params).tolist()
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_agrees_too() -> None:
     logits = normal(151_936, rows=4)
     kernels = Sampler(151_936)

@@ -37,6 +37,7 @@ def toy_text(prompt: str, *more: str) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_the_prompt_is_dimmed_and_the_progress_line_is_removed() -> None:
     with Terminal(*TOY, "Once upon a time") as terminal:
         assert terminal.end() == 0

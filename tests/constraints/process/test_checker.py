@@ -153,6 +153,7 @@ def test_what_waits_fails_when_the_checker_is_closed(tmp_path: Path) -> None:
         answer(checker, "late")
 
 
+@pytest.mark.slow
 def test_idle_processes_end_but_for_one_which_does_what_comes_then(
     checker: GrammarChecker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

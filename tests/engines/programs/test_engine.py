@@ -101,6 +101,7 @@ def test_requests_continue_when_the_program_is_killed(tmp_path: Path, number: si
     assert disturbed == undisturbed
 
 
+@pytest.mark.slow
 def test_an_idle_program_that_is_lost_is_recovering_until_the_next_one_answers(tmp_path: Path) -> None:
     async def test(backend: EmbeddedBackend, program: ProgramEngine) -> None:
         first = program.pid
@@ -152,6 +153,7 @@ def test_a_program_that_answers_and_computes_nothing_is_replaced(
     on(settings(tmp_path, f"--stuck={stuck}", engine_timeout=0.5), test)
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_while_it_loads_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mute = tmp_path / "mute"
 
@@ -227,6 +229,7 @@ def test_an_interrupt_while_it_loads_waits_for_no_probe(tmp_path: Path, monkeypa
     assert not has_waited
 
 
+@pytest.mark.slow
 def test_a_program_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError) as raised:
         compose(settings(tmp_path, "--space"))
@@ -234,6 +237,7 @@ def test_a_program_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
     assert "its tokenizer is not that of m: llama-server reads the same files differently" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_program_that_prints_garbage_is_not_blocked(tmp_path: Path) -> None:
     async def test(backend: EmbeddedBackend, program: ProgramEngine) -> None:
         assert (await complete(backend, model="m", prompt="x", max_tokens=1)).choices[0].text == "b"
@@ -287,6 +291,7 @@ def test_the_folder_of_its_socket_is_private_and_goes_with_it(tmp_path: Path) ->
     assert not on(settings(tmp_path), test).exists()
 
 
+@pytest.mark.slow
 def test_replicas_of_a_cluster_may_be_programs(tmp_path: Path) -> None:
     """Two replicas of one cluster.toml; one is lost with its program, and the other continues the text."""
     gate = tmp_path / "gate"

@@ -341,6 +341,7 @@ def test_other_samplers_act_where_the_probability_of_every_token_is_known(
     assert all(request["logprobs"] == TOKENIZER.size for request in server.requests)
 
 
+@pytest.mark.slow
 def test_the_probabilities_of_a_vocabulary_of_152000_tokens_are_read_at_the_start(server: StandIn) -> None:
     server.reports_all, server.vocab_size = True, 151_936
     assert ask(server, max_tokens=2).choices[0].text == "ef"

@@ -23,6 +23,8 @@ from onward.runtimes.openvino.window import BLOCK_TOKENS
 from tests.examples import slow_but
 from tests.runtimes.openvino.tiny_ir import Shape, write_folder
 
+pytestmark = pytest.mark.slow  # an extra, whose import alone takes a third of a second
+
 EXACT = RuntimeOptions(precision="exact")
 HEADS = [
     Shape(),
