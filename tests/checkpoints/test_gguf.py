@@ -159,6 +159,17 @@ def test_tensors_that_overlap_are_reported_in_one_sentence(tmp_path: Path) -> No
         read_gguf(tmp_path / "m.gguf")
 
 
+@pytest.mark.parametrize("last", [b"", text("v") + struct.pack("<IQIQ", 1, 4, 0, 704)])
+def test_blocks_of_another_q2_0_are_reported_in_one_sentence_that_says_what_to_use(last: bytes, tmp_path: Path) -> None:
+    """Two tensors of ten blocks of 128 weights, 34 bytes each: PrismML's files have the same number of a type."""
+    other = text("u") + struct.pack("<IQIQ", 1, 1280, 42, 352)
+    head = _head(num_tensors=2 + bool(last)) + _tensor((1280,), number=42) + other + last
+    (tmp_path / "m.gguf").write_bytes(head + bytes(-len(head) % 32) + bytes(704 + 16 * bool(last)))
+    words = "overlap" if last else "not within the file"
+    with pytest.raises(CheckpointError, match=rf"{words}: either .* blocks of 128 weights .*Q2_0_g64\.gguf"):
+        read_gguf(tmp_path / "m.gguf")
+
+
 def test_matrices_of_nvfp4_are_multiplied_with_a_tensor_of_their_own(tmp_path: Path) -> None:
     matrix, experts = random_blocks("NVFP4", 6, 64), random_blocks("NVFP4", 6, 64, seed=1)
     stored = {

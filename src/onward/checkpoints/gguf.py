@@ -139,12 +139,23 @@ def _read_tensors(cursor: Cursor, data: memoryview, count: int, alignment: int) 
             )
         size = _num_bytes(cursor, name, shape, kind.block_weights, kind.block_bytes)
         if name in tensors or offset % alignment or begin + offset + size > len(data):
-            raise cursor.broken(f"a tensor {name[:80]!r} that is there twice, not aligned, or not within the file")
+            what = f"a tensor {name[:80]!r} that is there twice, not aligned, or not within the file"
+            raise _misplaced(cursor, what, [each[2] for each in stated])
         tensors[name] = Tensor(name, shape, kind, content[begin + offset : begin + offset + size])
         ends.append((offset, offset + size))
     if any(after[0] < before[1] for before, after in pairwise(sorted(ends))):
-        raise cursor.broken("tensors that overlap")
+        raise _misplaced(cursor, "tensors that overlap", [each[2] for each in stated])
     return tensors
+
+
+def _misplaced(cursor: Cursor, what: str, numbers: list[int]) -> CheckpointError:
+    """Return the error for tensors whose places do not fit their sizes. `numbers`: of their types."""
+    if all(type_name(number) != "Q2_0" for number in numbers):
+        return cursor.broken(what)
+    return CheckpointError(
+        f"{cursor.where} has {what}: either it is broken, or its Q2_0 is that of PrismML's llama.cpp, with blocks of "
+        "128 weights instead of 64, which Onward does not read. Use a file whose Q2_0 is llama.cpp's (…-Q2_0_g64.gguf)."
+    )
 
 
 @cache
