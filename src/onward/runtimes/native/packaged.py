@@ -77,7 +77,7 @@ def _write(
     folder: Path, recipe: Recipe, target: Target, sources: Sources, compile_text: Callable[[str, Target], bytes]
 ) -> None:
     if recipe.digest(sources) is None:
-        raise RuntimeError("The sources have just been written: what is found by them is compiled a second later.")
+        raise RuntimeError("The sources have just been written, and may not be those that were imported: run it again.")
     key = module_key(recipe, target, sources)
     (folder / (key + SUFFIX)).write_bytes(file_of(key, compile_text(recipe.text(), target)))
 
