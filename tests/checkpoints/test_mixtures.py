@@ -14,8 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from onward.checkpoints.mixtures import joined_experts
+from onward.checkpoints.quantised import Float8, with_scales
+from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.types import FLOAT8, FLOAT16, FLOAT32
 from onward.engine.model import Row
-from onward.errors import ModelFolderError
+from onward.errors import CheckpointError, ModelFolderError
 from onward.model_files.base import ModelFiles
 from onward.model_files.gguf import GGUFFiles
 from onward.model_files.safetensors import SafetensorsFiles
@@ -35,6 +39,23 @@ Arrays = dict[str, NDArray[np.float32]]
 
 def written(path: Path, metadata: dict[str, Any], tensors: Arrays) -> Path:
     return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
+
+
+def test_millions_of_experts_are_refused_before_each_becomes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one kilobyte each, or none: tensors of folders may lie over each other."""
+    monkeypatch.setattr(Tensor, "part", lambda *_: pytest.fail("a matrix became a tensor"))
+    count = 1024
+    codes = {f"{layer}.experts.up_proj": FLOAT8 for layer in range(300)}
+    scales = {f"{name}_scale_inv": FLOAT32 for name in codes}
+    stored = {
+        name: Tensor(name, (count, 1, 1), kind, np.zeros(count * kind.block_bytes, np.uint8))
+        for name, kind in (codes | scales).items()
+    }
+    with pytest.raises(CheckpointError, match="more matrices of experts than any model"):
+        with_scales(stored, Float8(None), "here")
+    both = Tensor("blk.0.ffn_gate_up_exps.weight", (300_000, 2, 1), FLOAT16, np.zeros(1_200_000, np.uint8))
+    with pytest.raises(CheckpointError, match="more matrices of experts than any model"):
+        joined_experts({both.name: both}, "here")
 
 
 def test_experts_one_by_one_are_those_of_a_stack(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ What files state of them, and their tensors as one per layer, wherever experts a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +19,8 @@ from onward.errors import CheckpointError
 
 MAX_EXPERTS = 1024
 """Of a layer; llama.cpp's limit is 512 (src/llama-hparams.h)."""
+_MAX_MATRICES = 262_144
+"""Of the experts of a model, three times those of any."""
 SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3
 """llama.cpp's numbers: shares of all experts, each one's own, or shares of those chosen
 (llama_expert_gating_func_type)."""
@@ -105,9 +107,10 @@ def joined_experts(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tenso
     """Return tensors with those of experts that are stored one by one as one of each layer, [experts, rows, inputs],
     and with gates apart from what they are multiplied with. `where` names the file.
 
-    Raises CheckpointError for an expert that is missing among others, or differs from them, and for codes of weights
-    without their exponents.
+    Raises CheckpointError for an expert that is missing among others, or differs from them, for codes of weights
+    without their exponents, and for more experts than any model has.
     """
+    require_few_matrices((tensor for name, tensor in tensors.items() if "_exps." in name), where)
     found: dict[str, Tensor] = {}
     apart: dict[str, dict[int, Tensor]] = {}
     for name, tensor in with_halves_apart(_with_pairs_apart(tensors, where)):
@@ -122,6 +125,13 @@ def joined_experts(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tenso
             raise CheckpointError(f"{where} has {name!r} in one and by expert: it is broken.")
         found[name] = _joined(name, experts, where)
     return found
+
+
+def require_few_matrices(experts: Iterable[Tensor], where: str) -> None:
+    """Raise CheckpointError for more matrices than any model's experts have, before each of them becomes a tensor: a
+    small file can state millions."""
+    if sum(tensor.shape[0] for tensor in experts if len(tensor.shape) > 2) > _MAX_MATRICES:
+        raise CheckpointError(f"{where} has more matrices of experts than any model: it is broken.")
 
 
 def _with_pairs_apart(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from onward.checkpoints.blocks import FLOAT8_GROUP
-from onward.checkpoints.mixtures import MAX_EXPERTS
+from onward.checkpoints.mixtures import MAX_EXPERTS, require_few_matrices
 from onward.checkpoints.parameters import MAX_NUMBER, MAX_SCALE
 from onward.checkpoints.tensor import Scales, Tensor
 from onward.checkpoints.types import BFLOAT16, FLOAT8, FLOAT16, FLOAT32
@@ -166,6 +166,9 @@ def with_scales(tensors: Mapping[str, Tensor], stated: Float8 | None, where: str
             scales[of] = tensor
         elif not _UNUSED.fullmatch(name):
             found[name] = tensor
+    require_few_matrices(
+        (each for each in found.values() if each.type == FLOAT8 and each.shape[0] <= MAX_EXPERTS), where
+    )
     for name, tensor in found.items():
         scale = scales.pop(name, None)
         if scale is not None or tensor.type == FLOAT8:
