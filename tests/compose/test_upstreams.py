@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from onward.compose import upstreams
 from onward.compose.served import _fingerprint
-from onward.compose.upstreams import BATCH_INVARIANT, fingerprint_of, promises_bytes
-from onward.settings import Settings
+from onward.compose.upstreams import BATCH_INVARIANT, fingerprint_of, promises_bytes, resolve_tokenizer
+from onward.models.hub import HubName
+from onward.settings import Settings, UpstreamName
 from onward.values import ContentFilterSetting
+from tests.checkpoints.hugging_face import write_folder
 
 UPSTREAMS = ("llama-server b1 /m.gguf 1 2", "vllm 0.1 model", "sglang 0.1 model")
 
@@ -23,3 +31,42 @@ def test_only_engines_that_compute_the_same_bits_again_promise_bytes(
     assert promises_bytes(_fingerprint(settings, "", own))
     assert promises_bytes(_fingerprint(settings, "", fingerprint_of(UPSTREAMS[1], BATCH_INVARIANT)))
     assert (_fingerprint(settings, "", own) == own) == (not filters), "filters change the text"
+
+
+CODER = UpstreamName("coder", "vllm", ("http://127.0.0.1:1",))
+
+
+@pytest.fixture
+def awq(tmp_path: Path) -> Path:
+    """A folder with weights that vLLM computes, and Onward does not."""
+    write_folder(tmp_path / "awq", "llama")
+    config = json.loads((tmp_path / "awq/config.json").read_text(encoding="utf-8"))
+    config["quantization_config"] = {"quant_method": "awq"}
+    (tmp_path / "awq/config.json").write_text(json.dumps(config), encoding="utf-8")
+    return tmp_path / "awq"
+
+
+def test_the_tokenizer_of_a_model_that_only_the_upstream_computes_is_read(awq: Path, tmp_path: Path) -> None:
+    settings = Settings(tokenizer=(("coder", str(awq)),), cache_dir=tmp_path)
+    found = resolve_tokenizer(CODER, settings, lambda line: None)
+    assert found.id == "coder" and found.files.load_tokenizer(tmp_path).encode("a", add_special_tokens=False)
+
+
+@pytest.mark.parametrize("is_offline", [True, False])
+def test_of_a_model_on_the_hub_only_the_tokenizer_is_downloaded(
+    is_offline: bool, awq: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def fetch(name: HubName, **options: Any) -> Path:
+        asked.append((name.repository, options))
+        (tmp_path / "snapshot").mkdir()
+        for file in ("tokenizer.json", "config.json"):
+            shutil.copy(awq / file, tmp_path / "snapshot")
+        return tmp_path / "snapshot"
+
+    monkeypatch.setattr(upstreams, "fetch_tokenizer", fetch)
+    settings = Settings(tokenizer=(("coder", "org/name"),), cache_dir=tmp_path, offline=is_offline)
+    found = resolve_tokenizer(CODER, settings, lambda line: None)
+    assert found.files.load_tokenizer(tmp_path).encode("a", add_special_tokens=False)
+    assert asked == [("org/name", {"allow_download": not is_offline})] and found.created > 0

