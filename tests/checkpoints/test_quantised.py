@@ -16,6 +16,7 @@ from onward.checkpoints import blocks
 from onward.checkpoints import tensor as tensors_module
 from onward.checkpoints.folder import folder_paths, read_folder
 from onward.checkpoints.quantised import float8_of
+from onward.checkpoints.read import read_checkpoint
 from onward.checkpoints.tensor import Scales, Tensor
 from onward.checkpoints.types import FLOAT8, FLOAT32
 from onward.engine.model import Row
@@ -146,6 +147,16 @@ def test_logits_have_the_bits_of_the_same_weights_in_float32(layout: str, tmp_pa
     for precision, weights in forms:
         found = logits(tmp_path / "m", tmp_path, precision, weights)
         assert found == logits(plain, tmp_path, precision, weights), (precision, weights)
+
+
+def test_the_order_of_rows_of_gates_is_in_memory_once_for_all_experts(tmp_path: Path) -> None:
+    """Of 512 experts in 60 layers, each with its own, it would take half a gigabyte."""
+    write_folder(tmp_path / "m", "qwen35moe")
+    convert(tmp_path / "m", LAYOUTS["DeepSeek"])
+    tensors = read_checkpoint(tmp_path / "m").tensors
+    for part in ("gate", "up"):
+        orders = [each.order for each in tensors[f"blk.0.ffn_{part}_exps.weight"].parts]
+        assert len(orders) > 1 and orders[0] is not None and len(set(map(id, orders))) == 1
 
 
 @pytest.mark.slow

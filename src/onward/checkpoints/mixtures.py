@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onward.checkpoints.architecture import Mixture
 from onward.checkpoints.parameters import Parameters
@@ -219,15 +220,18 @@ def with_halves_apart(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tens
         for half, part in enumerate(("gate", "up")):
             shape = (*tensor.shape[:-2], tensor.shape[-2] // 2, tensor.shape[-1])
             parts = [tensor.part(expert) for expert in range(shape[0])] if len(shape) == 3 else [tensor]
-            halves = tuple(_half(each, shape[-2:], half) for each in parts)
+            # of all experts the same array: each with its own would take as much memory as a part of their weights
+            rows = np.arange(half * shape[-2], (half + 1) * shape[-2]) if parts[0].scales is not None else None
+            halves = tuple(_half(each, shape[-2:], half, rows) for each in parts)
             new_name = f"{matched['prefix']}{part}{matched['kind']}"
             yield new_name, Tensor(new_name, shape, tensor.type, _EMPTY, parts=halves) if len(shape) == 3 else halves[0]
 
 
-def _half(tensor: Tensor, shape: tuple[int, ...], index: int) -> Tensor:
-    """Return the first or the second half of a matrix's rows, or of a vector; `shape` is that of a half."""
-    if tensor.scales is not None:
-        return tensor.selected(np.arange(index * shape[0], (index + 1) * shape[0]))
+def _half(tensor: Tensor, shape: tuple[int, ...], index: int, rows: NDArray[np.int64] | None) -> Tensor:
+    """Return the first or the second half of a matrix's rows, or of a vector; `shape` is that of a half, `rows` which
+    rows are selected of a matrix with scales."""
+    if rows is not None:
+        return tensor.selected(rows)
     return replace(tensor, shape=shape, data=np.split(tensor.data, 2)[index])
 
 
