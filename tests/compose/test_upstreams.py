@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from onward.compose import upstreams
+from onward.compose import load_tokenizer, upstreams
 from onward.compose.served import _fingerprint
 from onward.compose.upstreams import BATCH_INVARIANT, fingerprint_of, promises_bytes, resolve_tokenizer
+from onward.errors import ModelNameError
 from onward.models.hub import HubName
 from onward.settings import Settings, UpstreamName
 from onward.values import ContentFilterSetting
 from tests.checkpoints.hugging_face import write_folder
+from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.tiny import tiny
 
 UPSTREAMS = ("llama-server b1 /m.gguf 1 2", "vllm 0.1 model", "sglang 0.1 model")
 
@@ -46,10 +49,25 @@ def awq(tmp_path: Path) -> Path:
     return tmp_path / "awq"
 
 
-def test_the_tokenizer_of_a_model_that_only_the_upstream_computes_is_read(awq: Path, tmp_path: Path) -> None:
-    settings = Settings(tokenizer=(("coder", str(awq)),), cache_dir=tmp_path)
+@pytest.fixture
+def unheard_of(tmp_path: Path) -> Path:
+    """A GGUF file of an architecture that llama.cpp may compute, and Onward does not."""
+    metadata, tensors = tiny("llama")
+    metadata = {key.replace("llama.", "unheard."): value for key, value in metadata.items()}
+    stored = {name: floats(array) for name, array in tensors.items()}
+    return write_gguf(tmp_path / "m.gguf", metadata | {"general.architecture": "unheard"}, stored)
+
+
+@pytest.mark.parametrize("model", ["awq", "unheard_of"])
+def test_the_tokenizer_of_a_model_that_only_the_upstream_computes_is_read(
+    model: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    path = str(request.getfixturevalue(model))
+    settings = Settings(model=(path,), tokenizer=(("coder", path),), cache_dir=tmp_path)
     found = resolve_tokenizer(CODER, settings, lambda line: None)
-    assert found.id == "coder" and found.files.load_tokenizer(tmp_path).encode("a", add_special_tokens=False)
+    ids = found.files.load_tokenizer(tmp_path).encode("a", add_special_tokens=False)
+    assert found.id == "coder" and len(ids) > 0
+    assert load_tokenizer(None, settings).encode("a", add_special_tokens=False) == ids, "as `onward tokenize` does"
 
 
 @pytest.mark.parametrize("is_offline", [True, False])
@@ -70,3 +88,9 @@ def test_of_a_model_on_the_hub_only_the_tokenizer_is_downloaded(
     found = resolve_tokenizer(CODER, settings, lambda line: None)
     assert found.files.load_tokenizer(tmp_path).encode("a", add_special_tokens=False)
     assert asked == [("org/name", {"allow_download": not is_offline})] and found.created > 0
+
+
+@pytest.mark.parametrize("word", ["a" * 300 + "/b", "~nobody-here/model"])
+def test_a_word_that_cannot_be_looked_up_is_refused_in_a_sentence(word: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelNameError, match="is not the name of a model and cannot be looked up"):
+        load_tokenizer(None, Settings(model=(word,), offline=True, cache_dir=tmp_path))

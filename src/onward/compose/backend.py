@@ -23,7 +23,7 @@ from onward.compose.engine import (
 )
 from onward.compose.programs import kind_of, refuse_unused, resolve_for_program, start_program, wanted_engines
 from onward.compose.served import Served, make_backend, make_filters, model_names
-from onward.compose.upstreams import connect, resolve_tokenizer
+from onward.compose.upstreams import connect, resolve_tokenizer, with_tokenizer
 from onward.errors import SetupError
 from onward.machine import address_space_limit
 from onward.model_files.base import Progress
@@ -205,7 +205,7 @@ def load_tokenizer(model: str | None, settings: Settings) -> Tokenizer:
     name = model or settings.model[0]
     word = model_named(name, settings)
     upstream = upstreams_of(settings).get(word) or upstream_of(word)
-    found = resolve_tokenizer(upstream, settings, _ignore) if upstream else _resolve(word, settings, _ignore)
+    found = resolve_tokenizer(upstream, settings, _ignore) if upstream else with_tokenizer(word, settings, _ignore)
     return found.files.load_tokenizer(settings.cache_dir)
 
 

@@ -33,22 +33,26 @@ PROBE_TEXT = "Hello, world! 1234 été – naïve\n\n  def f(x):\n\treturn x*2 #
 
 
 def resolve_tokenizer(upstream: UpstreamName, settings: Settings, progress: Progress) -> ResolvedModel:
-    """Return the model that an upstream's tokenizer comes from, under the upstream's name: Onward need not be able to
-    compute it, and of one on the hub nothing but the tokenizer is downloaded. Asks the upstream for its model's file
-    where the settings do not say. Raises SetupError."""
+    """Return the model that an upstream's tokenizer comes from, under the upstream's name. Asks the upstream for its
+    model's file where the settings do not say. Raises SetupError."""
     word = dict(settings.tokenizer).get(upstream.name) or _file_of(upstream, settings)
+    return replace(with_tokenizer(word, settings, progress), id=upstream.name)
+
+
+def with_tokenizer(word: str, settings: Settings, progress: Progress) -> ResolvedModel:
+    """Return a model of which only the tokenizer is read: Onward need not be able to compute it, and of one on the hub
+    nothing else is downloaded. Raises SetupError."""
     folder, hub = named_path(word), name_on_hub(word)
     if files_at(folder) is None and TokenizerFolder.matches(folder):
-        return ResolvedModel(TokenizerFolder(folder), upstream.name, "folder")
+        return ResolvedModel(TokenizerFolder(folder), word, "folder")
     if hub is not None and not hub.file and not folder.exists():
         progress(f"Looking for the tokenizer of {hub.repository} in the local cache and on the hub")
         folder = fetch_tokenizer(hub, allow_download=not settings.offline)
         if TokenizerFolder.matches(folder):
-            return ResolvedModel(TokenizerFolder(folder), upstream.name, "hub")
-    found = resolve(
+            return ResolvedModel(TokenizerFolder(folder), word, "hub")
+    return resolve(
         word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir, check=find_model
     )
-    return replace(found, id=upstream.name)
 
 
 def connect(upstream: UpstreamName, tokenizer: Tokenizer, settings: Settings, on_failure: ExitStack) -> UpstreamEngine:
