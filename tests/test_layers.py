@@ -422,6 +422,7 @@ MAY_DEPEND = {
     "sampling/candidates.py": "what tests compare the kernels with",
     "sampling/filters.py": "each entry has its numpy form for the reference, next to its kernel",
     "sampling/chains.py": "a bound of what is sorted, with a margin",
+    "checkpoints/state_spaces.py": "with a margin, within which decimal numbers decide",
 }
 
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onward
+from onward.checkpoints import tensor as tensor_module
 from onward.checkpoints.folder import _ENDLESS, read_folder
 from onward.checkpoints.rope_scaling import rope_metadata
 from onward.checkpoints.safetensors import read_safetensors
@@ -224,6 +225,10 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "bytes": (_file(_entry(dtype="U8")), "the type 'U8'"),
     "beyond the end": (_file(_entry(data_offsets=[32, 96])), "not within the file"),
     "backwards": (_file(_entry(data_offsets=[64, 0])), "not within the file"),
+    "one over another": (
+        _file({**_entry(), "u": {"dtype": "F32", "shape": [1], "data_offsets": [60, 64]}}),
+        "tensors that overlap",
+    ),
     "negative": (_file(_entry(shape=[-2, -8])), "an impossible shape"),
     "one number": (_file(_entry(shape=[])), "of 64 bytes instead of 4"),
     "many axes": (_file(_entry(shape=[1] * 9)), "an impossible shape"),
@@ -246,6 +251,17 @@ def test_a_text_that_never_ends_is_searched_once() -> None:
     """Anew from each quote in it, that would take an hour for a megabyte."""
     text = b'"' + 5 * b'\\"'
     assert _ENDLESS.findall(b'{"a": Infinity, ' + text) == [b'"a"', b"Infinity", text]
+
+
+@pytest.mark.parametrize("name", ["gemma", "qwen35", "nemotron_h", "falcon-h1", "stablelm, head norms"])
+def test_what_is_changed_when_it_is_read_is_not_larger_than_any_model_has_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its numbers are in memory before sizes are checked."""
+    write_folder(tmp_path / "m", name)
+    read_folder(tmp_path / "m")
+    monkeypatch.setattr(tensor_module, "_MAX_CHANGED", 3)
+    assert "which no model has" in refusal(tmp_path / "m")
 
 
 def test_a_decay_too_large_for_a_float_is_infinite(tmp_path: Path) -> None:

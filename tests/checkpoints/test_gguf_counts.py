@@ -4,6 +4,7 @@ file."""
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,16 @@ def _many_heads(path: Path, name: str = "glm4") -> Path:
     return path
 
 
+def _long_norm(path: Path) -> Path:
+    """A folder with a norm of half a billion zeros, which take no space on the disk."""
+    write_folder(path, "gemma")
+    size = 1 << 29
+    header = b'{"model.norm.weight":{"dtype":"F32","shape":[%d],"data_offsets":[0,%d]}}' % (size, 4 * size)
+    (path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    os.truncate(path / "model.safetensors", 8 + len(header) + 4 * size)
+    return path
+
+
 MODEL = {"model.safetensors": struct.pack("<Q", 2) + b"{}"}
 COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a number per layer": (
@@ -119,6 +130,7 @@ COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
         ),
         "an impossible shape",
     ),
+    "numbers of a norm": (_long_norm, "of the shape [536870912], which no model has"),
     "files": (
         lambda path: _folder(
             path,

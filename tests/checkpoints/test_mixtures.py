@@ -42,7 +42,7 @@ def written(path: Path, metadata: dict[str, Any], tensors: Arrays) -> Path:
 
 
 def test_millions_of_experts_are_refused_before_each_becomes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one kilobyte each, or none: tensors of folders may lie over each other."""
+    """A byte or two of a file each, and a kilobyte of memory."""
     monkeypatch.setattr(Tensor, "part", lambda *_: pytest.fail("a matrix became a tensor"))
     count = 1024
     codes = {f"{layer}.experts.up_proj": FLOAT8 for layer in range(300)}

@@ -27,7 +27,7 @@ from onward.checkpoints.quantised import Float8, float8_of, only_matrices, with_
 from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
 from onward.checkpoints.table import declared
-from onward.checkpoints.tensor import Tensor, vector
+from onward.checkpoints.tensor import Tensor, few_floats, vector
 from onward.errors import CheckpointError
 
 MAX_JSON_BYTES = 32_000_000
@@ -95,7 +95,10 @@ def read_folder(folder: Path) -> Folder:
         notes = (f"{folder} reads images, too: that part is left out.",)
     stored = with_scales(stored, float8, str(folder))
     stored, predicting = _without_predictions(parameters, stored)
-    tensors, predictions = _named(parameters, _with_norms_together(stored)), _named(parameters, predicting)
+    tensors, predictions = (
+        _named(parameters, _with_norms_together(stored, parameters.where)),
+        _named(parameters, predicting),
+    )
     for name, factors in factor_lists(parameters).items():
         tensors[name] = vector(name, np.asarray(factors, np.float32))
     has_pairs = declared(parameters.architecture).has_pairs_in_folders
@@ -177,7 +180,7 @@ def _tensors(paths: tuple[Path, ...]) -> dict[str, Tensor]:
     return found
 
 
-def _with_norms_together(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _with_norms_together(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """Return StableLM's norms of single heads as one tensor for each layer's queries and keys, [heads, head size], as
     GGUF files have them; any that are not of one size stay as they are."""
     heads: dict[str, dict[int, Tensor]] = {}
@@ -191,7 +194,7 @@ def _with_norms_together(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if sorted(norms) == list(range(len(norms))) and len(shapes) == 1 and len(in_order[0].shape) == 1:
             for norm in in_order:
                 del whole[norm.name]
-            name, values = f"{layer}norm.weight", np.concatenate([norm.floats()[0] for norm in in_order])
+            name, values = f"{layer}norm.weight", np.concatenate([few_floats(norm, where)[0] for norm in in_order])
             whole[name] = replace(vector(name, values), shape=(len(in_order), *shapes.pop()))
     return whole
 

@@ -18,6 +18,7 @@ from onward.checkpoints.rope_scaling import (
     position_scale,
     yarn_magnitude,
 )
+from onward.checkpoints.tensor import few_floats
 from onward.errors import CheckpointError
 
 
@@ -27,7 +28,7 @@ def rope_of(checkpoint: Checkpoint, size: int, base: float) -> Rope:
     parameters = checkpoint.parameters
     kind = parameters.text("rope.scaling.type", "linear")
     stated = checkpoint.tensors.get(ROPE_FACTORS)
-    factors = None if stated is None else stated.floats().reshape(-1)
+    factors = None if stated is None else few_floats(stated, parameters.where).reshape(-1)
     if kind == "yarn":
         found = _yarn(parameters, size, base)
         return found if factors is None else replace(found, factors=_both(found, factors, parameters.where))
@@ -90,7 +91,8 @@ def with_long_positions(found: Architecture, checkpoint: Checkpoint, context_len
     is_long = has_long_positions(checkpoint, context_length)
     if found.rope.factors is not None:
         raise CheckpointError(f"{checkpoint.parameters.where} scales its positions in two ways.")
-    factors = {name: checkpoint.tensor(name).floats().reshape(-1) for name in (SHORT_FACTORS, LONG_FACTORS)}
+    both = {name: checkpoint.tensor(name) for name in (SHORT_FACTORS, LONG_FACTORS)}
+    factors = {name: few_floats(tensor, checkpoint.parameters.where).reshape(-1) for name, tensor in both.items()}
     rope = replace(found.rope, factors=factors[LONG_FACTORS if is_long else SHORT_FACTORS])
     return replace(found, rope=rope, context_length=found.context_length if is_long else original)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,14 @@ def read_safetensors(path: Path, skipped: tuple[str, ...] = (), *, has_float8: b
     content = np.frombuffer(data, np.uint8)[begin:]
     types = {**_TYPES, FLOAT8.name: FLOAT8} if has_float8 else _TYPES
     entries = _entries(path, bytes(data[_LENGTH_BYTES:begin]))
-    return {
+    found = {
         name: _tensor(path, name, entry, content, types)
         for name, entry in entries.items()
         if not name.endswith(skipped) and 0 not in entry.shape
     }
+    if any(after[0] < before[1] for before, after in pairwise(sorted(entries[name].data_offsets for name in found))):
+        raise _broken(path, "tensors that overlap")
+    return found
 
 
 def _entries(path: Path, header: bytes) -> dict[str, _Entry]:

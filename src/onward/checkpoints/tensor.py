@@ -18,9 +18,13 @@ from onward.checkpoints.blocks import (
     unpack,
 )
 from onward.checkpoints.types import CODEBOOK_TYPES, FLOAT32, TensorType
+from onward.errors import CheckpointError
 
 _MAX_TURNED = 1 << 20
 """Numbers that are turned at a time."""
+_MAX_CHANGED = 1 << 22
+"""Numbers of a norm, of factors of positions, of a convolution of each number by itself, and the like: ten times those
+of any model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,16 @@ def _turned_rows(stored: Tensor, start: int, stop: int) -> NDArray[np.uint8]:
             part = stored.floats(head * inputs + begin, head * inputs + end)
             found[first - start : last - start, begin:end] = part[:, columns].T
     return found.view(np.uint8)
+
+
+def few_floats(tensor: Tensor, where: str) -> NDArray[np.float32]:
+    """Return a tensor that is read before its size is checked, such as a norm of a folder, as float32 [rows, inputs].
+    Raises CheckpointError, in which `where` names the folder or file, for one that is as large as no such tensor."""
+    if tensor.num_rows * tensor.shape[-1] > _MAX_CHANGED:
+        raise CheckpointError(
+            f"{where} has a tensor {tensor.name[:80]!r} of the shape {list(tensor.shape)}, which no model has."
+        )
+    return tensor.floats()
 
 
 def vector(name: str, values: NDArray[np.floating]) -> Tensor:

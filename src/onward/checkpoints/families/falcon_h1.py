@@ -24,7 +24,7 @@ from onward.checkpoints.state_spaces import (
     state_space_of,
     states_multipliers,
 )
-from onward.checkpoints.tensor import Tensor, vector
+from onward.checkpoints.tensor import Tensor, few_floats, vector
 from onward.errors import CheckpointError
 
 _MULTIPLIERS = (
@@ -113,7 +113,7 @@ def _multiplied(parameters: Parameters, taps: Tensor) -> Tensor:
     if sum(counts) != taps.shape[0]:
         return taps  # as whoever checks sizes says
     factors = np.repeat(np.array(numbers) * _multiplier(parameters, "ssm_in_multiplier"), counts)
-    values = (taps.floats() * factors[:, None]).astype(np.float32)
+    values = (few_floats(taps, parameters.where) * factors[:, None]).astype(np.float32)
     return replace(vector(taps.name, values.reshape(-1)), shape=taps.shape)
 
 

@@ -24,7 +24,7 @@ from onward.checkpoints.families.common import (
     without_window,
 )
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.tensor import Tensor, vector
+from onward.checkpoints.tensor import Tensor, few_floats, vector
 
 _GEMMA2_PATTERN = 2
 _GEMMA3_PATTERN = 6
@@ -72,10 +72,10 @@ def _gemma3(checkpoint: Checkpoint) -> Architecture:
     return windowed(found, parameters, _GEMMA3_PATTERN)
 
 
-def _with_whole_norms(_: Parameters, tensor: Tensor) -> Tensor:
+def _with_whole_norms(parameters: Parameters, tensor: Tensor) -> Tensor:
     """Return norms as they are multiplied: folders have them without one."""
     is_norm = tensor.name.endswith("norm.weight")
-    return vector(tensor.name, tensor.floats()[0] + np.float32(1)) if is_norm else tensor
+    return vector(tensor.name, few_floats(tensor, parameters.where)[0] + np.float32(1)) if is_norm else tensor
 
 
 def _gemma_statements(_: Mapping[str, Any], found: Mapping[str, MetadataValue], __: str) -> dict[str, MetadataValue]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,8 @@ from onward.checkpoints.declaration import Declaration, ModelType, Predicting
 from onward.checkpoints.families.common import DELTA, EXPERT_SIZE, EXPERTS, RMS, SHARED_SIZE, common
 from onward.checkpoints.mixtures import mixture_of
 from onward.checkpoints.parameters import MAX_CONVOLUTION, Parameters, is_layer_count
-from onward.checkpoints.rope_scaling import DECIMALS
-from onward.checkpoints.tensor import Tensor, split_name, vector
+from onward.checkpoints.state_spaces import powers
+from onward.checkpoints.tensor import Tensor, few_floats, split_name, vector
 from onward.checkpoints.types import FLOAT32
 from onward.errors import CheckpointError
 
@@ -158,14 +157,13 @@ def _groups(parameters: Parameters) -> dict[str, tuple[int, tuple[int, ...]]]:
     return {**found, "ssm_in": (keys, (of_key, of_key, values, values)), "ssm_ba": (keys, (share, share))}
 
 
-def _as_in_gguf(_: Parameters, tensor: Tensor) -> Tensor:
+def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
     """Return a tensor of a folder, by GGUF's name, as GGUF files have it: norms as they are multiplied, what decays as
-    the negative number of e**decay. Powers are rounded correctly: those of numpy differ between machines."""
+    the negative number of e**decay."""
     if tensor.name.endswith("norm.weight") and not tensor.name.endswith("ssm_norm.weight"):
-        return vector(tensor.name, tensor.floats()[0] + np.float32(1))
+        return vector(tensor.name, few_floats(tensor, parameters.where)[0] + np.float32(1))
     if tensor.name.endswith(".ssm_a") and len(tensor.shape) == 1:
-        powers = [-float(Decimal(float(each)).exp(DECIMALS)) for each in np.clip(tensor.floats()[0], -1000, 1000)]
-        return vector(tensor.name, np.array(powers, np.float64))
+        return vector(tensor.name, -powers(few_floats(tensor, parameters.where)[0]))
     if tensor.name.endswith(".ssm_conv1d.weight") and tensor.shape[1:-1] == (1,):
         return replace(tensor, shape=(tensor.shape[0], tensor.shape[-1]))
     return tensor
