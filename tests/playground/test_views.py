@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.cli.conftest import onward
 from tests.playground.browser import KEY
@@ -91,8 +91,16 @@ def test_ids_become_text(playground: Playground) -> None:
     playground.page.get_by_label("From ids").fill("788, 617")
     playground.button("To text").click()
     expect(playground.page.get_by_label("Text", exact=True)).to_have_value("Once upon")
+    expect(playground.page.get_by_text("2 tokens")).to_be_visible()
+    held: list[Route] = []
+    playground.page.route("**/tokenize", lambda route: held.append(route))
+    with playground.page.expect_request("**/tokenize"):
+        playground.page.get_by_label("Text", exact=True).fill("Once")
     playground.page.get_by_label("From ids").fill("99999999")
     playground.button("To text").click()
+    expect(playground.page.get_by_role("alert")).to_be_visible()
+    held[0].continue_()
+    expect(playground.page.get_by_text("1 tokens")).to_be_visible()
     expect(playground.page.get_by_role("alert")).to_be_visible()
 
 

@@ -1,6 +1,6 @@
 /** A text cut into tokens, with their ids and bytes. */
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { detokenize, tokenize } from "../api/client";
 import { visible } from "../core/tokens";
 import { isSpecial, key, model, tokenizer } from "../state/access";
@@ -20,6 +20,7 @@ export function TokensView() {
   const typed = useSignal(text.peek());
   const addsStart = useSignal(true);
   const tokens = useSignal<CutToken[]>([]);
+  const ownProblem = useRef(problem.peek());
   useEffect(() => {
     const abort = new AbortController();
     const timer = setTimeout(() => void cut(typed.value, addsStart.value, abort.signal), DELAY_MS);
@@ -36,9 +37,10 @@ export function TokensView() {
         text: answer.token_strs?.[index] ?? "",
         bytes: answer.token_bytes?.[index] ?? "",
       }));
-      problem.value = null;
+      if (problem.value === ownProblem.current) problem.value = null; // not that of ids, which may have come meanwhile
     } catch (error) {
       showError(error);
+      ownProblem.current = problem.value;
     }
   }
 
