@@ -194,13 +194,15 @@ def of_best_groups(stated: dict[str, Any], scores: Array) -> Array:
     return found.reshape(-1)
 
 
-def as_stored(tensors: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """The tensors as a folder has them, of those of experts each by itself."""
+def as_stored(
+    tensors: dict[str, NDArray[np.float32]], bias: str = "e_score_correction_bias"
+) -> dict[str, NDArray[np.float32]]:
+    """The tensors as a folder has them, of those of experts each by itself. `bias`: the name of the router's."""
     found = {}
     for name, array in tensors.items():
         layer, _, part = name.removeprefix("blk.").partition(".")
         if part == "exp_probs_b.bias":
-            found[f"model.layers.{layer}.mlp.gate.e_score_correction_bias"] = array
+            found[f"model.layers.{layer}.mlp.gate.{bias}"] = array
         elif "_exps." in name:
             found |= {name.replace("_exps.", f".{expert}."): each for expert, each in enumerate(array)}
         else:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.checkpoints import latent
+
 KIND = "bailingmoe2"
 _COMMON = {
     "rope.dimension_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 32, "expert_gating_func": 2,
@@ -49,14 +51,5 @@ def shared_size(stated: dict[str, Any]) -> int:
 
 
 def as_stored(tensors: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """The tensors as a folder has them, of those of experts each by itself."""
-    found = {}
-    for name, array in tensors.items():
-        layer, _, part = name.removeprefix("blk.").partition(".")
-        if part == "exp_probs_b.bias":
-            found[f"model.layers.{layer}.mlp.gate.expert_bias"] = array
-        elif "_exps." in name:
-            found |= {name.replace("_exps.", f".{expert}."): each for expert, each in enumerate(array)}
-        else:
-            found[name] = array
-    return found
+    """The tensors as a folder has them."""
+    return latent.as_stored(tensors, "expert_bias")

@@ -1,4 +1,5 @@
-"""The table of architectures, by GGUF's names, and of the model types of folders. A new family is one line here."""
+"""The table of architectures, by GGUF's names, and of the model types of folders. A new family is its
+name here, twice."""
 
 from __future__ import annotations
 
