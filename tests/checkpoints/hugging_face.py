@@ -87,6 +87,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "olmoe": {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3},
     "seed_oss": {"model_type": "seed_oss", "head_dim": 32},
     "ernie4_5": {"model_type": "ernie4_5", "head_dim": 32},
+    "ernie4_5-moe": {
+        "model_type": "ernie4_5_moe", "head_dim": 32, "moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": INNER,
+        "moe_num_shared_experts": 2, "moe_layer_end_index": 2,
+    },
+    "ernie4_5-moe, every second": {
+        "model_type": "ernie4_5_moe", "head_dim": 32, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": INNER,
+        "moe_num_shared_experts": 0, "moe_layer_start_index": 0, "moe_layer_interval": 2,
+    },
     "minimax-m2": {
         "model_type": "minimax_m2", "head_dim": 32, "rotary_dim": 16, "intermediate_size": INNER,
         "num_local_experts": 8, "num_experts_per_tok": 3, "scoring_func": "sigmoid", "use_qk_norm": True,
@@ -186,6 +194,7 @@ _NAMES = {
     },
     "granitemoe": _GRANITE,
     "qwen3moe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
+    "ernie4_5-moe": {**_LLAMA, **{name: part for name, part in latent.NAMES.items() if name.startswith("ffn_")}},
     "gpt-oss": {
         **_LLAMA, "ffn_gate_inp": "mlp.router", "post_attention_norm": "post_attention_layernorm",
     },
@@ -257,6 +266,10 @@ _WHOLE_OF = {
         "token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out",
     },
 }  # fmt: skip
+_BIAS_OF_CHOICE = {
+    "minimax-m2": "block_sparse_moe.e_score_correction_bias",
+    "ernie4_5-moe": "mlp.moe_statics.e_score_correction_bias",
+}
 _LAYERS = {"gpt2": "transformer.h", "gptneox": "gpt_neox.layers", **dict.fromkeys(mamba2.NEMOTRON, "backbone.layers")}
 
 
@@ -429,15 +442,14 @@ def hugging_face_name(name: str, kind: str) -> str:
         return f"model.layers.{layer}.{_EXPERT_NAMES.get(kind, _EXPERT)[part].format(expert)}.{end}"
     _, layer, part = part.split(".", 2)
     if part == "exp_probs_b":
-        own = "block_sparse_moe.e_score_correction_bias" if kind == "minimax-m2" else "feed_forward.expert_bias"
-        return f"model.layers.{layer}.{own}"
+        return f"model.layers.{layer}.{_BIAS_OF_CHOICE.get(kind, 'feed_forward.expert_bias')}"
     return f"{_LAYERS.get(kind, 'model.layers')}.{layer}.{_NAMES.get(kind, _LLAMA)[part]}.{end}"
 
 
 def _habits(name: str, array: NDArray[np.float32], kind: str, metadata: dict[str, Any]) -> NDArray[np.float32]:
     if kind in ("gemma", "gemma2", "gemma3") and name.endswith("norm.weight"):
         return array - 1
-    if "ffn_gate_inp_shexp" in name:
+    if "ffn_gate_inp_shexp" in name or (kind == "ernie4_5-moe" and "exp_probs_b" in name):
         return array[None]
     if name.endswith("shortconv.conv.weight"):
         return array[:, None]
@@ -457,7 +469,7 @@ def hugging_face_rows(
         return array.reshape(3, HEADS, size, -1).swapaxes(0, 1).reshape(array.shape)
     layer = name.split(".")[-2]
     if (
-        kind in PAIRS and kind not in ("cohere2", "glm4", "ernie4_5") and layer in ("attn_q", "attn_k")
+        kind in PAIRS and kind not in ("cohere2", "glm4", "ernie4_5", "ernie4_5-moe") and layer in ("attn_q", "attn_k")
     ):  # theirs are half a head apart
         keys = metadata[f"{kind}.attention.head_count_kv"]
         heads = HEADS if layer == "attn_q" else max(keys) if isinstance(keys, list) else keys

@@ -29,11 +29,12 @@ PAIRS = (
     "internlm2",
     "mistral3",
     "ernie4_5",
+    "ernie4_5-moe",
 )
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
 NORMALISED = (
     "qwen3moe", "mellum", "llama", "granitemoe", "granitehybrid", "gpt-oss", "lfm2moe", "qwen35moe", "qwen3next",
-    "nemotron_h_moe", "minimax-m2",
+    "nemotron_h_moe", "minimax-m2", "ernie4_5-moe",
 )  # fmt: skip
 """The shares of the experts that are used add up to one."""
 GELU_TANH = ("gemma", "gemma2", "gemma3", "starcoder2", "gpt2")
@@ -131,11 +132,10 @@ class Reference:
         logits = self.linear(row, prefix + "ffn_gate_inp")
         if self.kind in ("lfm2moe", "nemotron_h_moe") or self.stated.get("expert_gating_func") == 2:
             shares = 1 / (1 + np.exp(-logits))
-            chosen_by = shares + self.tensors.get(f"{prefix}exp_probs_b.bias", 0.0)
         else:
             shares = np.exp(logits - logits.max())
             shares /= shares.sum()
-            chosen_by = shares
+        chosen_by = shares + self.tensors.get(f"{prefix}exp_probs_b.bias", 0.0)
         if self.stated.get("expert_group_count", 1) > 1:
             chosen_by = latent.of_best_groups(self.stated, chosen_by)
         order = np.argsort(-chosen_by, kind="stable")

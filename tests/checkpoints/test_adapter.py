@@ -92,9 +92,9 @@ def as_trained(pairs: dict[str, tuple[Any, Any]], name: str) -> dict[str, tuple[
 
 TUNED = [
     "llama", "qwen2", "qwen2moe", "qwen3moe", "gpt-oss", "phi3", "gpt2", "gptneox", "cohere2", "glm4", "lfm2",
-    "lfm2moe", "ernie4_5", "minimax-m2", "gemma4", "qwen35", "qwen35moe", "qwen3next, joined", "granitehybrid",
-    "falcon-h1", "nemotron_h", "nemotron_h_moe", "deepseek2, joined", "deepseek2, queries joined", "glm4moe",
-    "bailingmoe2, groups",
+    "lfm2moe", "ernie4_5", "ernie4_5-moe", "minimax-m2", "gemma4", "qwen35", "qwen35moe", "qwen3next, joined",
+    "granitehybrid", "falcon-h1", "nemotron_h", "nemotron_h_moe", "deepseek2, joined", "deepseek2, queries joined",
+    "glm4moe", "bailingmoe2, groups",
 ]  # fmt: skip
 """Of mixtures, everything but the experts: their routers too."""
 

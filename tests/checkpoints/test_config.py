@@ -141,6 +141,11 @@ READ: dict[str, tuple[str, ...]] = {
         "norm_topk_prob",
     ),
     "ernie4_5": (*_RMS, "use_bias", "head_dim"),
+    "ernie4_5_moe": (
+        *_RMS, "use_bias", "head_dim", "moe_intermediate_size", "moe_k", "moe_num_experts", "moe_num_shared_experts",
+        "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval", "moe_norm_min", "num_experts",
+        "num_experts_per_tok", "router_aux_loss_coef", "output_router_logits",
+    ),
     "internlm3": (*_RMS, "head_dim", "qkv_bias", "bias"),
     "seed_oss": (
         *_RMS, "attention_bias", "attention_out_bias", "mlp_bias", "head_dim", "pretraining_tp", "residual_dropout",
@@ -244,7 +249,9 @@ OTHERS: dict[str, Any] = {
     "hybrid_override_pattern": "M*E", "first_k_dense_replace": 2, "n_shared_experts": 3, "kv_lora_rank": 48,
     "q_lora_rank": 40, "qk_rope_head_dim": 8, "v_head_dim": 24, "qk_nope_head_dim": 24, "topk_method": "noaux",
     "scoring_func": "tanh", "moe_layer_freq": 2, "rope_interleave": False, "num_shared_experts": 2,
-    "global_head_dim": 8, "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
+    "moe_k": 3, "moe_num_experts": 48, "moe_num_shared_experts": 1, "moe_layer_start_index": 0,
+    "moe_layer_end_index": 0, "moe_layer_interval": 3, "global_head_dim": 8,
+    "num_global_key_value_heads": 1, "per_layer_config": {"1": {"head_dim": 8}},
 }  # fmt: skip
 _WINDOWED = (
     "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "cohere2", "gpt_oss", "exaone4", "olmo3",
@@ -349,14 +356,14 @@ def read(stated: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("kind", READ)
 def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind: str) -> None:
     for key in READ[kind]:
-        has_own_experts = kind in ("nemotron_h", "glm4_moe", "bailing_moe_v2", *LATENT)
+        has_own_experts = kind in ("nemotron_h", "glm4_moe", "bailing_moe_v2", "ernie4_5_moe", *LATENT)
         common = config(kind, **({} if has_own_experts else NEEDS.get(key, {})))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
         if kind in _WINDOWED and key == "layer_types":
             other = ["full_attention"] * 2
         if kind == "gemma" and key == "hidden_act":
             other = "silu"
-        if kind in ("bailing_moe_v2", "ernie4_5") and key == "use_bias":
+        if kind in ("bailing_moe_v2", "ernie4_5", "ernie4_5_moe") and key == "use_bias":
             other = True
         if kind == "gpt_neox":
             other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
@@ -615,6 +622,12 @@ def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict
         ("bailing_moe_v2", {"score_function": "softmax"}, "'softmax' as 'score_function'"),
         ("bailing_moe_v2", {"norm_topk_prob": False}, "'False' as 'norm_topk_prob'"),
         ("ernie4_5", {"use_bias": True}, "'True' as 'use_bias'"),
+        ("ernie4_5_moe", {"use_bias": True}, "'True' as 'use_bias'"),
+        ("ernie4_5_moe", {"moe_norm_min": 0.1}, "'0.1' as 'moe_norm_min'"),
+        ("ernie4_5_moe", {"moe_gate_act": "sigmoid"}, "'sigmoid' as 'moe_gate_act'"),
+        ("ernie4_5_moe", {"moe_num_shared_experts": "two"}, "as size and number of experts for all tokens"),
+        ("ernie4_5_moe", {"moe_layer_interval": 0}, r"states \(1, -1, 0\) as layers with experts"),
+        ("ernie4_5_moe", {"moe_layer_start_index": [1]}, "as layers with experts"),
         ("minimax_m2", {"scoring_func": "softmax"}, "'softmax' as 'scoring_func'"),
         ("minimax_m2", {"use_qk_norm": False}, "'False' as 'use_qk_norm'"),
         ("minimax_m2", {"use_routing_bias": False}, "'False' as 'use_routing_bias'"),

@@ -100,6 +100,10 @@ READ: dict[str, tuple[str, ...]] = {
     "internlm2": (_RMS,),
     "minimax-m2": (_RMS, "expert_feed_forward_length", *RULES),
     "ernie4_5": (_RMS, "rope.dimension_sections"),
+    "ernie4_5-moe": (
+        _RMS, "rope.dimension_sections", "expert_feed_forward_length", "expert_shared_feed_forward_length",
+        "interleave_moe_layer_step", "leading_dense_block_count", *RULES,
+    ),
     "glm4": (_RMS, "rope.dimension_sections"),
     "exaone4": (_RMS, *_WINDOW),
     "gemma": (_RMS,),
@@ -183,6 +187,7 @@ OTHERS: dict[str, Any] = {
     "attention.q_lora_rank": 48, "attention.kv_lora_rank": 48, "attention.key_length_mla": 32,
     "attention.value_length_mla": 32, "expert_shared_count": 3, "attention.recurrent_layers": [True] * 5,
     "rope.dimension_sections": [4, 2, 2, 0], "expert_group_count": 4, "expert_group_used_count": 2,
+    "interleave_moe_layer_step": 3,
 }  # fmt: skip
 """Values that tiny models do not have."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -443,6 +448,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "minimax-m2", {"tensors": {"blk.1.exp_probs_b.bias": None}}, "no tensor 'blk.1.exp_probs_b.bias'",
     ),
     "experts of MiniMax by a softmax": ("minimax-m2", {"expert_gating_func": 1}, "chooses experts by rule 1"),
+    "experts of ERNIE by sigmoids": ("ernie4_5-moe", {"expert_gating_func": 2}, "chooses experts by rule 2"),
+    "ERNIE without experts": ("ernie4_5-moe", {"interleave_moe_layer_step": 4}, "has no layer with experts"),
+    "experts of ERNIE in every zeroth layer": (
+        "ernie4_5-moe", {"interleave_moe_layer_step": 0}, "states '0' as 'interleave_moe_layer_step'",
+    ),
+    "a bias in some layers of ERNIE": (
+        "ernie4_5-moe", {"tensors": {"blk.2.exp_probs_b.bias": None}}, "no tensor 'blk.2.exp_probs_b.bias'",
+    ),
     "biases of ERNIE": (
         "ernie4_5", {"tensors": {"blk.0.attn_output.bias": np.zeros(64, np.float32)}},
         "a tensor 'blk.0.attn_output.bias', which",

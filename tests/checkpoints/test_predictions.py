@@ -35,6 +35,14 @@ def written(path: Path, name: str, layer: Arrays, *, is_folder: bool) -> Checkpo
     return read_checkpoint(write(path / "m" if is_folder else path / "m.gguf", name, layer))
 
 
+def add_file(folder: Path, tensors: Arrays) -> None:
+    """Add tensors to a folder of several files, in one of their own."""
+    (folder / "more.safetensors").write_bytes(safetensors_bytes(tensors))
+    index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
+    index["weight_map"] |= dict.fromkeys(tensors, "more.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("name", "is_folder"), [*((name, True) for name in FOLDERS), *((name, False) for name in FILES)]
 )
@@ -136,11 +144,7 @@ def test_experts_that_are_not_complete_are_refused_where_they_are_asked_for(tmp_
 )
 def test_a_tensor_that_nothing_uses_is_refused(name: str, stored: str, tmp_path: Path) -> None:
     folder = write_predicting_folder(tmp_path / "m", name, predicting_layer(name))
-    content = safetensors_bytes({f"model.{stored}": np.ones((2, 2), np.float32)})
-    (folder / "more.safetensors").write_bytes(content)
-    index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
-    index["weight_map"][f"model.{stored}"] = "more.safetensors"
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    add_file(folder, {f"model.{stored}": np.ones((2, 2), np.float32)})
     checkpoint = read_checkpoint(folder)
     found = architecture_of(checkpoint)
     with pytest.raises(CheckpointError, match=r"has a tensor 'model\.layers\.\d\.gate\.weight', which Onward does not"):
@@ -160,6 +164,21 @@ def test_weights_that_are_not_those_of_the_model_are_refused_where_they_are_aske
     found = architecture_of(checkpoint)  # the model is computed as it was
     with pytest.raises(CheckpointError, match="m has other weights for the layer that predicts several tokens at once"):
         with_prediction(found, checkpoint)
+
+
+def test_layers_that_are_not_computed_are_left_out_and_refused_where_they_are_asked_for(tmp_path: Path) -> None:
+    """ERNIE's read the hidden states before the model's last norm, which is theirs, too."""
+    _, tensors = write_folder(tmp_path, "ernie4_5-moe", num_files=2)
+    ones = np.ones((2, 2), np.float32)
+    names = [f"model.mtp_{part}.weight" for part in ("emb_norm.0", "block.0.mlp.up_proj", "linear_proj.0")]
+    add_file(tmp_path, dict.fromkeys(names, ones))
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint.tensors.keys() == tensors.keys()
+    assert checkpoint.notes[0].endswith("(MTP): Onward does not compute them for this architecture.")
+    with pytest.raises(
+        CheckpointError, match=r"'model.layers.3.\w+.0\.[\w.]+', which Onward does not compute for 'ern"
+    ):
+        with_prediction(architecture_of(checkpoint), checkpoint)
 
 
 def test_a_model_without_predicting_layers_is_refused(tmp_path: Path) -> None:

@@ -72,6 +72,16 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "expert_gating_func": 2,
     },
     "ernie4_5": {"attention.key_length": 32, "attention.value_length": 32, "rope.freq_base": 500_000.0},
+    "ernie4_5-moe": {
+        "attention.key_length": 32, "attention.value_length": 32, "rope.freq_base": 500_000.0, "expert_count": 8,
+        "expert_used_count": 3, "expert_feed_forward_length": INNER, "expert_shared_feed_forward_length": 64,
+        "leading_dense_block_count": 1, "interleave_moe_layer_step": 1,
+    },
+    "ernie4_5-moe, every second": {
+        "attention.key_length": 32, "attention.value_length": 32, "rope.freq_base": 500_000.0, "expert_count": 6,
+        "expert_used_count": 2, "expert_feed_forward_length": INNER, "leading_dense_block_count": 0,
+        "interleave_moe_layer_step": 2,
+    },
     "mistral3": {
         "attention.key_length": 32, "attention.value_length": 32, "rope.scaling.type": "yarn",
         "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16,
@@ -155,7 +165,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
     "lfm2": 5, "lfm2moe": 3, "qwen35": 5, "qwen35moe": 3, "qwen3next": 3, "granitehybrid": 3,
-    "nemotron_h": 5, "nemotron_h_moe": 4, "deepseek2": 3, "glm4moe": 3, "bailingmoe2": 3,
+    "nemotron_h": 5, "nemotron_h_moe": 4, "deepseek2": 3, "glm4moe": 3, "bailingmoe2": 3, "ernie4_5-moe": 3,
 }  # fmt: skip
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
@@ -171,7 +181,7 @@ SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4")
 UNGATED = ("starcoder2", "gpt2", "gptneox", *mamba2.NEMOTRON)
 UNTIED = (
     "deepseek2, joined", "deepseek2, groups", "deepseek2, groups of sigmoids, joined", "deepseek2, glm",
-    "nemotron_h", "nemotron_h_moe", *ling.VARIANTS, "minimax-m2",
+    "nemotron_h", "nemotron_h_moe", *ling.VARIANTS, "minimax-m2", "ernie4_5-moe, every second",
     "llama, untied", "llama, biases", "llama, biases of queries",
     "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "qwen2, mimo", "phi3", "phi3, long", "olmo2",
     "olmo2, window", "falcon-h1, norms", "stablelm", "stablelm, parallel", "stablelm, head norms",
@@ -310,7 +320,8 @@ class _Tensors:
         }
 
     def _feed_forward(self, layer: int) -> dict[str, Any]:
-        if "expert_count" in self.stated and layer >= self.stated.get("leading_dense_block_count", 0):
+        first, step = self.stated.get("leading_dense_block_count", 0), self.stated.get("interleave_moe_layer_step", 1)
+        if "expert_count" in self.stated and layer >= first and (layer + 1) % step == 0:
             return self._experts()
         up = 2 * FEED_FORWARD if self.kind in JOINED_GATES else FEED_FORWARD
         found = self._layer("ffn_up", up, HIDDEN) | self._layer("ffn_down", HIDDEN, FEED_FORWARD)
@@ -330,6 +341,7 @@ class _Tensors:
                 found[f"ffn_{name}_exps.bias"] = 4 * self.bias(count * shape[0]).reshape(count, -1)
         if (
             self.kind in ("lfm2moe", "nemotron_h_moe", "glm4moe", "minimax-m2")
+            or self.name == "ernie4_5-moe"
             or (self.kind == ling.KIND and "no bias" not in self.name)
             or (self.kind == latent.KIND and "expert_gating_func" in self.stated)
         ):

@@ -126,6 +126,23 @@ def test_sigmoids_are_weights_and_a_bias_counts_for_the_choice_alone(data: st.Da
     np.testing.assert_allclose(found.weights, weights, rtol=3e-6, atol=1e-20)
 
 
+@given(st.data())
+def test_shares_of_all_are_weights_and_a_bias_counts_for_the_choice_alone(data: st.DataObject) -> None:
+    logits, used = random_logits(data)
+    is_normalised = data.draw(st.booleans())
+    number = st.sampled_from([0.0, 0.25, -1.0, 3.0])
+    bias = np.array(data.draw(st.lists(number, min_size=logits.shape[1], max_size=logits.shape[1])), np.float32)
+    found = Routed(logits.copy(), used, is_normalised=is_normalised, scale=2.5, bias=bias)
+    powers = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(np.float64))
+    shares = powers / powers.sum(axis=1, keepdims=True)
+    best = -np.sort(-(shares + bias), axis=1)[:, :used]
+    np.testing.assert_allclose(np.take_along_axis(shares + bias, found.chosen, 1), best, atol=2e-6)
+    assert all(len(set(chosen.tolist())) == used for chosen in found.chosen)
+    of_chosen = np.take_along_axis(shares, found.chosen, 1)
+    total = np.maximum(of_chosen.sum(axis=1, keepdims=True), LEAST_SUM)
+    np.testing.assert_allclose(found.weights, 2.5 * of_chosen / (total if is_normalised else 1), rtol=5e-6, atol=1e-20)
+
+
 @given(st.data(), st.booleans())
 def test_experts_are_of_the_best_groups(data: st.DataObject, is_sigmoid: bool) -> None:
     """Of those with the best expert, or, for sigmoids, with the best two experts together; of equal ones the first."""
@@ -198,8 +215,8 @@ def test_uses_are_in_the_order_of_experts(data: st.DataObject) -> None:
 def test_logits_that_are_not_numbers_choose_existing_experts_once_each(odd: float) -> None:
     logits = np.full((ROWS, 16), odd, np.float32)
     logits[3:, ::2] = 1.0
-    found = Routed(logits, 7, is_normalised=False)
-    for chosen in found.chosen:
+    found = [Routed(logits.copy(), 7, is_normalised=False, bias=bias) for bias in (None, np.ones(16, np.float32))]
+    for chosen in (*found[0].chosen, *found[1].chosen):
         assert len(set(chosen.tolist())) == 7 and 0 <= chosen.min() <= chosen.max() < 16
 
 

@@ -56,14 +56,14 @@ def with_prediction(found: Architecture, checkpoint: Checkpoint) -> tuple[Archit
                 f"{where} has other weights for the layer that predicts several tokens at once ({part!r}) than for the "
                 "model, with which Onward does not draft: leave --draft mtp out."
             )
+    if unknown := next((name for name in checkpoint.predictions if not name.startswith("blk.")), None):
+        raise CheckpointError(
+            f"{where} has a tensor {unknown[:80]!r}, which Onward does not compute for {found.name!r}."
+        )
     if not own:
         raise CheckpointError(
             f"{where} has no layers that predict several tokens at once, which --draft mtp needs: leave it out, or "
             "pass a smaller model with the same tokenizer."
-        )
-    if unknown := next((name for name in checkpoint.predictions if not name.startswith("blk.")), None):
-        raise CheckpointError(
-            f"{where} has a tensor {unknown[:80]!r}, which Onward does not compute for {found.name!r}."
         )
     mixture = found.mixture
     if mixture is not None and layer - 1 in mixture.layers:

@@ -66,6 +66,9 @@ def _predicting(parameters: Parameters, predicting: Predicting | None, names: It
 
 
 def _prediction_notes(predictions: Mapping[str, Tensor], path: Path) -> tuple[str, ...]:
-    """Return a note about layers that only draft, if there are some."""
-    note = f"{path} has layers that predict several tokens at once (MTP): only --draft mtp uses them."
-    return (note,) if predictions else ()
+    """Return a note about layers that only draft, if there are some; those of ERNIE have no names of GGUF's."""
+    if not predictions:
+        return ()
+    is_computed = all(name.startswith("blk.") for name in predictions)
+    use = "only --draft mtp uses them" if is_computed else "Onward does not compute them for this architecture"
+    return (f"{path} has layers that predict several tokens at once (MTP): {use}.",)

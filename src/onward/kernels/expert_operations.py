@@ -39,7 +39,8 @@ MAX_EXPERTS = 1024
 ROUTE_SCRATCH_BYTES = 4 * (MAX_EXPERTS + MAX_EXPERTS)
 """Numbers of all experts, and of all groups."""
 LEAST_SUM = 2.0**-14
-"""Of sigmoids that weights are divided by, as in llama.cpp (llm_graph_context::build_moe_ffn): they may all be 0."""
+"""Of sigmoids, or of shares that a bias chose, which weights are divided by, as in llama.cpp
+(llm_graph_context::build_moe_ffn): they may all be 0."""
 _I32X4 = vec(I32, 4)
 _COPIED_BYTES = 16
 """At a time; rows of activations are whole multiples."""
@@ -49,8 +50,8 @@ GATHER_CLAIM = 8
 
 def emit_route(module: Module) -> Any:
     """Each row's experts, best first, and their weights: e**logit over the sum of all such, or of those chosen; or
-    sigmoids of logits, over the sum of those chosen, which counts as LEAST_SUM at least, or as they are. Of equal ones
-    the first expert is chosen."""
+    sigmoids of logits, over the sum of those chosen, or as they are. Of equal ones the first expert is chosen. Where a
+    bias counts for the choice, or weights are sigmoids, the sum of those chosen counts as LEAST_SUM at least."""
     op = Operation(module, "route")
     f = op.f
     count, used = op.field(ROUTE, "count"), op.field(ROUTE, "used")
@@ -58,23 +59,26 @@ def emit_route(module: Module) -> Any:
         logits = f.at(op.field(ROUTE, "logits"), row * op.field(ROUTE, "stride"))
         chosen = f.at(op.field(ROUTE, "chosen"), row * used * 8)
         weights = f.at(op.field(ROUTE, "weights"), row * used * 4)
-        is_sigmoid = op.field(ROUTE, "is_sigmoid").ne(0)
-        with f.when(is_sigmoid), f.loop(0, count * 4, 4) as at:
-            f.store(sigmoid(f, f.load(logits, F32, at)), logits, at)
+        is_sigmoid, has_bias = op.field(ROUTE, "is_sigmoid").ne(0), op.field(ROUTE, "bias").is_null().eq(0)
+        with f.otherwise(is_sigmoid) as (by_sigmoid, by_softmax):
+            with by_sigmoid, f.loop(0, count * 4, 4) as at:
+                f.store(sigmoid(f, f.load(logits, F32, at)), logits, at)
+            with by_softmax, f.when(has_bias):
+                _emit_shares(f, logits, count)
         _emit_choice(op, logits, chosen, weights)
         largest, total = f.load(weights, F32), f.var(F32, 0.0)
-        is_of_chosen = op.field(ROUTE, "is_normalised").ne(0)
-        with f.otherwise(is_sigmoid) as (by_sigmoid, by_softmax):
-            with by_sigmoid:
+        is_of_chosen, are_weights = op.field(ROUTE, "is_normalised").ne(0), is_sigmoid | has_bias
+        with f.otherwise(are_weights) as (chosen_by_weight, chosen_by_logit):
+            with chosen_by_weight:
                 total.set(f.select(is_of_chosen, f.f32(0.0), f.f32(1.0)))
-            with by_softmax:
+            with chosen_by_logit:
                 with f.when(is_of_chosen.eq(0)), f.loop(0, count * 4, 4) as at:
                     total.value += exp(f, f.load(logits, F32, at) - largest)
                 with f.loop(0, used * 4, 4) as at:
                     f.store(exp(f, f.load(weights, F32, at) - largest), weights, at)
         with f.when(is_of_chosen), f.loop(0, used * 4, 4) as at:
             total.value += f.load(weights, F32, at)
-        with f.when(is_sigmoid):
+        with f.when(are_weights):
             total.set(f.max(total.value, LEAST_SUM))
         with f.loop(0, used * 4, 4) as at:
             f.store(f.load(weights, F32, at) / total.value * op.field(ROUTE, "scale"), weights, at)
@@ -83,6 +87,19 @@ def emit_route(module: Module) -> Any:
             own = f.load(scales, F32, f.load(chosen, I64, rank * 8) * 4)
             f.store(f.load(weights, F32, rank * 4) * own, weights, rank * 4)
     return f.ret()
+
+
+def _emit_shares(f: Function, logits: Value, count: Value) -> None:
+    """Turn logits into e**logit over the sum of all such. Where that is not a number, none of them is one."""
+    largest, total = f.var(F32, float("-inf")), f.var(F32, 0.0)
+    with f.loop(0, count * 4, 4) as at:
+        largest.set(f.max(f.load(logits, F32, at), largest.value))
+    with f.loop(0, count * 4, 4) as at:
+        share = exp(f, f.load(logits, F32, at) - largest.value)
+        total.value += share
+        f.store(share, logits, at)
+    with f.loop(0, count * 4, 4) as at:
+        f.store(f.load(logits, F32, at) / total.value, logits, at)
 
 
 def _emit_choice(op: Operation, logits: Value, chosen: Value, weights: Value) -> None:

@@ -132,9 +132,10 @@ ROUTE = Layout(
 )  # fmt: skip
 """`used` of `count` experts for each row, and their weights times a scale, and times their own one of
 `scales`, if there are some. `is_normalised`: whether weights are shares of those chosen, rather than of all.
-`is_sigmoid`: weights are sigmoids of logits, which the logits become, instead of e**logit. Experts are chosen by weight
-plus `bias`, null where there is none. Where there are several `groups`, of successive experts, they are chosen from
-`used_groups` of them: those with the best expert, or, with `are_pairs`, with the largest sum of their two best ones."""
+`is_sigmoid`: weights are sigmoids of logits instead of e**logit. Experts are chosen by sigmoid, or share of all, plus
+`bias`, null where there is none; logits become those sigmoids or shares. Where there are several `groups`, of
+successive experts, they are chosen from `used_groups` of them: those with the best expert, or, with `are_pairs`, with
+the largest sum of their two best ones."""
 GROUP = Layout(
     used=I64, count=I64, routing=PTR, experts=PTR, uses=PTR, steps=PTR, fetch=PTR, layer=I64,
 )  # fmt: skip

@@ -26,8 +26,9 @@ TOLERANCE = 5e-3
 """llama.cpp reads gelu from a table of float16, which makes the largest difference: 0.0033, with gemma3."""
 TOLERANCES = {"gemma4": 8e-3}
 """Of others: its layers read that table twice, which makes 0.0053."""
-REFUSED = ("llama, partial rope", "qwen35, equal heads")
-"""llama.cpp rotates all dimensions of a llama's heads or none, and keys and values of delta rules have one size there.
+REFUSED = ("llama, partial rope", "qwen35, equal heads", "ernie4_5-moe, every second")
+"""llama.cpp rotates all dimensions of a llama's heads or none, keys and values of delta rules have one size there, and
+it needs the experts of all of ERNIE's layers that follow the dense ones, whichever its graph uses.
 """
 OTHERWISE = ("exaone4, window", "deepseek2, groups")
 """llama.cpp has no window in EXAONE 4 but with 64 layers, whatever a file states. It chooses groups by their two best
