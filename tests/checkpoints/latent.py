@@ -74,7 +74,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
     "deepseek2, queries joined": {
-        **_CONFIG, "model_type": "deepseek_v3", "q_lora_rank": 48, "n_shared_experts": 1, "routed_scaling_factor": 1.5,
+        **_CONFIG, "model_type": "kimi_k2", "q_lora_rank": 48, "n_shared_experts": 1, "routed_scaling_factor": 1.5,
         "norm_topk_prob": True, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "num_nextn_predict_layers": 0,
         "rope_scaling": None, "rms_norm_eps": 0.01,
     },
@@ -86,8 +86,8 @@ CONFIGS |= {
         "routed_scaling_factor": 4.0,
     },
     "deepseek2, groups of sigmoids, joined": {
-        **CONFIGS["deepseek2, queries joined"], "n_routed_experts": 12, "n_group": 4, "topk_group": 2,
-        "rms_norm_eps": 1e-5, "num_nextn_predict_layers": 1,
+        **CONFIGS["deepseek2, queries joined"], "model_type": "deepseek_v3", "n_routed_experts": 12, "n_group": 4,
+        "topk_group": 2, "rms_norm_eps": 1e-5, "num_nextn_predict_layers": 1,
         "rope_scaling": {**_V2_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
     },
     "deepseek2, glm": {

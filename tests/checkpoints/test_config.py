@@ -102,7 +102,7 @@ READ: dict[str, tuple[str, ...]] = {
         "hybrid_override_pattern",
     ),
     "deepseek_v2": (*_RMS, *_LATENT, "mlp_bias", "output_router_logits"),
-    "deepseek_v3": (*_RMS, *_LATENT, "num_nextn_predict_layers", "rope_interleave"),
+    **dict.fromkeys(("deepseek_v3", "kimi_k2"), (*_RMS, *_LATENT, "num_nextn_predict_layers", "rope_interleave")),
     "glm4_moe_lite": (
         *_RMS, *_LATENT, "num_nextn_predict_layers", "rope_interleave", "mlp_layer_types", "partial_rotary_factor",
     ),
@@ -260,7 +260,7 @@ _SWITCHED_OFF = (
     ("mellum", "norm_topk_prob"), ("lfm2_moe", "norm_topk_prob"), ("qwen3_next", "norm_topk_prob"),
     ("gpt_oss", "attention_bias"), ("glm4", "attention_bias"),
     ("seed_oss", "attention_bias"), ("internlm2", "bias"), ("nemotron_h", "norm_topk_prob"),
-    ("deepseek_v3", "norm_topk_prob"), ("glm4_moe_lite", "norm_topk_prob"),
+    ("deepseek_v3", "norm_topk_prob"), ("kimi_k2", "norm_topk_prob"), ("glm4_moe_lite", "norm_topk_prob"),
     ("minimax_m2", "norm_topk_prob"), ("glm4_moe", "norm_topk_prob"), ("bailing_moe_v2", "norm_topk_prob"),
 )  # fmt: skip
 """Keys whose default is true."""

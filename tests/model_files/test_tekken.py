@@ -48,16 +48,16 @@ def written(folder: Path, **changed: Any) -> Path:
     return folder
 
 
-def by_rank(word: bytes) -> list[int]:
+def by_rank(word: bytes, *, vocabulary: list[bytes] = VOCABULARY, first: int = SPECIALS) -> list[int]:
     """tiktoken's rule: of all neighbours, those whose union has the lowest rank are merged first, from the left."""
-    ranks = {token: rank for rank, token in enumerate(VOCABULARY)}
+    ranks = {token: rank for rank, token in enumerate(vocabulary, first)}
     if word in ranks:
-        return [ranks[word] + SPECIALS]
+        return [ranks[word]]
     parts = [bytes([byte]) for byte in word]
     while True:
         unions = [(ranks[a + b], at) for at, (a, b) in enumerate(pairwise(parts)) if a + b in ranks]
         if not unions:
-            return [ranks[part] + SPECIALS for part in parts]
+            return [ranks[part] for part in parts]
         at = min(unions)[1]
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
 

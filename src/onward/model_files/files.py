@@ -25,13 +25,13 @@ ADDED_TOKENS = "added_tokens.json"
 SPECIAL_TOKENS = "special_tokens_map.json"
 GENERATION_CONFIG = "generation_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
-TEKKEN = "tekken.json"
+TEKKEN, TIKTOKEN = "tekken.json", "tiktoken.model"
 TOKENIZER_FILES = (
-    TOKENIZER, SENTENCE_PIECE, TEKKEN, VOCABULARY, MERGES, ADDED_TOKENS, TOKENIZER_CONFIG, SPECIAL_TOKENS,
+    TOKENIZER, SENTENCE_PIECE, TEKKEN, TIKTOKEN, VOCABULARY, MERGES, ADDED_TOKENS, TOKENIZER_CONFIG, SPECIAL_TOKENS,
     GENERATION_CONFIG, CONFIG, CHAT_TEMPLATE,
 )  # fmt: skip
-"""All files from which a tokenizer is built; the first one is enough, or the second, the third, or the fourth and
-fifth."""
+"""All files from which a tokenizer is built; the first one is enough, or the second, the third, the fourth with
+tokenizer_config.json, or the fifth and sixth."""
 
 _OF_IMAGES = frozenset({"<image_soft_token>"})
 
@@ -196,9 +196,9 @@ def added_tokens(folder: Path) -> dict[int, str]:
 
 
 def tokenizer_source(folder: Path) -> str:
-    """Return the name of the file that a folder's tokenizer is in: tokenizer.json, else tokenizer.model or tekken.json,
-    else vocab.json if merges.txt is next to it; tokenizer.json where there is none of them."""
-    names = [path.name for path in present(folder, (TOKENIZER, SENTENCE_PIECE, TEKKEN, VOCABULARY, MERGES))]
+    """Return the name of the file that a folder's tokenizer is in: tokenizer.json, else tokenizer.model, tekken.json or
+    tiktoken.model, else vocab.json if merges.txt is next to it; tokenizer.json where there is none of them."""
+    names = [path.name for path in present(folder, (TOKENIZER, SENTENCE_PIECE, TEKKEN, TIKTOKEN, VOCABULARY, MERGES))]
     if not names or names == [MERGES] or names == [VOCABULARY]:
         return TOKENIZER
     return names[0]

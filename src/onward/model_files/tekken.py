@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
 from onward.checkpoints.tokenizer import MAX_CHARACTERS, merges_of_scores
 from onward.checkpoints.types import CONTROL, NORMAL, USER_DEFINED
 from onward.errors import ModelFolderError
-from onward.model_files.files import MAX_TOKENIZER_BYTES, TEKKEN, read_bounded
+from onward.model_files.files import MAX_TOKENIZER_BYTES, read_bounded
 from onward.model_files.token_bytes import byte_characters
 
 MAX_TOKENS = 1 << 20
@@ -56,19 +57,27 @@ def tekken_metadata(path: Path) -> dict[str, MetadataValue]:
     """Return what a file states, with the merges that its ranks mean. Slow: a second. Raises ModelFolderError."""
     found = _read(path)
     specials, kinds = _special_tokens(found, path)
-    tokens = [*specials, *_ordinary_tokens(found, path)]
+    count = found.config.default_vocab_size - found.config.default_num_special_tokens
+    ordinary = texts_by_rank(((each.rank, each.token_bytes) for each in found.vocab if each.rank < count), count, path)
+    return {
+        **ranked_metadata([*specials, *ordinary], kinds + [NORMAL] * count, _RULE, path),
+        **{f"tokenizer.ggml.{name}_token_id": specials.index(text) for name, text in (("bos", _START), ("eos", _END))},
+    }
+
+
+def ranked_metadata(tokens: list[str], kinds: list[int], rule: str, path: Path) -> dict[str, MetadataValue]:
+    """Return a byte-level tokenizer by GGUF's names, of whose tokens those of lower ids are merged first. Slow: a
+    second. Raises ModelFolderError."""
     if sum(map(len, tokens)) > MAX_CHARACTERS:
         raise ModelFolderError(f"{path} has longer tokens than any model needs.")
-    kinds += [NORMAL] * (len(tokens) - len(kinds))
     merges = merges_of_scores(tokens, kinds, [-token for token in range(len(tokens))]).pairs
     return {
-        "general.architecture": TEKKEN,
+        "general.architecture": path.name,
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": _RULE,
+        "tokenizer.ggml.pre": rule,
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": kinds,
         "tokenizer.ggml.merges": [f"{left} {right}" for left, right in merges],
-        **{f"tokenizer.ggml.{name}_token_id": specials.index(text) for name, text in (("bos", _START), ("eos", _END))},
     }
 
 
@@ -105,15 +114,13 @@ def _special_tokens(found: _File, path: Path) -> tuple[list[str], list[int]]:
     return texts, kinds
 
 
-def _ordinary_tokens(found: _File, path: Path) -> list[str]:
-    """Return the others as printable stand-ins of their bytes, by rank."""
-    count = found.config.default_vocab_size - found.config.default_num_special_tokens
+def texts_by_rank(encoded: Iterable[tuple[int, str | bytes]], count: int, path: Path) -> list[str]:
+    """Return tokens as printable stand-ins of their bytes, of which each has a rank below `count` and its bytes in
+    base64. Raises ModelFolderError."""
     stand_ins = {byte: character for character, byte in byte_characters().items()}
     try:
         texts = {
-            each.rank: "".join(stand_ins[byte] for byte in base64.b64decode(each.token_bytes, validate=True))
-            for each in found.vocab
-            if each.rank < count
+            rank: "".join(stand_ins[byte] for byte in base64.b64decode(token, validate=True)) for rank, token in encoded
         }
     except (binascii.Error, ValueError):
         raise ModelFolderError(f"{path} has a token that is not written in base64: download it again.") from None

@@ -1,5 +1,5 @@
-"""Folders without tokenizer.json: `tokenizer.model`, `tekken.json`, or `vocab.json` and `merges.txt`, as the files that
-they lack."""
+"""Folders without tokenizer.json: `tokenizer.model`, `tekken.json`, `tiktoken.model`, or `vocab.json` and `merges.txt`,
+as the files that they lack."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from onward.model_files.files import (
     SENTENCE_PIECE,
     SPECIAL_TOKENS,
     TEKKEN,
+    TIKTOKEN,
     TOKENIZER,
     TOKENIZER_CONFIG,
     VOCABULARY,
@@ -34,6 +35,7 @@ from onward.model_files.files import (
     tokenizer_source,
 )
 from onward.model_files.tekken import tekken_metadata
+from onward.model_files.tiktoken import tiktoken_metadata
 
 MAX_ENTRIES = 1 << 20
 """Of vocab.json, and lines of merges.txt: twice the largest known ones."""
@@ -58,6 +60,8 @@ def made_tokenizer(folder: Path) -> MadeTokenizer:
     source = tokenizer_source(folder)
     if source == SENTENCE_PIECE:
         return _of_sentence_piece(folder)
+    if source == TIKTOKEN:
+        return _of_tiktoken(folder)
     return _of_tekken(folder / TEKKEN) if source == TEKKEN else _of_merges(folder)
 
 
@@ -95,6 +99,15 @@ def _of_sentence_piece(folder: Path) -> MadeTokenizer:
 
 def _of_tekken(path: Path) -> MadeTokenizer:
     return MadeTokenizer(tokenizer_files(Parameters(tekken_metadata(path), str(path)), is_gguf=False))
+
+
+def _of_tiktoken(folder: Path) -> MadeTokenizer:
+    metadata = tiktoken_metadata(folder / TIKTOKEN, _added(folder))
+    files = tokenizer_files(Parameters(metadata, str(folder / TIKTOKEN)), is_gguf=False)
+    whole = msgspec.json.decode(files.tokenizer, type=dict[str, Any])
+    stated = {key: value for key, value in files.configuration.items() if value is not None}
+    whole["model"]["ignore_merges"] = True
+    return MadeTokenizer(replace(files, tokenizer=msgspec.json.encode(whole), configuration=stated))
 
 
 def _of_merges(folder: Path) -> MadeTokenizer:

@@ -220,6 +220,7 @@ ARCHITECTURES: dict[str, Declaration] = {
         model_types={
             "deepseek_v2": ModelType(defaults=_V2, statements=_statements),
             "deepseek_v3": ModelType(defaults=_V3, statements=_statements),
+            "kimi_k2": ModelType(defaults=_V3, statements=_statements),
             "glm4_moe_lite": ModelType(defaults=_GLM_LITE, statements=_statements),
         },
     ),
