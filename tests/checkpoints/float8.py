@@ -52,6 +52,8 @@ class Layout:
     """Of scales, where it is not that of the blocks."""
     activation: str = ""
     """The end of the name of a scale of activations."""
+    has_own_file: bool = False
+    """Whether hf_quant_config.json states it, instead of config.json."""
 
 
 def _groups(**weights: Any) -> dict[str, Any]:
@@ -91,6 +93,10 @@ LAYOUTS = {
         {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]},
         (0, 0), "_scale", shape=(), activation="input_scale",
     ),
+    "ModelOpt, older": Layout(
+        {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]},
+        (0, 0), "_scale", shape=(), activation="input_scale", has_own_file=True,
+    ),
 }  # fmt: skip
 _KEPT = (
     "norm", ".gate.", "router", "conv", "shared_expert_gate", "in_proj_a.", "in_proj_b.", "in_proj_ba.", "embed",
@@ -107,9 +113,7 @@ def is_converted(name: str, array: NDArray[Any]) -> bool:
 def convert(folder: Path, layout: Layout, *, seed: int = 0, is_lossless: bool = False) -> dict[str, Floats]:
     """Convert a folder in float32, and return all of its weights as float32: fp8 times scale. `is_lossless`: they are
     what they were before, which have to be as `rounded` returns them."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config["quantization_config"] = dict(layout.config)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    state(folder, layout.config, has_own_file=layout.has_own_file)
     random, found = np.random.default_rng(seed), dict[str, Floats]()
     for path in sorted(folder.glob("*.safetensors")):
         stored: dict[str, Stored] = {}
@@ -132,6 +136,17 @@ def convert(folder: Path, layout: Layout, *, seed: int = 0, is_lossless: bool = 
                 stored[own] = layout.dtype, layout.shape or (), scales_bytes(np.ones(1, np.float32), layout.dtype)
         path.write_bytes(file_bytes(stored))
     return found
+
+
+def state(folder: Path, quantised: Mapping[str, Any] | None, *, has_own_file: bool = False) -> None:
+    """State how the weights of a folder are quantised."""
+    if has_own_file:
+        own = {key: value for key, value in (quantised or {}).items() if key != "quant_method"}
+        whole = {"producer": {"name": "modelopt", "version": "0.23.0"}, "quantization": own}
+        (folder / "hf_quant_config.json").write_text(json.dumps(whole), encoding="utf-8")
+        return
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": quantised}), encoding="utf-8")
 
 
 def _converted(
@@ -197,7 +212,7 @@ def write_plain(folder: Path, like: Path, weights: Mapping[str, Floats]) -> Path
     """Write a folder with these weights in float32, and everything else like another one."""
     folder.mkdir()
     config = json.loads((like / "config.json").read_text(encoding="utf-8"))
-    del config["quantization_config"]
+    config.pop("quantization_config", None)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "tokenizer.json").write_bytes((like / "tokenizer.json").read_bytes())
     arrays = {name: ("F32", array.shape, array.astype("<f4").tobytes()) for name, array in weights.items()}

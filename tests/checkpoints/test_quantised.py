@@ -27,7 +27,17 @@ from onward.runtimes.native import panel_cache
 from onward.runtimes.native.types import stored_rows
 from onward.runtimes.table import load_model
 from onward.values import Precision, WeightForm
-from tests.checkpoints.float8 import LAYOUTS, VALUES, Stored, codes_of, convert, file_bytes, stored_in, write_plain
+from tests.checkpoints.float8 import (
+    LAYOUTS,
+    VALUES,
+    Stored,
+    codes_of,
+    convert,
+    file_bytes,
+    state,
+    stored_in,
+    write_plain,
+)
 from tests.checkpoints.hugging_face import safetensors_bytes, write_folder
 from tests.checkpoints.test_architectures import check_logits
 from tests.checkpoints.test_config import OTHER_TYPES
@@ -279,6 +289,36 @@ def test_groups_of_compressed_tensors_that_are_not_in_fp8_are_refused(case: str,
         read_folder(tmp_path / "m")
 
 
+def test_a_file_of_modelopt_counts_where_config_json_states_nothing(tmp_path: Path) -> None:
+    folder, matrix = tmp_path / "m", "blk.0.attn_q.weight"
+    own = folder / "hf_quant_config.json"
+    write_folder(folder, "llama, untied")
+    convert(folder, LAYOUTS["ModelOpt, older"])
+    found = read_folder(folder)
+    assert found.tensors[matrix].scales is not None
+    assert own in found.paths and own in SafetensorsFiles(folder).paths()
+    state(folder, {"quant_algo": "W4A8_AWQ"}, has_own_file=True)
+    with pytest.raises(CheckpointError, match=r"hf_quant_config.json: the weights .* by 'modelopt' \(W4A8_AWQ\)"):
+        read_folder(folder)
+    assert "W4A8_AWQ" in str(SafetensorsFiles(folder).configuration_problem())
+    state(folder, LAYOUTS["ModelOpt"].config)
+    assert read_folder(folder).tensors[matrix].scales is not None
+    state(folder, None)
+    own.write_text('{"quantization": "FP8"}', encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"hf_quant_config\.json does not state how weights are quantised"):
+        read_folder(folder)
+
+
+def test_a_folder_of_which_only_keys_and_values_were_to_be_rounded_is_read(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama, untied")
+    expected = read_folder(tmp_path / "m").tensors.keys()
+    stored = stored_in(path := tmp_path / "m/model.safetensors")
+    stored |= {f"model.layers.0.self_attn.{part}_proj.{part}_scale": ("F32", (), bytes(4)) for part in "kv"}
+    path.write_bytes(file_bytes(stored))
+    state(tmp_path / "m", {"quant_algo": None, "kv_cache_quant_algo": "FP8"}, has_own_file=True)
+    assert read_folder(tmp_path / "m").tensors.keys() == expected
+
+
 def test_groups_of_which_one_has_only_activations_are_read_and_two_sizes_of_blocks_are_not(tmp_path: Path) -> None:
     write_folder(tmp_path / "m", "llama, untied")
     config = json.loads(json.dumps(LAYOUTS["compressed, blocks"].config))
@@ -316,11 +356,6 @@ def test_any_value_anywhere_in_the_statement_is_read_or_refused_in_a_sentence(la
                 assert str(refused).startswith("config.json") and len(str(refused)) < 500
         inner[key] = before
     assert float8_of(whole, "config.json") is not None
-
-
-def state(folder: Path, quantised: Any) -> None:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": quantised}), encoding="utf-8")
 
 
 UP, DOWN = "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"

@@ -22,7 +22,7 @@ from onward.checkpoints.arrange import (
 from onward.checkpoints.config import is_tied, metadata_of, of_texts, reads_images
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import MAX_LAYERS, PREDICTING, Parameters
-from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
+from onward.checkpoints.paths import CONFIG, INDEX, QUANTISATION, SAFETENSORS, WHOLE
 from onward.checkpoints.quantised import Float8, float8_of, only_matrices, with_scales
 from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
@@ -80,7 +80,17 @@ def read_configuration(folder: Path) -> tuple[dict[str, Any], Parameters, Float8
     whole = read_object(folder / CONFIG)
     config = of_texts(whole)
     parameters = Parameters(metadata_of(config, str(folder / CONFIG)), str(folder))
+    if not config.get("quantization_config") and (path := folder / QUANTISATION).is_file():
+        return whole, parameters, float8_of(_of_modelopt(path), str(path))
     return whole, parameters, float8_of(config, str(folder / CONFIG))
+
+
+def _of_modelopt(path: Path) -> dict[str, Any]:
+    """Return what ModelOpt's own file states as config.json would. Raises CheckpointError."""
+    stated = read_object(path).get("quantization")
+    if not isinstance(stated, dict):
+        raise CheckpointError(f"{path} does not state how weights are quantised ('quantization'): download it again.")
+    return {"quantization_config": {**stated, "quant_method": "modelopt"}}
 
 
 def read_folder(folder: Path) -> Folder:
@@ -105,7 +115,7 @@ def read_folder(folder: Path) -> Folder:
     stated, embeddings = config.get("vocab_size"), tensors.get("token_embd.weight")
     rows = 0 if embeddings is None else embeddings.shape[0]
     return Folder(
-        (*paths, folder / CONFIG),
+        (*paths, *(path for name in (CONFIG, QUANTISATION) if (path := folder / name).is_file())),
         parameters,
         arranged(parameters, tensors, has_pairs=has_pairs),
         max(stated, rows) if type(stated) is int else None,

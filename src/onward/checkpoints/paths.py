@@ -10,6 +10,8 @@ MAX_PARTS = 1000
 SAFETENSORS = ".safetensors"
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 """Files of a folder with safetensors: the configuration, all weights, or the list of the files that contain them."""
+QUANTISATION = "hf_quant_config.json"
+"""Where ModelOpt states how weights are quantised; newer versions state it in config.json, too."""
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _COMPANION = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 

@@ -1,4 +1,5 @@
-"""Quantised weights of folders: what config.json states of them, and matrices in FP8 with their scales.
+"""Quantised weights of folders: what config.json, or ModelOpt's hf_quant_config.json, states of them, and matrices in FP8
+with their scales.
 
     weight = code * scale
 
@@ -68,7 +69,8 @@ def _fp8(stated: Mapping[str, Any], where: str) -> Float8:
 
 
 def _modelopt(stated: Mapping[str, Any], where: str) -> Float8:
-    if (kind := stated.get("quant_algo")) != "FP8":
+    """Without an algorithm, only keys and values were to be rounded (`kv_cache_quant_algo`)."""
+    if (kind := stated.get("quant_algo")) not in (None, "FP8"):
         raise _unread(where, "modelopt", str(kind))
     return Float8(None)
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
+from onward.checkpoints.paths import CONFIG, INDEX, QUANTISATION, SAFETENSORS, WHOLE
 from onward.errors import CheckpointError
 from onward.model_files.checkpoint import CheckpointFiles
 from onward.model_files.files import (
@@ -29,7 +29,7 @@ class SafetensorsFiles(CheckpointFiles):
     """A folder with config.json, tokenizer.json, and the weights in one file or several."""
 
     format = "safetensors"
-    patterns = (WHOLE, INDEX, *TOKENIZER_FILES)
+    patterns = (WHOLE, INDEX, QUANTISATION, *TOKENIZER_FILES)
 
     @classmethod
     def matches(cls, path: Path) -> bool:
@@ -46,7 +46,7 @@ class SafetensorsFiles(CheckpointFiles):
     def paths(self) -> list[Path]:
         if not self.matches(self.path):
             return []
-        return [*self._weights(), *present(self.path, [INDEX, *TOKENIZER_FILES])]
+        return [*self._weights(), *present(self.path, [INDEX, QUANTISATION, *TOKENIZER_FILES])]
 
     def problems(self) -> list[str]:
         from onward.model_files.tokenizer_folder import made_tokenizer_problem
