@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from onward.checkpoints.mixtures import joined_experts
-from onward.checkpoints.quantised import Float8, with_scales
+from onward.checkpoints.quantised import Quantised, with_scales
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import FLOAT8, FLOAT16, FLOAT32
 from onward.engine.model import Row
@@ -52,7 +52,7 @@ def test_millions_of_experts_are_refused_before_each_becomes_a_tensor(monkeypatc
         for name, kind in (codes | scales).items()
     }
     with pytest.raises(CheckpointError, match="more matrices of experts than any model"):
-        with_scales(stored, Float8(None), "here")
+        with_scales(stored, Quantised(None), "here")
     both = Tensor("blk.0.ffn_gate_up_exps.weight", (300_000, 2, 1), FLOAT16, np.zeros(1_200_000, np.uint8))
     with pytest.raises(CheckpointError, match="more matrices of experts than any model"):
         joined_experts({both.name: both}, "here")

@@ -15,7 +15,7 @@ import pytest
 from onward.checkpoints import blocks
 from onward.checkpoints import tensor as tensors_module
 from onward.checkpoints.folder import folder_paths, read_folder
-from onward.checkpoints.quantised import float8_of
+from onward.checkpoints.quantised import quantised_of
 from onward.checkpoints.read import read_checkpoint
 from onward.checkpoints.tensor import Scales, Tensor
 from onward.checkpoints.types import FLOAT8, FLOAT32
@@ -249,8 +249,18 @@ NOT_READ: dict[str, tuple[dict[str, Any], str]] = {
     "a list": ({"quant_method": ["fp8"]}, r"\['fp8'\]"),
     "another format": ({"quant_method": "fp8", "fmt": "e5m2"}, r"'fp8' \(e5m2\)"),
     "experts in 4 bits": ({"quant_method": "fp8", "moe_quant_algo": "NVFP4"}, r"'fp8' \(NVFP4\)"),
-    "NVFP4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, r"'modelopt' \(NVFP4\)"),
-    "compressed NVFP4": (
+    "scaled activations": ({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}, r"'modelopt' \(NVFP4_AWQ\)"),
+    "mixed without layers": (
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, r"'modelopt' \(MIXED_PRECISION\)"
+    ),
+    "mixed with another": (
+        {
+            "quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {"a": {"quant_algo": "FP8"}, "b": {"quant_algo": "W4A8_AWQ", "group_size": 128}},
+        },
+        r"'modelopt' \(W4A8_AWQ\)",
+    ),
+    "compressed NVFP4 of 8 bits": (
         {**LAYOUTS["compressed, rows"].config, "format": "nvfp4-pack-quantized"}, r"\(nvfp4-pack-quantized\)"
     ),
     "no groups": ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, r"\(pack-quantized\)"),
@@ -351,11 +361,11 @@ def test_any_value_anywhere_in_the_statement_is_read_or_refused_in_a_sentence(la
         for other in OTHER_TYPES:
             inner[key] = other
             try:
-                float8_of(whole, "config.json")
+                quantised_of(whole, "config.json")
             except CheckpointError as refused:
                 assert str(refused).startswith("config.json") and len(str(refused)) < 500
         inner[key] = before
-    assert float8_of(whole, "config.json") is not None
+    assert quantised_of(whole, "config.json") is not None
 
 
 UP, DOWN = "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"
@@ -484,7 +494,7 @@ def test_a_scale_of_zero_or_below_is_a_number_like_any_other(number: float, tmp_
 def test_a_model_whose_matrices_have_their_inputs_first_is_refused_in_fp8(tmp_path: Path) -> None:
     write_folder(tmp_path / "m", "gpt2")
     convert(tmp_path / "m", LAYOUTS["AutoFP8"])
-    assert "is in FP8, with its inputs first: use a GGUF file" in refusal(tmp_path / "m")
+    assert "is quantised, with its inputs first: use a GGUF file" in refusal(tmp_path / "m")
 
 
 @pytest.mark.slow

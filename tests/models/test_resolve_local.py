@@ -319,9 +319,11 @@ def test_weights_that_are_quantised_in_a_way_that_is_not_read_are_not_downloaded
     write_folder(tmp_path / "repository", "llama", num_files=2)
     config = tmp_path / "repository" / "config.json"
     stated = json.loads(config.read_text(encoding="utf-8"))
-    stated["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    stated["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}
     config.write_text(json.dumps(stated), encoding="utf-8")
-    with pytest.raises(ModelNameError, match=r"The weights of org/name were not downloaded\..*'modelopt' \(NVFP4\)"):
+    with pytest.raises(
+        ModelNameError, match=r"The weights of org/name were not downloaded\..*'modelopt' \(NVFP4_AWQ\)"
+    ):
         hub.fetch(hub.HubName("org/name", None), allow_download=True, fetcher=download)
     assert len(asked) == 1
     assert resolve("org/name", fetcher=download, check=find_model).files.format == "safetensors"  # for vLLM

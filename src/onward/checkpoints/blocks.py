@@ -216,6 +216,25 @@ def mxfp4_blocks(codes: Bytes, exponents: Bytes) -> Bytes:
     return np.concatenate((exponents[..., None], packed), axis=-1).reshape(len(codes), -1)
 
 
+def nvfp4_blocks(codes: Bytes, scales: Bytes) -> Bytes:
+    """Return rows of NVFP4 as ggml has them, uint8 [rows, bytes per row], whose scales have no sign.
+
+    As safetensors files have them: `codes` [rows, inputs / 2], two successive weights in a byte, the first one in its
+    lower half; `scales` [rows, inputs / 16], E4M3. For a negative one, the codes' signs change.
+    """
+    octets = codes.reshape(*scales.shape, 8)
+    weights = np.stack((octets & 15, octets >> 4), axis=-1).reshape(*scales.shape, 16) ^ (scales >> 7 << 3)[..., None]
+    packed = (weights[..., :8] | weights[..., 8:] << 4).reshape(len(codes), -1, 32)
+    heads = (scales & 0x7F).reshape(len(codes), -1, NVFP4_SCALES)
+    return np.concatenate((heads, packed), axis=-1).reshape(len(codes), -1)
+
+
+def have_nan(scales: Bytes) -> NDArray[np.bool_]:
+    """Return whether each row of numbers in E4M3, uint8 [rows, numbers], has a NaN."""
+    found: NDArray[np.bool_] = (scales & 0x7F == 0x7F).any(axis=1)
+    return found
+
+
 def _float8_values() -> Floats:
     """Return the numbers of all codes of E4M3: a 256th of each is the float16 with the same bits in it, except NaN."""
     codes = np.arange(256)

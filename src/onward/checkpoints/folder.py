@@ -23,7 +23,7 @@ from onward.checkpoints.config import is_tied, metadata_of, of_texts, reads_imag
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import MAX_LAYERS, PREDICTING, Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, QUANTISATION, SAFETENSORS, WHOLE
-from onward.checkpoints.quantised import Float8, float8_of, only_matrices, with_scales
+from onward.checkpoints.quantised import Quantised, only_matrices, quantised_of, with_scales
 from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
 from onward.checkpoints.table import declared
@@ -74,15 +74,15 @@ class Folder:
     notes: tuple[str, ...] = ()
 
 
-def read_configuration(folder: Path) -> tuple[dict[str, Any], Parameters, Float8 | None]:
-    """Return the object in config.json, what it states of the model, and of weights in FP8. Raises CheckpointError for
-    what is not computed or not read."""
+def read_configuration(folder: Path) -> tuple[dict[str, Any], Parameters, Quantised | None]:
+    """Return the object in config.json, what it states of the model, and of quantised weights. Raises CheckpointError
+    for what is not computed or not read."""
     whole = read_object(folder / CONFIG)
     config = of_texts(whole)
     parameters = Parameters(metadata_of(config, str(folder / CONFIG)), str(folder))
     if not config.get("quantization_config") and (path := folder / QUANTISATION).is_file():
-        return whole, parameters, float8_of(_of_modelopt(path), str(path))
-    return whole, parameters, float8_of(config, str(folder / CONFIG))
+        return whole, parameters, quantised_of(_of_modelopt(path), str(path))
+    return whole, parameters, quantised_of(config, str(folder / CONFIG))
 
 
 def _of_modelopt(path: Path) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _of_modelopt(path: Path) -> dict[str, Any]:
 
 def read_folder(folder: Path) -> Folder:
     """Read a folder. Raises CheckpointError."""
-    whole, parameters, float8 = read_configuration(folder)
+    whole, parameters, quantised = read_configuration(folder)
     config = of_texts(whole)
     notes: tuple[str, ...] = ()
     paths = folder_paths(folder)
@@ -103,7 +103,7 @@ def read_folder(folder: Path) -> Folder:
     if reads_images(whole):
         stored = {name: tensor for name, tensor in stored.items() if not name.startswith(OF_IMAGES)}
         notes = (f"{folder} reads images, too: that part is left out.",)
-    stored = with_scales(stored, float8, str(folder))
+    stored = with_scales(stored, quantised, str(folder))
     stored, predicting = _without_predictions(parameters, stored)
     tensors, predictions = (
         _named(parameters, _with_norms_together(stored, parameters.where)),

@@ -186,7 +186,7 @@ def _coded(name: str, codes: Tensor, exponents: Tensor) -> list[Tensor]:
     count, rows, blocks = exponents.shape
     both = codes.data.reshape(count, rows, blocks * _CODE_BYTES), exponents.data.reshape(exponents.shape)
     shape = rows, blocks * MXFP4.block_weights
-    return [Tensor(name, shape, MXFP4, each, exponents=apart) for each, apart in zip(*both, strict=True)]
+    return [Tensor(name, shape, MXFP4, each, block_scales=apart) for each, apart in zip(*both, strict=True)]
 
 
 def _every(name: str, whole: Tensor, rows: slice) -> Tensor:
@@ -198,7 +198,7 @@ def _every(name: str, whole: Tensor, rows: slice) -> Tensor:
     return _stacked(name, [
         replace(
             part, shape=(count, part.shape[1]), data=part.data[rows],
-            exponents=None if part.exponents is None else part.exponents[rows],
+            block_scales=None if part.block_scales is None else part.block_scales[rows],
         )
         for part in whole.parts
     ])  # fmt: skip
@@ -221,7 +221,8 @@ def with_halves_apart(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tens
             shape = (*tensor.shape[:-2], tensor.shape[-2] // 2, tensor.shape[-1])
             parts = [tensor.part(expert) for expert in range(shape[0])] if len(shape) == 3 else [tensor]
             # of all experts the same array: each with its own would take as much memory as a part of their weights
-            rows = np.arange(half * shape[-2], (half + 1) * shape[-2]) if parts[0].scales is not None else None
+            is_scaled = parts[0].scales is not None or parts[0].block_scales is not None
+            rows = np.arange(half * shape[-2], (half + 1) * shape[-2]) if is_scaled else None
             halves = tuple(_half(each, shape[-2:], half, rows) for each in parts)
             new_name = f"{matched['prefix']}{part}{matched['kind']}"
             yield new_name, Tensor(new_name, shape, tensor.type, _EMPTY, parts=halves) if len(shape) == 3 else halves[0]

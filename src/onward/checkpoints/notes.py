@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.mixtures import is_of_experts
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.tokenizer import tokenizer_notes
-from onward.checkpoints.types import FLOAT8
+from onward.checkpoints.types import FLOAT8, NVFP4
 from onward.machine import bytes_in_words
 
 _CHUNK_BYTES = 1 << 24
@@ -43,8 +45,16 @@ def size_facts(checkpoint: Checkpoint) -> dict[str, int | str]:
 
 
 def _bytes_as_integers(checkpoint: Checkpoint) -> int:
-    """Return the memory of all weights with 8 bits each, and a scale of 16 bits per 32."""
-    return sum(tensor.num_rows * tensor.shape[-1] for tensor in checkpoint.tensors.values()) * 34 // 32
+    """Return the memory of all weights with 8 bits each, and a scale of 16 bits per 32, but for those in NVFP4."""
+    return sum(
+        _nvfp4_bytes(tensor) if tensor.type == NVFP4 else tensor.num_rows * tensor.shape[-1] * 34 // 32
+        for tensor in checkpoint.tensors.values()
+    )
+
+
+def _nvfp4_bytes(tensor: Tensor) -> int:
+    """Return the memory of a tensor in NVFP4, each of whose blocks gets its factor."""
+    return tensor.num_bytes // NVFP4.block_bytes * (NVFP4.block_bytes + 4)
 
 
 def float8_notes(checkpoint: Checkpoint) -> list[str]:
@@ -53,7 +63,8 @@ def float8_notes(checkpoint: Checkpoint) -> list[str]:
     codes = sum(tensor.num_bytes for tensor in tensors if tensor.type == FLOAT8)
     if not codes:
         return []
-    as_they_are = sum(tensor.num_bytes for tensor in tensors) + codes // 8
+    others = (_nvfp4_bytes(tensor) if tensor.type == NVFP4 else tensor.num_bytes for tensor in tensors)
+    as_they_are = sum(others) + codes // 8
     return [
         f"{checkpoint.parameters.where} has weights in FP8: --precision fast holds them as 8-bit integers "
         f"({bytes_in_words(_bytes_as_integers(checkpoint))}), exact as they are ({bytes_in_words(as_they_are)}). "
@@ -79,6 +90,9 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
         blocks = ((each.rows, each.inputs) for each in (one.scales, other.scales))
         if len(set(blocks)) > 1 or not _are_equal(one.scales.stored, other.scales.stored):
             return False
+    both = (one.block_scales, other.block_scales), (one.factors, other.factors)
+    if any(not np.array_equal(left, right) for left, right in both if left is not None and right is not None):
+        return False
     first, second = one.data.reshape(-1), other.data.reshape(-1)
     pairs = ((first[begin:], second[begin:]) for begin in range(0, first.size, _CHUNK_BYTES))
     return all((left[:_CHUNK_BYTES] == right[:_CHUNK_BYTES]).all() for left, right in pairs)

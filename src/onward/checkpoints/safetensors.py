@@ -29,6 +29,8 @@ _LENGTH_BYTES = 8
 _TYPES = {kind.name: kind for kind in (FLOAT32, FLOAT16, BFLOAT16)}
 _PACKED = re.compile(r".+_(blocks|scales)")
 """Names of tensors that are parts of others: the codes and exponents of MXFP4, which are bytes."""
+_CODES = re.compile(r".+\.weight(_packed)?")
+"""Names of the codes of NVFP4, which are bytes, too."""
 
 
 class _Entry(msgspec.Struct):
@@ -39,7 +41,7 @@ class _Entry(msgspec.Struct):
 
 def read_safetensors(path: Path, skipped: tuple[str, ...] = (), *, has_float8: bool = False) -> dict[str, Tensor]:
     """Read the tensors of a file, as views of the mapped file, except those whose names end like one of `skipped` and
-    those without elements. `has_float8`: there may be codes of FP8, whose scales are other tensors.
+    those without elements. `has_float8`: there may be codes of FP8, or of NVFP4, whose scales are other tensors.
 
     Raises CheckpointError for a file that is missing or broken, or has weights of another type.
     """
@@ -82,7 +84,8 @@ def _tensor(
     content: np.ndarray[Any, np.dtype[np.uint8]],
     types: Mapping[str, TensorType],
 ) -> Tensor:
-    kind = OCTETS if entry.dtype == OCTETS.name and _PACKED.fullmatch(name) else types.get(entry.dtype)
+    has_octets = _PACKED.fullmatch(name) or (FLOAT8.name in types and _CODES.fullmatch(name))
+    kind = OCTETS if entry.dtype == OCTETS.name and has_octets else types.get(entry.dtype)
     if len(entry.shape) > MAX_DIMENSIONS or min(entry.shape, default=1) < 0:
         raise _broken(path, f"a tensor {name[:80]!r} of an impossible shape")
     if kind is None:

@@ -14,10 +14,12 @@ from onward.checkpoints.blocks import (
     codebook_floats,
     float8_blocks,
     float8_floats,
+    have_nan,
     mxfp4_blocks,
+    nvfp4_blocks,
     unpack,
 )
-from onward.checkpoints.types import CODEBOOK_TYPES, FLOAT32, TensorType
+from onward.checkpoints.types import CODEBOOK_TYPES, FLOAT32, NVFP4, TensorType
 from onward.errors import CheckpointError
 
 _MAX_TURNED = 1 << 20
@@ -61,8 +63,9 @@ class Tensor:
     order: NDArray[np.int64] | None = None
     parts: tuple[Tensor, ...] = ()
     """Of experts that a file has one by one: their matrices, [rows, inputs] each; `data` is empty."""
-    exponents: NDArray[np.uint8] | None = None
-    """Of MXFP4 as safetensors files have it, uint8 [rows, blocks]; `data` are its codes (blocks.mxfp4_blocks)."""
+    block_scales: NDArray[np.uint8] | None = None
+    """Of MXFP4 and NVFP4 as safetensors files have them, uint8 [stored rows, blocks of 32 or 16 weights]; `data` are
+    codes, [stored rows, inputs / 2] (blocks.mxfp4_blocks, nvfp4_blocks)."""
     factors: NDArray[np.float32] | None = None
     """Of NVFP4: what its weights are multiplied with, too, one number, or one per expert or head, whose rows follow
     each other."""
@@ -79,22 +82,27 @@ class Tensor:
 
     def rows(self, start: int, stop: int) -> NDArray[np.uint8]:
         """Return the bytes of these rows, uint8 [rows, bytes per row]: a view where they are stored like that."""
-        if self.exponents is not None:
-            return mxfp4_blocks(self.data[start:stop], self.exponents[start:stop])
+        if self.block_scales is not None:
+            stored = self._stored(start, stop)
+            join = nvfp4_blocks if self.type == NVFP4 else mxfp4_blocks
+            return join(self.data[stored], self.block_scales[stored])
         if self.stored is not None:
             return _turned_rows(self.stored, start, stop)
         if self.scales is not None:
             return float8_blocks(*self._codes(self.scales, start, stop))
         row_bytes = self.shape[-1] // self.type.block_weights * self.type.block_bytes
-        stored = self.data if self.data.ndim > 1 else self.data.reshape(-1, row_bytes)
-        picked = stored[start:stop] if self.order is None else stored[self.order[start:stop]]
+        whole = self.data if self.data.ndim > 1 else self.data.reshape(-1, row_bytes)
+        picked = whole[self._stored(start, stop)]
         return picked.reshape(len(picked), row_bytes)
+
+    def _stored(self, start: int, stop: int) -> slice | NDArray[np.int64]:
+        """Return which of the stored rows these are."""
+        return slice(start, stop) if self.order is None else self.order[start:stop]
 
     def _codes(self, scales: Scales, start: int, stop: int) -> tuple[Bytes, NDArray[np.float32]]:
         """Return rows of a matrix in FP8 as they are stored, and their scales."""
         rows = np.arange(start, stop) if self.order is None else self.order[start:stop]
-        codes = self.data[start:stop] if self.order is None else self.data[rows]
-        return codes, scales.of_rows(rows, -(-self.shape[-1] // FLOAT8_GROUP))
+        return self.data[self._stored(start, stop)], scales.of_rows(rows, -(-self.shape[-1] // FLOAT8_GROUP))
 
     @property
     def num_bytes(self) -> int:
@@ -149,9 +157,13 @@ class Tensor:
             return replace(found, scales=found.scales * self.row_factors(start, stop)[:, None])
 
     def row_factors(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Return what the weights of these rows are multiplied with, too, one number per row."""
+        """Return what the weights of these rows are multiplied with, too, one number per row: NaN, where a scale of a
+        folder's NVFP4 is one, which a block cannot say."""
         factors = np.ones(1, np.float32) if self.factors is None else self.factors
-        return np.repeat(factors, self.num_rows // len(factors))[start:stop]
+        found = np.repeat(factors, self.num_rows // len(factors))[start:stop]
+        if self.type != NVFP4 or self.block_scales is None:
+            return found
+        return np.where(have_nan(self.block_scales[self._stored(start, stop)]), np.float32("nan"), found)
 
 
 def split_name(name: str) -> tuple[str, str, str]:

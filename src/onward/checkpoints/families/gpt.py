@@ -37,10 +37,12 @@ def _gptneox(checkpoint: Checkpoint) -> Architecture:
 
 
 def _with_rows_first(parameters: Parameters, tensor: Tensor) -> Tensor:
-    """Return GPT-2's matrices, which its folders have with inputs first. Raises CheckpointError for those in FP8."""
+    """Return GPT-2's matrices, which its folders have with inputs first. Raises CheckpointError for quantised ones."""
     is_matrix = tensor.name.startswith("blk.") and len(tensor.shape) == 2
-    if is_matrix and tensor.scales is not None:
-        raise CheckpointError(f"{parameters.where}: {tensor.name!r} is in FP8, with its inputs first: use a GGUF file.")
+    if is_matrix and (tensor.scales is not None or tensor.block_scales is not None):
+        raise CheckpointError(
+            f"{parameters.where}: {tensor.name!r} is quantised, with its inputs first: use a GGUF file."
+        )
     return tensor.transposed() if is_matrix else tensor
 
 
