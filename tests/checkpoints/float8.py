@@ -93,6 +93,10 @@ LAYOUTS = {
         {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]},
         (0, 0), "_scale", shape=(), activation="input_scale",
     ),
+    "ModelOpt, rows": Layout({"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, (1, 0), "_scale"),
+    "ModelOpt, blocks": Layout(
+        {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, (128, 128), "_scale", shape=(1, 1, 1, 1)
+    ),
     "ModelOpt, older": Layout(
         {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]},
         (0, 0), "_scale", shape=(), activation="input_scale", has_own_file=True,

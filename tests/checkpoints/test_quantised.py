@@ -329,6 +329,20 @@ def test_a_folder_of_which_only_keys_and_values_were_to_be_rounded_is_read(tmp_p
     assert read_folder(tmp_path / "m").tensors.keys() == expected
 
 
+def test_blocks_of_modelopt_have_axes_of_their_own(tmp_path: Path) -> None:
+    """Scales of 128 x 128 weights, [blocks of rows, 1, blocks of inputs, 1]."""
+    write_folder(tmp_path / "m", "llama, untied")
+    weights = convert(tmp_path / "m", LAYOUTS["ModelOpt, blocks"])
+    found = read_folder(tmp_path / "m").tensors["blk.0.ffn_up.weight"]
+    assert found.scales is not None and (found.scales.rows, found.scales.inputs) == (128, 128)
+    np.testing.assert_array_equal(found.floats(), weights[UP])
+    stored = stored_in(path := tmp_path / "m/model.safetensors")
+    stored[f"{UP}_scale"] = "F32", (1, 1, 2, 1), bytes(8)
+    path.write_bytes(file_bytes(stored))
+    with pytest.raises(CheckpointError, match=r"is F32 \[1, 1, 2, 1\], which are not the scales of"):
+        read_folder(tmp_path / "m")
+
+
 def test_groups_of_which_one_has_only_activations_are_read_and_two_sizes_of_blocks_are_not(tmp_path: Path) -> None:
     write_folder(tmp_path / "m", "llama, untied")
     config = json.loads(json.dumps(LAYOUTS["compressed, blocks"].config))

@@ -43,7 +43,8 @@ _SCALE_TYPES = (FLOAT32, FLOAT16, BFLOAT16)
 _COMPRESSED = ("float-quantized", "naive-quantized")
 """Formats of compressed-tensors in which weights in FP8 are stored."""
 _COMPRESSED_NVFP4 = "nvfp4-pack-quantized"
-_MODELOPT = (None, "FP8", "NVFP4", "W4A16_NVFP4")
+_IN_BLOCKS, _MODELOPT_BLOCK = "FP8_PB_WO", (128, 128)
+_MODELOPT = (None, "FP8", "FP8_PER_CHANNEL_PER_TOKEN", _IN_BLOCKS, "NVFP4", "W4A16_NVFP4")
 """Algorithms of ModelOpt; None: only keys and values were to be rounded (`kv_cache_quant_algo`)."""
 _NVFP4_GROUP = 16
 """Weights that have a scale together."""
@@ -87,7 +88,7 @@ def _modelopt(stated: Mapping[str, Any], where: str) -> Quantised:
     for kind in kinds:
         if kind not in _MODELOPT:
             raise _unread(where, "modelopt", str(kind))
-    return Quantised(None)
+    return Quantised(_MODELOPT_BLOCK if _IN_BLOCKS in kinds else None)
 
 
 def _compressed_tensors(stated: Mapping[str, Any], where: str) -> Quantised:
@@ -289,7 +290,8 @@ def _matrix(name: str, tensor: Tensor, scale: Tensor, stated: Quantised, where: 
     blocks = [block for block in (stated.block, (1, inputs), (rows, inputs)) if block is not None]
     for block in blocks if scale.type in _SCALE_TYPES else ():
         counts = -(-rows // block[0]), -(-inputs // block[1])
-        if scale.shape in (counts, *([counts[:1]] if counts[1] == 1 else [])):
+        of_blocks = counts[0], 1, counts[1], 1  # as ModelOpt stores them
+        if scale.shape in (counts, of_blocks, *([counts[:1]] if counts[1] == 1 else [])):
             scales = Scales(replace(scale, shape=counts), *block)
             return replace(tensor, data=tensor.data.reshape(rows, inputs), scales=scales)
     words = ", ".join(f"{each[0]} x {each[1]}" for each in blocks)
