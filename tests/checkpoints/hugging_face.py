@@ -355,14 +355,11 @@ def queries_with_keys(tensors: Arrays) -> Arrays:
     for name, array in tensors.items():
         prefix, _, part = name.partition(".attn_")
         if part == "q.weight":
-            heads = [tensors[f"{prefix}.attn_{each}.weight"].reshape(-1, HIDDEN // HEADS, HIDDEN) for each in "qkv"]
-            halves = [each.reshape(len(each), -1, 2, HIDDEN).swapaxes(1, 2).reshape(each.shape) for each in heads[:2]]
-            groups = [
-                halves[0].reshape(len(halves[1]), -1, HIDDEN // HEADS, HIDDEN),
-                halves[1][:, None],
-                heads[2][:, None],
-            ]
-            found[f"{prefix}.attn_qkv.weight"] = np.concatenate(groups, axis=1).reshape(-1, HIDDEN)
+            size, width = HIDDEN // HEADS, array.shape[-1]
+            heads = [tensors[f"{prefix}.attn_{each}.weight"].reshape(-1, size, width) for each in "qkv"]
+            halves = [each.reshape(len(each), -1, 2, width).swapaxes(1, 2).reshape(each.shape) for each in heads[:2]]
+            groups = [halves[0].reshape(len(halves[1]), -1, size, width), halves[1][:, None], heads[2][:, None]]
+            found[f"{prefix}.attn_qkv.weight"] = np.concatenate(groups, axis=1).reshape(-1, width)
         elif part not in ("k.weight", "v.weight"):
             found[name] = array
     return found

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from onward.checkpoints.table import ARCHITECTURES
 from onward.kernels import targets
 from onward.kernels.targets import runnable_forms
 from onward.values import Precision
@@ -26,6 +27,10 @@ from tests.laws.golden import (
 
 GOLDEN = json.loads(FILE.read_text(encoding="utf-8"))
 CHANGED = "Kernels have other bits. If that is meant, raise KERNELS_REVISION and run `python -m tests.laws.golden`."
+
+
+def test_every_architecture_has_hashes() -> None:
+    assert {name.partition(",")[0] for name in NAMES} == ARCHITECTURES.keys()
 
 
 @pytest.mark.parametrize("name", slow_but(["llama", "gemma3"], NAMES))
