@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.checkpoints import float8, gemma4, latent, ling, mamba2, qwen35
-from tests.checkpoints.reference import PAIRS
+from tests.checkpoints.reference import COHERE, PAIRS
 from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, INNER, tiny
 
 Arrays = dict[str, NDArray[np.float32]]
@@ -47,6 +47,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_nextn_predict_layers": 1,
     },
     "qwen3": {"model_type": "qwen3", "head_dim": 32},
+    "qwen2vl": {
+        "model_type": "qwen2_5_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
+        "use_sliding_window": False, "sliding_window": 9, "max_window_layers": 0,
+    },
+    "qwen2vl, first": {
+        "model_type": "qwen2_vl_text", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    },
+    "qwen3vl": {
+        "model_type": "qwen3_vl_text", "head_dim": 32, "rope_theta": 1e4,
+        "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]},
+    },
+    "qwen3vlmoe": {
+        "model_type": "qwen3_vl_moe_text", "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 96, "rope_theta": 1e4, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    },
     "qwen3moe": {
         "model_type": "qwen3_moe", "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3,
         "moe_intermediate_size": INNER, "norm_topk_prob": True,
@@ -147,9 +162,33 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "stablelm": {"model_type": "stablelm", "use_qkv_bias": True},
     "stablelm, head norms": {"model_type": "stablelm", "qk_layernorm": True, "use_parallel_residual": True},
     "gpt2": {"model_type": "gpt2"},
+    "starcoder": {"model_type": "gpt_bigcode", "multi_query": True},
     "gptneox": {"model_type": "gpt_neox"},
     "gptneox, sequential": {"model_type": "gpt_neox", "use_parallel_residual": False, "rotary_pct": 1.0},
     "cohere2": {"model_type": "cohere2", "sliding_window": 16, "logit_scale": 0.5},
+    "hunyuan-dense": {
+        "model_type": "hunyuan_v1_dense", "head_dim": 32, "rope_theta": 1e4, "num_experts": 1, "use_qk_norm": True,
+        "use_cla": False,
+    },
+    "hunyuan-dense, alpha": {
+        "model_type": "hunyuan_v1_dense", "head_dim": 32, "rope_theta": 1e4,
+        "rope_scaling": {"alpha": 50.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "type": "dynamic"},
+    },
+    "hunyuan-moe": {
+        "model_type": "hunyuan_v1_moe", "head_dim": 32, "rope_theta": 1e4, "num_experts": 8, "moe_topk": [3, 3],
+    },
+    "arcee": {"model_type": "arcee", "hidden_act": "relu2", "rope_theta": 1e4},
+    "afmoe": {
+        "model_type": "afmoe", "head_dim": 32, "num_dense_layers": 1, "num_experts": 8, "num_experts_per_tok": 3,
+        "moe_intermediate_size": INNER, "num_shared_experts": 2, "route_norm": True, "route_scale": 2.8,
+        "score_func": "sigmoid", "n_group": 1, "topk_group": 1, "global_attn_every_n_layers": 4, "sliding_window": 16,
+        "mup_enabled": True, "rope_theta": 1e4,
+    },
+    "command-r": {
+        "model_type": "cohere", "logit_scale": 0.5, "rope_theta": 1e4, "max_position_embeddings": 64,
+        "model_max_length": CONTEXT,
+    },
+    "command-r, head norms": {"model_type": "cohere", "logit_scale": 0.5, "rope_theta": 1e4, "use_qk_norm": True},
     "lfm2moe": {
         "model_type": "lfm2_moe", "num_key_value_heads": 2, "norm_eps": 1e-5, "rms_norm_eps": None, "rope_theta": 1e4,
         "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 8,
@@ -186,6 +225,13 @@ _GRANITE = {
     "ffn_down_shexp": "shared_mlp.output_linear",
 }  # fmt: skip
 _QWEN35 = {**_LLAMA, **qwen35.NAMES}
+_GPT2 = {
+    "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
+}  # fmt: skip
+_GPT2_WHOLE = {
+    "token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f",
+}  # fmt: skip
 _NAMES = {
     **{key: {**_LLAMA, "ffn_gate_inp": "block_sparse_moe.gate"} for key in ("llama", "minimax-m2")},
     "qwen2moe": {
@@ -193,13 +239,11 @@ _NAMES = {
         **{f"ffn_{part}_shexp": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
     },
     "granitemoe": _GRANITE,
-    "qwen3moe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
+    **{key: {**_LLAMA, "ffn_gate_inp": "mlp.gate"} for key in ("qwen3moe", "qwen3vlmoe", "mellum", "olmoe")},
     "ernie4_5-moe": {**_LLAMA, **{name: part for name, part in latent.NAMES.items() if name.startswith("ffn_")}},
     "gpt-oss": {
         **_LLAMA, "ffn_gate_inp": "mlp.router", "post_attention_norm": "post_attention_layernorm",
     },
-    "mellum": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
-    "olmoe": {**_LLAMA, "ffn_gate_inp": "mlp.gate"},
     "internlm2": {
         "attn_qkv": "attention.wqkv", "attn_output": "attention.wo", "attn_norm": "attention_norm",
         "ffn_norm": "ffn_norm", "ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3",
@@ -225,14 +269,25 @@ _NAMES = {
         **_LLAMA, "post_attention_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.gate",
         **{name: part for name, part in latent.NAMES.items() if name.endswith("shexp")},
     },
+    "hunyuan-dense": {
+        **_LLAMA, "attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm",
+    },
+    "hunyuan-moe": {
+        **_LLAMA, "attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm",
+        "ffn_gate_inp": "mlp.gate.wg",
+        **{f"ffn_{part}_shexp": f"mlp.shared_mlp.{part}_proj" for part in ("gate", "up", "down")},
+    },
+    "afmoe": {
+        **_SANDWICHED, "attn_gate": "self_attn.gate_proj", "ffn_norm": "pre_mlp_layernorm",
+        "post_ffw_norm": "post_mlp_layernorm", "ffn_gate_inp": "mlp.router.gate",
+        **{name: part for name, part in latent.NAMES.items() if name.endswith("shexp")},
+    },
     "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     "starcoder2": {**_LLAMA, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
     "lfm2": _LFM2,
     "lfm2moe": _LFM2,
-    "gpt2": {
-        "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
-        "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
-    },
+    "gpt2": _GPT2,
+    "starcoder": _GPT2,
     "gptneox": {
         "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_qkv": "attention.query_key_value",
         "attn_output": "attention.dense", "ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h",
@@ -261,16 +316,21 @@ _WHOLE_OF = {
     "falcon-h1": {**_WHOLE, "output_norm": "model.final_layernorm"},
     **dict.fromkeys(mamba2.NEMOTRON, mamba2.NEMOTRON_WHOLE),
     "internlm2": {"token_embd": "model.tok_embeddings", "output_norm": "model.norm", "output": "output"},
-    "gpt2": {"token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f"},
+    "gpt2": _GPT2_WHOLE,
+    "starcoder": _GPT2_WHOLE,
     "gptneox": {
         "token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out",
     },
 }  # fmt: skip
 _BIAS_OF_CHOICE = {
     "minimax-m2": "block_sparse_moe.e_score_correction_bias",
+    "afmoe": "mlp.expert_bias",
     "ernie4_5-moe": "mlp.moe_statics.e_score_correction_bias",
 }
-_LAYERS = {"gpt2": "transformer.h", "gptneox": "gpt_neox.layers", **dict.fromkeys(mamba2.NEMOTRON, "backbone.layers")}
+_LAYERS = {
+    "gpt2": "transformer.h", "starcoder": "transformer.h", "gptneox": "gpt_neox.layers",
+    **dict.fromkeys(mamba2.NEMOTRON, "backbone.layers"),
+}  # fmt: skip
 
 
 def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int = 1) -> tuple[dict[str, Any], Arrays]:
@@ -286,10 +346,10 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     }  # fmt: skip
     if kind == latent.KIND:
         metadata[f"{kind}.attention.latent_epsilon"] = 1e-6
-    if kind == "gpt2":
+    if kind in ("gpt2", "starcoder"):
         config = {
-            "model_type": "gpt2", "n_layer": layers, "n_embd": HIDDEN, "n_inner": FEED_FORWARD, "n_head": HEADS,
-            "n_positions": CONTEXT,
+            "n_layer": layers, "n_embd": HIDDEN, "n_inner": FEED_FORWARD, "n_head": HEADS, "n_positions": CONTEXT,
+            **CONFIGS[name],
         }  # fmt: skip
     config["tie_word_embeddings"] = "output.weight" not in tensors
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -297,6 +357,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     joining: dict[str, Callable[[Arrays], Arrays]] = {
         "granitemoe": halves_joined,
         "gpt-oss": gates_between,
+        "qwen3vlmoe": inputs_first,
         "internlm2": queries_with_keys,
         "gemma4": gemma4.as_stored,
         "qwen35": qwen35.as_stored,
@@ -310,7 +371,8 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
     }
     usual = joining.get(kind, one_by_one)(tensors)
     stored = {hugging_face_name(key, kind): _habits(key, array, kind, metadata) for key, array in usual.items()}
-    for key in [key for key, array in stored.items() if key.endswith("_norm.weight") and array.ndim == 2]:
+    norms = [key for key, array in stored.items() if key.endswith("_norm.weight") and array.ndim == 2]
+    for key in norms if kind == "stablelm" else ():
         parts = enumerate(stored.pop(key))  # a norm for each head
         stored |= {key.replace("_norm.", f"_layernorm.norms.{head}."): part for head, part in parts}
     _write_weights(folder, stored, "F32" if dtype == "F8" else dtype, num_files)
@@ -337,6 +399,18 @@ def halves_joined(tensors: Arrays) -> Arrays:
             found[name.replace("gate", "gate_up")] = np.concatenate(both, axis=-2)
         elif "ffn_up_exps" not in name and "ffn_up_shexp" not in name:
             found[name] = array
+    return found
+
+
+def inputs_first(tensors: Arrays) -> Arrays:
+    """Qwen3-VL's tensors: all experts in one, with inputs first, and gate and up projection in one."""
+    found: Arrays = {}
+    for name, array in halves_joined(tensors).items():
+        if "_exps." not in name:
+            found[name] = array
+            continue
+        part = "down_proj" if "_down_" in name else "gate_up_proj"
+        found[f"model.layers.{name.split('.')[1]}.mlp.experts.{part}"] = np.ascontiguousarray(array.swapaxes(1, 2))
     return found
 
 
@@ -466,7 +540,7 @@ def hugging_face_rows(
         return array.reshape(3, HEADS, size, -1).swapaxes(0, 1).reshape(array.shape)
     layer = name.split(".")[-2]
     if (
-        kind in PAIRS and kind not in ("cohere2", "glm4", "ernie4_5", "ernie4_5-moe") and layer in ("attn_q", "attn_k")
+        kind in PAIRS and kind not in (*COHERE, "glm4", "ernie4_5", "ernie4_5-moe") and layer in ("attn_q", "attn_k")
     ):  # theirs are half a head apart
         keys = metadata[f"{kind}.attention.head_count_kv"]
         heads = HEADS if layer == "attn_q" else max(keys) if isinstance(keys, list) else keys

@@ -16,7 +16,8 @@ from tests.checkpoints.qwen35 import KINDS, delta_net
 
 Array = Any
 """float64, of any shape."""
-LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
+COHERE = ("command-r", "cohere2")
+LAYER_NORM = ("starcoder", "starcoder2", "stablelm", "gpt2", "gptneox", *COHERE)
 """The others divide by the root mean square."""
 PAIRS = (
     "llama",
@@ -24,20 +25,23 @@ PAIRS = (
     "granitemoe",
     "granitehybrid",
     "smollm3",
-    "cohere2",
+    *COHERE,
     "glm4",
     "internlm2",
     "mistral3",
     "ernie4_5",
+    "arcee",
     "ernie4_5-moe",
 )
 """Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
 NORMALISED = (
     "qwen3moe", "mellum", "llama", "granitemoe", "granitehybrid", "gpt-oss", "lfm2moe", "qwen35moe", "qwen3next",
-    "nemotron_h_moe", "minimax-m2", "ernie4_5-moe",
+    "nemotron_h_moe", "minimax-m2", "ernie4_5-moe", "qwen3vlmoe", "hunyuan-moe",
 )  # fmt: skip
 """The shares of the experts that are used add up to one."""
-GELU_TANH = ("gemma", "gemma2", "gemma3", "starcoder2", "gpt2")
+NORMAL_LAST = ("hunyuan-dense", "hunyuan-moe")
+"""Queries and keys are normalised after their rotation."""
+GELU_TANH = ("gemma", "gemma2", "gemma3", "starcoder", "starcoder2", "gpt2")
 
 
 class Reference:
@@ -64,9 +68,9 @@ class Reference:
         if self.kind == "gemma4":
             return Gemma4(self.stated, self.tensors).logits(tokens)
         hidden = self.tensors["token_embd.weight"][tokens]
-        if self.kind == "gpt2":
+        if self.kind in ("gpt2", "starcoder"):
             hidden = hidden + self.tensors["position_embd.weight"][: len(tokens)]
-        if self.kind in ("gemma", "gemma2", "gemma3"):
+        if self.kind in ("gemma", "gemma2", "gemma3", "afmoe"):
             hidden = hidden * math.sqrt(self.stated["embedding_length"])
         hidden = hidden * self.stated.get("embedding_scale", 1.0)
         for layer in range(self.stated["block_count"]):
@@ -74,7 +78,7 @@ class Reference:
         hidden = self.norm(hidden, "token_embd_norm" if self.kind in ("lfm2", "lfm2moe") else "output_norm")
         logits = self.linear(hidden, "output" if "output.weight" in self.tensors else "token_embd")
         scale = self.stated.get("logit_scale", 1.0)
-        logits = logits * scale if self.kind == "cohere2" else logits / scale
+        logits = logits * scale if self.kind in COHERE else logits / scale
         return self.capped(logits, "final_logit_softcapping")
 
     def capped(self, numbers: Array, key: str) -> Array:
@@ -83,7 +87,7 @@ class Reference:
 
     def block(self, layer: int, hidden: Array) -> Array:
         prefix = f"blk.{layer}."
-        if self.kind == "cohere2" or (self.kind == "stablelm" and prefix + "ffn_norm.weight" not in self.tensors):
+        if self.kind in COHERE or (self.kind == "stablelm" and prefix + "ffn_norm.weight" not in self.tensors):
             normal = self.norm(hidden, prefix + "attn_norm")
             return hidden + self.attention(layer, normal) + self.feed_forward(prefix, normal)
         if self.stated.get("use_parallel_residual"):
@@ -100,12 +104,12 @@ class Reference:
         attended = mixed(layer, normal)
         if self.kind == "falcon-h1":
             attended = attended + self.attention(layer, normal)
-        if self.kind in ("gemma2", "gemma3", "glm4"):
+        if self.kind in ("gemma2", "gemma3", "glm4", "afmoe"):
             attended = self.norm(attended, prefix + "post_attention_norm")
         hidden = hidden + attended * self.stated.get("residual_scale", 1.0)
         between = "post_attention_norm" if self.kind in ("gpt-oss", "seed_oss", "glm4moe", *KINDS) else "ffn_norm"
         moved = self.feed_forward(prefix, self.norm(hidden, prefix + between))
-        if self.kind in ("gemma2", "gemma3", "glm4"):
+        if self.kind in ("gemma2", "gemma3", "glm4", "afmoe"):
             moved = self.norm(moved, prefix + "post_ffw_norm")
         return hidden + moved * self.stated.get("residual_scale", 1.0)
 
@@ -181,7 +185,7 @@ class Reference:
     def activated(self, gate: Array) -> Array:
         if self.kind in GELU_TANH:
             return 0.5 * gate * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
-        if self.kind in NEMOTRON:
+        if self.kind in (*NEMOTRON, "arcee"):
             return np.maximum(gate, 0) ** 2
         if self.kind == "gptneox":
             return 0.5 * gate * (1 + np.vectorize(math.erf)(gate / math.sqrt(2)))
@@ -211,9 +215,13 @@ class Reference:
             both = query.reshape(count, self.heads, 2, self.size)
             query, gate = self.norm(both[:, :, 0], prefix + "attn_q_norm"), 1 / (1 + np.exp(-both[:, :, 1]))
             key = self.norm(key, prefix + "attn_k_norm")
+        if self.kind == "afmoe":  # a gate of each number that attention returns (modeling_afmoe.py)
+            gate = 1 / (1 + np.exp(-self.linear(hidden, prefix + "attn_gate").reshape(query.shape)))
         is_local = self.is_local(layer)
         if self.is_rotated(layer):
             query, key = self.turned(query, is_local), self.turned(key, is_local)
+        if self.kind in NORMAL_LAST:
+            query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")
         if growth := self.stated.get("attention.temperature_scale"):
             length = self.stated["rope.scaling.original_context_length"]
             query = query * (1 + growth * np.log(1 + np.arange(count) // length))[:, None, None]
@@ -254,14 +262,18 @@ class Reference:
         is_normal = self.kind in (
             "qwen3",
             "qwen3moe",
+            "qwen3vl",
+            "qwen3vlmoe",
             "mellum",
             "gemma3",
             "stablelm",
+            "command-r",
             "exaone4",
             "lfm2",
             "lfm2moe",
             "glm4moe",
             "bailingmoe2",
+            "afmoe",
         )
         if is_normal and prefix + "attn_q_norm.weight" in self.tensors:
             query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")
@@ -270,18 +282,21 @@ class Reference:
     def is_local(self, layer: int) -> bool:
         if "attention.sliding_window" not in self.stated:
             return False
-        every = {"gemma2": 2, "gemma3": 6, "cohere2": 4, "olmo2": 4, "mellum": 4, "gpt-oss": 2}.get(self.kind)
+        usual = {"gemma2": 2, "gemma3": 6, "cohere2": 4, "olmo2": 4, "mellum": 4, "gpt-oss": 2, "afmoe": 4}
+        every = usual.get(self.kind)
         every = self.stated.get("attention.sliding_window_pattern", every)
         if isinstance(every, list):
             return bool(every[layer])
         return every is None or (layer + 1) % every != 0
 
     def is_rotated(self, layer: int) -> bool:
-        if self.kind == "cohere2" or (self.kind == "exaone4" and "attention.sliding_window" in self.stated):
+        if self.kind in ("cohere2", "afmoe") or (self.kind == "exaone4" and "attention.sliding_window" in self.stated):
             return self.is_local(layer)
         if self.kind in ("granite", "granitehybrid") and not self.stated.get("rope.scaling.finetuned", True):
             return False
-        return self.kind not in ("gpt2", *NEMOTRON) and not (self.kind == "smollm3" and (layer + 1) % 4 == 0)
+        if self.kind == "smollm3":
+            return (layer + 1) % 4 != 0
+        return self.kind not in ("gpt2", "starcoder", *NEMOTRON)
 
     def turned(self, node: Array, is_local: bool) -> Array:
         """Rotate pairs of dimensions by their position."""
@@ -291,6 +306,8 @@ class Reference:
         if is_local and self.kind in ("mellum", "olmo2"):
             base = self.stated.get("rope.freq_base_local", base)
         size = self.stated.get("rope.dimension_count", self.size)
+        if alpha := self.stated.get("rope.scaling.alpha"):
+            base = base * alpha ** (size / (size - 2))
         frequencies = base ** (-np.arange(0, size, 2) / size)
         magnitude = self.stated.get("rope.scaling.attn_factor", 1.0)
         if is_local and self.kind == "mellum":

@@ -59,7 +59,12 @@ READ: dict[str, tuple[str, ...]] = {
         "output_router_logits", "router_jitter_noise",
     ),
     "qwen2": (*_RMS, *_WINDOW),
-    "mimo": (*_RMS, *_WINDOW),
+    **dict.fromkeys(("mimo", "qwen2_vl_text", "qwen2_5_vl_text"), (*_RMS, *_WINDOW)),
+    "qwen3_vl_text": (*_RMS, "attention_bias", "head_dim"),
+    "qwen3_vl_moe_text": (
+        *_RMS, "attention_bias", "head_dim", *(key for key in _EXPERTS if key != "norm_topk_prob"), "mlp_only_layers",
+        "decoder_sparse_step",
+    ),
     "qwen3": (*_RMS, *_WINDOW, "attention_bias", "head_dim"),
     "qwen3_moe": (
         *_RMS, *_WINDOW, "attention_bias", "head_dim", *_EXPERTS, "mlp_only_layers", "decoder_sparse_step",
@@ -184,6 +189,12 @@ READ: dict[str, tuple[str, ...]] = {
         "scale_attn_weights", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
         "summary_use_proj", "tie_word_embeddings", "use_cache", "vocab_size",
     ),
+    "gpt_bigcode": (
+        "activation_function", "add_cross_attention", "attention_softmax_in_fp32", "attn_pdrop", "bos_token_id",
+        "embd_pdrop", "eos_token_id", "initializer_range", "layer_norm_epsilon", "multi_query", "n_embd", "n_head",
+        "n_inner", "n_layer", "n_positions", "pad_token_id", "resid_pdrop", "scale_attention_softmax_in_fp32",
+        "scale_attn_weights", "tie_word_embeddings", "use_cache", "vocab_size",
+    ),
     "gpt_neox": (
         *_USUAL, "layer_norm_eps", "attention_bias", "hidden_dropout", "classifier_dropout", "is_decoder",
         "use_parallel_residual", "rotary_pct", "rotary_emb_base",
@@ -207,6 +218,24 @@ READ: dict[str, tuple[str, ...]] = {
         *(key for key in _USUAL if key not in ("hidden_act", "attention_dropout")), "num_key_value_heads", "norm_eps",
         "conv_bias", "conv_L_cache", "block_multiple_of", "block_ffn_dim_multiplier", "block_auto_adjust_ff_dim",
         "full_attn_idxs", "layer_types", "tie_embedding", "block_ff_dim",
+    ),
+    "hunyuan_v1_dense": (
+        *_RMS, "attention_bias", "head_dim", "pretraining_tp", "eod_token_id", "num_experts", "use_qk_norm", "use_cla",
+    ),
+    "hunyuan_v1_moe": (
+        *_RMS, "attention_bias", "head_dim", "pretraining_tp", "eod_token_id", "sep_token_id", "num_experts",
+        "moe_topk", "output_router_logits", "use_qk_norm", "use_cla",
+    ),
+    "arcee": (*_RMS, "attention_bias", "mlp_bias", "head_dim", "pretraining_tp"),
+    "afmoe": (
+        *_RMS, "head_dim", "attention_bias", "layer_types", "sliding_window", "num_experts", "num_experts_per_tok",
+        "moe_intermediate_size", "num_dense_layers", "num_shared_experts", "route_norm", "route_scale", "score_func",
+        "n_group", "topk_group", "num_expert_groups", "num_limited_groups", "global_attn_every_n_layers",
+        "mup_enabled", "load_balance_coeff", "use_grouped_mm", "output_router_logits",
+    ),
+    "cohere": (
+        *_USUAL, "num_key_value_heads", "layer_norm_eps", "attention_bias", "use_qk_norm", "logit_scale",
+        "model_max_length",
     ),
     "cohere2": (
         *_USUAL, "num_key_value_heads", "layer_norm_eps", "attention_bias", "layer_types", "sliding_window",
@@ -295,17 +324,20 @@ CANNOT_MATTER: dict[str, str] = {
     "time_step_floor": "for the first weights of a training",
     "rescale_prenorm_residual": "for the first weights of a training",
     "expand": "the heads and their size are stated",
-    "aux_loss_alpha": "for training",
+    **dict.fromkeys(("aux_loss_alpha", "load_balance_coeff"), "for training"),
+    "num_limited_groups": "there is one group",
+    "use_grouped_mm": "how the same is computed",
     "seq_aux": "for training",
     "ep_size": "the same experts on several machines",
     "chunk_size": "the same sums in other parts",
     "mtp_layers_block_type": "of layers that predict several tokens, which are refused",
     **dict.fromkeys(
-        ("use_mamba_kernels", "moe_shared_expert_overlap", "residual_in_fp32", "mamba_ssm_cache_dtype"),
+        ("use_mamba_kernels", "moe_shared_expert_overlap", "residual_in_fp32", "mamba_ssm_cache_dtype",
+         "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),
         "how and in which precision the same is computed"),
     "use_cache": "a choice of whoever calls",
     "pad_token_id": "for batches of texts of several lengths",
-    "bos_token_id": "read with the tokenizer",
+    **dict.fromkeys(("bos_token_id", "eod_token_id", "sep_token_id"), "read with the tokenizer"),
     "eos_token_id": "read with the tokenizer",
     "vocab_size_per_layer_input": "the rows of a table, which are counted",
     "pretraining_tp": "the same sums in parts; gone from transformers 5",
@@ -319,6 +351,7 @@ _CANNOT_MATTER_HERE = {
     ("nemotron_h", "n_shared_experts"): "their size together is stated",
     ("nemotron_h", "topk_group"): "there is one group",
     ("bailing_moe_v2", "max_window_layers"): "there is no window",
+    ("afmoe", "topk_group"): "there is one group",
     ("bailing_moe_v2", "moe_router_enable_expert_bias"): "the tensors say it",
     **{(kind, "head_dim"): "the size of a part of heads, which is stated" for kind in LATENT},
 }  # fmt: skip
@@ -326,7 +359,7 @@ _CANNOT_MATTER_HERE = {
 
 def config(kind: str, **stated: Any) -> dict[str, Any]:
     sizes: dict[str, Any] = {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_inner": 96, "n_positions": 512}
-    if kind != "gpt2":
+    if kind not in ("gpt2", "gpt_bigcode"):
         sizes = {
             "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96,
             "max_position_embeddings": 512, "num_key_value_heads": 2,
@@ -356,7 +389,9 @@ def read(stated: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("kind", READ)
 def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind: str) -> None:
     for key in READ[kind]:
-        has_own_experts = kind in ("nemotron_h", "glm4_moe", "bailing_moe_v2", "ernie4_5_moe", *LATENT)
+        has_own_experts = kind.startswith("hunyuan") or kind in (
+            "nemotron_h", "glm4_moe", "bailing_moe_v2", "afmoe", "ernie4_5_moe", *LATENT,
+        )  # fmt: skip
         common = config(kind, **({} if has_own_experts else NEEDS.get(key, {})))
         other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
         if kind in _WINDOWED and key == "layer_types":
@@ -373,6 +408,8 @@ def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind:
             other = {"intermediate_size": 4096, "layer_types": ["conv", "full_attention"]}.get(key, other)
         if (kind, key) == ("granitemoehybrid", "layer_types"):
             other = ["attention", "mamba"]
+        if kind == "afmoe":
+            other = {"num_dense_layers": 0, "num_shared_experts": 3}.get(key, other)
         if (kind, key) in _SWITCHED_OFF:
             other = False
         if (kind, key) in (("internlm3", "qkv_bias"), ("nemotron_h", "use_bias")):
@@ -628,6 +665,13 @@ def test_settings_with_which_nemotron_h_is_not_computed_are_refused(stated: dict
         ("ernie4_5_moe", {"moe_num_shared_experts": "two"}, "as size and number of experts for all tokens"),
         ("ernie4_5_moe", {"moe_layer_interval": 0}, r"states \(1, -1, 0\) as layers with experts"),
         ("ernie4_5_moe", {"moe_layer_start_index": [1]}, "as layers with experts"),
+        ("gpt_bigcode", {"multi_query": False}, "'False' as 'multi_query'"),
+        ("hunyuan_v1_dense", {"num_experts": 8}, "'8' as 'num_experts'"),
+        ("hunyuan_v1_moe", {"use_cla": True}, "'True' as 'use_cla'"),
+        ("afmoe", {"score_func": "softmax"}, "'softmax' as 'score_func'"),
+        ("afmoe", {"route_norm": False}, "'False' as 'route_norm'"),
+        ("afmoe", {"n_group": 2}, "'2' as 'n_group'"),
+        ("afmoe", {"global_attn_every_n_layers": 0}, "'0' as 'global_attn_every_n_layers'"),
         ("minimax_m2", {"scoring_func": "softmax"}, "'softmax' as 'scoring_func'"),
         ("minimax_m2", {"use_qk_norm": False}, "'False' as 'use_qk_norm'"),
         ("minimax_m2", {"use_routing_bias": False}, "'False' as 'use_routing_bias'"),

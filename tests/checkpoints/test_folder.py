@@ -65,6 +65,9 @@ def test_layers_of_mellum_with_a_window_have_a_base_of_their_own(tmp_path: Path)
         pytest.param("gemma3", "gemma3", marks=pytest.mark.slow),
         pytest.param("mistral3", "mistral3", marks=pytest.mark.slow),
         pytest.param("qwen3_5_moe", "qwen35moe", marks=pytest.mark.slow),
+        pytest.param("qwen2_5_vl", "qwen2vl", marks=pytest.mark.slow),
+        pytest.param("qwen3_vl", "qwen3vl", marks=pytest.mark.slow),
+        pytest.param("qwen3_vl_moe", "qwen3vlmoe", marks=pytest.mark.slow),
         ("mistral3", "llama, untied"),
     ],
 )
@@ -87,6 +90,33 @@ def test_only_the_text_model_of_a_multimodal_model_is_computed(
     }
     (folder / "model.safetensors").write_bytes(safetensors_bytes(stored))
     assert "reads images, too" in shown(folder)["notes"][0]
+    check_logits(SafetensorsFiles(folder), metadata, tensors, cache=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name"), [("qwen2_5_vl", "qwen2vl"), ("qwen2_vl", "qwen2vl, first")])
+def test_a_folder_of_qwen2_vl_need_not_have_the_configuration_of_texts_apart(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "m"
+    metadata, tensors = write_folder(folder, name)
+    change(folder, model_type=kind, vision_config={"hidden_size": 8})
+    stored = arrays_of(folder) | {"visual.merger.mlp.0.weight": np.ones((3, 4), np.float32)}
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(stored))
+    assert "reads images, too" in shown(folder)["notes"][0]
+    check_logits(SafetensorsFiles(folder), metadata, tensors, cache=tmp_path)
+
+
+@pytest.mark.slow
+def test_experts_of_qwen3_vl_may_have_inputs_last(tmp_path: Path) -> None:
+    """As transformers holds them; those that are published have inputs first."""
+    folder = tmp_path / "m"
+    metadata, tensors = write_folder(folder, "qwen3vlmoe")
+    stored = {
+        name: np.ascontiguousarray(array.swapaxes(1, 2)) if ".mlp.experts." in name else array
+        for name, array in arrays_of(folder).items()
+    }
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(stored))
     check_logits(SafetensorsFiles(folder), metadata, tensors, cache=tmp_path)
 
 

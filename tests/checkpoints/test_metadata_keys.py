@@ -50,6 +50,11 @@ READ: dict[str, tuple[str, ...]] = {
     "llama": ("vocab_size", _RMS, *RULES),
     "qwen2": (_RMS,),
     "qwen3": (_RMS,),
+    "qwen2vl": (_RMS, "rope.dimension_sections"),
+    "qwen3vl": (_RMS, "rope.dimension_sections", "n_deepstack_layers"),
+    "qwen3vlmoe": (
+        _RMS, "rope.dimension_sections", "n_deepstack_layers", "expert_feed_forward_length", *RULES,
+    ),
     "qwen3moe": (_RMS, "expert_feed_forward_length", *RULES),
     "qwen2moe": (_RMS, "expert_feed_forward_length", "expert_shared_feed_forward_length", *RULES),
     "granitemoe": (
@@ -123,8 +128,16 @@ READ: dict[str, tuple[str, ...]] = {
     "olmo2": (_RMS, *_WINDOW),
     "stablelm": (_LAYER,),
     "gpt2": (_LAYER,),
+    "starcoder": (_LAYER,),
     "gptneox": (_LAYER, "use_parallel_residual"),
     "cohere2": (*_WINDOW, "logit_scale", _LAYER),
+    "command-r": ("logit_scale", _LAYER),
+    "arcee": (_RMS,),
+    "hunyuan-dense": (_RMS, "rope.dimension_sections"),
+    "hunyuan-moe": (_RMS, "expert_feed_forward_length", "expert_shared_feed_forward_length", *RULES),
+    "afmoe": (
+        _RMS, *_WINDOW, "leading_dense_block_count", "expert_feed_forward_length", "expert_shared_count", *RULES,
+    ),
 }  # fmt: skip
 """What it reads in addition to that (`load_arch_hparams` of each architecture)."""
 
@@ -187,7 +200,7 @@ OTHERS: dict[str, Any] = {
     "attention.q_lora_rank": 48, "attention.kv_lora_rank": 48, "attention.key_length_mla": 32,
     "attention.value_length_mla": 32, "expert_shared_count": 3, "attention.recurrent_layers": [True] * 5,
     "rope.dimension_sections": [4, 2, 2, 0], "expert_group_count": 4, "expert_group_used_count": 2,
-    "interleave_moe_layer_step": 3,
+    "rope.scaling.alpha": 9.0, "interleave_moe_layer_step": 3,
 }  # fmt: skip
 """Values that tiny models do not have."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -203,7 +216,10 @@ _ORIGINAL = {"rope.scaling.original_context_length", "context_length"}
 _OF_MIXTRAL = {key for key in OTHERS if key.startswith("expert_")}
 UNMOVED = {name: {"context_length"} for name in READ} | {
     "llama": {"context_length", *_OF_MIXTRAL},
+    **{key: {"context_length", "rope.dimension_sections"} for key in ("qwen2vl", "qwen3vl")},
+    "qwen3vlmoe": {"context_length", "feed_forward_length", "rope.dimension_sections"},
     "qwen3moe": {"context_length", "feed_forward_length"},
+    "hunyuan-moe": {"context_length", "feed_forward_length"},
     "mellum": {"context_length", "feed_forward_length", "rope.scale_linear", "rope.scaling.type"},
     "olmoe": {"context_length", "expert_weights_norm"},
     "minimax-m2": {"context_length", "feed_forward_length"},
@@ -235,7 +251,7 @@ UNMOVED = {name: {"context_length"} for name in READ} | {
     "qwen3next": {"context_length", "feed_forward_length"},
     "gemma2": {"context_length", "attention.sliding_window_pattern"},
     "gemma4": {"context_length", "expert_feed_forward_length"},
-    "gpt2": {key for key in OTHERS if key.startswith("rope.")},
+    **{name: {key for key in OTHERS if key.startswith("rope.")} for name in ("gpt2", "starcoder")},
     "granitehybrid": {"context_length", *_OF_MIXTRAL, *(key for key in OTHERS if key.startswith("rope."))},
     "nemotron_h": {"context_length", _LAYER, *(key for key in OTHERS if key.startswith("rope."))},
     "nemotron_h_moe": {"context_length", _LAYER, *(key for key in OTHERS if key.startswith("rope."))},
@@ -302,6 +318,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "wide layers": ("gemma4", {"feed_forward_length": 96}, r"blk.4.ffn_up.weight' has the shape \[192, 64\]"),
     "soft caps of attention": ("gemma4", {"attn_logit_softcapping": 5.0}, "soft-capped attention"),
+    "positions that are stretched": ("llama", {"rope.scaling.alpha": 9.0}, "'dynamic' with an 'alpha'"),
     "positions in an image": ("glm4", {"rope.dimension_sections": [4, 2, 2, 0]}, "uses positions in an image"),
     "heads of the wrong number": ("llama", {"attention.head_count_kv": [2] * 3}, "3 values.*2 layers"),
     "heads that differ": ("llama", {"attention.head_count_kv": [2, 4]}, "layers of different sizes"),
@@ -447,6 +464,24 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "experts of MiniMax that no bias chooses": (
         "minimax-m2", {"tensors": {"blk.1.exp_probs_b.bias": None}}, "no tensor 'blk.1.exp_probs_b.bias'",
     ),
+    "small heads of Hunyuan": (
+        "hunyuan-dense", {"attention.key_length": 24, "attention.value_length": 24}, "heads of 24 dimensions, which",
+    ),
+    "positions of Hunyuan that no number stretches": ("hunyuan-dense", {"rope.scaling.alpha": 1e20}, "as 'rope.scalin"),
+    "Hunyuan with positions in an image": (
+        "hunyuan-dense", {"rope.dimension_sections": [4, 4, 4, 4]}, "uses positions in an image",
+    ),
+    "experts of Trinity by a softmax": ("afmoe", {"expert_gating_func": 1}, "chooses experts by rule 1"),
+    "Trinity without experts": ("afmoe", {"leading_dense_block_count": 5}, "no layer with experts"),
+    "experts of Trinity that no bias chooses": (
+        "afmoe", {"tensors": {"blk.3.exp_probs_b.bias": None}}, "no tensor 'blk.3.exp_probs_b.bias'",
+    ),
+    "attention of Trinity without a gate": (
+        "afmoe", {"tensors": {"blk.2.attn_gate.weight": None}}, "no tensor 'blk.2.attn_q_gate.weight'",
+    ),
+    "a gate of AFM": (
+        "arcee", {"tensors": {"blk.0.ffn_gate.weight": np.zeros((96, 64), np.float32)}}, "'blk.0.ffn_gate.weight', wh",
+    ),
     "experts of MiniMax by a softmax": ("minimax-m2", {"expert_gating_func": 1}, "chooses experts by rule 1"),
     "experts of ERNIE by sigmoids": ("ernie4_5-moe", {"expert_gating_func": 2}, "chooses experts by rule 2"),
     "ERNIE without experts": ("ernie4_5-moe", {"interleave_moe_layer_step": 4}, "has no layer with experts"),
@@ -581,6 +616,15 @@ SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "wide embeddings": ("llama", {"token_embd.weight": _zeros(30, 32)}, "token_embd.weight' has the shape"),
     "a norm of queries": ("qwen3", {"blk.0.attn_q_norm.weight": _zeros(5)}, "attn_q_norm.weight' has the shape"),
     "a norm that nothing uses": ("llama", {"blk.0.attn_q_norm.weight": _zeros(16)}, "does not compute for 'llama'"),
+    "norms of some heads": (
+        "stablelm, head norms", {"blk.1.attn_k_norm.weight": None}, "no tensor 'blk.1.attn_k_norm.weight'",
+    ),
+    "norms of some layers": (
+        "glm4moe, head norms", {"blk.2.attn_q_norm.weight": None}, "no tensor 'blk.2.attn_q_norm.weight'",
+    ),
+    "norms of all heads together": (
+        "command-r, head norms", {"blk.0.attn_q_norm.weight": _zeros(16)}, r"\[16\] instead of \[4, 16\]",
+    ),
     "norms per head": ("stablelm", {"blk.0.attn_q_norm.weight": _zeros(2, 16)}, r"\[2, 16\] instead of \[4, 16\]"),
     "a norm with a bias": ("llama", {"output_norm.bias": _zeros(HIDDEN)}, "does not compute for 'llama'"),
     "no gate": ("llama", {"blk.0.ffn_gate.weight": None}, "no tensor 'blk.0.ffn_gate.weight'"),

@@ -115,6 +115,18 @@ def test_kimi_cuts_han_apart_and_small_letters_from_capitals() -> None:
         assert [word for word, _ in split.pre_tokenize_str("".join(words))] == words
 
 
+def test_trinity_cuts_digits_in_threes_from_their_end() -> None:
+    """As llama.cpp's code for its rule does, which no expression of llama.cpp's can say."""
+    rules = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PRE_TOKENIZERS["afmoe"].patterns]
+    split = pre_tokenizers.Sequence(rules)
+    for words in (
+        ["ab", "1", "234", "567", " x"], ["12", "345"], ["123", "456"], ["x", "12", "."], ["7"],
+        [" ", "1", "000", " a"], ["1", "234", ".", "56", "-", "789"], ["漢字", "12", "ア", "b"],
+        ["ก", "12", "345", "x"],
+    ):  # fmt: skip
+        assert [word for word, _ in split.pre_tokenize_str("".join(words))] == words
+
+
 def _with_all_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
     known = metadata["tokenizer.ggml.tokens"]
     missing = [token for token in ("Ċ",) if token not in known]

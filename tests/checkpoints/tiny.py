@@ -37,6 +37,18 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2": {"rope.freq_base": 1_000_000.0},
     "qwen2, mimo": {"rope.freq_base": 640_000.0},
     "qwen3": {"attention.key_length": 32, "attention.value_length": 32},
+    **{
+        name: {"rope.freq_base": 1_000_000.0, "rope.dimension_sections": [2, 3, 3, 0]}
+        for name in ("qwen2vl", "qwen2vl, first")
+    },
+    "qwen3vl": {
+        "attention.key_length": 32, "attention.value_length": 32, "rope.dimension_sections": [6, 5, 5, 0],
+        "n_deepstack_layers": 1,
+    },
+    "qwen3vlmoe": {
+        "attention.key_length": 32, "attention.value_length": 32, "expert_count": 8, "expert_used_count": 3,
+        "expert_feed_forward_length": 96, "rope.dimension_sections": [6, 5, 5, 0],
+    },
     "qwen3moe": {
         "attention.key_length": 32, "attention.value_length": 32, "expert_count": 8, "expert_used_count": 3,
         "expert_feed_forward_length": INNER,
@@ -146,9 +158,27 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "stablelm, parallel": {"rope.dimension_count": 4},
     "stablelm, head norms": {"rope.dimension_count": 4},
     "gpt2": {"attention.head_count_kv": HEADS},
+    "starcoder": {"attention.head_count_kv": 1},
     "gptneox": {"rope.dimension_count": 4, "use_parallel_residual": True, "attention.head_count_kv": HEADS},
     "gptneox, sequential": {"use_parallel_residual": False, "attention.head_count_kv": HEADS},
+    "hunyuan-dense": {"attention.key_length": 32, "attention.value_length": 32},
+    "hunyuan-dense, alpha": {
+        "attention.key_length": 32, "attention.value_length": 32, "rope.scaling.alpha": 50.0,
+    },
+    "hunyuan-moe": {
+        "attention.key_length": 32, "attention.value_length": 32, "expert_count": 8, "expert_used_count": 3,
+        "expert_feed_forward_length": FEED_FORWARD, "expert_shared_feed_forward_length": FEED_FORWARD,
+    },
+    "arcee": {},
+    "afmoe": {
+        "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16, "expert_count": 8,
+        "expert_used_count": 3, "expert_feed_forward_length": INNER, "expert_shared_count": 2,
+        "leading_dense_block_count": 1, "expert_gating_func": 2, "expert_weights_norm": True,
+        "expert_weights_scale": 2.8,
+    },
     "cohere2": {"attention.sliding_window": 16, "logit_scale": 0.5},
+    "command-r": {"logit_scale": 0.5},
+    "command-r, head norms": {"logit_scale": 0.5},
     "lfm2": {
         "attention.head_count_kv": [0, KV_HEADS, 0, KV_HEADS, 0], "shortconv.l_cache": 3, "rope.freq_base": 1_000_000.0,
     },
@@ -166,22 +196,24 @@ LAYERS = {
     "gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5, "mellum": 5, "gpt-oss": 3, "gemma2": 3, "exaone4": 5,
     "lfm2": 5, "lfm2moe": 3, "qwen35": 5, "qwen35moe": 3, "qwen3next": 3, "granitehybrid": 3,
     "nemotron_h": 5, "nemotron_h_moe": 4, "deepseek2": 3, "glm4moe": 3, "bailingmoe2": 3, "ernie4_5-moe": 3,
+    "afmoe": 5,
 }  # fmt: skip
 """Where two are too few to show every kind."""
-LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
-BIASED = ("starcoder2", "gpt2", "gptneox")
+LAYER_NORM = ("starcoder", "starcoder2", "stablelm", "gpt2", "gptneox", "cohere2", "command-r")
+BIASED = ("starcoder", "starcoder2", "gpt2", "gptneox")
 """All layers and norms have biases."""
 _BIASED_QUERIES = ("stablelm", "llama, biases", "llama, biases of queries")
-JOINED = ("phi3", "gpt2", "gptneox", "bailingmoe2")
+JOINED = ("phi3", "gpt2", "starcoder", "gptneox", "bailingmoe2")
 """Queries, keys and values are one tensor."""
 JOINED_GATES = ("phi3", "glm4")
 """So are a feed-forward layer's two inputs."""
-SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4")
+SANDWICHED = ("gemma2", "gemma3", "olmo2", "glm4", "exaone4", "afmoe")
 """What layers add is normalised."""
-UNGATED = ("starcoder2", "gpt2", "gptneox", *mamba2.NEMOTRON)
+UNGATED = ("starcoder", "starcoder2", "gpt2", "gptneox", "arcee", *mamba2.NEMOTRON)
 UNTIED = (
     "deepseek2, joined", "deepseek2, groups", "deepseek2, groups of sigmoids, joined", "deepseek2, glm",
-    "nemotron_h", "nemotron_h_moe", *ling.VARIANTS, "minimax-m2", "ernie4_5-moe, every second",
+    "nemotron_h", "nemotron_h_moe", *ling.VARIANTS, "minimax-m2", "arcee", "afmoe",
+    "qwen2vl", "qwen2vl, first", "ernie4_5-moe, every second",
     "llama, untied", "llama, biases", "llama, biases of queries",
     "internlm2", "gpt-oss", "olmoe", "qwen2moe", "mellum", "qwen2", "qwen2, mimo", "phi3", "phi3, long", "olmo2",
     "olmo2, window", "falcon-h1, norms", "stablelm", "stablelm, parallel", "stablelm, head norms",
@@ -221,7 +253,7 @@ def _made(name: str, seed: int, layers: int) -> Checkpoint:
     if name == "phi3, long":
         tensors["rope_factors_short.weight"] = made.random.uniform(1, 3, 6).astype(np.float32)
         tensors["rope_factors_long.weight"] = made.random.uniform(3, 9, 6).astype(np.float32)
-    if kind == "gpt2":
+    if kind in ("gpt2", "starcoder"):
         tensors["position_embd.weight"] = made.matrix(CONTEXT, HIDDEN)
     if kind == "gemma4":
         tensors |= gemma4.whole_tensors(name, stated, made, vocabulary)
@@ -266,7 +298,7 @@ class _Tensors:
             before[1] = "post_attention_norm"
         if self.kind == "gpt-oss":
             found["attn_sinks.weight"] = 2 * self.bias(HEADS)
-        if self.kind == "cohere2" or self.name in ("stablelm, parallel", "stablelm, head norms"):
+        if self.kind in ("cohere2", "command-r") or self.name in ("stablelm, parallel", "stablelm, head norms"):
             before = ["attn_norm"]
         after = ["post_attention_norm", "post_ffw_norm"] if self.kind in SANDWICHED else []
         for name in (*before, *after):
@@ -290,20 +322,23 @@ class _Tensors:
         if self.kind in JOINED:
             parts = {"attn_qkv": np.concatenate(list(parts.values()))}
         found = {f"{part}.weight": weights for part, weights in parts.items()}
-        if self.kind in ("qwen2", "qwen2moe", "gpt-oss", "glm4", "glm4moe", "seed_oss", *BIASED) or (
+        if self.kind in ("qwen2", "qwen2vl", "qwen2moe", "gpt-oss", "glm4", "glm4moe", "seed_oss", *BIASED) or (
             self.name in _BIASED_QUERIES
         ):
             found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
         if self.kind in (
-            "qwen3", "qwen3moe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe", ling.KIND, *qwen35.KINDS,
+            "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "mellum", "gemma3", "exaone4", "lfm2", "lfm2moe", "afmoe",
+            "hunyuan-dense", "hunyuan-moe", ling.KIND, *qwen35.KINDS,
         ) or self.name == "glm4moe, head norms":  # fmt: skip
             found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
-        if self.name == "stablelm, head norms":
+        if self.name in ("stablelm, head norms", "command-r, head norms"):
             for part, width in (("q", self.queries), ("k", self.keys)):
                 weights = self.random.uniform(0.5, 1.5, (width // self.size, self.size)).astype(np.float32)
                 found[f"attn_{part}_norm.weight"] = weights
         if self.kind in ("olmo2", "olmoe", "minimax-m2"):
             found |= self.norm("attn_q_norm", self.queries) | self.norm("attn_k_norm", self.keys)
+        if self.kind == "afmoe":
+            found["attn_gate.weight"] = 2 * self.matrix(self.queries, HIDDEN)
         return found | self._layer("attn_output", HIDDEN, self.queries)
 
     def _without_attention(self) -> dict[str, Any]:
@@ -340,7 +375,7 @@ class _Tensors:
             if self.kind == "gpt-oss":  # gate and up projections reach their clamping limits
                 found[f"ffn_{name}_exps.bias"] = 4 * self.bias(count * shape[0]).reshape(count, -1)
         if (
-            self.kind in ("lfm2moe", "nemotron_h_moe", "glm4moe", "minimax-m2")
+            self.kind in ("lfm2moe", "nemotron_h_moe", "glm4moe", "minimax-m2", "afmoe")
             or self.name == "ernie4_5-moe"
             or (self.kind == ling.KIND and "no bias" not in self.name)
             or (self.kind == latent.KIND and "expert_gating_func" in self.stated)
@@ -349,7 +384,7 @@ class _Tensors:
         if self.kind == "gpt-oss":
             found["ffn_gate_inp.bias"] = self.bias(count)
         shared = self.stated.get("expert_shared_feed_forward_length", 0)
-        if self.kind in (latent.KIND, "glm4moe"):
+        if self.kind in (latent.KIND, "glm4moe", "afmoe"):
             shared = inner * self.stated["expert_shared_count"]
         if self.kind == ling.KIND:
             shared = ling.shared_size(self.stated)

@@ -36,7 +36,9 @@ NAMES = (
     "qwen35, equal heads", "granitehybrid", "granitehybrid, experts", "falcon-h1", "qwen35moe", "qwen3next",
     "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, queries joined", "deepseek2, groups",
     "deepseek2, groups of sigmoids", "glm4moe", "glm4moe, head norms", "bailingmoe2", "bailingmoe2, groups",
-    "ernie4_5", "minimax-m2", "ernie4_5-moe",
+    "ernie4_5", "minimax-m2", "ernie4_5-moe", "command-r", "command-r, head norms", "arcee", "afmoe", "qwen2vl",
+    "qwen3vl", "qwen3vlmoe", "starcoder",
+    "hunyuan-dense", "hunyuan-moe",
 )  # fmt: skip
 
 FLOAT8 = "F8_E4M3"

@@ -44,6 +44,14 @@ def test_text_is_cut_by_the_rule_of_the_model_type(kind: str, numbers: list[str]
     assert found.is_special(END) and found.end_tokens == {END} and found.implicit_prefix(add_special_tokens=True) == 0
 
 
+@pytest.mark.parametrize("stated", [{"text_config": {}}, {"num_hidden_layers": 2}])
+def test_the_rule_of_a_model_that_reads_images_is_that_of_its_part_for_texts(
+    stated: dict[str, Any], tmp_path: Path
+) -> None:
+    config = {"model_type": "qwen2_5_vl", "eos_token_id": END, **stated}
+    assert pieces(HuggingFaceTokenizer(folder(tmp_path, config=config)), "abcab 12") == ["abc", "ab", "Ġ", "1", "2"]
+
+
 def test_token_ids_are_those_of_a_gguf_file_with_the_same_vocabulary(tmp_path: Path) -> None:
     stated = letters_tokenizer()
     expected = tokenizer({**stated, "tokenizer.ggml.tokens": VOCABULARY,

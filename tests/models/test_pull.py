@@ -379,6 +379,6 @@ def test_every_entry_of_the_catalogue_is_complete() -> None:
         if each.wheels:
             assert re.fullmatch("[0-9a-f]{64}", each.wheels.sha256) and each.wheels.file.endswith(".gguf")
     assert {each.name for each in search("fill-in-the-middle base")} == {
-        "qwen-coder-0.5b", "qwen-coder-3b", "starcoder2-3b", "mellum2", "codegemma-2b",
+        "qwen-coder-0.5b", "qwen-coder-3b", "starcoder-1b", "starcoder2-3b", "mellum2", "codegemma-2b",
     }  # fmt: skip
     assert search("apache SMOL") and not search("nothing of the kind")

@@ -235,6 +235,8 @@ class Architecture:
     """None: no layer has experts."""
     local_heads: Heads | None = None
     """Of layers with a window, where they differ."""
+    has_head_norms_after_rotation: bool = False
+    """Whether norms of queries and keys, which have the same weights for all heads, follow their rotation."""
     has_value_norms: bool = False
     """Whether each head's values are divided by their root mean square."""
     num_keyless_layers: int = 0

@@ -4,6 +4,7 @@ values apart, the feed-forward layer's two inputs apart, and the two dimensions 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -143,8 +144,7 @@ def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         for part_name, part in _parts(name, tensor, heads):
-            order = heads.halves(part_name, part.shape[0]) if has_pairs else None
-            found[part_name] = part if order is None else part.selected(order)
+            found[part_name] = heads.in_halves(part_name, part) if has_pairs else part
     return found
 
 
@@ -175,11 +175,24 @@ class _Heads:
         self.feed_forward = parameters.in_layers("feed_forward_length", layers, 4 * hidden, may_lack=True)[0]
         self.has_joined_gate = own.has_joined_gates
 
-    def halves(self, name: str, num_rows: int) -> NDArray[np.int64] | None:
-        """Return the order of rows in which the first dimensions of all pairs come before the second ones; None for
-        tensors without pairs, and for those with other rows than the heads have."""
-        heads = {"attn_q": self.num_heads, "attn_k": self.num_kv_heads}.get(split_name(name)[1])
-        if heads is None or num_rows != heads * self.size or self.rotated % 2 or self.rotated > self.size:
+    def in_halves(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a tensor with the first dimensions of all pairs before the second ones: its rows, or the weights of a
+        norm. One without pairs, and one of other heads, stays as it is."""
+        part = split_name(name)[1]
+        is_norm = part.endswith("_norm")
+        order = self._halves(part.removesuffix("_norm"), math.prod(tensor.shape) if is_norm else tensor.shape[0])
+        if order is None:
+            return tensor
+        if not is_norm:
+            return tensor.selected(order)
+        return replace(replace(tensor, shape=order.shape).selected(order), shape=tensor.shape)
+
+    def _halves(self, part: str, count: int) -> NDArray[np.int64] | None:
+        """Return the order of so many numbers: those of all heads, or one of which all heads have the same."""
+        heads = {"attn_q": self.num_heads, "attn_k": self.num_kv_heads}.get(part)
+        if heads is not None and count == self.size:
+            heads = 1
+        if heads is None or count != heads * self.size or self.rotated % 2 or self.rotated > self.size:
             return None
         pairs = np.arange(self.rotated).reshape(self.rotated // 2, 2).swapaxes(0, 1).reshape(-1)
         of_head = np.concatenate([pairs, np.arange(self.rotated, self.size)])

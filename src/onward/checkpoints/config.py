@@ -44,7 +44,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
 """GGUF's names without the architecture's prefix, and those in config.json; the first one that is stated counts."""
 _ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "relu2": "relu_squared",
 }  # fmt: skip
 _CHANGES = {
     "clip_qkv": "clamped queries",
@@ -67,13 +67,17 @@ _OF_TEXTS = {found.with_images: kind for kind, found in MODEL_TYPES.items() if f
 def reads_images(config: Config) -> bool:
     """Return whether a model reads images as well as texts."""
     kind = config.get("model_type")
-    return isinstance(kind, str) and kind in _OF_TEXTS and isinstance(config.get("text_config"), dict)
+    is_complete = isinstance(config.get("text_config"), dict) or "num_hidden_layers" in config
+    return isinstance(kind, str) and kind in _OF_TEXTS and is_complete
 
 
 def of_texts(config: Config) -> Config:
-    """Return the configuration of the part of a model that continues texts."""
+    """Return the configuration of the part of a model that continues texts. Folders of Qwen2-VL have it beside that of
+    the other part, others in an object of its own."""
     if not reads_images(config):
         return config
+    if not isinstance(config.get("text_config"), dict):
+        return {**config, "model_type": _OF_TEXTS[config["model_type"]]}
     shared = {name: config[name] for name in ("tie_word_embeddings", "quantization_config") if name in config}
     return {"model_type": _OF_TEXTS[config["model_type"]], **shared, **config["text_config"]}
 

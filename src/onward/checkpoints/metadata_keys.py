@@ -45,6 +45,7 @@ REFUSED: dict[str, str] = {
     "attention.clamp_kqv": "clamped queries",
     "deepstack_mapping": "layers that read an image",
     "rope.dimension_sections": "positions in an image",
+    "rope.scaling.alpha": "positions that are scaled by 'dynamic' with an 'alpha'",
 }
 """Where they are neither zero nor used, and what they stand for."""
 SAME_AS: dict[str, str] = {
@@ -60,11 +61,11 @@ CANNOT_MATTER: dict[str, str] = {
     "attention.temperature_length": "of 'attention.temperature_scale', which is refused where it is read with it",
     "embedding_length_out": "for embeddings, which no completion asks for",
     "expert_shared_count": "of those architectures here for which it is read, their size together is stated, too",
+    "n_deepstack_layers": "of layers that read what is made of an image; a text has nothing there",
     "pooling_type": "for embeddings, which no completion asks for",
     "classifier.pooling_type": "for classifiers; their output layer is a tensor that is refused",
     "classifier.output_labels": "for classifiers; their output layer is a tensor that is refused",
     "rope.freq_base_swa": "of the graphs that have it, Gemma's and gpt-oss's rotate by it; others use 'rope.freq_base'",
-    "rope.scaling.alpha": "only Hunyuan's graph uses it",
     "rope.scaling.finetuned": "only Granite's graph uses it; elsewhere it is written and never read again",
 }
 """Keys that llama.cpp reads, and why they cannot change a completion's numbers."""

@@ -167,10 +167,10 @@ def _whole(name: str, kind: str, tensors: Mapping[str, Tensor], where: str) -> T
         if kind == "biases" and is_floats and len(sizes) == 1:
             return replace(tensor, data=tensor.data.reshape(count, sizes[0], -1))
         if kind == "inputs_first" and is_floats and len(sizes) == 2:
-            return _stacked(name, [tensor.part(expert).transposed() for expert in range(count)])
+            return stacked(name, [tensor.part(expert).transposed() for expert in range(count)])
         exponents = tensors.get(name.replace("codes", "exponents"))
         if kind == "codes" and exponents and _belong_together(tensor, exponents):
-            return _stacked(name, _coded(name, tensor, exponents))
+            return stacked(name, _coded(name, tensor, exponents))
     raise CheckpointError(
         f"{where} has experts as {tensor.type.name} {list(tensor.shape)} ({name!r}), which do not fit to others, or "
         "which no model has."
@@ -195,7 +195,7 @@ def _every(name: str, whole: Tensor, rows: slice) -> Tensor:
         data = whole.data[:, rows]
         return replace(whole, name=name, shape=data.shape[:2], data=data)
     count = len(range(whole.shape[1])[rows])
-    return _stacked(name, [
+    return stacked(name, [
         replace(
             part, shape=(count, part.shape[1]), data=part.data[rows],
             block_scales=None if part.block_scales is None else part.block_scales[rows],
@@ -204,8 +204,8 @@ def _every(name: str, whole: Tensor, rows: slice) -> Tensor:
     ])  # fmt: skip
 
 
-def _stacked(name: str, parts: list[Tensor]) -> Tensor:
-    """Return one tensor of all experts, whose matrices these are."""
+def stacked(name: str, parts: list[Tensor]) -> Tensor:
+    """Return one tensor of all experts, whose matrices [rows, inputs] these are."""
     first = parts[0]
     return Tensor(name, (len(parts), *first.shape), first.type, _EMPTY, parts=tuple(parts))
 
@@ -248,4 +248,4 @@ def _joined(name: str, experts: Mapping[int, Tensor], where: str) -> Tensor:
                 f"{where}: '{part}.{expert}.weight' is {experts[expert].type.name} {list(experts[expert].shape)}, but "
                 f"'{part}.0.weight' is {first.type.name} {list(first.shape)}."
             )
-    return _stacked(name, [experts[expert] for expert in range(len(experts))])
+    return stacked(name, [experts[expert] for expert in range(len(experts))])

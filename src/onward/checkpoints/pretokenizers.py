@@ -46,6 +46,9 @@ _DEEPSEEK3 = (
     r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_TRINITY_SCRIPTS = "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+"
+_TRINITY = r"(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})++(?!\p{N}))", r"\p{N}{1,3}", _TRINITY_SCRIPTS, _DEEPSEEK3
+"""Digits in threes, counted from their end: first those before them, so that each run is looked through once."""
 
 
 _DEFAULT = (
@@ -93,11 +96,12 @@ _BY_PATTERN: dict[PreTokenizer, tuple[str, ...]] = {
         r"[\r\n]", rf"\s?[{_DEEPSEEK_LETTERS}]+",
         "\\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+", r"\p{N}+",
     )): ("deepseek-llm",),
-    PreTokenizer((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3)): ("deepseek-v3",),
+    PreTokenizer((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3)): ("deepseek-v3", "hunyuan-dense"),
     PreTokenizer((_YOUTU, _GPT4O.replace(r"\p{N}{1,3}", r"\p{N}")), ignore_merges=True): ("youtu",),
     PreTokenizer((_SEED,)): ("seed-coder",),
     PreTokenizer((_STORYTELLER,)): ("storyteller",),
     PreTokenizer((_KIMI,)): ("kimi-k2",),
+    PreTokenizer(_TRINITY): ("afmoe",),
     PreTokenizer((_BAILING,)): ("bailingmoe", "bailingmoe2", "llada-moe"),
     PreTokenizer((_GPT4O,)): ("gpt-4o", "llama4", "kanana2", "minimax-m2"),
     PreTokenizer((_TEKKEN,), ignore_merges=True, adds_start=True): ("tekken",),

@@ -15,12 +15,14 @@ from onward.checkpoints.parameters import MAX_SCALE, WINDOW, Parameters
 from onward.checkpoints.rope_scaling import LONG_FACTORS, MAX_HEAD_SIZE, ROPE_FACTORS, SHORT_FACTORS
 from onward.checkpoints.state_spaces import STATE_NORM
 from onward.checkpoints.table import declared
+from onward.checkpoints.tensor import split_name
 from onward.errors import CheckpointError
 
 Shape = tuple[int, ...]
 _ONE_GROUP = ("expert_group_count", "expert_group_used_count")
 """Of which one is all experts together."""
 KEYS_ARE_VALUES = "attention.keys_are_values"
+HEAD_NORMS = ("attn_q_norm", "attn_k_norm")
 _MAX_GROUP = 512
 """Heads that attend to the same keys: four times those of any model. Compiling takes a time that grows with its square.
 """
@@ -102,6 +104,9 @@ def _require_tensors(found: Architecture, checkpoint: Checkpoint) -> None:
                 f"{where}: {name!r} has {tensor.shape[0]} rows instead of those of all queries, keys and values."
             )
     required, optional = _required(found, checkpoint), _optional(found, checkpoint)
+    if declared(found.name).head_norms in ("perhaps", "of each head"):  # in all layers, or in none
+        norms = {name: shape for name, shape in optional.items() if split_name(name)[1] in HEAD_NORMS}
+        required |= {} if norms.keys().isdisjoint(checkpoint.tensors) else norms
     for name, shape in required.items():
         if name == "output.weight" and name not in checkpoint.tensors:
             raise CheckpointError(f"{where} has no output layer ('output.weight'): it is not a complete model.")

@@ -109,10 +109,12 @@ def _scaled(
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     try:
         match kind:
-            case "default" | None:
+            case "default" | "mrope" | None:  # Qwen2-VL's name: one position for each of an image's dimensions
                 return {}
-            case "dynamic" if "alpha" not in scaling:  # which scales beyond the context that is stated only
+            case "dynamic" if not scaling.get("alpha"):  # which scales beyond the context that is stated only
                 return {}
+            case "dynamic":  # Hunyuan's
+                return {"rope.scaling.alpha": float(scaling["alpha"])}
             case "linear":
                 return {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling["factor"])}
             case "proportional" if rotated is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from onward.checkpoints.declaration import Declaration, ModelType
 from onward.checkpoints.families import (
+    arcee,
     cohere,
     deepseek,
     ernie,
@@ -16,6 +17,7 @@ from onward.checkpoints.families import (
     gpt,
     gpt_oss,
     granite,
+    hunyuan,
     lfm2,
     ling,
     llama,
@@ -28,6 +30,7 @@ from onward.checkpoints.families import (
 )
 
 FAMILIES = (
+    arcee,
     cohere,
     deepseek,
     ernie,
@@ -39,6 +42,7 @@ FAMILIES = (
     gpt,
     gpt_oss,
     granite,
+    hunyuan,
     lfm2,
     ling,
     llama,

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from onward.checkpoints.config import of_texts
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.sentencepiece import ADVICE, MAX_MODEL_BYTES, SentencePieces, read_sentence_piece
@@ -111,7 +112,7 @@ def _of_tiktoken(folder: Path) -> MadeTokenizer:
 
 
 def _of_merges(folder: Path) -> MadeTokenizer:
-    kind = read_object(folder / CONFIG).get("model_type")
+    kind = of_texts(read_object(folder / CONFIG)).get("model_type")
     own = MODEL_TYPES.get(kind) if isinstance(kind, str) else None
     if own is None or not own.cuts_by:
         raise CheckpointError(

@@ -73,7 +73,9 @@ FAST_NAMES = [
     "deepseek2",
 ]
 """Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
-DIFFERENT_NAMES = [*FAST_NAMES, "gemma4, experts", "falcon-h1", "deepseek2, groups of sigmoids"]
+DIFFERENT_NAMES = [
+    *FAST_NAMES, "gemma4, experts", "falcon-h1", "deepseek2, groups of sigmoids", "afmoe", "hunyuan-dense",
+]  # fmt: skip
 """With all that the slow tests of each kernel's memory and bits need."""
 NUM_TOKENS = 70
 OPTIONS = RuntimeOptions(runtime="native", threads=1, kv_memory=4_000_000)
@@ -202,7 +204,7 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
 CUT = [
     "gemma3", "olmo2", "gptneox", "cohere2", "gpt2", "qwen3moe", "qwen2moe", "gpt-oss", "gemma2", "lfm2", "lfm2moe",
     "gemma4", "gemma4, experts", "qwen35", "qwen35moe", "qwen3next", "granitehybrid", "falcon-h1",
-    "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, queries joined",
+    "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek2, queries joined", "afmoe", "hunyuan-dense",
 ]  # fmt: skip
 PLAIN, MIXTURE, OTHERS = "llama", "qwen3moe", ["lfm2", "lfm2moe", "gemma4", "gemma4, experts", "deepseek2"]
 """`OTHERS`: layers of one model keep other things in a block, or read those of another layer, or have values of another

@@ -13,7 +13,7 @@ from onward.errors import CheckpointError
 from tests.checkpoints.making import Stored, floats, write_gguf
 from tests.checkpoints.mamba2 import NEMOTRON
 from tests.checkpoints.test_architectures import OF_FOLDERS
-from tests.checkpoints.tiny import ARCHITECTURES, FEED_FORWARD, HEADS, JOINED, KV_HEADS, tiny
+from tests.checkpoints.tiny import ARCHITECTURES, FEED_FORWARD, HEADS, JOINED, KV_HEADS, LAYERS, tiny
 from tests.engines.upstreams.byte_model import llama_server
 from tests.runtimes.native.test_model import NUM_TOKENS, load, log_softmax, tokens_of, usual_blocks, whole, write
 
@@ -33,6 +33,8 @@ it needs the experts of all of ERNIE's layers that follow the dense ones, whiche
 OTHERWISE = ("exaone4, window", "deepseek2, groups")
 """llama.cpp has no window in EXAONE 4 but with 64 layers, whatever a file states. It chooses groups by their two best
 experts everywhere, which is V3's way, and not V2's."""
+DEEPER = {"command-r, head norms": 64}
+"""llama.cpp reads norms of Command R's heads where there are so many layers, as in Command R+."""
 LONGEST = {"phi3": 24}
 """llama.cpp computes Phi 3 without the window that its file states, and says so: prompts within it are compared."""
 
@@ -48,9 +50,13 @@ def next_token(url: str, prompt: list[int], count: int) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in (*OF_FOLDERS, *REFUSED, *OTHERWISE)])
-def test_log_probabilities_are_those_of_llama_server(name: str, tmp_path: Path) -> None:
+def test_log_probabilities_are_those_of_llama_server(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name in DEEPER:
+        monkeypatch.setitem(LAYERS, name.partition(",")[0], DEEPER[name])
     path = write(tmp_path, name)
-    model = load(path, precision="exact").model
+    model = load(path, precision="exact", kv_memory=16_000_000).model
     try:
         tokens, size = tokens_of(model), model.vocab_size
         own = log_softmax(whole(model, tokens))

@@ -1,13 +1,16 @@
-"""GPT-2, GPT-NeoX, StarCoder 2 and StableLM: layer norms instead of those of the root mean square."""
+"""GPT-2, GPT-NeoX, StarCoder 1 and 2 and StableLM: layer norms instead of those of the root mean square."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.declaration import Declaration, ModelType
-from onward.checkpoints.families.common import LAYER, common, windowed
+from onward.checkpoints.families.common import LAYER, common, require_stated, windowed
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
@@ -26,7 +29,8 @@ def _stablelm(checkpoint: Checkpoint) -> Architecture:
 
 
 def _gpt2(checkpoint: Checkpoint) -> Architecture:
-    """GPT-2 (modeling_gpt2.py): embeddings of positions, layer norms, biases, no gate."""
+    """GPT-2 (modeling_gpt2.py): embeddings of positions, layer norms, biases, no gate. StarCoder and SantaCoder
+    (modeling_gpt_bigcode.py) are GPT-2 with one key and value for all heads."""
     return replace(common(checkpoint, norm="layer", activation="gelu_tanh"), rope=None)
 
 
@@ -46,7 +50,31 @@ def _with_rows_first(parameters: Parameters, tensor: Tensor) -> Tensor:
     return tensor.transposed() if is_matrix else tensor
 
 
+def _one_key(stated: Mapping[str, Any], _: Mapping[str, MetadataValue], where: str) -> dict[str, MetadataValue]:
+    """Return that all heads have one key and value. Raises CheckpointError for the other form of StarCoder's class,
+    which no published model has."""
+    require_stated(stated, {"multi_query": (True, None)}, where)
+    return {"attention.head_count_kv": 1}
+
+
 ARCHITECTURES: dict[str, Declaration] = {
+    "starcoder": Declaration(
+        decoder=_gpt2,
+        keys=frozenset({LAYER}),
+        is_gated=False,
+        biases="always",
+        has_norm_biases=True,
+        model_types={
+            "gpt_bigcode": ModelType(
+                defaults={"activation_function": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-5},
+                attention_bias=True,
+                feed_forward_bias=True,
+                is_tied=True,
+                cuts_by="starcoder",
+                statements=_one_key,
+            ),
+        },
+    ),
     "starcoder2": Declaration(
         decoder=_starcoder2,
         keys=frozenset({LAYER}),

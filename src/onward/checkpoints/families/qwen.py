@@ -1,4 +1,4 @@
-"""Qwen 2 and 3, with experts or without, MiMo and Mellum 2."""
+"""Qwen 2 and 3, with experts or without, the texts of their models that read images, MiMo and Mellum 2."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ from onward.checkpoints.families.common import (
     local_base,
     windowed,
 )
+from onward.checkpoints.families.deepseek import EXPERT_NAMES
 from onward.checkpoints.families.llama import llama
-from onward.checkpoints.mixtures import mixture_of
+from onward.checkpoints.mixtures import MAX_EXPERTS, mixture_of, stacked
+from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.types import FLOAT8
 
 _MELLUM_PATTERN = 4
 
@@ -67,7 +71,31 @@ def _mellum_statements(
     return {**local_base(stated, found, where), **no_windows}
 
 
+def _with_rows_first(parameters: Parameters, tensor: Tensor) -> Tensor:
+    """Return a folder's tensor, matrices of experts with rows first: Qwen3-VL's are published with inputs first. Those
+    that cannot be turned stay as they are, for whoever checks shapes."""
+    hidden_axis = {"gate_up_exps.weight": 1, "down_exps.weight": 2}.get(tensor.name.partition(".ffn_")[2])
+    is_floats = tensor.type.block_weights == 1 and tensor.type != FLOAT8 and not tensor.parts
+    if hidden_axis is None or len(tensor.shape) != 3 or tensor.shape[0] > MAX_EXPERTS or not is_floats:
+        return tensor
+    hidden = parameters.integer("embedding_length", minimum=1)
+    if tensor.shape[hidden_axis] != hidden or tensor.shape[1] == tensor.shape[2]:
+        return tensor
+    return stacked(tensor.name, [tensor.part(expert).transposed() for expert in range(tensor.shape[0])])
+
+
+def _always_normalised(_: Mapping[str, Any], __: Mapping[str, MetadataValue], ___: str) -> dict[str, MetadataValue]:
+    """Return what a configuration of Qwen3-VL cannot change (modeling_qwen3_vl_moe.py)."""
+    return {"expert_weights_norm": True}
+
+
+_SECTIONS = "rope.dimension_sections"
+"""Which pairs of a head rotate by which position in an image: in a text all positions are the same."""
 _NO_WINDOW = {"use_sliding_window": False}
+_QWEN2_VL: dict[str, Any] = {
+    **_NO_WINDOW, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": 4096,
+    "max_window_layers": 80,
+}  # fmt: skip
 ARCHITECTURES: dict[str, Declaration] = {
     "qwen2": Declaration(
         decoder=llama,
@@ -84,6 +112,21 @@ ARCHITECTURES: dict[str, Declaration] = {
             "mimo": ModelType(defaults=_NO_WINDOW, attention_bias=True, output_bias=False),
         },
     ),
+    "qwen2vl": Declaration(
+        decoder=llama,
+        keys=frozenset({RMS, _SECTIONS}),
+        model_types={
+            f"{kind}_text": ModelType(
+                defaults=_QWEN2_VL,
+                attention_bias=True,
+                output_bias=False,
+                with_images=kind,
+                cuts_by="qwen2",
+                is_composed=True,
+            )
+            for kind in ("qwen2_vl", "qwen2_5_vl")
+        },
+    ),
     "qwen3": Declaration(
         decoder=llama,
         keys=frozenset({RMS}),
@@ -94,6 +137,39 @@ ARCHITECTURES: dict[str, Declaration] = {
                 attention_bias="attention_bias",
                 cuts_by="qwen2",
                 is_composed=True,
+            ),
+        },
+    ),
+    "qwen3vl": Declaration(
+        decoder=llama,
+        keys=frozenset({RMS, _SECTIONS}),
+        head_norms="always",
+        model_types={
+            "qwen3_vl_text": ModelType(
+                defaults={"head_dim": 128, "num_key_value_heads": 32, "rope_theta": 5e5},
+                attention_bias="attention_bias",
+                with_images="qwen3_vl",
+                cuts_by="qwen2",
+                is_composed=True,
+            ),
+        },
+    ),
+    "qwen3vlmoe": Declaration(
+        decoder=_qwen3moe,
+        keys=frozenset({RMS, *EXPERTS, EXPERT_SIZE, _SECTIONS}),
+        head_norms="always",
+        names=EXPERT_NAMES,
+        as_in_gguf=_with_rows_first,
+        model_types={
+            "qwen3_vl_moe_text": ModelType(
+                defaults={
+                    "num_key_value_heads": 16, "rope_theta": 5e5, "num_experts": 60, "num_experts_per_tok": 4,
+                    "moe_intermediate_size": 1408,
+                },
+                attention_bias="attention_bias",
+                experts="usual",
+                with_images="qwen3_vl_moe",
+                statements=_always_normalised,
             ),
         },
     ),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.architecture import Architecture, Heads
 from onward.kernels.activations import ActivationName
 from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows, Vector
@@ -89,15 +89,21 @@ class AttentionRecords:
         queries = written = None
         if has_queries:
             queries = buffers.queries, buffers.rotated
-            self._norm_heads(f"{prefix}attn_q_norm", buffers.queries, heads.num_heads, heads.head_size)
+            if not found.has_head_norms_after_rotation:
+                self._norm_heads(f"{prefix}attn_q_norm", buffers.queries, heads.num_heads, heads.head_size)
         if found.keys_of(layer) == layer:
             written = buffers.keys, buffers.values
             self._values(layer, buffers)
-            self._norm_heads(f"{prefix}attn_k_norm", buffers.keys, heads.num_kv_heads, heads.head_size)
+            if found.has_head_norms_after_rotation:
+                self._norm_without_weights(buffers.keys, heads)
+            else:
+                self._norm_heads(f"{prefix}attn_k_norm", buffers.keys, heads.num_kv_heads, heads.head_size)
         tables, growth = self._positions.of_layer(layer)
         scale = 1.0 / math.sqrt(heads.head_size) if found.attention_scale is None else found.attention_scale
         common = self._buffers.latent.common if self._buffers.latent is not None else None
         self._tape.rotate(shape, queries, written, tables, blocks, scale * LOG2_E, growth, common)
+        if has_queries and found.has_head_norms_after_rotation:
+            self._norm_rotated(layer, buffers, scale * LOG2_E)
 
     def attend(self, layer: int) -> None:
         """Write what a layer attends to, in the form that its output reads."""
@@ -123,8 +129,22 @@ class AttentionRecords:
         if not any(self._weights.has(f"blk.{layer}.attn_{part}.weight") for part in ("v", "v_b")):
             self._tape.quantise(buffers.keys, heads.num_kv_heads * heads.head_size, buffers.values, "float32")
         if self._found.has_value_norms:
-            ones = Vector.of(np.ones(heads.head_size, np.float32))
-            self._tape.norm_heads(buffers.values, heads.num_kv_heads, heads.head_size, Norm(ones, self._found.epsilon))
+            self._norm_without_weights(buffers.values, heads)
+
+    def _norm_without_weights(self, rows: Rows, heads: Heads) -> None:
+        """Divide keys or values of each head by their root mean square."""
+        ones = Vector.of(np.ones(heads.head_size, np.float32))
+        self._tape.norm_heads(rows, heads.num_kv_heads, heads.head_size, Norm(ones, self._found.epsilon))
+
+    def _norm_rotated(self, layer: int, buffers: HeadBuffers, scale: float) -> None:
+        """Normalise rotated queries, which have been multiplied by `scale`, with the weights of their norm and of that
+        of the keys: a rotation changes no root mean square, and a score is a sum of products of both, in which either
+        may have the weights."""
+        heads, prefix = self._found.heads_of(layer), f"blk.{layer}.attn_"
+        own, keys = (self._weights.required_vector(f"{prefix}{part}_norm.weight").values for part in "qk")
+        size = heads.head_size
+        weight = Vector.of(own[:size] * keys[:size] * np.float32(scale))
+        self._tape.norm_heads(buffers.rotated, heads.num_heads, size, Norm(weight, self._found.epsilon * scale * scale))
 
     def _norm_heads(self, name: str, values: Rows, num_heads: int, size: int) -> None:
         """Normalise queries or keys where there is a norm for them: per head, or over all heads where it is as long. A

@@ -252,7 +252,10 @@ class Decoder:
         if shared:
             self._down(f"{prefix}down_shexp", shared)
             self._products([(f"{prefix}down_shexp", experts.shared)])
-        experts.combine(self._hidden, experts.shared if shared else None, experts.shared_gates if has_gate else None)
+        parts = experts.shared if shared else None, experts.shared_gates if has_gate else None
+        experts.combine(self._added, *parts, is_added=not self._found.has_norms_after)
+        if self._found.has_norms_after:
+            self._add_normalised(self._added, f"blk.{layer}.post_ffw_norm", 1.0)
 
     def _mixer_output(self, layer: int) -> str:
         """Return the name of the last matrix of a layer's attention, or of what it has in its place, if it has; else of
