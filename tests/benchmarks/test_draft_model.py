@@ -6,8 +6,10 @@ import pytest
 from benchmarks.draft_model import Arm, compare, line, texts
 from benchmarks.measure import BenchmarkError
 
+from onward.engine import draft_budget
 from onward.model_files.toy import ToyTokenizer
 from onward.runtimes.toy.model import ToyModel
+from tests.toy_backend import let_steps_count_the_same
 
 PROMPT = list(b"once upon a time")
 
@@ -16,7 +18,9 @@ def toy(context_length: int = 512) -> ToyModel:
     return ToyModel(blocks=64, context_length=context_length)
 
 
-def test_an_arm_with_a_draft_model_has_the_same_tokens_and_is_counted() -> None:
+def test_an_arm_with_a_draft_model_has_the_same_tokens_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft_budget, "MAX_LOSS_FRACTION", 1000.0)
+    let_steps_count_the_same(monkeypatch)
     arms = {"with": Arm(toy(), ToyTokenizer(), toy()), "without": Arm(toy(), ToyTokenizer(), None)}
     first = arms["with"].run(PROMPT, 40, 0.8)
     assert first.accepted > 0 and first.draft_seconds > 0 and first.steps < 41, "it is tried at first"

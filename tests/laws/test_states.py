@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -20,7 +20,7 @@ from onward.api.openai.decode import check_request
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.constraints.grammar import regex_grammar
-from onward.engine import constraints
+from onward.engine import constraints, draft_budget
 from onward.engine.events import Event, Failed, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Hook, Row, nothing
@@ -124,10 +124,20 @@ class Bench:
         sampler, tokenizer = Sampler(self.model.vocab_size), self.tokenizer
         return Checked(self.model, tokenizer, sampler, load_tokenizer=lambda: tokenizer, **options)
 
+    def drafting(self) -> Checked:
+        """An engine whose steps all take as long, whatever they compute: drafts always pay."""
+        ticks = itertools.count()
+        return self.engine(clock=lambda: float(next(ticks)))
+
     def jobs(self, *requests: dict[str, Any]) -> list[Job]:
         checked = [check_request({"model": "m", "seed": 1, "ignore_eos": True, **each}) for each in requests]
         planned = [plan(each, self.served, next(self._numbers), self._ids, RequestLimits()) for each in checked]
         return [job for each in planned for job in each.jobs]
+
+
+@pytest.fixture(autouse=True)
+def drafts_may_cost_a_lot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft_budget, "MAX_LOSS_FRACTION", 1000.0)
 
 
 @pytest.fixture(scope="module")
@@ -370,12 +380,6 @@ def with_predictions(jobs: list[Job], events: list[Event], wrong: float) -> list
     return predicted
 
 
-def ticking() -> Callable[[], float]:
-    """A clock by which every step takes as long as any other: drafts always pay."""
-    ticks = itertools.count()
-    return lambda: float(next(ticks))
-
-
 @pytest.mark.parametrize("wrong", slow_but([0.2], [0.0, 0.2, 1.0]))
 def test_law_2_drafts_that_are_right_or_wrong_change_no_byte(bench: Bench, wrong: float) -> None:
     """Of several sequences together, with too many of them for one step's drafts, and from snapshots."""
@@ -385,7 +389,7 @@ def test_law_2_drafts_that_are_right_or_wrong_change_no_byte(bench: Bench, wrong
     ]
     jobs = bench.jobs(*requests)
     plain = run(bench.engine(speculate=False), jobs)
-    engine = bench.engine(clock=ticking())
+    engine = bench.drafting()
     predicted = with_predictions(jobs, plain, wrong)
     for _ in range(2):
         assert by_choice(run(engine, predicted)) == by_choice(plain)
@@ -404,7 +408,7 @@ def test_law_2_drafts_change_no_byte_when_memory_is_tight(bench: Bench, name: st
     plain = run(bench.engine(speculate=False), jobs)
     tight = Bench(path, TIGHT[name])
     try:
-        engine = tight.engine(clock=ticking())
+        engine = tight.drafting()
         found = run(engine, with_predictions(jobs, plain, 0.1))
     finally:
         tight.model.close()
@@ -418,11 +422,11 @@ def test_law_2_a_job_with_drafts_cut_at_any_step_and_resumed_continues_with_the_
     predicted = with_predictions(jobs, plain, 0.15)
     for cut in (3, 4, 5, 6, 9):
         journals = {job.id: Journal(job) for job in predicted}
-        first = run(bench.engine(clock=ticking()), predicted, max_steps=cut)
+        first = run(bench.drafting(), predicted, max_steps=cut)
         for event in first:
             journals[event.job].record(event)
         rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
-        assert by_choice(first + run(bench.engine(clock=ticking()), rest)) == by_choice(plain)
+        assert by_choice(first + run(bench.drafting(), rest)) == by_choice(plain)
 
 
 def test_law_2_masks_that_come_late_change_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,7 +437,7 @@ def test_law_2_masks_that_come_late_change_nothing(bench: Bench, monkeypatch: py
     for tokens, _, _ in expected.values():
         assert re.fullmatch(rb"[a-z ]+", b"".join(map(bench.tokenizer.token_bytes, tokens)))
     monkeypatch.setattr(constraints, "MAX_WAIT_SECONDS", 0.0)
-    other, turns = bench.engine(clock=ticking()), itertools.count()
+    other, turns = bench.drafting(), itertools.count()
     late = other.constraints.late
 
     def sometimes_late(step: Any) -> set[int]:

@@ -4,23 +4,28 @@ The draft model has a KV cache of its own, with the tokens of one sequence: thos
 stay. It samples as the model will, by the sequence's own sampler: with the random number of each position, so the two
 agree more often than if it drafted what it considers most likely.
 
-Each drafted token costs a step of the draft model, so a draft is as long as is expected to pay, and what drafts have
-saved, or cost, is counted: where they do not pay, they end until an occasional one does. They never change a token:
-`step` accepts only what the sampler samples.
+Each drafted token costs a step of the draft model, so a draft is as long as is expected to pay, and what drafts take
+and yield is counted: where they do not pay, they end until an occasional one does. Whatever is expected of it, all that
+the draft model does for a sequence has to fit into its budget (`draft_budget`); so of a long prompt it gets the end, as
+much as is affordable. Drafts never change a token: `step` accepts only what the sampler samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import count
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.engine.draft_budget import MAX_STAKE_FRACTION
+from onward.engine.draft_cache import DraftCache
 from onward.engine.drafter import Draft
 from onward.engine.model import Hook, ModelRunner, Predictor, RecurrentModel, Row
+from onward.engine.pacing import MAX_OUTLIER_RATIO, StepCost
 from onward.engine.sequence import Sequence
 from onward.sampling.sampler import Sampler
 
@@ -28,11 +33,11 @@ MAX_MODEL_DRAFT_TOKENS = 15
 """Maximum tokens of one draft."""
 MIN_CHUNK_TOKENS = 2 * (MAX_MODEL_DRAFT_TOKENS + 1)
 """Fewest tokens to evaluate at once of those that the cache lacks: more than a draft has, so that their time shows what
-a token costs."""
-INITIAL_CREDIT, MAX_CREDIT = 20.0, 50.0
-"""How many steps' time drafts may lose: at first, and after they have saved more."""
-CREDIT_PER_TOKEN = 0.02
-"""What is added to it with each token: the share of the time that trying drafts may cost where they do not pay."""
+a token costs, and enough to say something about the next one."""
+TRIAL_TOKENS = 2
+"""The same at the very first time, when it may be as slow as the model."""
+PRIOR_TOKEN_FRACTION = 0.1
+"""Time of a token of a draft model that is worth having, as a fraction of a step of the model."""
 PROBE_INTERVAL_TOKENS, MAX_PROBE_INTERVAL_TOKENS = 50, 200
 """Where drafts do not pay, one is tried after so many tokens: twice as many after each one that changed nothing."""
 _LEVELS = (-1.05, -0.43, -0.105)
@@ -42,6 +47,8 @@ _PRIOR_AGREEMENT = (0.25, 0.5, 0.75, 0.95)
 _AGREEMENT_WEIGHT = 0.05
 _COST_WEIGHT = 0.2
 """Weights of the newest token and round in the moving averages."""
+_LEAST_SECONDS = 1e-9
+"""Of a token of a sequence that the cache does not have."""
 _STATE, _STATE_OF_DRAFTS = 0, 1
 """Those of a draft model whose sequences have some."""
 
@@ -71,10 +78,9 @@ class Agreement:
 
 
 class Balance:
-    """What drafts cost and save, in units of the time of a step without one."""
+    """What drafts take and yield lately, in units of the time of a step without one."""
 
     def __init__(self) -> None:
-        self.credit = INITIAL_CREDIT
         self._tokens, self._steps = 2.0, 1.5
         """Of a step with a draft: moving averages."""
 
@@ -92,18 +98,10 @@ class Balance:
     def pays(self) -> bool:
         return self.saved > 0.0
 
-    def earn(self) -> None:
-        """A token has been generated, by whatever means."""
-        self.credit = min(self.credit + CREDIT_PER_TOKEN, MAX_CREDIT)
-
-    def spend(self, steps: float) -> None:
-        self.credit -= steps
-
     def round(self, num_tokens: int, steps: float) -> None:
         """A step with a draft has yielded so many tokens, and took as long as so many steps without one."""
         self._tokens += _COST_WEIGHT * (num_tokens - self._tokens)
         self._steps += _COST_WEIGHT * (steps - self._steps)
-        self.credit = min(self.credit + num_tokens - steps, MAX_CREDIT)
 
 
 @dataclass(slots=True)
@@ -115,43 +113,6 @@ class _Round:
     num_accepted: int = 0
 
 
-@dataclass(slots=True)
-class _Cached:
-    """The tokens whose keys and values are in the draft model's cache, and for which sequence they were compared."""
-
-    tokens: list[int] = field(default_factory=list)
-    sequence: int = -1
-    salt: str = ""
-    """That of its job: only jobs with the same one may find out, by the time they take, what others have sent."""
-    num_compared: int = 0
-    """The first tokens that are known to be those of that sequence."""
-    has_state: bool = False
-    """Whether a state has processed them, so that none is of use without the others."""
-
-    def keep_common(self, sequence: Sequence) -> int:
-        """Forget the tokens from the first one on that the sequence does not have, and its newest one, whose logits are
-        wanted. Returns how many are left."""
-        wanted = sequence.tokens
-        if self.salt != sequence.job.salt:
-            self.tokens.clear()
-            self.salt = sequence.job.salt
-        end = min(self.num_compared, len(self.tokens)) if self.sequence == sequence.id else 0
-        limit = min(len(self.tokens), len(wanted) - 1)
-        while end < limit and self.tokens[end] == wanted[end]:
-            end += 1
-        end = min(end, limit)
-        if self.has_state and end < len(self.tokens):
-            end = 0
-        del self.tokens[end:]
-        self.sequence, self.num_compared = sequence.id, end
-        return end
-
-    def evaluation_failed(self) -> None:
-        """Forget what may not be there any more: a state may have processed tokens that are not among these."""
-        if self.has_state:
-            self.tokens.clear()
-
-
 class DraftModel:
     """Drafts tokens with a model that it owns. Engine thread only.
 
@@ -159,50 +120,52 @@ class DraftModel:
     vocabularies are padded. `clock` returns seconds.
     """
 
-    def __init__(self, model: ModelRunner, vocab_size: int, sampler: Sampler, clock: Callable[[], float]) -> None:
+    _may_begin_anywhere = True
+    """Whether it may evaluate tokens of a sequence without those before them."""
+
+    def __init__(
+        self, model: ModelRunner, vocab_size: int, sampler: Sampler, cost: StepCost, clock: Callable[[], float]
+    ) -> None:
         self.seconds = 0.0
         """How long it has computed since the start."""
         self.balance = Balance()
         self._model = model
         self._sampler = sampler
+        self._cost = cost
         self._clock = clock
         self._agreement = Agreement()
-        self._cached = _Cached()
+        self._cached = DraftCache()
         self._blocks = list(range(model.blocks))
         self._max_tokens = min(model.context_length, model.blocks * model.shape.block_tokens)
         self._padded = np.full((1, vocab_size), -np.inf, np.float32)
-        self._step_seconds = self._row_seconds = 0.0
-        """Seconds of a step of one row without a draft, and those that a token of a draft adds to it: moving averages,
-        as the following; 0 before they were measured."""
+        self._is_measured = False
+        """Whether the model has computed anything."""
         self._token_seconds = self._missing_seconds = 0.0
-        """Seconds to draft a token, and per token of a sequence that the cache does not have."""
+        """Seconds to draft a token, and per token of a sequence that the cache does not have, 0 before it was measured:
+        moving averages."""
         self._num_since_round = 0
         self._probe_interval = PROBE_INTERVAL_TOKENS
         self._round: _Round | None = None
         self._round_seconds = 0.0
 
     def draft(self, sequence: Sequence, before_compute: Hook) -> Draft | None:
-        """Return a draft for the sequence, the only one of the next step; None if none pays, or while its tokens are
-        being evaluated: at most about a step's time at once. `before_compute`: see ModelRunner.evaluate."""
-        self.balance.earn()
+        """Return a draft for the sequence, the only one of the next step, which must have decoded before; None if none
+        pays, or is affordable, or while its tokens are being evaluated: at most about a step's time at once.
+        `before_compute`: see ModelRunner.evaluate."""
         self._num_since_round += 1
-        room = min(sequence.draft_room, MAX_MODEL_DRAFT_TOKENS, self._max_tokens - len(sequence.tokens))
-        if room <= 0 or sequence.constraint is not None or not self._step_seconds:
+        if not sequence.draft_room or sequence.constraint is not None:
             return None
-        num_missing = len(sequence.tokens) - self._cached.keep_common(sequence)
-        if not self._is_worth_trying(sequence, num_missing):
+        if not self.balance.pays and self._num_since_round < self._probe_interval:
             return None
         began = self._clock()
         try:
-            draft = self._draft(sequence, room, before_compute)
+            draft = self._draft(sequence, began + self._available(sequence), before_compute)
         except MemoryError:
             draft = None
             self._cached.evaluation_failed()
         seconds = self._clock() - began
         self.seconds += seconds
         self._round_seconds = seconds
-        if self._round is None:
-            self.balance.spend(seconds / self._step_seconds)
         return draft
 
     def accepted(self, num_accepted: int, num_rejected: int) -> None:
@@ -211,19 +174,15 @@ class DraftModel:
             del self._round.levels[num_accepted + num_rejected :]
             self._round.num_accepted = num_accepted
 
-    def observe(self, seconds: float, num_rows: int) -> None:
-        """A step of so many rows, which only decoded, has ended, and took so long without the time for its draft."""
+    def observe(self, seconds: float) -> None:
+        """A step has ended, and took so long without the time for its draft."""
         ended, self._round = self._round, None
-        if num_rows == 1:
-            self._step_seconds = _averaged(self._step_seconds, seconds)
         if ended is None:
             return
         self._num_since_round = 0
-        if ended.levels:
-            self._row_seconds = _averaged(self._row_seconds, max(0.0, seconds - self._step_seconds) / len(ended.levels))
         self._agreement.learn(ended.levels, ended.num_accepted)
         was_probe = not self.balance.pays
-        self.balance.round(1 + ended.num_accepted, (seconds + self._round_seconds) / self._step_seconds)
+        self.balance.round(1 + ended.num_accepted, (seconds + self._round_seconds) / self._cost.plain(1))
         if self.balance.pays:
             self._probe_interval = PROBE_INTERVAL_TOKENS
         elif was_probe:
@@ -233,28 +192,25 @@ class DraftModel:
         """Free the model's memory. No call follows."""
         self._model.close()
 
-    def _is_worth_trying(self, sequence: Sequence, num_missing: int) -> bool:
-        """Return whether a draft is expected to save time, or is due to be tried, and the tokens that have to be
-        evaluated for it do not cost more than drafts may, or than a quarter of what they can save."""
-        balance = self.balance
-        steps = (num_missing * self._missing_seconds + self._token_seconds) / self._step_seconds
-        if not balance.pays:
-            return self._num_since_round >= self._probe_interval and steps <= balance.credit
-        gain = max(0.0, 1.0 - balance.pace) * sequence.draft_room / 4
-        return num_missing <= MAX_MODEL_DRAFT_TOKENS or steps <= balance.credit + gain
+    def _available(self, sequence: Sequence) -> float:
+        """Return how many seconds drafting may take, and add to the step."""
+        return sequence.draft_budget.available(self._cost.plain(1)) - self._cost.round_trip(1)
 
-    def _draft(self, sequence: Sequence, room: int, before_compute: Hook) -> Draft | None:
-        """Evaluate what the cache lacks of the sequence, and draft at most `room` tokens; None if the time of a step is
-        used up before that."""
-        logits = self._evaluate_missing(sequence, before_compute)
-        if logits is None:
+    def _draft(self, sequence: Sequence, until: float, before_compute: Hook) -> Draft | None:
+        """Evaluate what the cache lacks of the sequence, and draft tokens; the rows of these, and what is done here,
+        have to fit into the time `until`. None if it does not suffice, or not in this step."""
+        if (logits := self._after_newest(sequence, until, before_compute)) is None:
             return None
-        saved_seconds = min(1.0, self.balance.pace) * self._step_seconds  # by each accepted token
+        row, most_row, step = self._cost.row, self._cost.most_row, self._cost.plain(1)
+        room = min(sequence.draft_room, MAX_MODEL_DRAFT_TOKENS, self._max_tokens - len(self._cached.tokens))
+        now = self._clock()
+        stake_until = now + MAX_STAKE_FRACTION * (until - now)
+        saved_seconds = min(1.0, self.balance.pace) * step  # by each accepted token
         sampler, job = sequence.sampler, sequence.job
         tokens: list[int] = []
         levels: list[int] = []
         probability = 1.0
-        while True:
+        while len(tokens) < room and (len(tokens) + 1) * most_row <= until - self._clock():
             num_generated = sequence.num_generated + len(tokens)
             banned = job.end_tokens if num_generated < job.min_tokens else None
             [sampled] = self._sampler.sample(logits, [0], [sampler], [banned])
@@ -263,31 +219,65 @@ class DraftModel:
             [scored] = self._sampler.score(logits, 0, [sampled.token], 0)
             level = self._agreement.level(scored.logprob)
             probability *= self._agreement.expected(level)
-            if probability * saved_seconds <= self._row_seconds:
+            if probability * saved_seconds <= row:
                 break
             tokens.append(sampled.token)
             levels.append(level)
             if len(tokens) == room or sampled.token in job.end_tokens or sampled.token >= self._model.vocab_size:
                 break
-            if probability * self._agreement.mean * saved_seconds <= self._row_seconds + self._token_seconds:
+            if probability * self._agreement.mean * saved_seconds <= row + self._token_seconds:
+                break
+            if (len(tokens) + 1) * most_row + self._token_seconds > stake_until - self._clock():
                 break
             sampler = sampler.after((sampled.token,))
             logits = self._evaluate_next(sequence, sampled.token)
         self._round = _Round(levels)
         return Draft(tokens, "model") if tokens else None
 
-    def _evaluate_missing(self, sequence: Sequence, before_compute: Hook) -> NDArray[np.float32] | None:
-        """Return the logits after the newest token. None if part of the tokens before it is left for later steps, or
-        the draft model does not have one of them.
+    def _after_newest(self, sequence: Sequence, until: float, before_compute: Hook) -> NDArray[np.float32] | None:
+        """Return the logits after the newest token. None if that does not fit into the time `until`, with a drafted
+        token and its row, or part of the tokens before it is left for later steps, or the draft model does not have one
+        of them."""
+        cached, cost, step = self._cached, self._cost, self._cost.plain(1)
+        cached.keep_common(sequence)
+        seconds = until - self._clock()
+        if not self._is_measured:
+            if seconds >= cost.unmeasured(PRIOR_TOKEN_FRACTION * step):
+                self._evaluate_missing(sequence, TRIAL_TOKENS, before_compute)
+            return None
+        by_speed = min(cost.prefill_token / step, 1.0) * min(self._token_seconds, step)
+        missing_seconds = self._missing_seconds or max(by_speed, _LEAST_SECONDS)
+        num_missing = len(sequence.tokens) - cached.end
+        seconds -= self._token_seconds + cost.most_row
+        if self.balance.pays and num_missing > MAX_MODEL_DRAFT_TOKENS:  # at most a quarter of what drafts may save
+            seconds = min(seconds, (1.0 - self.balance.pace) * sequence.draft_room / 4 * step)
+        affordable = int(seconds / missing_seconds)
+        if min(num_missing, MIN_CHUNK_TOKENS) > affordable:
+            return None
+        if num_missing > affordable and not cached.is_partial and self._may_begin_anywhere:
+            cached.begin_at(len(sequence.tokens) - affordable)
+        if len(sequence.tokens) - cached.begin >= self._max_tokens:
+            return None
+        of_a_step = max(int(step / missing_seconds), self._model.shape.tile_tokens, MIN_CHUNK_TOKENS)
+        most = min(of_a_step, affordable, self._model.shape.max_prefill_tokens)
+        logits = self._evaluate_missing(sequence, most, before_compute)
+        cached.is_partial = logits is None
+        return logits
+
+    def _evaluate_missing(
+        self, sequence: Sequence, max_tokens: int, before_compute: Hook
+    ) -> NDArray[np.float32] | None:
+        """Evaluate the next tokens that the cache lacks. Returns the logits after the newest token; None if that is not
+        among them, or the draft model does not have one of them.
 
         No chunk of a prompt is a single token, and generated tokens are rows of one token each, as the model's own: the
         nearer a draft model is to the model, the more often the two agree.
         """
-        begin, prompt_length = len(self._cached.tokens), sequence.prompt_length
-        if begin and prompt_length - begin == 1 and not self._cached.has_state:
-            begin -= 1
-            del self._cached.tokens[begin:]
-        end = min(begin + self._chunk_tokens(), len(sequence.tokens))
+        cached, prompt_length = self._cached, sequence.prompt_length
+        if cached.tokens and prompt_length - cached.end == 1 and not cached.has_state:
+            del cached.tokens[-1]
+        begin = cached.end
+        end = min(begin + max_tokens, len(sequence.tokens))
         if prompt_length - end == 1:
             end -= 1
         tokens = sequence.tokens[begin:end]
@@ -295,25 +285,24 @@ class DraftModel:
             return None
         is_whole = end == len(sequence.tokens)
         num_prompt = max(0, min(end, prompt_length) - begin)
-        blocks = self._blocks_of(sequence)
-        rows = [Row(sequence.id, tokens[:num_prompt], begin, blocks, 0)] if num_prompt else []
+        blocks, first = self._blocks_of(sequence), begin - cached.begin
+        rows = [Row(sequence.id, tokens[:num_prompt], first, blocks, 0)] if num_prompt else []
         rows += [
-            Row(sequence.id, (token,), position, blocks, int(is_whole and position == end - 1))
-            for position, token in enumerate(tokens[num_prompt:], begin + num_prompt)
+            Row(sequence.id, (token,), position, blocks, int(is_whole and index == len(tokens) - 1))
+            for index, (token, position) in enumerate(zip(tokens, count(first)))
+            if index >= num_prompt
         ]
         began = self._clock()
         logits = self._model.evaluate(rows, before_compute)
+        seconds = self._clock() - began
+        if not self._is_measured:
+            self._token_seconds = min(seconds, self._cost.plain(1))
+            self._is_measured = True
         if len(tokens) > MAX_MODEL_DRAFT_TOKENS:  # a few tokens take nearly as long as one
-            self._missing_seconds = _averaged(self._missing_seconds, (self._clock() - began) / len(tokens))
-        self._cached.tokens += tokens
-        self._cached.num_compared = end
+            self._missing_seconds = _averaged(self._missing_seconds, seconds / len(tokens))
+        cached.tokens += tokens
+        cached.num_compared = len(cached.tokens)
         return self._widened(logits) if is_whole else None
-
-    def _chunk_tokens(self) -> int:
-        """Return how many tokens to evaluate at once: about as many as take the time of a step."""
-        shape = self._model.shape
-        affordable = int(self._step_seconds / self._missing_seconds) if self._missing_seconds else 0
-        return min(max(affordable, shape.tile_tokens, MIN_CHUNK_TOKENS), shape.max_prefill_tokens)
 
     def _evaluate_next(self, sequence: Sequence, token: int) -> NDArray[np.float32]:
         """Return the logits after a drafted token."""
@@ -345,8 +334,12 @@ class PredictorDrafts(DraftModel):
     """Drafts tokens with layers of the model itself that predict several. Drafted tokens that were accepted are
     evaluated again, now from the model's hidden states: no cached key or value is one of a draft."""
 
-    def __init__(self, model: Predictor, vocab_size: int, sampler: Sampler, clock: Callable[[], float]) -> None:
-        super().__init__(model, vocab_size, sampler, clock)
+    _may_begin_anywhere = False
+
+    def __init__(
+        self, model: Predictor, vocab_size: int, sampler: Sampler, cost: StepCost, clock: Callable[[], float]
+    ) -> None:
+        super().__init__(model, vocab_size, sampler, cost, clock)
         self._predictor = model
 
     def _blocks_of(self, sequence: Sequence) -> ReadOnly[int]:
@@ -358,18 +351,22 @@ class PredictorDrafts(DraftModel):
 
 class RecurrentDrafts(DraftModel):
     """Drafts tokens with a model whose sequences have states. One takes in tokens of the text alone, a copy of it those
-    of a draft: accepted ones are evaluated again, together with what follows. A sequence that does not continue the
-    text is computed from its first token."""
+    of a draft: accepted ones are evaluated again, together with what follows. Nothing is kept for a sequence that does
+    not continue the text."""
 
-    def __init__(self, model: RecurrentModel, vocab_size: int, sampler: Sampler, clock: Callable[[], float]) -> None:
-        super().__init__(model, vocab_size, sampler, clock)
-        self._cached = _Cached(has_state=True)
+    def __init__(
+        self, model: RecurrentModel, vocab_size: int, sampler: Sampler, cost: StepCost, clock: Callable[[], float]
+    ) -> None:
+        super().__init__(model, vocab_size, sampler, cost, clock)
+        self._cached = DraftCache(has_state=True)
         self._recurrent = model
         self._num_drafted = 0
         """Tokens that the copy has taken in after those of the text."""
 
-    def _evaluate_missing(self, sequence: Sequence, before_compute: Hook) -> NDArray[np.float32] | None:
-        logits = super()._evaluate_missing(sequence, before_compute)
+    def _evaluate_missing(
+        self, sequence: Sequence, max_tokens: int, before_compute: Hook
+    ) -> NDArray[np.float32] | None:
+        logits = super()._evaluate_missing(sequence, max_tokens, before_compute)
         if logits is not None:
             self._recurrent.copy_state(_STATE, _STATE_OF_DRAFTS)
             self._num_drafted = 0
@@ -381,14 +378,19 @@ class RecurrentDrafts(DraftModel):
         return self._model.evaluate([Row(sequence.id, (token,), position, self._blocks, 1, state=_STATE_OF_DRAFTS)])
 
 
-def drafting_with(model: ModelRunner, vocab_size: int, sampler: Sampler, clock: Callable[[], float]) -> DraftModel:
-    """Return what drafts with a model of its own, or with a `Predictor`."""
+def drafting_with(
+    model: ModelRunner, vocab_size: int, sampler: Sampler, cost: StepCost, clock: Callable[[], float]
+) -> DraftModel:
+    """Return what drafts with a model of its own, or with a `Predictor`. `cost`: of the steps of the model."""
     if isinstance(model, Predictor):
-        return PredictorDrafts(model, vocab_size, sampler, clock)
+        return PredictorDrafts(model, vocab_size, sampler, cost, clock)
     if model.shape.states:
-        return RecurrentDrafts(cast(RecurrentModel, model), vocab_size, sampler, clock)
-    return DraftModel(model, vocab_size, sampler, clock)
+        return RecurrentDrafts(cast(RecurrentModel, model), vocab_size, sampler, cost, clock)
+    return DraftModel(model, vocab_size, sampler, cost, clock)
 
 
 def _averaged(average: float, newest: float) -> float:
-    return newest if not average else average + _COST_WEIGHT * (newest - average)
+    """Return the moving average with the newest value, of which outliers are limited; 0: there is none yet."""
+    if not average:
+        return newest
+    return average + _COST_WEIGHT * (min(newest, MAX_OUTLIER_RATIO * average) - average)

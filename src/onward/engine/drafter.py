@@ -15,10 +15,6 @@ from onward.engine_load import DraftSource
 
 MAX_DRAFT_TOKENS = 48
 """Maximum tokens of one draft."""
-MAX_TOKENS_AFTER_REJECTIONS = (MAX_DRAFT_TOKENS, 24, 8, 4)
-"""The same, by how many successive tokens of a text were not as expected. After more of them nothing is drafted from it
-until one was: a text that is never right costs four steps with drafts, whatever rows cost. A place in a prediction that
-was edited has up to MAX_STRAY_TOKENS + 1 such tokens."""
 RESUME_WINDOW_TOKENS = 32
 """How far ahead a drafter searches a prediction for the generated text after the two differed."""
 MAX_STRAY_TOKENS = 2
@@ -66,31 +62,20 @@ class Track:
     """
 
     __slots__ = (
-        "_num_expected", "_num_rejected", "_rejection_rate", "_successive_rejections", "num_accepted", "position",
-        "quality",
+        "_num_expected", "_num_rejected", "_rejection_rate", "num_accepted", "position", "quality",
     )  # fmt: skip
 
     def __init__(self, quality: float) -> None:
         self.position = -1
         self.num_accepted = 0
         self.quality = quality
-        self._successive_rejections = 0
         self._num_rejected = 1.0
         self._num_expected = _PRIOR_TOKENS_PER_REJECTION
         """Tokens that were not as expected, and all that were expected, including those of the prior."""
         self._rejection_rate = self._num_rejected / self._num_expected
 
-    @property
-    def room(self) -> int:
-        """How many tokens may be drafted; 0 if none is expected."""
-        rejections = self._successive_rejections
-        if self.position < 0 or rejections >= len(MAX_TOKENS_AFTER_REJECTIONS):
-            return 0
-        return MAX_TOKENS_AFTER_REJECTIONS[rejections]
-
     def accept(self) -> None:
         """Note that the expected token was generated."""
-        self._successive_rejections = 0
         self._learn(1.0)
         self.position += 1
         self.num_accepted += 1
@@ -98,7 +83,6 @@ class Track:
     def reject(self) -> None:
         """Note that a token other than the expected one was generated."""
         self._num_rejected += 1.0
-        self._successive_rejections += 1
         self._learn(0.0)
         self.position = -1
         self.num_accepted = 0
@@ -176,7 +160,7 @@ class Lookup:
     def propose(self, count: int, min_probability: float) -> Proposal | None:
         """As `Drafter.propose`. A continuation that reaches the newest token is repeated."""
         position = self.track.position
-        if not (probabilities := self.track.probabilities(min(count, self.track.room), min_probability)):
+        if position < 0 or not (probabilities := self.track.probabilities(count, min_probability)):
             return None
         count = len(probabilities)
         found = self.tokens[position : position + count]
@@ -219,8 +203,8 @@ class PredictedText:
     def propose(self, count: int, min_probability: float) -> Proposal | None:
         """As `Drafter.propose`."""
         position = self.track.position
-        count = min(count, self.track.room, len(self._tokens) - position)
-        if not (probabilities := self.track.probabilities(count, min_probability)):
+        count = min(count, len(self._tokens) - position)
+        if position < 0 or not (probabilities := self.track.probabilities(count, min_probability)):
             return None
         return Proposal(list(self._tokens[position : position + len(probabilities)]), probabilities, "prediction")
 
@@ -267,11 +251,12 @@ class Drafter:
             for token in lookup.tokens[known:]:
                 prediction.follow(token)
         self._followed = len(lookup.tokens)
-        return lookup.track.room > 0 or (prediction is not None and prediction.track.room > 0)
+        return lookup.track.position >= 0 or (prediction is not None and prediction.track.position >= 0)
 
     def propose(self, count: int, min_probability: float) -> Proposal | None:
-        """Return at most `count` tokens that may come next, those with a probability above `min_probability`; None if
-        there is no such token."""
+        """Return at most `count` tokens that may come next, and at most MAX_DRAFT_TOKENS: those with a probability
+        above `min_probability`; None if there is no such token."""
+        count = min(count, MAX_DRAFT_TOKENS)
         found = self._prediction.propose(count, min_probability) if self._prediction is not None else None
         return found or self._lookup.propose(count, min_probability)
 

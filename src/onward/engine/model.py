@@ -32,6 +32,9 @@ class StepShape:
     """A pause between two tokens that users do not notice: steps need not be shorter."""
     states: int = 0
     """How many states of sequences there are, of a model whose sequences have one (`RecurrentModel`)."""
+    change_fraction: float = 0.0
+    """Extra time of a step with another number of rows than the one before, because kernels are prepared again, as a
+    fraction of a step of one row, before it was measured."""
     max_draft_tokens: int = 96
     """Maximum draft tokens per step, of all sequences."""
 

@@ -10,15 +10,16 @@ CHANGE_EWMA_WEIGHT = 0.2
 """Weight of the newest step in the cost of a change of rows, and in the moving averages over decode-only steps."""
 PRIOR_ROW_FRACTION = 0.1
 """Cost of one more decode row as a fraction of a step of one row, before it was measured."""
-PRIOR_CHANGE_FRACTION = 0.5
-"""Extra cost of a step with another number of rows than the one before (a runtime prepares its kernels again), as a
-fraction of a step of one row, before it was measured."""
+DOUBT_WEIGHT = 0.005
+"""By how much each decode-only step lowers the doubt about what was not measured."""
 MAX_OUTLIER_RATIO = 3.0
 """A step counts as at most this many times longer or shorter than expected: other processes may have delayed it."""
 PRIOR_ROW_VARIANCE = 4.0
 """Variance of the rows of recent steps at which the measured cost of a row outweighs PRIOR_ROW_FRACTION."""
 PRIOR_TOKEN_VARIANCE = 256.0
 """The same for prompt tokens and the estimate of their cost before."""
+MIN_ROW_FRACTION = 0.01
+"""Least cost of additional rows as a fraction of the step without them, where their sum is measured."""
 MIN_TOKEN_FRACTION = 0.01
 """Least cost of a prompt token as a fraction of that of a decode row."""
 
@@ -40,7 +41,8 @@ class StepCost:
     thread only.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prior_change_fraction: float = 0.0) -> None:
+        """`prior_change_fraction`: see `StepShape.change_fraction`."""
         self.rows_before = 0
         """Rows of the last step if it was decode-only, else 0."""
         self.num_prefill_steps = 0
@@ -51,7 +53,15 @@ class StepCost:
         """Their moving covariances."""
         self._decode_only_rows = self._decode_only_seconds = 0.0
         """Moving averages over decode-only steps."""
+        self._single = 0.0
+        """Moving average of the steps of one row that follow another one; 0 before the first."""
+        self._prior_change_fraction = prior_change_fraction
         self._change: float | None = None
+        self._doubt = 1.0
+        """From 1, with each decode-only step nearer to 0."""
+        self._most_row: float | None = None
+        self._usual_row = 0.0
+        """Moving average of what a row has added to steps that had more of them than the one before."""
         self._prior_token: float | None = None
 
     @property
@@ -70,6 +80,17 @@ class StepCost:
         return self._slopes()[0]
 
     @property
+    def most_row(self) -> float:
+        """Seconds that one more row adds at most, by the last steps that had more rows than the one before; until
+        there was one, see `unmeasured`."""
+        return self.unmeasured(self.row) if self._most_row is None else self._most_row
+
+    def unmeasured(self, usual: float) -> float:
+        """Return the seconds to expect at most of what usually takes `usual` ones, and at most as many as a step of one
+        row: that at first, and less with each step, so that it is measured at last where all texts are short."""
+        return usual + self._doubt * max(0.0, self.plain(1) - usual)
+
+    @property
     def prompt_token(self) -> float:
         """Seconds that one more prompt token adds."""
         return self._slopes()[1]
@@ -77,7 +98,12 @@ class StepCost:
     @property
     def change(self) -> float:
         """Extra seconds of a decode-only step whose number of rows is not `rows_before`."""
-        return PRIOR_CHANGE_FRACTION * self.decode(1) if self._change is None else self._change
+        return self._prior_change_fraction * self.decode(1) if self._change is None else self._change
+
+    def round_trip(self, num_rows: int) -> float:
+        """Return the extra seconds of a decode-only step that has another number of rows than usual, and of the one
+        after it with the usual `num_rows` again."""
+        return self.change * (2.0 if self.rows_before == num_rows else 1.0)
 
     def decode(self, num_rows: int) -> float:
         """Return the expected seconds of a decode-only step, by all recent steps."""
@@ -89,6 +115,11 @@ class StepCost:
             return self._expected(num_rows, 0)
         expected = self._decode_only_seconds + self.row * (num_rows - self._decode_only_rows)
         return max(expected, 0.1 * self._decode_only_seconds)
+
+    def plain(self, num_rows: int) -> float:
+        """As `decode_only`, but for the single row of a lone sequence by such steps alone: those with drafts, which
+        have more rows, say nothing of it."""
+        return self._single if num_rows == 1 and self._single else self.decode_only(num_rows)
 
     @property
     def prefill_token(self) -> float:
@@ -102,6 +133,9 @@ class StepCost:
         before, self.rows_before = self.rows_before, 0 if num_prompt_tokens else num_rows
         self.num_prefill_steps = self.num_prefill_steps + 1 if num_prompt_tokens else 0
         if not num_prompt_tokens:
+            self._doubt *= 1.0 - DOUBT_WEIGHT
+            self._fit_single(before, num_rows, seconds)
+            self._fit_most_row(before, num_rows, seconds)
             self._fit_decode_only(num_rows, seconds)
         if not self.is_known:
             self._rows, self._tokens, self._seconds = float(num_rows), float(num_prompt_tokens), seconds
@@ -111,6 +145,31 @@ class StepCost:
             self._fit(num_rows, 0, seconds - (self._change or 0.0))
         else:
             self._fit_change(num_rows, seconds)
+
+    def _fit_single(self, rows_before: int, num_rows: int, seconds: float) -> None:
+        """Update the average over steps of one row, unless the number of rows has changed. Outliers are limited."""
+        if rows_before != 1 or num_rows != 1:
+            return
+        if not self._single:
+            self._single = min(seconds, self.decode_only(1) * MAX_OUTLIER_RATIO)
+            return
+        seconds = min(max(seconds, self._single / MAX_OUTLIER_RATIO), self._single * MAX_OUTLIER_RATIO)
+        self._single += CHANGE_EWMA_WEIGHT * (seconds - self._single)
+
+    def _fit_most_row(self, rows_before: int, num_rows: int, seconds: float) -> None:
+        """Update the cost of a row with a step that had more of them than the one before: the highest one at once. Each
+        other step brings it nearer to the usual one, so that an outlier does not keep steps from having more rows."""
+        if not 0 < rows_before < num_rows:
+            if self._most_row is not None:
+                self._most_row += COST_EWMA_WEIGHT * (self._usual_row - self._most_row)
+            return
+        base = self.plain(rows_before)
+        row = max(seconds - base - (self._change or 0.0), MIN_ROW_FRACTION * base) / (num_rows - rows_before)
+        row = min(row, self.plain(1))  # else each in a step of its own would take less time
+        if self._most_row is None:
+            self._most_row = self._usual_row = row
+        self._most_row = max(row, (self._most_row + row) / 2)
+        self._usual_row += CHANGE_EWMA_WEIGHT * (row - self._usual_row)
 
     def _fit_decode_only(self, num_rows: int, seconds: float) -> None:
         """Update the averages over decode-only steps. While prompts are prefilled these are rare, so outliers are
@@ -149,6 +208,8 @@ class StepCost:
         self._tokens_tokens = old * self._tokens_tokens + new * more_tokens * more_tokens
         self._rows_seconds = old * self._rows_seconds + new * more_rows * more_seconds
         self._tokens_seconds = old * self._tokens_seconds + new * more_tokens * more_seconds
+        if self._most_row is None and self._rows_rows > 4.0 * PRIOR_ROW_VARIANCE:
+            self._most_row = self._usual_row = self.row
         if self._tokens_tokens > PRIOR_TOKEN_VARIANCE:
             self._prior_token = self.prompt_token
         elif num_tokens and self._prior_token is not None and self.is_decode_known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onward.constraints.choice import ChoiceConstraint, Compiled
 from onward.engine.choice_end import ChoiceEnd
+from onward.engine.draft_budget import DraftBudget
 from onward.engine.drafter import MAX_DRAFT_TOKENS, Drafter, Proposal
 from onward.engine.job import Job, ResumedChoice
 from onward.sampling.choice import ChoiceSampler
@@ -26,6 +27,7 @@ class Sequence:
         "choice",
         "computed",
         "constraint",
+        "draft_budget",
         "drafter",
         "end",
         "era",
@@ -93,6 +95,7 @@ class Sequence:
         """The part of `block_hashes` that this sequence is computing."""
         self.drafter: Drafter | None = None
         """None before the end of prefill, and without speculation."""
+        self.draft_budget = DraftBudget()
         self.num_accepted = self.num_rejected = 0
         """Accepted and rejected tokens of the prediction, as in `events.Decoded`."""
         resumed = job.resumed(choice)
@@ -171,10 +174,10 @@ class Sequence:
             return 0  # what a token may be depends on how likely the one before it was
         return max(0, len(self.job.prompt) + self.job.max_tokens - len(self.tokens) - 1)
 
-    def propose_draft(self, min_probability: float) -> Proposal | None:
-        """Return drafted tokens, fewer than the choice may still have; None if there are none. The drafter must have
-        processed the newest token (`Drafter.follow`)."""
-        room = self.draft_room
+    def propose_draft(self, max_tokens: int, min_probability: float) -> Proposal | None:
+        """Return at most so many drafted tokens, fewer than the choice may still have; None if there are none. The
+        drafter must have processed the newest token (`Drafter.follow`)."""
+        room = min(self.draft_room, max_tokens)
         if self.drafter is None or not room:
             return None
         if self.constraint is not None:

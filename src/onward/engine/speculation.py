@@ -3,20 +3,22 @@
 Each evaluated draft token is one more row of the step. It pays if it is accepted with a probability higher than the
 number of tokens that the time for its row yields otherwise: many are evaluated for a single sequence, few or none for
 each of many. A step with another number of rows than the one before costs extra, so steps have few different numbers of
-rows, and change them only where that pays.
+rows, and change them only where that pays. And no sequence has a longer draft than it can afford to lose
+(`draft_budget`), however probable its tokens seem.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as ReadOnly
 from itertools import accumulate
 
+from onward.engine.draft_budget import MAX_STAKE_FRACTION
 from onward.engine.draft_model import DraftModel
 from onward.engine.drafter import Draft, Proposal
 from onward.engine.model import Hook, StepShape, nothing
-from onward.engine.pacing import StepCost
+from onward.engine.pacing import MAX_OUTLIER_RATIO, StepCost
 from onward.engine.sequence import Sequence
 
 STEP_SIZES = (2, 4, 8, 16, 32, 48, 64, 128)
@@ -28,8 +30,8 @@ MAX_SKIPPED_STEPS = 8
 
 
 class Speculation:
-    """Chooses the drafts of each step, and searches less often while there are none, because the search takes time.
-    Owns the draft model, if there is one. Engine thread only."""
+    """Chooses the drafts of each step, keeps the sequences' budgets, and searches less often while there are no drafts,
+    because the search takes time. Owns the draft model, if there is one. Engine thread only."""
 
     def __init__(self, shape: StepShape, cost: StepCost, draft_model: DraftModel | None = None) -> None:
         self._max_tokens, self._cost = shape.max_draft_tokens, cost
@@ -37,6 +39,14 @@ class Speculation:
         self._num_fruitless = self._num_to_skip = 0
         self._before_compute: Hook = nothing
         self._seconds_before = 0.0
+        self._decoding: list[tuple[Sequence, int]] = []
+        """The sequences of this step, if it only decodes, and how many tokens each has generated before."""
+        self._prefilled: Mapping[Sequence, int] = {}
+        """How many prompt tokens of which sequences the step before has computed."""
+        self._drafted: Counter[int] = Counter()
+        """How many tokens were drafted for this step, by sequence id."""
+        self._drafted_before: Counter[int] = Counter()
+        """The same for the step before."""
 
     @property
     def seconds(self) -> float:
@@ -47,13 +57,21 @@ class Speculation:
         """A step begins; `before_compute` is for a draft that a model computes."""
         self._before_compute = before_compute
         self._seconds_before = self.seconds
+        self._drafted_before, self._drafted, self._decoding = self._drafted, Counter(), []
+        for sequence, num_tokens in self._prefilled.items():
+            sequence.draft_budget.prefilled(num_tokens * self._cost.prefill_token)
+        self._prefilled = {}
 
-    def end_step(self, seconds: float, num_rows: int) -> float:
-        """A step of so many decode rows, 0 if it had prompt tokens, has ended. Returns how many of its seconds were not
-        for drafting."""
-        seconds -= self.seconds - self._seconds_before
+    def end_step(self, seconds: float, num_rows: int, prefilled: Mapping[Sequence, int]) -> float:
+        """A step of so many rows, which has computed so many tokens of prompts, has ended. Returns how many of its
+        seconds were not for drafting."""
+        drafting = self.seconds - self._seconds_before
+        seconds -= drafting
+        self._prefilled = prefilled
+        if self._decoding:
+            self._account(seconds, drafting, num_rows)
         if self._draft_model is not None:
-            self._draft_model.observe(seconds, num_rows)
+            self._draft_model.observe(seconds)
         return seconds
 
     def accepted(self, draft: Draft, num_accepted: int, num_rejected: int) -> None:
@@ -77,8 +95,12 @@ class Speculation:
         After a step with prompt tokens there are none: more prompts may be waiting, which drafts would delay. A draft
         model is used for one sequence alone, where it is expected to save more than what text repeats.
         """
-        if not self._cost.rows_before:
-            return {}
+        self._decoding = [(sequence, sequence.num_generated) for sequence in decoding]
+        drafts = self._choose(decoding) if self._cost.rows_before else {}
+        self._drafted = Counter({sequence: len(draft.tokens) for sequence, draft in drafts.items()})
+        return drafts
+
+    def _choose(self, decoding: ReadOnly[Sequence]) -> dict[int, Draft]:
         drafts = self._search(decoding)
         model = self._draft_model
         if model is None or len(decoding) > 1:
@@ -90,25 +112,60 @@ class Speculation:
         return drafts if own is None else {sequence.id: own}
 
     def _search(self, decoding: ReadOnly[Sequence]) -> dict[int, Draft]:
-        """Return the drafts from predictions, repeated text and grammars."""
+        """Return the drafts from predictions, repeated text and grammars, for the sequences that can afford one."""
         if self._num_to_skip and not any(sequence.constraint for sequence in decoding):
             self._num_to_skip -= 1
             return {}
-        drafts = choose_drafts(decoding, self._cost, self._max_tokens)
+        affordable = affordable_tokens(decoding, self._cost)
+        if not affordable:
+            return {}
+        drafts = choose_drafts(decoding, affordable, self._cost, self._max_tokens)
         self._num_fruitless = 0 if drafts else self._num_fruitless + 1
         self._num_to_skip = min(max(0, self._num_fruitless - MAX_FRUITLESS_STEPS + 1), MAX_SKIPPED_STEPS)
         return drafts
 
+    def _account(self, seconds: float, drafting: float, num_rows: int) -> None:
+        """Count a decode-only step of so many seconds, besides those for drafting, in the budgets of its sequences.
 
-def choose_drafts(decoding: ReadOnly[Sequence], cost: StepCost, max_tokens: int) -> dict[int, Draft]:
+        Those with drafts have added what it took longer than without, by their rows; and to the step after it, that it
+        has another number of rows again.
+        """
+        cost, num_decoding, by = self._cost, len(self._decoding), self._drafted
+        plain, added = cost.plain(max(num_decoding, num_rows - by.total())), 0.0
+        if by:
+            longest = MAX_OUTLIER_RATIO * (cost.plain(num_rows) + cost.change * (num_rows != cost.rows_before))
+            added = max(0.0, min(seconds, longest) - plain)
+        elif self._drafted_before and num_rows != cost.rows_before:
+            added, by = cost.change, self._drafted_before
+        per_token = added / max(1, by.total())
+        for sequence, num_before in self._decoding:
+            own = per_token * by[sequence.id] + (drafting if num_decoding == 1 else 0.0)
+            sequence.draft_budget.decoded(sequence.num_generated - num_before, plain / num_decoding, own)
+
+
+def affordable_tokens(decoding: ReadOnly[Sequence], cost: StepCost) -> dict[int, int]:
+    """Return how many tokens to draft at most for the next step, of which `decoding` are all sequences, by sequence id:
+    only those sequences that can afford that one is rejected."""
+    num_decoding, row = len(decoding), cost.most_row
+    share, changes = cost.plain(num_decoding) / num_decoding, cost.round_trip(num_decoding)
+    found = {each.id: (each.draft_budget.available(share) - changes) / row for each in decoding}
+    return {sequence: max(1, int(MAX_STAKE_FRACTION * most)) for sequence, most in found.items() if most >= 1.0}
+
+
+def choose_drafts(
+    decoding: ReadOnly[Sequence], affordable: Mapping[int, int], cost: StepCost, max_tokens: int
+) -> dict[int, Draft]:
     """Return the drafts worth evaluating, by sequence id. `decoding` are all sequences of the next step, at least one;
-    the step before must have been a decode-only one. `max_tokens`: of all drafts."""
-    promising = _follow(decoding)
+    the step before must have been a decode-only one. `affordable`: the most tokens of a draft, by sequence id;
+    `max_tokens`: of all drafts."""
+    promising = _follow([sequence for sequence in decoding if sequence.id in affordable])
     if not promising:
         return {}
     min_probability = cost.row * len(decoding) / cost.decode(len(decoding))
     proposals = {
-        sequence.id: proposal for sequence in promising if (proposal := sequence.propose_draft(min_probability))
+        sequence.id: proposal
+        for sequence in promising
+        if (proposal := sequence.propose_draft(affordable[sequence.id], min_probability))
     }
     if not _may_pay(proposals.values(), len(decoding), cost):
         return {}

@@ -66,16 +66,16 @@ class Engine:
         self.model = model
         self.vocabulary = vocabulary
         self.cache = KVCache(model.blocks, model.shape, share_prefixes=share_prefixes, copy_state=state_copier(model))
-        self._cost = StepCost()
-        drafting = None if draft_model is None else drafting_with(draft_model, model.vocab_size, sampler, clock)
-        self._speculation = Speculation(model.shape, self._cost, drafting) if speculate else None
+        self._cost = cost = StepCost(model.shape.change_fraction)
+        drafting = None if draft_model is None else drafting_with(draft_model, model.vocab_size, sampler, cost, clock)
+        self._speculation = Speculation(model.shape, cost, drafting) if speculate else None
         self.scheduler = Scheduler(self.cache, max_rows, self._speculation.choose if self._speculation else None)
         self.constraints = Constraints(
             model.vocab_size, vocabulary, load_tokenizer, in_disposable_process=in_disposable_process
         )
         self.counters = Counters()
         self._sampler, self._clock = sampler, clock
-        self._pacer = PrefillPacer(self._cost, model.shape)
+        self._pacer = PrefillPacer(cost, model.shape)
         self._step_began = 0.0  # by `time.perf_counter`, for reports only
         self.undelivered: list[Event] = []
         """Events of the last step that were not delivered yet, also those of a step that failed half-way."""
@@ -389,11 +389,11 @@ class Engine:
     def _count(self, step: list[ScheduledSequence], num_rows: int, seconds: float) -> None:
         """Update the counters and the cost model. The step had `num_rows` rows: one per prefill chunk, and one per
         token that was decoded, replayed or drafted. `seconds` include those of a draft model."""
-        chunks = [scheduled.num_tokens for scheduled in step if scheduled.is_prefill]
-        num_prefill_tokens = sum(chunks)
+        prompts = {each.sequence: each.num_tokens for each in step if each.is_prefill}
+        num_prefill_tokens = sum(prompts.values())
         if self._speculation is not None:
-            seconds = self._speculation.end_step(seconds, 0 if num_prefill_tokens else num_rows)
+            seconds = self._speculation.end_step(seconds, num_rows, prompts)
         self.counters.num_steps += 1
         self.counters.num_prefill_tokens += num_prefill_tokens
         self.counters.num_decode_tokens += sum(each.num_tokens for each in step if not each.is_prefill)
-        self._cost.observe(num_prefill_tokens, num_rows - len(chunks), seconds)
+        self._cost.observe(num_prefill_tokens, num_rows - len(prompts), seconds)

@@ -277,7 +277,7 @@ class Engines:
 
     def _engine(self, loaded: LoadedModel, predictor: Predictor | None, *, rows: int = 16) -> ToyEngine:
         sampler = Sampler(loaded.model.vocab_size, 1)
-        return ToyEngine(
+        engine = ToyEngine(
             loaded.model,  # type: ignore[arg-type]
             sampler,
             max_rows=rows,
@@ -286,6 +286,8 @@ class Engines:
             draft_model=predictor,
             clock=lambda: self._now,
         )
+        engine.draft_seconds = 1000.0
+        return engine
 
     def close(self) -> None:
         predictor_of(self._loaded).close()

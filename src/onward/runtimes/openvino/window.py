@@ -14,6 +14,7 @@ STEP_SHAPE = StepShape(
     tile_tokens=64,
     max_prefill_tokens=512,
     imperceptible_seconds=0.010,
+    change_fraction=0.5,
 )
 """OpenVINO's facts about steps on a CPU, which the engine schedules by."""
 BLOCK_TOKENS = STEP_SHAPE.block_tokens
