@@ -1,10 +1,9 @@
 """A program that is started in place of llama-server: its flags, and the stand-in's answers on its Unix socket.
 
 `--ends=TEXT`: prints TEXT and ends at once. `--lives=FILE`: ends when FILE has lost its last character, one per start.
-`--slow`: takes ten milliseconds per token. `--gate=FILE`: waits until FILE exists before each token after the first 20.
-`--mute=FILE`: does not load, and prints nothing, while FILE exists. `--stuck=FILE`: its engine does nothing while FILE
-exists; its server answers. `--garbage`: prints a megabyte without a line break first. `--space`: its tokenizer puts a
-space first.
+`--gate=FILE`: waits until FILE exists before each token after the first 20. `--mute=FILE`: does not load, and prints
+nothing, while FILE exists. `--stuck=FILE`: its engine does nothing while FILE exists; its server answers. `--garbage`:
+prints a megabyte without a line break first. `--space`: its tokenizer puts a space first.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ def main() -> int:
     parser.add_argument("--host")
     parser.add_argument("--ends")
     parser.add_argument("--lives", type=Path)
-    parser.add_argument("--slow", action="store_true")
     parser.add_argument("--gate", type=Path)
     parser.add_argument("--mute", type=Path)
     parser.add_argument("--stuck", type=Path)
@@ -90,7 +88,6 @@ def main() -> int:
             time.sleep(0.01)
         while options.stuck is not None and options.stuck.exists():
             time.sleep(0.01)
-        time.sleep(0.01 if options.slow else 0)
         return quick(tokens)
 
     stand_in.script = script

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ from onward.engines.cluster.engine import ClusterEngine
 from onward.engines.cluster.members import Members
 from onward.engines.programs import engine
 from onward.engines.programs.engine import ProgramEngine
+from onward.engines.upstreams.llama_server import LlamaServer
 from onward.errors import SetupError
 from onward.settings import Settings
 from tests.engines.cluster.local_transport import LocalReplica, LocalTransport
@@ -67,6 +69,23 @@ def on(settings: Settings, test: Test, progress: Callable[[str], None] = lambda 
     return asyncio.run(run())
 
 
+def end_silence(program: ProgramEngine) -> bool:
+    """Have the connections that wait for tokens find that they have waited too long. Returns whether there were any."""
+
+    async def end() -> bool:
+        assert program._pool is not None
+        [address] = program._pool.addresses
+        assert isinstance(address.upstream, LlamaServer)
+        client = address.upstream._connection._http
+        waiting = [wire for wire in client._connections if wire._is_busy and wire._silence == client._silence_seconds]
+        for wire in waiting:
+            wire._active_at = -math.inf
+            wire._check()
+        return bool(waiting)
+
+    return program._thread.run(end())
+
+
 def test_a_program_loads_and_computes_a_model(tmp_path: Path) -> None:
     stages: list[str] = []
 
@@ -83,13 +102,18 @@ def test_a_program_loads_and_computes_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", slow_but([signal.SIGKILL], [signal.SIGKILL, signal.SIGTERM]))
 def test_requests_continue_when_the_program_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+    gate = tmp_path / "gate"
+
     async def test(backend: EmbeddedBackend, program: ProgramEngine) -> tuple[str, str]:
+        gate.touch()
         undisturbed = await complete(backend, model="m", prompt="x", max_tokens=40)
+        gate.unlink()
+        before, first = program.load.num_decode_tokens, program.pid
         running = asyncio.create_task(complete(backend, model="m", prompt="x", max_tokens=40))
-        await until(lambda: program.load.num_running)
-        first = program.pid
+        await until(lambda: program.load.num_decode_tokens > before)
         assert first is not None
         os.killpg(first, number)
+        gate.touch()
         disturbed = await running
         await until(lambda: program.pid != first and program.state.status == "running")
         assert has_ended(first)
@@ -97,7 +121,7 @@ def test_requests_continue_when_the_program_is_killed(tmp_path: Path, number: si
         assert program.load.recoveries.num_crashes == 1
         return undisturbed.choices[0].text, disturbed.choices[0].text
 
-    undisturbed, disturbed = on(settings(tmp_path, "--slow"), test)
+    undisturbed, disturbed = on(settings(tmp_path, f"--gate={gate}"), test)
     assert disturbed == undisturbed
 
 
@@ -123,13 +147,14 @@ def test_a_program_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.Mo
         assert first is not None
         os.killpg(first, signal.SIGSTOP)
         answering = asyncio.create_task(complete(backend, model="m", prompt="x", max_tokens=3))
+        await until(lambda: end_silence(program))
         await until(lambda: program.load.recoveries.num_hangs)
         monkeypatch.setattr(engine, "HANG_SECONDS", PATIENCE_SECONDS)  # the next one may be slow
         assert (await answering).choices[0].text == "bcd"
         assert program.pid != first
         assert program.load.recoveries.num_hangs == 1
 
-    on(settings(tmp_path, engine_timeout=0.2), test)
+    on(settings(tmp_path), test)
 
 
 @pytest.mark.slow
@@ -142,15 +167,17 @@ def test_a_program_that_answers_and_computes_nothing_is_replaced(
 
     async def test(backend: EmbeddedBackend, program: ProgramEngine) -> None:
         first = program.pid
+        program._engine_timeout = 1e-9  # of its engine; its server has as long as always
         stuck.touch()
         answering = asyncio.create_task(complete(backend, model="m", prompt="x", max_tokens=3))
+        await until(lambda: end_silence(program))
         await until(lambda: program.load.recoveries.num_hangs or answering.done())
         stuck.unlink()
         monkeypatch.setattr(engine, "ILL_SECONDS", PATIENCE_SECONDS)  # the next one may be slow
         assert (await answering).choices[0].text == "bcd"
         assert program.pid != first
 
-    on(settings(tmp_path, f"--stuck={stuck}", engine_timeout=0.5), test)
+    on(settings(tmp_path, f"--stuck={stuck}"), test)
 
 
 @pytest.mark.slow
@@ -210,13 +237,18 @@ def test_a_program_that_cannot_load_its_model_says_why(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_while_it_loads_waits_for_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    has_waited = False
+    has_waited, main = False, threading.main_thread().ident or 0
+
+    def is_waiting() -> bool:
+        """Whether the main thread waits for the program: earlier, the test could not fail."""
+        frame = sys._current_frames()[main]
+        return (frame.f_code.co_name, Path(frame.f_code.co_filename).name) == ("wait", "threading.py")
 
     async def probe(engine: ProgramEngine) -> None:
         nonlocal has_waited
-        await asyncio.sleep(0.3)  # otherwise the main thread would not be waiting, and the test could not fail
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        await asyncio.sleep(30)
+        await until(is_waiting)
+        signal.pthread_kill(main, signal.SIGINT)
+        await asyncio.sleep(PATIENCE_SECONDS)
         has_waited = True
 
     monkeypatch.setattr(ProgramEngine, "_probe", probe)

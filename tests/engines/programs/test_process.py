@@ -143,6 +143,7 @@ def test_kill_9_of_the_server_ends_the_program(tmp_path: Path, kills_children: b
         lines = [server.stdout.readline().strip(), server.stdout.readline().strip()]  # the program is up
         group = next(int(line) for line in lines if line.isdigit())
         server.send_signal(signal.SIGSTOP)  # so that it does not notice
+        os.waitid(os.P_PID, server.pid, os.WSTOPPED)  # its threads go on until then
         if kills_children:
             os.kill(group, signal.SIGKILL)
         server.kill()
