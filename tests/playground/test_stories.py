@@ -141,6 +141,32 @@ def test_what_is_written_in_a_tab_that_another_one_has_replaced_is_kept(playgrou
     expect(rows.first).to_contain_text("The fox sleeps. (copy)")
 
 
+HELD = """{
+    const post = BroadcastChannel.prototype.postMessage, held = [];
+    BroadcastChannel.prototype.postMessage = function (message) { held.push(() => post.call(this, message)); };
+    window.sayAll = () => {
+        BroadcastChannel.prototype.postMessage = post;
+        held.forEach(say => say());
+    };
+}"""
+"""A page says nothing to others until it is told to: as if they were opened at the same moment."""
+
+
+def test_of_two_tabs_that_are_restored_at_the_same_moment_one_saves(playground: Playground) -> None:
+    playground.write("The fox sleeps.").kept()
+    playground.page.context.add_init_script(HELD)
+    playground.open()
+    other = Playground(playground.page.context.new_page(), playground.url).open()
+    playground.page.evaluate("sayAll()")
+    other.page.evaluate("sayAll()")
+    expect(playground.notice).to_contain_text("opened in another tab")
+    other.write("The hen walks.").kept()
+    playground.page.close()
+    other.open()
+    assert other.text == "The hen walks."
+    expect(other.stories()).to_have_count(1)
+
+
 FULL = """() => {
     const put = IDBObjectStore.prototype.put;
     window.makeRoom = () => { IDBObjectStore.prototype.put = put; };
@@ -193,7 +219,7 @@ def test_what_was_asked_for_in_one_story_is_not_written_into_another(playground:
     page.wait_for_timeout(0)  # routes are known
     for route in held:
         route.abort()
-    expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+    expect(page.locator(".problem")).to_contain_text("cannot be reached")  # the panel of the memory says so, too
     assert playground.text == "A hen walks"
 
 

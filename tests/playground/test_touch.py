@@ -115,3 +115,22 @@ def test_what_is_touched_is_large_enough(phone: Playground) -> None:
     for button in phone.page.locator(".foot button:visible, .bar button:visible").all():
         box = button.bounding_box()
         assert box and box["height"] >= 40 and box["width"] >= 30, button.inner_text()
+
+
+def test_a_setting_out_of_range_is_named_beside_the_document_and_found_from_there(phone: Playground) -> None:
+    """The panel that explains it is out of sight."""
+    page, before = phone.page, phone.text
+    phone.set("temperature", "5")
+    phone.button("Continue").click()
+    problem = page.locator(".problem")
+    expect(problem).to_contain_text("temperature: The maximum is 2.")
+    expect(problem).to_be_in_viewport(ratio=1)
+    assert phone.text == before
+    problem.get_by_role("button", name="Show the setting").click()
+    field = page.locator("#write-temperature")
+    expect(field).to_be_focused()
+    expect(field).to_be_in_viewport()
+    field.fill("1.5")
+    phone.close_panels()
+    expect(problem).to_have_count(0)
+    assert phone.request_of(lambda: phone.click("Continue"))["temperature"] == 1.5

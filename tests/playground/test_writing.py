@@ -122,10 +122,33 @@ def test_only_changed_settings_are_sent(playground: Playground) -> None:
     assert not {"top_p", "presence_penalty", "n", "best_of", "echo"} & body.keys()
 
 
-def test_a_setting_out_of_range_is_explained_and_not_used(playground: Playground) -> None:
-    playground.page.locator("#write-temperature").fill("3")
-    expect(playground.page.get_by_text("The maximum is 2.")).to_be_visible()
-    assert playground.request_of(playground.generate)["temperature"] <= 2
+def test_a_setting_out_of_range_is_explained_and_nothing_is_sent_without_it(playground: Playground) -> None:
+    page = playground.page
+    page.locator("#write-temperature").fill("3")
+    expect(page.get_by_text("The maximum is 2.")).to_be_visible()
+    playground.tab("Numbers").tab("Settings")
+    expect(page.locator("#write-temperature")).to_have_value("3")
+    for name in ("Continue", "Share", "Copy as"):
+        playground.button(name).click()
+        expect(page.locator(".problem")).to_contain_text("temperature: The maximum is 2.")
+        page.get_by_role("button", name="Dismiss", exact=True).click()
+    assert not [url for url in playground.requests if url.endswith("/v1/completions")]
+    page.get_by_role("combobox", name="Preset").select_option("Careful")
+    expect(page.locator("#write-temperature")).to_have_value("0.3")
+    page.locator("#write-temperature").fill("x")
+    page.get_by_role("button", name="Reset temperature").click()
+    assert "temperature" not in playground.request_of(playground.generate)
+
+
+def test_a_comparison_names_the_setting_that_is_out_of_range(playground: Playground) -> None:
+    page = playground.page
+    playground.show("Compare")
+    page.get_by_role("article", name="Right").get_by_text("Settings", exact=True).click()
+    page.locator("#side-1-temperature").fill("3")
+    page.get_by_role("button", name="Compare", exact=True).last.click()
+    expect(page.locator(".compare .problem")).to_contain_text("temperature: The maximum is 2.")
+    page.locator("#side-1-temperature").fill("1")
+    expect(page.locator(".compare .problem")).to_have_count(0)
 
 
 def test_an_error_is_shown_in_place_in_the_server_s_words(playground: Playground) -> None:

@@ -15,8 +15,15 @@ export interface Parameter {
 
 export type Settings = Readonly<Record<string, unknown>>;
 
-/** What is typed into a control is wrong. */
-export class WrongValue extends Error {}
+/** What is typed into a control is wrong. `param`: the setting's name, where it is not said elsewhere. */
+export class WrongValue extends Error {
+  constructor(
+    message: string,
+    readonly param: string | null = null,
+  ) {
+    super(message);
+  }
+}
 
 const ESCAPES: Record<string, string> = { n: "\n", t: "\t", r: "\r", "\\": "\\" };
 

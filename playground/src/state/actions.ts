@@ -11,7 +11,7 @@ import { key, loadModels, model } from "./access";
 import { addGenerated, commitDocument, current, isEdited, numOpened, path, select, show, text, theEditor, tree, write } from "./document";
 import { run, type LiveChoice, type Progress } from "./generation";
 import { announce, dialog, notice, notify, panel, problem, showError, type Notice } from "./page";
-import { parameters, settings, until } from "./settings";
+import { parameters, requireValues, settings, until } from "./settings";
 import { isStrict, start } from "./start";
 
 /** A completion that has ended, and what would produce it again. */
@@ -112,8 +112,12 @@ async function forDocument(draft: Promise<Draft>): Promise<Draft> {
   return made;
 }
 
-/** Returns a draft that continues a prompt with the present settings and notes; `reserved` tokens are taken by a suffix. */
+/**
+ * Returns a draft that continues a prompt with the present settings and notes; `reserved` tokens are taken by a suffix. Throws
+ * WrongValue where what is typed into a setting is no value.
+ */
 export async function drafted(prompt: string, reserved = 0): Promise<Draft> {
+  requireValues("write");
   return { model: model.value, prompt, ...(await frameFor(prompt, reserved)), settings: withoutSeed(), ...nextSeed(), ...(until.value ? { until: until.value } : {}) };
 }
 

@@ -4,7 +4,7 @@ import { tokenize } from "../api/client";
 import { visible, type Token } from "../core/tokens";
 import { key, model } from "./access";
 import { notify, problem, showError } from "./page";
-import { settings } from "./settings";
+import { controlId, setMistake, settings } from "./settings";
 import { store, stored } from "./storage";
 
 export const BAN = -100;
@@ -53,6 +53,7 @@ export function setBias(id: string, value: number | null): void {
   const { logit_bias: now, ...others } = settings.value;
   const { [id]: _, ...rest } = (now ?? {}) as Record<string, number>;
   const next = value === null ? rest : { ...rest, [id]: value };
+  setMistake(controlId("write", "logit_bias"), null);
   settings.value = Object.keys(next).length > 0 ? { ...others, logit_bias: next } : others;
 }
 

@@ -9,7 +9,7 @@ import { frameFor } from "./context";
 import { text } from "./document";
 import { run, type LiveChoice } from "./generation";
 import { announce, problem, showError } from "./page";
-import { settings } from "./settings";
+import { requireValues, settings } from "./settings";
 
 export interface Side {
   model: string;
@@ -41,10 +41,22 @@ export function changeSide(index: 0 | 1, fields: Partial<Side>): void {
   sides.value = next;
 }
 
+/** The scope of the controls of a side. */
+export function scopeOf(index: 0 | 1): string {
+  return `side-${index}`;
+}
+
 /** Runs both sides at once, with one seed. */
 export async function compare(): Promise<void> {
   const now = sides.value;
   if (!now || isComparing.value) return;
+  try {
+    for (const index of [0, 1] as const) requireValues(scopeOf(index));
+    requireValues("write", ["seed"]);
+  } catch (error) {
+    showError(error);
+    return;
+  }
   abort = new AbortController();
   isComparing.value = true;
   problem.value = null;

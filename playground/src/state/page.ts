@@ -1,6 +1,7 @@
 /** What is open and what is announced. */
 import { effect, signal } from "@preact/signals";
 import { ApiError } from "../api/client";
+import { WrongValue } from "../core/settings";
 import type { Shading } from "../editor/tokens";
 import { showTheme, store, stored, storedTheme, type Theme } from "./storage";
 
@@ -27,7 +28,7 @@ export const notice = signal<Notice | null>(null);
 
 export interface Problem {
   message: string;
-  /** The parameter that is wrong, if the server named one. */
+  /** The parameter that is wrong, if one is named. */
   param: string | null;
 }
 export const problem = signal<Problem | null>(null);
@@ -59,7 +60,7 @@ export function showError(error: unknown): void {
   if (error instanceof ApiError && error.status === 401) dialog.value = "key";
   const wait = error instanceof ApiError && error.retryAfter ? ` Try again in ${error.retryAfter} seconds.` : "";
   const message = error instanceof Error ? error.message : String(error);
-  problem.value = { message: message + wait, param: error instanceof ApiError ? error.param : null };
+  problem.value = { message: message + wait, param: error instanceof ApiError || error instanceof WrongValue ? error.param : null };
 }
 
 export function announce(text: string): void {

@@ -1,6 +1,6 @@
 /** The settings of completions, presets of them, and the seed. */
-import { computed, effect, signal } from "@preact/signals";
-import { knownSettings, type Parameter, type Settings } from "../core/settings";
+import { batch, computed, effect, signal } from "@preact/signals";
+import { knownSettings, WrongValue, type Parameter, type Settings } from "../core/settings";
 import type { Until } from "../core/until";
 import { start } from "./start";
 import { store, stored } from "./storage";
@@ -21,6 +21,40 @@ export const presets = computed<Record<string, Settings>>(() => ({
   ...Object.fromEntries(Object.entries(BUILT_IN).map(([name, values]) => [name, knownSettings(values, parameters)])),
   ...saved.value,
 }));
+
+export interface Mistake {
+  typed: string;
+  message: string;
+}
+
+/** What was typed into controls and is no value of their settings: by the control's id, since controls go with their panel. */
+export const mistakes = signal<Readonly<Record<string, Mistake>>>({});
+
+export function controlId(scope: string, name: string): string {
+  return `${scope}-${name}`;
+}
+
+export function setMistake(id: string, mistake: Mistake | null): void {
+  const { [id]: before, ...others } = mistakes.peek();
+  if (mistake) mistakes.value = { ...others, [id]: mistake };
+  else if (before) mistakes.value = others;
+}
+
+/** Throws WrongValue where what is typed into a control of a scope is no value: a request would have another one. */
+export function requireValues(scope: string, names: readonly string[] = parameters.map(({ name }) => name)): void {
+  for (const name of names) {
+    const mistake = mistakes.peek()[controlId(scope, name)];
+    if (mistake) throw new WrongValue(`${name}: ${mistake.message}`, name);
+  }
+}
+
+/** Takes other settings as a whole; nothing is left of what was typed. */
+export function replaceSettings(values: Settings): void {
+  batch(() => {
+    settings.value = values;
+    for (const { name } of parameters) setMistake(controlId("write", name), null);
+  });
+}
 
 /** Where a continuation ends, beside `max_tokens` and `stop`. */
 export const until = signal<Until>(stored("until") === "sentence" ? "sentence" : stored("until") === "paragraph" ? "paragraph" : "");

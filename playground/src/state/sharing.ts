@@ -7,7 +7,7 @@ import { models, refreshModels, selectModel } from "./access";
 import { done, drafted, isReady, isRunning, restart, wasStopped, type Done } from "./actions";
 import { text, write } from "./document";
 import { dialog, notify, problem, showError } from "./page";
-import { parameters, settings } from "./settings";
+import { parameters, replaceSettings } from "./settings";
 import { newStory, storyId } from "./stories";
 
 /** A permalink that was opened and not run yet. */
@@ -55,7 +55,7 @@ export async function openPermalink(): Promise<void> {
     if (!(await newStory())) return;
     batch(() => {
       shared.value = found;
-      settings.value = knownSettings(found.settings, parameters);
+      replaceSettings(knownSettings(found.settings, parameters));
     });
     write(found.prompt + (found.suffix ?? ""));
     if (models.value.includes(found.model)) await selectModel(found.model);

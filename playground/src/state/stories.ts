@@ -36,6 +36,15 @@ let numWrites = 0;
 let isTreeChanged = false;
 /** Whether this browser keeps stories at all. */
 let isKept = false;
+/** When this tab opened its story, for others that have it open: the one that opened it last saves it. */
+interface Claim {
+  id: string;
+  at: number;
+  /** Decides between two that were opened in the same millisecond. */
+  tie: number;
+}
+
+let claim: Claim = { id: "", at: 0, tie: 0 };
 /** What the page showed when another tab took the story over; null while this tab saves it. */
 let takenOver: readonly unknown[] | null = null;
 
@@ -114,7 +123,10 @@ export async function keepStories(): Promise<void> {
     return;
   }
   isKept = true;
-  channel.postMessage(storyId.value);
+  effect(() => {
+    claim = { id: storyId.value, at: Date.now(), tie: crypto.getRandomValues(new Uint32Array(1))[0] ?? 0 };
+    channel.postMessage(claim);
+  });
   effect(() => {
     void [tree.value, notes.value];
     isTreeChanged = true;
@@ -124,11 +136,14 @@ export async function keepStories(): Promise<void> {
     void [current.value, text.value, title.value, isRunning.value];
     later();
   });
-  effect(() => channel.postMessage(storyId.value));
   document.addEventListener("visibilitychange", keepNow);
   addEventListener("beforeunload", keepNow); // later, the next page may be reading already
-  channel.onmessage = ({ data }) => {
-    if (data !== storyId.value || takenOver) return;
+  channel.onmessage = ({ data: other }: MessageEvent<Claim>) => {
+    if (other.id !== storyId.value || takenOver) return;
+    if (claim.at > other.at || (claim.at === other.at && claim.tie > other.tie)) {
+      channel.postMessage(claim); // tabs that are restored at the same moment hear of each other: one of them saves
+      return;
+    }
     keepNow();
     takenOver = shownNow();
     notify("This story was opened in another tab, which now saves it. Reload to continue in this one.");

@@ -5,7 +5,7 @@ import { firstDifference } from "../core/difference";
 import { percent } from "../core/surprise";
 import { visible, type Token } from "../core/tokens";
 import { model, served } from "../state/access";
-import { changeSide, compare, comparisonSeed, isComparing, openComparison, sides, stopComparing, type Side } from "../state/comparison";
+import { changeSide, compare, comparisonSeed, isComparing, openComparison, scopeOf, sides, stopComparing, type Side } from "../state/comparison";
 import { text } from "../state/document";
 import { isScoringTexts, scoreTexts, texts, textScores } from "../state/numbers";
 import { problem } from "../state/page";
@@ -121,7 +121,7 @@ function SideView({ index, side, difference }: { index: 0 | 1; side: Side; diffe
       )}
       <details>
         <summary>Settings</summary>
-        <SettingsControls values={side.settings} onChange={(settings) => changeSide(index, { settings })} search="" scope={`side-${index}`} />
+        <SettingsControls values={side.settings} onChange={(settings) => changeSide(index, { settings })} search="" scope={scopeOf(index)} />
       </details>
     </article>
   );

@@ -2,6 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { parseValue, showValue, sliderStep, WrongValue, type Parameter } from "../core/settings";
 import { problem } from "../state/page";
+import { controlId, mistakes, setMistake } from "../state/settings";
 
 interface Props {
   parameter: Parameter;
@@ -12,38 +13,42 @@ interface Props {
 
 export function Control({ parameter, value, scope, onChange }: Props) {
   const [typed, setTyped] = useState(showValue(parameter, value));
-  const [wrong, setWrong] = useState("");
   const { name, help } = parameter;
-  const id = `${scope}-${name}`;
+  const id = controlId(scope, name);
+  const mistake = mistakes.value[id];
   useEffect(() => {
     setTyped((now) => (sameValue(parameter, now, value) ? now : showValue(parameter, value)));
-    setWrong("");
   }, [value]);
+  const change = (next: unknown) => {
+    setMistake(id, null);
+    if (problem.value?.param === name) problem.value = null;
+    onChange(next);
+  };
   const take = (text: string) => {
-    setTyped(text);
     try {
-      onChange(parseValue(parameter, text));
-      setWrong("");
+      const next = parseValue(parameter, text);
+      setTyped(text);
+      change(next);
     } catch (error) {
       if (!(error instanceof WrongValue)) throw error;
-      setWrong(error.message);
+      setMistake(id, { typed: text, message: error.message });
     }
   };
   const isRefused = problem.value?.param === name;
   return (
-    <div class={`control ${value === undefined ? "" : "changed"}`}>
+    <div class={`control ${value === undefined && !mistake ? "" : "changed"}`}>
       <div class="control-head">
         <label for={id}>{name}</label>
-        {value !== undefined && (
-          <button type="button" class="reset" aria-label={`Reset ${name}`} title="Back to the default" onClick={() => onChange(undefined)}>
+        {(value !== undefined || mistake) && (
+          <button type="button" class="reset" aria-label={`Reset ${name}`} title="Back to the default" onClick={() => change(undefined)}>
             ↺
           </button>
         )}
       </div>
-      <Input id={id} parameter={parameter} typed={typed} isWrong={wrong !== "" || isRefused} onType={take} />
-      {wrong && (
+      <Input id={id} parameter={parameter} typed={mistake?.typed ?? typed} isWrong={mistake !== undefined || isRefused} onType={take} />
+      {mistake && (
         <p class="wrong" id={`${id}-wrong`} role="alert">
-          {wrong}
+          {mistake.message}
         </p>
       )}
       <p class="hint" id={`${id}-help`}>
@@ -103,13 +108,9 @@ function Input({ id, parameter, typed, isWrong, onType }: InputProps) {
   return <textarea rows={2} {...common} placeholder={`such as ${showValue(parameter, parameter.example)}`} value={typed} />;
 }
 
-/** Whether what is typed already means this value: "0.50" stays as it is typed. */
+/** Whether what is typed, which is a value, already means this one: "0.50" stays as it is typed. */
 function sameValue(parameter: Parameter, typed: string, value: unknown): boolean {
-  try {
-    const parsed = parseValue(parameter, typed);
-    const isDefault = value === undefined && JSON.stringify(parsed) === JSON.stringify(parameter.default);
-    return isDefault || JSON.stringify(parsed) === JSON.stringify(value);
-  } catch {
-    return true;
-  }
+  const parsed = parseValue(parameter, typed);
+  const isDefault = value === undefined && JSON.stringify(parsed) === JSON.stringify(parameter.default);
+  return isDefault || JSON.stringify(parsed) === JSON.stringify(value);
 }

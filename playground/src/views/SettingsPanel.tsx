@@ -3,7 +3,7 @@ import { signal } from "@preact/signals";
 import { withValue, type Parameter, type Settings } from "../core/settings";
 import type { Until } from "../core/until";
 import { biases, setBias } from "../state/biases";
-import { isBuiltIn, parameters, presets, removePreset, savePreset, settings, until } from "../state/settings";
+import { controlId, isBuiltIn, mistakes, parameters, presets, removePreset, replaceSettings, savePreset, settings, until } from "../state/settings";
 import { Control } from "./Control";
 
 const GROUPS: [string, string][] = [
@@ -68,7 +68,7 @@ export function SettingsControls({ values, onChange, search, scope }: ControlsPr
     const found = parameters.filter(({ name, help }) => `${name} ${help}`.toLowerCase().includes(search));
     return <>{found.length > 0 ? found.map(control) : <p class="hint">The server has no such setting.</p>}</>;
   }
-  const isFirst = ({ name }: Parameter) => COMMON.has(name) || values[name] !== undefined;
+  const isFirst = ({ name }: Parameter) => COMMON.has(name) || values[name] !== undefined || controlId(scope, name) in mistakes.value;
   return (
     <>
       {parameters.filter(isFirst).map(control)}
@@ -122,7 +122,7 @@ function Presets() {
     <div class="presets">
       <label>
         <span class="visually-hidden">Preset</span>
-        <select value={current} onChange={(event) => (settings.value = presets.value[event.currentTarget.value] ?? settings.value)}>
+        <select value={current} onChange={(event) => replaceSettings(presets.value[event.currentTarget.value] ?? settings.value)}>
           <option value="" disabled>
             Own settings
           </option>

@@ -3,7 +3,7 @@ import { computed } from "@preact/signals";
 import { tokenizer } from "../state/access";
 import { accept, again, canRun, done, fillIn, generate, isRunning, proposal, reject, rewrite, stop, versions } from "../state/actions";
 import { theEditor } from "../state/document";
-import { dialog, isSheetOpen, notify } from "../state/page";
+import { dialog, isSheetOpen, notify, showError } from "../state/page";
 import { scoreDocument } from "../state/scoring";
 import { permalink, showProgram } from "../state/sharing";
 import { isStrict } from "../state/start";
@@ -161,7 +161,11 @@ function More() {
 
 /** Puts the link into the address bar and the clipboard. */
 async function share(): Promise<void> {
-  const link = await permalink();
-  history.replaceState(null, "", link);
-  notify((await copyText(link)) ? "The link was copied. It contains the prompt and all settings." : "The link is in the address bar.");
+  try {
+    const link = await permalink();
+    history.replaceState(null, "", link);
+    notify((await copyText(link)) ? "The link was copied. It contains the prompt and all settings." : "The link is in the address bar.");
+  } catch (error) {
+    showError(error);
+  }
 }

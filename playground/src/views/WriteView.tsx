@@ -1,7 +1,8 @@
 /** The document, and the toolbar below it, which never moves. */
 import { canRun, isReconnecting, isRunning } from "../state/actions";
-import { notice, problem } from "../state/page";
+import { isSheetOpen, notice, panel, problem } from "../state/page";
 import { scored } from "../state/scoring";
+import { controlId, parameters } from "../state/settings";
 import { reproduce, shared } from "../state/sharing";
 import { Alternatives } from "./Alternatives";
 import { DocumentEditor } from "./DocumentEditor";
@@ -51,16 +52,35 @@ function Messages() {
           <p>The connection was lost. Reconnecting…</p>
         </div>
       )}
-      {problem.value && (
-        <div class="problem" role="alert">
-          <p>{problem.value.message}</p>
-          <button type="button" class="icon" aria-label="Dismiss" onClick={() => (problem.value = null)}>
-            ×
-          </button>
-        </div>
-      )}
+      {problem.value && <ProblemLine />}
     </div>
   );
+}
+
+function ProblemLine() {
+  const now = problem.value;
+  if (!now) return null;
+  const wrong = parameters.find(({ name }) => name === now.param);
+  return (
+    <div class="problem" role="alert">
+      <p>{now.message}</p>
+      {wrong && (
+        <button type="button" onClick={() => showSetting(wrong.name)}>
+          Show the setting
+        </button>
+      )}
+      <button type="button" class="icon" aria-label="Dismiss" onClick={() => (problem.value = null)}>
+        ×
+      </button>
+    </div>
+  );
+}
+
+/** Opens the panel of settings, which on small screens is a sheet, at one of them. */
+function showSetting(name: string): void {
+  panel.value = "settings";
+  isSheetOpen.value = true;
+  requestAnimationFrame(() => document.getElementById(controlId("write", name))?.focus());
 }
 
 function NoticeLine() {
