@@ -404,6 +404,12 @@ def test_a_file_that_was_found_is_announced_with_what_it_chose() -> None:
     assert named.announcement is None, "nobody needs to be reminded of a file that was named"
 
 
+def test_a_limit_of_a_folder_that_a_found_file_does_not_choose_is_not_chosen_either() -> None:
+    found('prefix_cache_dir = "/there"\nprefix_cache_disk = "1GB"')
+    chosen = resolve_settings().settings
+    assert (chosen.prefix_cache_dir, chosen.prefix_cache_disk) == (None, Settings.prefix_cache_disk)
+
+
 def test_a_file_that_was_found_does_not_choose_folders_code_or_downloads() -> None:
     found('cache_dir = "/elsewhere"\nprefix_cache_dir = "/there"\nalias = ["a=org/b"]\nmodel = ["org/c"]\nthreads = 3')
     full = resolve_settings().settings

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onward.compose import compose, programs
-from onward.compose.backend import start_engine
-from onward.compose.programs import choose, resolve_for_program, unused_settings, wanted_engines
+from onward.compose.programs import choose, resolve_for_program, wanted_engines
 from onward.compose.upstreams import fingerprint_of
-from onward.engines.cluster.config import parse_config
 from onward.engines.programs.kinds import KINDS, ProgramKind
 from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel
@@ -65,16 +61,6 @@ def test_a_model_has_the_engine_that_names_it_or_the_one_for_all(
             "--engine does not apply to --cluster: the cluster's settings say what computes its models.",
         ),
         (
-            {"engine": (("", "vllm"),), "precision": "exact"},
-            "--precision is for models that Onward itself computes, and another program computes all of these: leave "
-            "it out; --engine-arg passes a flag of that program's own.",
-        ),
-        (
-            {"model": (UPSTREAM,), "kv_memory": 1},
-            "--kv-memory is for models that Onward itself computes, and another program computes all of these: leave "
-            "it out; that program has its own flags.",
-        ),
-        (
             {"model": (UPSTREAM,), "tokenizer": (("there", "~nobody-of-this-name/m"),)},
             "'~nobody-of-this-name/m' is not the name of a model and cannot be looked up: ",
         ),
@@ -86,36 +72,6 @@ def test_engines_that_do_not_fit_are_refused(changes: dict[str, Any], message: s
     with pytest.raises(SetupError) as raised:
         compose(settings(**changes))
     assert str(raised.value).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("changes", "unused"),
-    [
-        ({}, ["precision", "weights", "runtime", "kv_memory", "prefix_cache", "threads"]),
-        ({"engine": (("", "llama.cpp"),)}, ["precision", "weights", "runtime", "kv_memory", "prefix_cache"]),
-        ({"model": (UPSTREAM,)}, ["precision", "weights", "runtime", "kv_memory", "prefix_cache", "threads"]),
-        ({"engine": (("a", "vllm"),)}, []),
-        ({"engine": (("", "auto"),)}, []),
-        ({"model_folder": (Path(),)}, []),
-    ],
-    ids=["vLLM", "llama-server", "a server", "one of two here", "perhaps here", "later ones here"],
-)
-def test_settings_of_onwards_own_engine_need_a_model_that_it_computes(
-    changes: dict[str, Any], unused: list[str]
-) -> None:
-    own = {"precision": "exact", "weights": "int8", "runtime": "native", "kv_memory": 1, "prefix_cache": False}
-    asked = settings(**{"engine": (("", "vllm"),), "threads": 2, **own, **changes})
-    assert unused_settings(asked) == unused
-    assert unused_settings(settings(engine=asked.engine, model=asked.model)) == []
-
-
-def test_a_replica_whose_program_has_no_such_setting_is_refused() -> None:
-    [config] = parse_config({"model": [{"model": "toy", "engine": "vllm", "weights": "int4"}]}, "cluster.toml")
-    assert config.settings().threads == 1  # what Ray reserves
-    with ExitStack() as on_failure, pytest.raises(SetupError, match="--weights is for models that Onward itself"):
-        start_engine(config.settings(), print, on_failure)
-    with ExitStack() as on_failure, pytest.raises(SetupError, match="vLLM reads safetensors models; toy is one of"):
-        start_engine(replace(config.settings(), weights="auto"), print, on_failure)
 
 
 def test_a_folder_without_a_tokenizer_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,26 @@ def test_a_price_may_be_for_a_model_of_a_model_folder(tmp_path: Path, may_be_add
             team.use_models([ListedModel(id="toy", created=0, owned_by="")])
     finally:
         team.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"keep_ledger": 9}, "keep-ledger"),
+        ({"price": (("toy", 2, 3, 1),)}, "price"),
+        ({"model_folder": (Path(),)}, "model-folder"),
+    ],
+)
+def test_settings_of_a_ledger_and_of_admin_keys_need_a_database(changes: dict[str, Any], flag: str) -> None:
+    with pytest.raises(SetupError, match=f"^--{flag} needs a database: pass --data-dir PATH or --database URL"):
+        open_team(Settings(**changes))
+
+
+def test_how_long_requests_are_kept_needs_a_log_or_a_database_that_may_have_some(tmp_path: Path) -> None:
+    asked = Settings(keep_requests=9)
+    with pytest.raises(SetupError, match=r"^--keep-requests is for requests that are kept: pass --log-requests too"):
+        open_request_log(asked, None)
+    team = open_team(replace(asked, data_dir=tmp_path))
+    assert team is not None
+    team.close()
+    assert open_request_log(asked, team) is None

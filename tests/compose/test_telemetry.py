@@ -413,6 +413,12 @@ def test_closing_sends_what_waits_within_a_time_limit(monkeypatch: pytest.Monkey
             assert len(collector.spans) == 1
 
 
+@pytest.mark.parametrize(("changes", "flag"), [({"trace_ratio": 0.5}, "ratio"), ({"trace_prompts": True}, "prompts")])
+def test_settings_of_traces_need_a_collector(changes: dict[str, Any], flag: str) -> None:
+    with pytest.raises(SetupError, match=f"^--trace-{flag} is for traces, and none are sent: pass --otlp-endpoint URL"):
+        open_tracer(Settings(**changes))
+
+
 def test_without_the_extra_the_setting_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(SetupError, match=r"pip install 'onward\[otel\]'"):

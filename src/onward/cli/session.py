@@ -51,10 +51,12 @@ class Session:
 
 
 def session_of(params: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Session:
-    """Return the session that flags and environment describe. Raises UsageError for a URL without a scheme, and for
-    credentials that a header cannot carry, if they are sent."""
+    """Return the session that flags and environment describe. Raises UsageError for a URL without a scheme, for flags
+    of a connection without one, and for credentials that a header cannot carry, if they are sent."""
     environ = os.environ if environ is None else environ
     base_url, origin = _base_url(params, environ)
+    if base_url is None and "base_url" in params and not params.get("dry_run"):
+        _refuse_connection_flags(params)
     sent = {} if base_url is None else environ
     # ONWARD_API_KEY lists the keys of the user's own server: the first is sent only to the one of ONWARD_BASE_URL.
     own = sent.get("ONWARD_API_KEY", "").split(",")[0] if origin == "ONWARD_BASE_URL" else ""
@@ -94,6 +96,16 @@ def _base_url(params: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[st
                 raise click.UsageError(f'{origin} "{shown}" is missing a scheme (expected http:// or https://)')
             return value.rstrip("/"), origin
     return None, "default"
+
+
+def _refuse_connection_flags(params: Mapping[str, Any]) -> None:
+    """Raise UsageError for a flag that says how a server is asked, where none is."""
+    for name in ("api_key", "organization", "project", "debug"):
+        if params.get(name):
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} is for requests to a server, and the model runs in this process: name one "
+                "with --base-url URL or OPENAI_BASE_URL, or leave it out."
+            )
 
 
 def _header_value(given: Mapping[str, str | None]) -> str | None:

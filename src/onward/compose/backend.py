@@ -21,8 +21,9 @@ from onward.compose.engine import (
     load_models,
     make_engine,
 )
-from onward.compose.programs import kind_of, refuse_unused, resolve_for_program, start_program, wanted_engines
+from onward.compose.programs import kind_of, resolve_for_program, start_program, wanted_engines
 from onward.compose.served import Served, make_backend, make_filters, model_names
+from onward.compose.unused import refuse_unused
 from onward.compose.upstreams import connect, resolve_tokenizer, with_tokenizer
 from onward.errors import SetupError
 from onward.machine import address_space_limit
@@ -79,9 +80,10 @@ def compose(
             raise SetupError(
                 "--engine does not apply to --cluster: the cluster's settings say what computes its models."
             )
+        refuse_unused(settings, is_server=own_process)
         return _compose_cluster(settings, filters, progress)
     wanted = wanted_engines(settings)
-    refuse_unused(settings)
+    refuse_unused(settings, is_server=own_process)
     models = resolve_models(settings, progress, wanted)
     names, upstreams = model_names(settings, models), named_upstreams(settings)
     with ExitStack() as on_failure:
@@ -185,11 +187,13 @@ def _compose_cluster(settings: Settings, filters: ContentFilters | None, progres
         return make_backend(settings, served, model_names(settings, models), filters, on_failure)
 
 
-def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) -> Served:
+def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack, *, threads: int = 0) -> Served:
     """Return the one model of the settings with its engine, whose `EngineClient.start` was not called yet;
-    `on_failure` stops it. Raises SetupError."""
+    `on_failure` stops it. `threads`: of an engine that can be told how many, unless the settings do. Raises
+    SetupError."""
     wanted = wanted_engines(settings)
-    refuse_unused(replace(settings, threads=0))  # those are the processors that the cluster reserves
+    refuse_unused(settings, is_server=True)
+    settings = replace(settings, threads=settings.threads or threads)
     models = resolve_models(settings, progress, wanted)
     if any(found.adapter is not None for found in models.values()):
         raise SetupError("Replicas have no adapters: merge the adapter into the model, or serve it without a cluster.")

@@ -35,8 +35,6 @@ log = logging.getLogger("onward.engine")
 ONWARD, AUTO = "onward", "auto"
 USUAL_CONTEXT = 8192
 """Tokens per sequence that llama-server reserves memory for unless --context-length says otherwise."""
-OWN_SETTINGS = ("precision", "weights", "runtime", "kv_memory", "prefix_cache", "prefix_cache_dir")
-"""Settings of Onward's own engine, which are passed on to no other program."""
 MAX_SOCKET_BYTES = 100
 """Longest path of a socket, in bytes: systems allow 104 or 108."""
 
@@ -54,30 +52,6 @@ def wanted_engines(settings: Settings) -> dict[str, str]:
     default = stated.get("", ONWARD)
     wanted = {name: stated.get(name, default) for name in names if name not in upstreams}
     return {name: word for name, word in wanted.items() if word != ONWARD}
-
-
-def unused_settings(settings: Settings) -> list[str]:
-    """Return the settings that say something other than their defaults to Onward's own engine, where that computes none
-    of the models. Raises SetupError."""
-    wanted = wanted_engines(settings)
-    elsewhere = upstreams_of(settings).keys() | {name for name, word in wanted.items() if word != AUTO}
-    if settings.model_folder or not elsewhere.issuperset(model_words(settings)):
-        return []
-    names = OWN_SETTINGS if "llama.cpp" in wanted.values() else (*OWN_SETTINGS, "threads")
-    return [name for name in names if getattr(settings, name) != getattr(Settings, name)]
-
-
-def refuse_unused(settings: Settings) -> None:
-    """Raise SetupError for a setting of Onward's own engine where that computes none of the models."""
-    for name in unused_settings(settings):
-        flag = f"--{'no-' if getattr(settings, name) is False else ''}{name.replace('_', '-')}"
-        own = (
-            "--engine-arg passes a flag of that program's own" if settings.engine else "that program has its own flags"
-        )
-        raise SetupError(
-            f"{flag} is for models that Onward itself computes, and another program computes all of these: leave it "
-            f"out; {own}."
-        )
 
 
 def resolve_for_program(name: str, settings: Settings, progress: Progress) -> ResolvedModel:

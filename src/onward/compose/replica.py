@@ -36,7 +36,7 @@ class OnwardReplica(EngineReplica):
     def __init__(self, model: dict[str, Any]) -> None:
         config = msgspec.convert(model, ModelConfig)
         with ExitStack() as on_failure:
-            served = start_engine(config.settings(), log.info, on_failure)
+            served = start_engine(config.settings(), log.info, on_failure, threads=config.threads)
             on_failure.pop_all()
         info = ReplicaInfo(
             protocol=PROTOCOL,

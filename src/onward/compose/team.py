@@ -46,8 +46,11 @@ def open_database(settings: Settings, *, creates: bool = True) -> Store:
 def open_team(settings: Settings) -> Team | None:
     """Return the team of a server, None without a database. Raises SetupError."""
     if not has_database(settings):
-        if settings.price:
-            raise SetupError("--price needs a database: pass --data-dir PATH or --database URL.")
+        for name in ("price", "keep_ledger", "model_folder"):  # only keys of a database are admin keys
+            if getattr(settings, name):
+                raise SetupError(
+                    f"--{name.replace('_', '-')} needs a database: pass --data-dir PATH or --database URL."
+                )
         return None
     from onward.service.prices import prices_of
     from onward.service.store import DatabaseAway
@@ -82,6 +85,8 @@ def keep_requests(settings: Settings) -> int:
 def open_request_log(settings: Settings, team: Team | None) -> RequestLog | None:
     """Return the log of requests, None where none is wanted. Raises SetupError."""
     if settings.log_requests is None:
+        if settings.keep_requests is not None and team is None:  # a database may have those of earlier times
+            raise SetupError("--keep-requests is for requests that are kept: pass --log-requests too, or leave it out.")
         return None
     if (folder := logged_folder(settings)) is not None:
         from onward.service.request_log import RequestFolder

@@ -52,8 +52,15 @@ FAILED = 2
 
 
 def open_tracer(settings: Settings) -> ExportingTracer | None:
-    """Return the tracer that takes spans, None where no collector is named. Raises SetupError without the extra."""
+    """Return the tracer that takes spans, None where no collector is named. Raises SetupError without the extra, and
+    for settings of traces without a collector."""
     if settings.otlp_endpoint is None:
+        for name in ("trace_ratio", "trace_prompts"):
+            if getattr(settings, name) != getattr(Settings, name):
+                raise SetupError(
+                    f"--{name.replace('_', '-')} is for traces, and none are sent: pass --otlp-endpoint URL too, or "
+                    "leave it out."
+                )
         return None
     endpoint = settings.otlp_endpoint
     if urlsplit(endpoint).path in ("", "/"):

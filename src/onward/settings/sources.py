@@ -30,7 +30,12 @@ from onward.settings.option import Option
 log = logging.getLogger("onward.settings")
 
 FOUND_FILE = "onward.toml"
-LIMITED = frozenset({"cache_dir", "database", "data_dir", "log_requests", "otlp_endpoint", "prefix_cache_dir"})
+LIMITED = frozenset(
+    {
+        *("cache_dir", "database", "data_dir", "log_requests", "otlp_endpoint"),
+        *("prefix_cache_dir", "prefix_cache_disk"),
+    }
+)
 """Settings that a file found in the current folder does not choose."""
 NEEDED = frozenset({"database", "data_dir"})
 """Those of them without which a server would not be the one that was meant: it would have no limits."""

@@ -48,6 +48,7 @@ def test_a_file_is_sent_watched_and_fetched(server: str) -> None:
     assert not Path("out.errors.jsonl").exists() and not list(Path().glob("*.partial"))
     listed = json.loads(run(server, "status", "--format", "json").stdout)
     assert batch["id"] in [each["id"] for each in listed["data"]]
+    assert "--wait is for one batch" in run(server, "status", "--wait").stderr
     again = run(server, "download", batch["id"], "-o", "out.jsonl")
     assert again.exit_code != 0 and "out.jsonl exists" in again.stderr
 

@@ -52,6 +52,11 @@ def finding(subject: str) -> dict[str, str | None]:
 
 def test_free_memory_without_a_limit(root: Path) -> None:
     assert finding("Memory") == {"subject": "Memory", "state": "good", "words": "8.6 GB free", "advice": None}
+def test_a_key_is_for_a_server() -> None:
+    refused = onward("doctor", "--api-key", "sk-a")
+    assert refused.exit_code == 2 and "--api-key is for --server URL" in refused.stderr
+
+
 
 
 def test_memory_within_the_limit_of_a_container(root: Path) -> None:

@@ -155,6 +155,13 @@ def test_a_comparison_with_itself_has_no_difference(tmp_path: Path) -> None:
         (["in.txt", "--compare", "toy", "toy", "-o", "x"], "--compare prints one result for two models"),
         (["in.txt", "-m", "toy", "--window", "99999"], "longer than the model's context"),
         (["in.txt", "-m", "toy", "--window", "10", "--overlap", "10"], "must be at least 1, and less than the window"),
+        (
+            ["in.txt", "-m", "toy", "--top", "2", "--csv"],
+            "--top is for JSON lines: pass --format jsonl or -o OUT.jsonl",
+        ),
+        (["in.txt", "-m", "toy", "--top", "2", "-o", "out.CSV"], "--top is for JSON lines"),
+        (["in.txt", "-m", "toy", "--top", "2", "--format", "text"], "--top is for JSON lines"),
+        (["in.txt", "-m", "toy", "--api-key", "k"], "--api-key is for requests to a server"),
         (["in.txt", "-m", "nonsense/of/a/name"], "nonsense/of/a/name"),
     ],
 )

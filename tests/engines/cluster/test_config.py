@@ -118,12 +118,8 @@ def test_a_file_says_what_runs(tmp_path: Path) -> None:
     path.write_text(FILE, encoding="utf-8")
     storyteller, toy = read_config(path)
     settings = storyteller.settings()
-    assert (settings.model, settings.max_rows, settings.precision, settings.threads) == (
-        ("storyteller",),
-        32,
-        "exact",
-        2,
-    )
+    assert (settings.model, settings.max_rows, settings.precision) == (("storyteller",), 32, "exact")
+    assert (settings.threads, storyteller.threads) == (0, 2)
     assert toy.settings().engine_process == "off"
     options = deployment_options(storyteller)
     assert options["autoscaling_config"]["max_replicas"] == 6
@@ -169,6 +165,8 @@ def test_a_program_computes_a_model_with_a_gpu_of_its_own(tmp_path: Path) -> Non
         ("[[model]]\nmodel = 'toy'\nmax_row = 2", "did you mean max_rows?"),
         ("[[model]]\nmodel = 'toy'\nhost = '0.0.0.0'", "host in model 1 of"),
         ("[[model]]\nmodel = 'toy'\nreplicas = 3\nmax_replicas = 2", "less than replicas"),
+        ("[[model]]\nmodel = 'toy'\ntarget_requests = 3", "target_requests has no effect without max_replicas"),
+        ("[[model]]\nmodel = 'toy'\nupscale_delay_seconds = 10.0", "upscale_delay_seconds has no effect without"),
         ("[[model]]\nmodel = 'toy'\nprecision = 'half'", "Invalid value 'half'"),
         ("[[model]]\nmodel = 'x=vllm+http://a:1'", "computed by another server already"),
         ("[[models]]\nmodel = 'toy'", "'models', which is not known"),

@@ -481,6 +481,17 @@ def test_adapters_in_the_list_of_an_upstream_have_no_context_of_their_own(kind: 
         assert ask(server, max_tokens=3).usage is not None
 
 
+def test_a_context_is_shorter_than_that_of_the_upstream_or_refused() -> None:
+    with stand_in("vllm") as server:
+        with pytest.raises(SetupError, match=f"a context of {CONTEXT + 1} tokens was requested, and it has {CONTEXT}"):
+            compose(settings(server, context_length=CONTEXT + 1))
+
+        async def test(backend: EmbeddedBackend) -> None:
+            assert backend.served["there"].engine.info.context_length == CONTEXT - 1
+
+        on(server, test, context_length=CONTEXT - 1)
+
+
 def test_a_vllm_whose_engine_is_dead_is_not_back() -> None:
     with stand_in("vllm") as server:
         server.is_unhealthy = True

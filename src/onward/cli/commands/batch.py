@@ -84,6 +84,9 @@ def status(session: Session, batch: str | None, wait: bool) -> None:
     from onward.cli.batch.remote import BatchServer
     from onward.cli.interrupt import run as run_async
 
+    if batch is None and wait:
+        raise click.UsageError("--wait is for one batch: name it, or leave it out.")
+
     async def work() -> list[dict[str, Any]] | dict[str, Any]:
         server = BatchServer.of(session.connection)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE = Path("cluster.toml")
 DEFAULT_PORT = 6379
+DEFAULT_IMAGE = "onward:latest"
 
 
 def up(
-    session: Session, config: str | None, model: tuple[str, ...], replicas: int | None, address: str | None, port: int,
-    num_cpus: int | None, num_gpus: int | None, wait: float, remove_others: bool, keep_others: bool,
+    session: Session, config: str | None, model: tuple[str, ...], replicas: int | None, address: str | None,
+    port: int | None, num_cpus: int | None, num_gpus: int | None, wait: float, remove_others: bool, keep_others: bool,
 ) -> None:  # fmt: skip
     from onward.engines.cluster.connection import NoCluster, address_of_cluster, connect, make_token
     from onward.engines.cluster.control import deploy, describe
@@ -38,11 +40,17 @@ def up(
     except NoCluster:
         if address is not None:
             raise
-        _say(f"Starting Ray on this machine, port {port}")
-        start_head(port, {"num_cpus": num_cpus, "num_gpus": num_gpus})
+        _say(f"Starting Ray on this machine, port {port or DEFAULT_PORT}")
+        start_head(port or DEFAULT_PORT, {"num_cpus": num_cpus, "num_gpus": num_gpus})
         connect("auto")
         record_head(address_of_cluster(), cache_folder())
     else:
+        for flag, value in {"--port": port, "--num-cpus": num_cpus, "--num-gpus": num_gpus}.items():
+            if value is not None:
+                raise SetupError(
+                    f"{flag} is for the start of Ray, which runs already, at {address_of_cluster()}: leave it out, or "
+                    "stop Ray first (`onward cluster down`, `ray stop`)."
+                )
         _say(f"Joined the Ray cluster at {address_of_cluster()}")
     found = address_of_cluster()
     deploy(models, _say, wait, "remove" if remove_others else "keep" if keep_others else "ask")
@@ -92,16 +100,32 @@ def add_node(session: Session, address: str, num_cpus: int | None, num_gpus: int
 
 
 def write_config(
-    session: Session, config: str | None, model: tuple[str, ...], replicas: int | None, kuberay: bool, image: str
-) -> None:
+    session: Session, config: str | None, model: tuple[str, ...], replicas: int | None, kuberay: bool,
+    image: str | None,
+) -> None:  # fmt: skip
     from onward.engines.cluster.manifests import ray_service, serve_yaml
 
+    if image is not None and not kuberay:
+        raise SetupError("--image is for --kuberay: `serve deploy` runs what is installed on the nodes.")
     models = _models(config, model, replicas)
-    click.echo(ray_service(models, image) if kuberay else serve_yaml(models), nl=False)
+    click.echo(ray_service(models, image or DEFAULT_IMAGE) if kuberay else serve_yaml(models), nl=False)
 
 
 def _models(config: str | None, model: tuple[str, ...], replicas: int | None) -> list[ModelConfig]:
     """Return what is to be served: by the flags, or the file, or cluster.toml of this folder, or storyteller."""
+    from onward.compose.unused import refuse_unused
+
+    models = _stated_models(config, model, replicas)
+    for each in models:
+        try:
+            refuse_unused(each.settings(), is_server=True)  # as each replica would, later and elsewhere
+        except SetupError as problem:
+            keys = re.sub(r"--(?:no-)?([a-z]+(?:-[a-z]+)*)", lambda flag: flag[1].replace("-", "_"), str(problem))
+            raise SetupError(f"The model {each.model}: {keys}") from None
+    return models
+
+
+def _stated_models(config: str | None, model: tuple[str, ...], replicas: int | None) -> list[ModelConfig]:
     from onward.engines.cluster.config import parse_config, read_config
 
     if config is not None and model:
@@ -172,7 +196,7 @@ _COMMANDS = [
         [
             _config_argument(), *_model_options(),
             _address_option(HERE, None),
-            click.Option(["--port"], type=click.IntRange(1, 65535), default=DEFAULT_PORT,
+            click.Option(["--port"], type=click.IntRange(1, 65535),
                          help=f"Port of Ray where it is started here, below 10002. Default: {DEFAULT_PORT}."),
             *_node_options(),
             click.Option(["--wait"], type=click.FloatRange(0), default=600.0, metavar="SECONDS",
@@ -202,8 +226,8 @@ _COMMANDS = [
         [
             _config_argument(), *_model_options(),
             click.Option(["--kuberay"], is_flag=True, help="Write a RayService manifest."),
-            click.Option(["--image"], default="onward:latest", metavar="NAME",
-                         help="Container image of the manifest, with onward[cluster]. Default: onward:latest."),
+            click.Option(["--image"], metavar="NAME",
+                         help=f"Container image of the manifest, with onward[cluster]. Default: {DEFAULT_IMAGE}."),
         ],
         has_results=False, can_connect=False,
     ),

@@ -45,6 +45,8 @@ _INSTRUCTIONS = (
 
 def doctor(session: Session, server: str | None, api_key: str | None) -> None:
     if server is None:
+        if api_key is not None:
+            raise click.UsageError("--api-key is for --server URL: pass that too, or leave it out.")
         findings = [finding for check in CHECKS for finding in check()]
         verdict = f"Ready: {program()} completions create 'Once upon a time'"
     else:
@@ -166,6 +168,7 @@ def _settings() -> Iterator[Finding]:
     if resolved.uses_found_file:
         words += ", with onward.toml of this folder"
     yield Finding("Settings", "good", words)
+    yield from _without_effect(resolved.settings)
     yield _disk(resolved.settings.cache_dir)
     if resolved.settings.prefix_cache_dir is not None:
         yield _prefix_cache(resolved.settings.prefix_cache_dir, resolved.settings.prefix_cache_disk)
@@ -178,6 +181,16 @@ def _settings() -> Iterator[Finding]:
         yield from _drafts(resolved.settings)
     for name, word in adapted_models(resolved.settings).items():
         yield _adapter(name, word, resolved.settings.cache_dir)
+
+
+def _without_effect(settings: Settings) -> Iterator[Finding]:
+    """Report the settings with which `onward serve` does not start, because nothing would act on them."""
+    from onward.compose.unused import refuse_unused
+
+    try:
+        refuse_unused(settings, is_server=True)
+    except SetupError as problem:
+        yield Finding("Settings", "bad", str(problem))
 
 
 def _drafts(settings: Settings) -> Iterator[Finding]:

@@ -65,9 +65,13 @@ def score(
         if model or output or as_csv or top:
             raise click.UsageError("--compare prints one result for two models: leave out -m, -o, --csv and --top.")
         _compare(asked, texts, compare)
-    elif output is None:
+        return
+    is_csv = as_csv or (output is not None and output.suffix.lower() == ".csv")
+    if top and (is_csv or (output is None and _is_for_people(session) and session.output.transform is None)):
+        raise click.UsageError("--top is for JSON lines: pass --format jsonl or -o OUT.jsonl, or leave it out.")
+    if output is None:
         _to_stdout(asked, texts, model, as_csv)
-    elif as_csv or output.suffix.lower() == ".csv":
+    elif is_csv:
         _to_csv(asked, texts, model, output)
     else:
         _to_file(asked, texts, model, output)
@@ -109,6 +113,11 @@ class _Asked:
         return (own, {"precision": precision}) if mark and own and precision in PRECISIONS else (name, {})
 
 
+def _is_for_people(session: Session) -> bool:
+    """Return whether standard output has a table, unless it is CSV."""
+    return session.output.format == "text" or (session.output.format == "auto" and sys.stdout.isatty())
+
+
 def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: bool) -> None:
     """Write the records to standard output: a table for people, JSON lines for programs, or CSV; sums to stderr."""
     from onward.cli.score.scoring import Totals
@@ -116,7 +125,7 @@ def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: b
 
     totals, rows = Totals(), list[list[str]]()
     output = asked.session.output
-    for_people = not as_csv and (output.format == "text" or (output.format == "auto" and sys.stdout.isatty()))
+    for_people = not as_csv and _is_for_people(asked.session)
     is_formatted = output.transform is not None or output.format not in ("auto", "text")
     write: Callable[[dict[str, Any]], None]
     if is_formatted and not as_csv:

@@ -22,7 +22,7 @@ from onward.cli.source.base import Document, TokenizedText, TokenizerFacts
 from onward.completions.request import CompletionRequest
 from onward.compose import compose
 from onward.compose.drafts import draft_words
-from onward.compose.programs import unused_settings
+from onward.compose.unused import unused_settings
 from onward.errors import HubUnreachable, InvalidRequest, ModelNameError
 from onward.models.resolve import resolve as resolve_model
 from onward.settings import Settings, model_named, resolve, served_name
@@ -197,7 +197,7 @@ def _for(settings: Settings, models: list[str], flags: Container[str]) -> Settin
         tokenizer=tuple(pair for pair in settings.tokenizer if pair[0] in names),
         openai_names=False,
     )
-    unused = {name: getattr(Settings, name) for name in unused_settings(chosen) if name not in flags}
+    unused = {name: getattr(Settings, name) for name in unused_settings(chosen, is_server=False) if name not in flags}
     return replace(chosen, **unused)
 
 

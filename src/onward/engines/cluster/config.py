@@ -23,6 +23,8 @@ ENGINE_SETTINGS = (
 """The settings that a model's table may have, under their own names."""
 REPEATABLE = frozenset({"draft", "engine", "engine_arg", "engine_path"})
 """Those of them that may be lists."""
+AUTOSCALING = ("target_requests", "upscale_delay_seconds", "downscale_delay_seconds")
+"""What says when replicas are added and removed, where there may be more of them."""
 MAX_FILE_BYTES = 1_000_000
 
 Count = Annotated[int, Meta(ge=1)]
@@ -54,12 +56,14 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment: dict[str, str] = {}
     engine: dict[str, Any] = {}
 
+    @property
+    def threads(self) -> int:
+        """How many threads an engine has unless its settings say: what is reserved is what is used. 0: any number."""
+        return int(self.cpus)
+
     def settings(self) -> Settings:
-        """Return the settings of a replica's engine. Raises SetupError."""
-        engine = dict(self.engine)
-        if not engine.get("threads") and self.cpus >= 1:
-            engine["threads"] = int(self.cpus)  # what is reserved is what is used
-        flags = {name: _as_flag(name, value) for name, value in engine.items()}
+        """Return the settings of a replica's engine, as far as they are stated. Raises SetupError."""
+        flags = {name: _as_flag(name, value) for name, value in self.engine.items()}
         return resolve({"model": [self.model], **flags}, environ={}, config=Path(os.devnull)).settings
 
 
@@ -118,6 +122,8 @@ def _parse_model(table: Mapping[str, Any], origin: str) -> ModelConfig:
         raise SetupError(f"{origin}: {error}.") from None
     if upstream_of(model.model) is not None:
         raise SetupError(f"{origin}: {model.model} is computed by another server already; give it to `onward serve`.")
+    if model.max_replicas is None and (stated := [name for name in AUTOSCALING if name in table]):
+        raise SetupError(f"{origin}: {stated[0]} has no effect without max_replicas: add that, or leave it out.")
     if model.max_replicas is not None and model.max_replicas < model.replicas:
         raise SetupError(f"{origin}: max_replicas is {model.max_replicas}, less than replicas, {model.replicas}.")
     model.settings()

@@ -102,7 +102,11 @@ class UpstreamEngine(LoopClient):
             is_own=self._is_own,
         )
         described, rows = await pool.connect()
-        context_length = min(described.context_length, self._context_length or described.context_length)
+        context_length = self._context_length or described.context_length
+        if context_length > described.context_length:
+            raise UpstreamError(
+                f"a context of {context_length} tokens was requested, and it has {described.context_length}."
+            )
         fingerprint, lacks = self._fingerprint(described.fingerprint), tuple(sorted(pool.traits.lacks))
         self._info = EngineInfo(self._tokenizer.size, context_length, rows, fingerprint, lacks)
 
