@@ -26,12 +26,15 @@ def require_contents(checkpoint: Checkpoint) -> list[str]:
 def size_facts(checkpoint: Checkpoint) -> dict[str, int | str]:
     """Return how many parameters a mixture of experts has, and how many of them one token uses; of models whose
     sequences have states, how large those are; of models with layers that only draft, how many bytes of the files
-    those are; of weights in FP8, how much memory they take; {} for others. Raises CheckpointError."""
+    those are; of weights in FP8, how much memory they take as integers of 8 bits (which is the default), of 4 bits, and
+    as they are; {} for others. Raises CheckpointError."""
     architecture = architecture_of(checkpoint)
     recurrent = architecture.delta or architecture.state_space
     found: dict[str, int | str] = {} if recurrent is None else {"state_bytes": recurrent.state_bytes}
     if any(tensor.type == FLOAT8 for tensor in checkpoint.tensors.values()):
-        found["memory_bytes"] = _bytes_as_integers(checkpoint)
+        found["memory_bytes"] = _bytes_as_integers(checkpoint, 8)
+        found["int4_memory_bytes"] = _bytes_as_integers(checkpoint, 4)
+        found["exact_memory_bytes"] = _bytes_as_they_are(checkpoint)
     if drafting := sum(tensor.num_bytes for tensor in checkpoint.predictions.values()):
         found["drafting_bytes"] = drafting
     mixture = architecture.mixture
@@ -44,10 +47,11 @@ def size_facts(checkpoint: Checkpoint) -> dict[str, int | str]:
     return {"experts": mixture.count, "parameters": total, "active_parameters": active, **found}
 
 
-def _bytes_as_integers(checkpoint: Checkpoint) -> int:
-    """Return the memory of all weights with 8 bits each, and a scale of 16 bits per 32, but for those in NVFP4."""
+def _bytes_as_integers(checkpoint: Checkpoint, bits: int) -> int:
+    """Return the memory of all weights with so many bits each, and a scale of 16 bits per 32, but for those in
+    NVFP4."""
     return sum(
-        _nvfp4_bytes(tensor) if tensor.type == NVFP4 else tensor.num_rows * tensor.shape[-1] * 34 // 32
+        _nvfp4_bytes(tensor) if tensor.type == NVFP4 else tensor.num_rows * tensor.shape[-1] * (4 * bits + 2) // 32
         for tensor in checkpoint.tensors.values()
     )
 
@@ -57,17 +61,21 @@ def _nvfp4_bytes(tensor: Tensor) -> int:
     return tensor.num_bytes // NVFP4.block_bytes * (NVFP4.block_bytes + 4)
 
 
+def _bytes_as_they_are(checkpoint: Checkpoint) -> int:
+    """Return the memory of all weights in their types, those in FP8 with a scale of 32 bits per 32."""
+    tensors = checkpoint.tensors.values()
+    of_codes = sum(tensor.num_bytes // 8 for tensor in tensors if tensor.type == FLOAT8)
+    return of_codes + sum(_nvfp4_bytes(tensor) if tensor.type == NVFP4 else tensor.num_bytes for tensor in tensors)
+
+
 def float8_notes(checkpoint: Checkpoint) -> list[str]:
     """Return a note about weights in FP8: what becomes of them, and how much memory they take."""
-    tensors = checkpoint.tensors.values()
-    codes = sum(tensor.num_bytes for tensor in tensors if tensor.type == FLOAT8)
-    if not codes:
+    if not any(tensor.type == FLOAT8 for tensor in checkpoint.tensors.values()):
         return []
-    others = (_nvfp4_bytes(tensor) if tensor.type == NVFP4 else tensor.num_bytes for tensor in tensors)
-    as_they_are = sum(others) + codes // 8
+    as_integers, as_they_are = _bytes_as_integers(checkpoint, 8), _bytes_as_they_are(checkpoint)
     return [
         f"{checkpoint.parameters.where} has weights in FP8: --precision fast holds them as 8-bit integers "
-        f"({bytes_in_words(_bytes_as_integers(checkpoint))}), exact as they are ({bytes_in_words(as_they_are)}). "
+        f"({bytes_in_words(as_integers)}), exact as they are ({bytes_in_words(as_they_are)}). "
         "Activations, keys and values are not rounded to FP8."
     ]
 

@@ -14,6 +14,8 @@ from onward.cli.commands import doctor
 from onward.cli.output.findings import Finding
 from onward.kernels import executable_memory, self_test
 from onward.machine import AvailableMemory, available_memory, bytes_in_words, cpu_quota
+from tests.checkpoints.float8 import LAYOUTS, convert, is_converted
+from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.mtp import predicting_layer, write_predicting_folder
 from tests.checkpoints.tiny import tiny
@@ -50,13 +52,13 @@ def finding(subject: str) -> dict[str, str | None]:
     return next(each for each in found if each["subject"] == subject)
 
 
-def test_free_memory_without_a_limit(root: Path) -> None:
-    assert finding("Memory") == {"subject": "Memory", "state": "good", "words": "8.6 GB free", "advice": None}
 def test_a_key_is_for_a_server() -> None:
     refused = onward("doctor", "--api-key", "sk-a")
     assert refused.exit_code == 2 and "--api-key is for --server URL" in refused.stderr
 
 
+def test_free_memory_without_a_limit(root: Path) -> None:
+    assert finding("Memory") == {"subject": "Memory", "state": "good", "words": "8.6 GB free", "advice": None}
 
 
 def test_memory_within_the_limit_of_a_container(root: Path) -> None:
@@ -104,6 +106,35 @@ def test_models_of_the_settings_are_named_with_what_a_token_uses_of_them(
     larger = finding(paths[0])
     assert "more than the 102.4 kB of memory that are free" in (larger["words"] or "")
     assert "Experts that do not fit are read from the file when a step uses them" in (larger["advice"] or "")
+
+
+@pytest.mark.parametrize(
+    ("stated", "float8", "others"),
+    [
+        ({}, 34 / 32, 34 / 32),
+        ({"WEIGHTS": "int4"}, 18 / 32, 18 / 32),
+        ({"WEIGHTS": "exact"}, 36 / 32, 4),
+        ({"PRECISION": "exact"}, 36 / 32, 4),
+    ],
+    ids=["as integers", "of 4 bits", "as they are", "exact"],
+)
+def test_the_memory_of_weights_in_fp8_is_that_of_the_settings(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stated: dict[str, str], float8: float, others: float
+) -> None:
+    """`float8`, `others`: bytes per weight. The others of this folder are in float32."""
+    write_folder(tmp_path / "m", "llama, untied")
+    weights = convert(tmp_path / "m", LAYOUTS["DeepSeek"])
+    for name, value in ({"MODEL": str(tmp_path / "m")} | stated).items():
+        monkeypatch.setenv(f"ONWARD_{name}", value)
+    size = int(sum(each.size * (float8 if is_converted(name, each) else others) for name, each in weights.items()))
+    assert (finding(str(tmp_path / "m"))["words"] or "").endswith(f" in FP8, {bytes_in_words(size)} of memory")
+
+
+def test_settings_with_which_no_server_starts_are_a_finding(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONWARD_ENGINE_ARG", "--dtype=float16")
+    found = [each for each in json.loads(onward("doctor").stdout)["findings"] if each["subject"] == "Settings"]
+    assert [each["state"] for each in found] == ["good", "bad"]
+    assert found[1]["words"].startswith("--engine-arg … is for models that a program computes")
 
 
 def test_a_cpu_quota_is_named(root: Path) -> None:

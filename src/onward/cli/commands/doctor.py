@@ -176,7 +176,7 @@ def _settings() -> Iterator[Finding]:
     drafting = _drafting_for_themselves(resolved.settings)
     for name in resolved.settings.model:
         if name not in BUILT_IN:
-            yield _configured(name, resolved.settings.cache_dir, drafts=name in drafting)
+            yield _configured(name, resolved.settings, drafts=name in drafting)
     if resolved.settings.draft:
         yield from _drafts(resolved.settings)
     for name, word in adapted_models(resolved.settings).items():
@@ -243,13 +243,13 @@ def _count(number: int) -> str:
     return f"{number / 1e9:.1f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"
 
 
-def _configured(name: str, cache_dir: Path, *, drafts: bool) -> Finding:
+def _configured(name: str, settings: Settings, *, drafts: bool) -> Finding:
     """Report what to expect of a model that the settings name: the size of its files, and the parameters that a token
     uses. `drafts`: whether its layers are loaded that only draft."""
     from onward.models.resolve import resolve
 
     try:
-        files = resolve(name, allow_download=False, cache_dir=cache_dir).files
+        files = resolve(name, allow_download=False, cache_dir=settings.cache_dir).files
         facts, size = files.facts(), sum(path.stat().st_size for path in files.paths())
     except (OnwardError, OSError) as problem:
         return Finding(name, "note", str(problem))
@@ -260,7 +260,9 @@ def _configured(name: str, cache_dir: Path, *, drafts: bool) -> Finding:
     total, active = (facts.get(name) for name in ("parameters", "active_parameters"))
     if isinstance(total, int) and isinstance(active, int):
         words += f", {_count(total)} parameters, of which a token uses {_count(active)} ({facts['experts']} experts)"
-    if isinstance(memory := facts.get("memory_bytes"), int):
+    is_exact = "exact" in (settings.weights, settings.precision)
+    form = "exact_" if is_exact else "int4_" if settings.weights == "int4" else ""
+    if isinstance(memory := facts.get(f"{form}memory_bytes"), int):
         words += f" in FP8, {bytes_in_words(memory)} of memory"
         size = memory
     if isinstance(state := facts.get("state_bytes"), int):
