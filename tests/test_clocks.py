@@ -22,6 +22,7 @@ USES = {
     "templates/worker.py": "the date that a chat template may write into a prompt",
     "server/keys.py": "whether a key has expired",
     "server/transcript.py": "when a logged request began; the log is kept by days",
+    "service/batch_records.py": "ids in the order of their making; each is later than the last, also after a jump",
     "service/request_log.py": "which days of the log are older than it is kept",
     "service/store.py": "days, months and times in a database that several machines share; limits bound a jump",
     "sampling/__init__.py": "whether sources have changed since they were imported, by their times on disk",

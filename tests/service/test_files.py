@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import time
+
+import pytest
 from sqlalchemy import Connection, func, select
 
-from onward.service.batch_records import StoredFile
+from onward.service import batch_records, files
+from onward.service.batch_records import StoredFile, new_batch_id
 from onward.service.files import (
     add_part,
     begin_upload,
@@ -14,6 +19,7 @@ from onward.service.files import (
     forget_files,
     forget_upload,
     list_files,
+    new_file_id,
     purge_files,
     read_parts,
     stored_bytes,
@@ -115,3 +121,32 @@ def test_lists_follow_time_even_within_a_millisecond(store: Store, clock: Clock)
             before = list_files(connection, "key_a", now, 2, purpose="", after=files[index], newest=True)
             assert before == files[:index][::-1][:2]
         assert list_files(connection, "key_a", now, 9, purpose="batch_output", after=None, newest=True) == []
+
+
+def test_files_of_one_millisecond_are_listed_as_they_were_made(store: Store, clock: Clock) -> None:
+    made = [new_file_id() for _ in range(20)]
+    with store.begin() as connection:
+        for each in made:
+            add(connection, each, b"", clock.now)
+        listed, after = list[str](), None
+        while found := list_files(connection, "key_a", clock.now, 3, purpose="", after=after, newest=False):
+            listed, after = [*listed, *(each.id for each in found)], found[-1]
+        newest = list_files(connection, "key_a", clock.now, 20, purpose="", after=None, newest=True)
+    assert listed == made
+    assert [each.id for each in newest] == made[::-1]
+    assert all(re.fullmatch(r"file-[A-Za-z0-9]{22}", each) for each in made)
+
+
+def test_ids_stay_in_order_where_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter((1 << 50, 1 << 49, 1 << 49))
+    monkeypatch.setattr(batch_records, "next_moment", batch_records._Moments())
+    monkeypatch.setattr(files, "next_moment", batch_records.next_moment)
+    monkeypatch.setattr(time, "time_ns", lambda: next(moments))
+    first, batch, second = new_file_id(), new_batch_id(7_000), new_file_id()
+    assert first < second and second[:-10] != first[:-10]
+    assert re.fullmatch(r"batch_00000007[0-9a-f]{24}", batch)
+
+
+def test_batches_of_one_second_are_in_order() -> None:
+    made = [new_batch_id(7_000) for _ in range(20)]
+    assert made == sorted(made)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import threading
+import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -125,6 +127,23 @@ class Computed:
     reservation_id: str | None = None
 
 
+class _Moments:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def __call__(self) -> int:
+        with self._lock:
+            self._last = max(self._last + 1, time.time_ns())
+            return self._last
+
+
+next_moment = _Moments()
+"""Returns the time in nanoseconds since 1970, later each time than before in this process. Called on any thread."""
+
+
 def new_batch_id(now_ms: int) -> str:
-    """Return `batch_` and 32 hexadecimal digits, the first eight of which are the time (behaviour §18.4)."""
-    return f"batch_{now_ms // 1000:08x}{secrets.token_hex(12)}"
+    """Return `batch_` and 32 hexadecimal digits, the first eight of which are the time in seconds (behaviour §18.4).
+    Those of one server and one second are in the order of their making, in which batches of one millisecond are
+    listed."""
+    return f"batch_{now_ms // 1000:08x}{next_moment() % (1 << 48):012x}{secrets.token_hex(6)}"
