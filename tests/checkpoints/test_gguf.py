@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.checkpoints.cursor import Strings
-from onward.checkpoints.gguf import read_gguf
+from onward.checkpoints.gguf import read_gguf, without_tensors
 from onward.checkpoints.paths import is_gguf
 from onward.errors import CheckpointError
 from tests.checkpoints.making import (
@@ -68,6 +68,27 @@ def test_lists_of_texts_are_decoded_when_they_are_used(tmp_path: Path) -> None:
     assert list(words) == list(words) == ["a", "", "\ufffd\ufffd", "ä"]
     assert (words[3], words[-4], words[1:3]) == ("ä", "a", ["", "\ufffd\ufffd"])
     assert words.stored == stored[16:]
+
+
+def test_the_metadata_of_a_file_are_a_file_of_their_own(tmp_path: Path) -> None:
+    """As soon as there is enough of it; what says that it is a part of a model is left out."""
+    metadata: dict[str, Any] = {
+        "a": 1,
+        "split.no": 0,
+        "tokens": ["x", "é"],
+        "split.count": 7,
+        "b": [0.5, 1.5],
+        "c": "y" * 300,
+    }
+    content = write_gguf(tmp_path / "whole.gguf", metadata, {"t": floats(np.ones((2, 32), np.float32))}).read_bytes()
+    begun = content[: content.index(b"y" * 300) + 300]
+    (tmp_path / "m.gguf").write_bytes(without_tensors(begun, "m"))
+    found = read_gguf(tmp_path / "m.gguf")
+    assert list(found.metadata) == ["a", "tokens", "b", "c"] and not found.tensors
+    assert list(found.metadata["tokens"]) == ["x", "é"] and found.metadata["c"] == "y" * 300  # type: ignore[arg-type]
+    for length in range(len(begun)):
+        with pytest.raises(CheckpointError):
+            without_tensors(begun[:length], "m")
 
 
 def test_parts_are_read_as_one_model_from_any_of_them(tmp_path: Path) -> None:

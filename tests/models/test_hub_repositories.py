@@ -9,6 +9,7 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -34,6 +35,8 @@ class Hub(http.server.ThreadingHTTPServer):
     """Serves folders: a repository for each folder of a folder."""
 
     root: Path
+    num_sent = 0
+    """Bytes of files."""
 
     def files(self, repository: str) -> dict[str, Path]:
         folder = self.root / repository
@@ -55,7 +58,12 @@ class Handler(AnsweringHandler):
         if file is None:
             return self.send(404, b"", {"x-error-code": "EntryNotFound", "x-repo-commit": COMMIT})
         content = file.read_bytes()
-        return self.send(200, content, {"etag": f'"{_digest(content)}"', "x-repo-commit": COMMIT})
+        headers = {"etag": f'"{_digest(content)}"', "x-repo-commit": COMMIT}
+        status, wanted = 200, content
+        if span := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("range", "")):
+            status, wanted = 206, content[int(span[1]) : int(span[2]) + 1]
+        self.server.num_sent += len(wanted) if self.command == "GET" else 0
+        return self.send(status, wanted, headers)
 
     do_HEAD = do_GET
 
@@ -120,15 +128,20 @@ REPOSITORIES: dict[str, Any] = {
 
 
 def onward(hub: Hub, home: Path, *arguments: str, before: Sequence[str] = ()) -> tuple[int, str]:
-    """Exit code and the last line on standard error. `before` is a command that runs it, with its arguments."""
+    """Exit code and the last line on standard error."""
+    done = ran(hub, home, *arguments, before=before)
+    return done.returncode, (done.stderr.decode().splitlines() or [""])[-1]
+
+
+def ran(hub: Hub, home: Path, *arguments: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[bytes]:
+    """`before` is a command that runs it, with its arguments."""
     where = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(home / "hf"), "HOME": str(home)}
     more = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "ONWARD_CACHE_DIR": str(home / "cache")}
     done = subprocess.run(
         [*before, *COMMAND, *arguments], env=os.environ | where | more, capture_output=True, check=False
     )
-    said = done.stderr.decode()
-    assert "Traceback" not in said, said
-    return done.returncode, (said.splitlines() or [""])[-1]
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    return done
 
 
 def test_repositories_are_downloaded_and_served_without_the_hub(hub: Hub, tmp_path: Path) -> None:

@@ -79,10 +79,27 @@ def _with_factors(tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
     return found
 
 
+def without_tensors(begun: bytes | bytearray, where: str) -> bytes:
+    """Return a file with the metadata of one that begins with `begun`, and no tensors: that of a whole model, also for
+    a part of one. Raises CheckpointError if they are not complete there. `where` names the file."""
+    data = memoryview(bytes(begun))
+    cursor = Cursor(data, where)
+    _, num_entries = _read_head(cursor, where, data)
+    kept: list[memoryview] = []
+    for _ in range(num_entries):
+        position = cursor.position
+        key = cursor.string()
+        cursor.value()
+        if not key.startswith("split."):
+            kept.append(data[position : cursor.position])
+    version = data[len(MAGIC) : len(MAGIC) + 4]
+    return b"".join((MAGIC, version, bytes(8), len(kept).to_bytes(8, "little"), *kept))
+
+
 def _read_part(path: Path) -> tuple[dict[str, MetadataValue], dict[str, Tensor]]:
     data = mapped(path)
     cursor = Cursor(data, str(path))
-    num_tensors, num_entries = _read_head(cursor, path, data)
+    num_tensors, num_entries = _read_head(cursor, str(path), data)
     metadata: dict[str, MetadataValue] = {}
     for _ in range(num_entries):
         key = cursor.string()
@@ -92,18 +109,18 @@ def _read_part(path: Path) -> tuple[dict[str, MetadataValue], dict[str, Tensor]]
     return metadata, _read_tensors(cursor, data, num_tensors, _alignment(cursor, metadata))
 
 
-def _read_head(cursor: Cursor, path: Path, data: memoryview) -> tuple[int, int]:
+def _read_head(cursor: Cursor, where: str, data: memoryview) -> tuple[int, int]:
     """Return the numbers of tensors and of metadata entries."""
     if bytes(data[: len(MAGIC)]) != MAGIC:
-        raise CheckpointError(f"{path} is not a GGUF file: it does not begin with {MAGIC.decode()!r}.")
+        raise CheckpointError(f"{where} is not a GGUF file: it does not begin with {MAGIC.decode()!r}.")
     if len(data) < _HEAD_BYTES:
-        raise CheckpointError(f"{path} is cut off after {len(data)} bytes: download it again.")
+        raise CheckpointError(f"{where} is cut off after {len(data)} bytes: download it again.")
     cursor.position = len(MAGIC)
     version = cursor.number("I")
     if version not in VERSIONS:
         if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
-            raise CheckpointError(f"{path} is for big-endian machines: download the little-endian file.")
-        raise CheckpointError(f"{path} has version {version} of GGUF; versions 2 and 3 can be read.")
+            raise CheckpointError(f"{where} is for big-endian machines: download the little-endian file.")
+        raise CheckpointError(f"{where} has version {version} of GGUF; versions 2 and 3 can be read.")
     num_tensors, num_entries = cursor.number("Q"), cursor.number("Q")
     if max(num_tensors, num_entries) > MAX_ENTRIES:
         raise cursor.broken(f"{num_tensors} tensors and {num_entries} metadata entries")

@@ -12,12 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onward.errors import SetupError
-from onward.model_files.base import Progress
+from onward.errors import HubUnreachable, ModelNameError, SetupError
+from onward.model_files.base import ModelFiles, Progress
 from onward.model_files.formats import files_at
+from onward.model_files.gguf import GGUFFiles
 from onward.model_files.safetensors import TokenizerFolder
 from onward.models.check import find_model
-from onward.models.hub import fetch_tokenizer
+from onward.models.gguf_metadata import fetch_metadata, kept_metadata
+from onward.models.hub import HubName, fetch_tokenizer
 from onward.models.resolve import ResolvedModel, name_on_hub, named_path, resolve
 from onward.settings import UPSTREAM_KINDS, Settings, UpstreamName
 
@@ -45,14 +47,32 @@ def with_tokenizer(word: str, settings: Settings, progress: Progress) -> Resolve
     folder, hub = named_path(word), name_on_hub(word)
     if files_at(folder) is None and TokenizerFolder.matches(folder):
         return ResolvedModel(TokenizerFolder(folder), word, "folder")
-    if hub is not None and not hub.file and not folder.exists():
+    if hub is not None and not folder.exists():
         progress(f"Looking for the tokenizer of {hub.repository} in the local cache and on the hub")
-        folder = fetch_tokenizer(hub, allow_download=not settings.offline)
-        if TokenizerFolder.matches(folder):
-            return ResolvedModel(TokenizerFolder(folder), word, "hub")
+        if (found := _tokenizer_on_hub(hub, settings, progress)) is not None:
+            return ResolvedModel(found, word, "hub")
     return resolve(
         word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir, check=find_model
     )
+
+
+def _tokenizer_on_hub(hub: HubName, settings: Settings, progress: Progress) -> ModelFiles | None:
+    """Return files with the tokenizer of a repository and no weights: its own, or the metadata of a GGUF file. None
+    where it has neither. Raises ModelNameError, CheckpointError."""
+    kept = kept_metadata(hub, settings.cache_dir)
+    try:
+        if not hub.file:
+            folder = fetch_tokenizer(hub, allow_download=not settings.offline)
+            if TokenizerFolder.matches(folder):
+                return TokenizerFolder(folder)
+    except ModelNameError:
+        if kept is None:
+            raise
+    try:
+        found = kept if settings.offline else fetch_metadata(hub, settings.cache_dir, progress)
+    except HubUnreachable:
+        found = kept
+    return None if found is None else GGUFFiles(found)
 
 
 def connect(upstream: UpstreamName, tokenizer: Tokenizer, settings: Settings, on_failure: ExitStack) -> UpstreamEngine:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from onward.errors import HubUnreachable, ModelNameError
 from onward.folders import home_folder
@@ -25,6 +25,8 @@ from onward.models.check import conversions
 from onward.models.gguf_names import choose, is_gguf_name
 from onward.models.transfer import Transfer, hub_bar
 from onward.network import proxy_of, trusted_certificates
+
+T = TypeVar("T")
 
 _ID = re.compile(
     r"((https://)?(hf\.co|huggingface\.co)/)?(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?(:(?P<file>[\w./-]+))?"
@@ -168,15 +170,22 @@ def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:
         folder = _download(name, ("*.gguf", "*.GGUF"), allow_download=False, fetcher=None)
         found = (path.relative_to(folder).as_posix() for path in folder.rglob("*"))
         return [file for file in found if is_gguf_name(file)]
+    try:
+        files = ask_hub(name, lambda hub: hub.HfApi().list_repo_files(name.repository, revision=name.revision))
+    except HubUnreachable:
+        return gguf_files(name, allow_download=False)
+    return [file for file in files if isinstance(file, str) and is_gguf_name(file)]
+
+
+def ask_hub(name: HubName, question: Callable[[Any], T]) -> T:
+    """Return what a function of the hub's library finds out about a repository. Raises as `fetch`."""
     _check_network()
     try:
         with _library_silenced():
-            files = _library().HfApi().list_repo_files(name.repository, revision=name.revision)
+            return question(_library())
     except Exception as error:  # as in _download
-        if not _no_connection(error):
-            raise ModelNameError(_reason(name, error, allow_download)) from error
-        return gguf_files(name, allow_download=False)
-    return [file for file in files if isinstance(file, str) and is_gguf_name(file)]
+        kind = HubUnreachable if _no_connection(error) else ModelNameError
+        raise kind(_reason(name, error, allow_download=True)) from error
 
 
 def _download(

