@@ -8,7 +8,7 @@ ARG EXTRAS=filters,gguf,postgres
 WORKDIR /source
 COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
 COPY src src
-RUN python -m venv /opt/onward && PACKAGE_KERNELS=1 /opt/onward/bin/pip install --no-cache-dir --disable-pip-version-check ".[$EXTRAS]"
+RUN python -m venv /opt/onward && PACKAGE_KERNELS=here /opt/onward/bin/pip install --no-cache-dir --disable-pip-version-check ".[$EXTRAS]"
 
 FROM python:${PYTHON}-slim
 LABEL org.opencontainers.image.title="Onward" \

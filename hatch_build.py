@@ -6,8 +6,9 @@ variable PACKAGE_REPOSITORY_URL, which the release workflow sets, the package's 
 version in that repository, and its metadata has project URLs. Without it, the package's readme keeps the words of
 such links and drops the links.
 
-With PACKAGE_KERNELS=1, which `make package` sets, a wheel contains compiled kernels for usual processors. Without it,
-as where pip builds from source, it contains none: they are compiled at the first start, those of one machine.
+With PACKAGE_KERNELS=1, which `make package` sets, a wheel contains compiled kernels for usual processors, and with
+PACKAGE_KERNELS=here, which the Dockerfile sets, for those of this machine's architecture. Without it, as where pip
+builds from source, it contains none: they are compiled at the first start, those of one machine.
 """
 
 from __future__ import annotations
@@ -42,28 +43,33 @@ class CompiledKernels(BuildHookInterface):
 
     def dependencies(self) -> list[str]:
         """Return the packages that compile: those of the project itself."""
-        names = tuple(_COMPILER) if _has_kernels() else ()
+        names = tuple(_COMPILER) if _kernels() else ()
         return [each for each in self.metadata.core.dependencies if names and each.startswith(names)]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if version == "editable" or not _has_kernels():
+        if version == "editable" or not _kernels():
             return
         self._folder = tempfile.TemporaryDirectory()
         source, objects = Path(self.root, "src"), Path(self._folder.name, "objects")
         command = [sys.executable, "-m", "onward.runtimes.native.packaged", str(objects)]
+        command += ["--here"] if _kernels() == "here" else []
         subprocess.run(command, env=os.environ | {"PYTHONPATH": str(source)}, check=True)
         build_data["force_include"][str(objects)] = "onward/kernels/objects"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        if version != "editable" and _has_kernels():
+        if version != "editable" and _kernels():
             self._folder.cleanup()
 
 
 _COMPILER = ("llvmlite", "numpy", "msgspec")
 
 
-def _has_kernels() -> bool:
-    return os.environ.get("PACKAGE_KERNELS") == "1"
+def _kernels() -> str:
+    """Return for which processors a wheel has kernels: "1" for all usual ones, "here", or "" for none."""
+    stated = os.environ.get("PACKAGE_KERNELS", "")
+    if stated not in ("", "0", "1", "here"):
+        raise ValueError(f"PACKAGE_KERNELS must be 1, here or 0, not {stated!r}")
+    return stated.replace("0", "")
 
 
 def package_readme(text: str, files: str) -> str:

@@ -248,13 +248,13 @@ def test_links_of_the_package_page_are_absolute_or_gone() -> None:
     assert hook().package_readme("![a chart](chart.svg)", "") == "a chart"
 
 
-@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("wanted", ["", "1", "here"])
 def test_a_wheel_contains_compiled_kernels_where_that_is_asked_for(
-    wanted: bool, monkeypatch: pytest.MonkeyPatch
+    wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command))
-    monkeypatch.setenv("PACKAGE_KERNELS", "1" if wanted else "")
+    monkeypatch.setenv("PACKAGE_KERNELS", wanted)
     builder = WheelBuilder(str(ROOT))
     made = hook().CompiledKernels(str(ROOT), {}, builder.config, builder.metadata, str(ROOT / "dist"), "wheel")
     names = {re.split("[>=]", each)[0] for each in made.dependencies()}
@@ -263,9 +263,14 @@ def test_a_wheel_contains_compiled_kernels_where_that_is_asked_for(
     made.initialize("editable", data)
     assert not commands and not data["force_include"]
     made.initialize("standard", data)
-    assert [*data["force_include"].values()] == ["onward/kernels/objects"] * wanted
-    assert [command[1:3] for command in commands] == [["-m", "onward.runtimes.native.packaged"]] * wanted
+    assert [*data["force_include"].values()] == ["onward/kernels/objects"] * bool(wanted)
+    assert [command[1:3] for command in commands] == [["-m", "onward.runtimes.native.packaged"]] * bool(wanted)
+    assert all((command[4:] == ["--here"]) is (wanted == "here") for command in commands)
     made.finalize("standard", data, "")
+
+
+def test_an_image_contains_kernels_of_its_own_architecture_only() -> None:
+    assert "PACKAGE_KERNELS=here" in read("Dockerfile")
 
 
 def metadata(environment: dict[str, str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from onward.kernels.interpreter import Kernels
 from onward.kernels.object_cache import ObjectCache
 from onward.kernels.products import ProductKind
 from onward.kernels.recipe import Recipe
-from onward.kernels.targets import FORMS, USUAL, host
+from onward.kernels.targets import FORMS, USUAL, Target, host
 from onward.model_files.gguf import GGUFFiles
 from onward.models.resolve import built_in_folder
 from onward.runtimes.base import RuntimeOptions
@@ -52,6 +52,22 @@ def test_each_object_is_compiled_once() -> None:
     for name in USUAL:
         facts = [repr(each.facts) for each in packaged.recipes(FORMS[name].isa)]
         assert len(facts) == len({*facts}) > 80
+
+
+@pytest.mark.parametrize(
+    ("architecture", "names"),
+    [
+        ("x86_64", ["avx2", "avx-vnni", "avx512-vnni", "avx512-vnni-zen"]),
+        ("aarch64", ["neon-dot", "neon-i8mm"]),
+        ("riscv64", []),
+    ],
+)
+def test_an_image_has_objects_of_its_architecture_only(
+    architecture: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packaged, "exact_host", lambda: Target(f"{architecture}-unknown-linux-gnu", "", "", host().isa))
+    assert [each.isa.name for each in packaged.wanted_targets(only_here=True)] == names
+    assert len(packaged.wanted_targets(only_here=False)) == len(USUAL)
 
 
 def test_what_was_compiled_for_the_package_is_found_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Objects of usual kernels for usual processors, which a wheel brings (kernels.object_cache), so that a first start
-need not compile: `python -m onward.runtimes.native.packaged FOLDER`.
+need not compile: `python -m onward.runtimes.native.packaged FOLDER`, with `--here` only those of this machine's
+architecture.
 
 An object that is not among them, or was compiled by another LLVM, is compiled on the user's machine.
 """
@@ -22,7 +23,7 @@ from onward.kernels.isa import Isa
 from onward.kernels.object_cache import SUFFIX, file_of
 from onward.kernels.products import ProductKind
 from onward.kernels.recipe import Recipe, Sources
-from onward.kernels.targets import FORMS, USUAL, Target
+from onward.kernels.targets import FORMS, USUAL, Target, exact_host
 from onward.sampling import kernels as sampling_kernels
 
 _QUANTISED = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
@@ -82,5 +83,12 @@ def _write(
     (folder / (key + SUFFIX)).write_bytes(file_of(key, compile_text(recipe.text(), target)))
 
 
+def wanted_targets(*, only_here: bool) -> list[Target]:
+    """Return the processors that a package has objects for. `only_here`: it is for machines of this architecture."""
+    architecture = exact_host().architecture
+    usual = (FORMS[name] for name in USUAL)
+    return [each for each in usual if not only_here or each.architecture == architecture]
+
+
 if __name__ == "__main__":
-    write_objects(Path(sys.argv[1]), [FORMS[name] for name in USUAL])
+    write_objects(Path(sys.argv[1]), wanted_targets(only_here="--here" in sys.argv[2:]))
