@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from onward.server.keys import collect_keys, is_generated
+from onward.service import keys as stored_keys
+from onward.service.store import Store
 from onward.settings import Settings
 
 from ..conftest import onward
@@ -88,6 +92,25 @@ def test_forgetting_a_key_empties_the_prefix_cache_on_the_disk(tmp_path: Path) -
     cache.chmod(0o755)
     failed = onward("key", "forget", "bob", "--yes", *where)
     assert failed.exit_code == 1 and "could not be removed: others may use it" in failed.stderr
+    assert onward("key", "show", "bob", *where[:2]).exit_code == 0, "the command can be repeated"
+
+
+def test_an_interrupted_forgetting_leaves_nothing_that_only_the_key_could_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_of(tmp_path, "alice")
+    where = ("--data-dir", str(tmp_path))
+    id = json.loads(onward("key", "show", "alice", *where, "--format", "json").stdout)["id"]
+    (tmp_path / "log" / id).mkdir(parents=True)
+    real = stored_keys.forget_in_pieces
+
+    def interrupted(store: Store, name: str) -> None:
+        real(store, name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stored_keys, "forget_in_pieces", interrupted)
+    done = onward("key", "forget", "alice", "--yes", *where, "--log-requests", str(tmp_path / "log"))
+    assert done.exit_code != 0 and not list((tmp_path / "log").iterdir())
 
 
 def test_a_key_is_written_to_a_new_file_of_its_user(tmp_path: Path) -> None:

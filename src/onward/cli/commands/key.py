@@ -106,11 +106,16 @@ def forget(name: str, yes: bool, **given: Any) -> None:
             key_id = require_key(connection, name).grant.id
         if not yes:
             click.confirm(f"Delete the key {name} and everything that it has used?", abort=True, err=True)
+
+        def forget_outside() -> None:
+            if folder is not None:
+                forget_in_folder(folder, key_id)
+            if settings.prefix_cache_dir is not None:
+                forget_prefixes(settings.prefix_cache_dir)
+
+        forget_outside()  # first: once the key is gone, nothing says what is its own, and this cannot be repeated
         forget_in_pieces(store, name)
-        if folder is not None:
-            forget_in_folder(folder, key_id)
-        if settings.prefix_cache_dir is not None:
-            forget_prefixes(settings.prefix_cache_dir)
+        forget_outside()  # what it asked for meanwhile
 
 
 def list_keys(session: Session, **given: Any) -> None:
