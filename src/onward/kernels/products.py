@@ -170,11 +170,20 @@ def emit_product(module: Module, isa: Isa, kind: ProductKind) -> Any:
     singles = [_emit_single(module, isa, kind, count) for count in range(1, single + 1)]
     packed = _emit_many(module, isa, kind, range(single + 1, most + 1), is_packed=True) if most > single else None
     many = _emit_many(module, isa, kind, range(most + 1, tile.rows + 1)) if few is not None else packed
+    # bytes are multiplied as they lie: memory is the limit, which gives a thread of Intel's more where it reads twice
+    has_bytes = isinstance(kind.type, WeightType) and kind.type.is_signed and kind.activations == "int8"
+    reads_pairs = has_bytes and isa.width == 64 and not isa.has_spare_units
     f = Function(module, f"product_{kind.name}", [PTR, I64, I64, I64, PTR], exported=True)
     record, first, last, rows, scratch = f.args
     for count, function in enumerate(singles, 1):
-        with f.when(rows.eq(count)), f.loop(first, last) as panel:
-            f.call(function, [record, panel])
+        with f.when(rows.eq(count)):
+            alone = first + (last - first) // 2 * 2 if reads_pairs else first
+            if reads_pairs:
+                pair = _emit_single(module, isa, kind, count, panels=2)
+                with f.loop(first, alone, 2) as panel:
+                    f.call(pair, [record, panel])
+            with f.loop(alone, last) as panel:
+                f.call(function, [record, panel])
 
     def emit_tiles(function: Any) -> None:
         with _nearly_equal(f, rows, tile.rows) as (row, count), f.loop(first, last, tile.panels) as panel:
@@ -235,22 +244,24 @@ class _Record:
                         each(partial(put, bool(has_bias), False))
 
 
-def _emit_single(module: Module, isa: Isa, kind: ProductKind, rows: int) -> Any:
-    """Emit (record, panel): the first rows, weights unpacked in registers."""
-    f = Function(module, f"single_{kind.name}_{rows}", [PTR, I64], inline=False)
-    record, panel = f.args
-    fields, arithmetic = _Record(f, record), kind.arithmetic(f, isa)
-    weights = fields.panel(panel)
+def _emit_single(module: Module, isa: Isa, kind: ProductKind, rows: int, panels: int = 1) -> Any:
+    """Emit (record, first panel): the first rows with so many panels, weights unpacked in registers."""
+    f = Function(module, f"single_{kind.name}_{rows}_{panels}", [PTR, I64], inline=False)
+    record, first = f.args
+    fields = _Record(f, record)
+    arithmetic: Any = kind.arithmetic(f, isa, panels)  # with float32, one panel
+    each_weights = [fields.panel(first + panel) for panel in range(panels)]
     sources = [fields.activations(f.i64(row)) for row in range(rows)]
-    results = [f.var(F32X16, 0.0) for _ in range(rows)]
+    results = [f.var(F32X16, 0.0) for _ in range(rows * panels)]
     with f.loop(0, fields.blocks()) as block:
-        place = f.at(weights, block * kind.type.panel_block_bytes)
-        packed = arithmetic.packed(place, AHEAD_BYTES, level=2)
+        places = [f.at(weights, block * kind.type.panel_block_bytes) for weights in each_weights]
+        packed = arithmetic.packed(places[0], AHEAD_BYTES, *places[1:], level=2)
         arithmetic.add(packed, [f.at(source, block * kind.activation_block_bytes) for source in sources], results)
 
     def finish(put: Put) -> None:
         for row in range(rows):
-            put(f.i64(row), panel, results[row].value)
+            for panel in range(panels):
+                put(f.i64(row), first + panel, results[row * panels + panel].value)
 
     fields.finish(finish)
     return f.ret()
