@@ -243,7 +243,9 @@ def main() -> int:
 def step_lines(name: str, step: dict[str, Any]) -> str:
     """Return the figures of a step for the terminal."""
     total = sum(each["seconds"] for each in step["operations"].values())
-    lines = [f"{name}: {total * 1e3:.2f} ms, as a whole {step['seconds'] * 1e3:.2f} ms"]
+    read = sum(each["bytes"] for each in step["operations"].values())
+    rate = f"{read / 1e6:.0f} MB of weights at {read / step['seconds'] / 1e9:.1f} GB/s"
+    lines = [f"{name}: {total * 1e3:.2f} ms, as a whole {step['seconds'] * 1e3:.2f} ms: {rate}"]
     for operation, each in step["operations"].items():
         rate = f"{each['bytes'] / each['seconds'] / 1e9:6.1f} GB/s" if each["bytes"] else " " * 11
         share, milliseconds = each["seconds"] / total, each["seconds"] * 1e3
