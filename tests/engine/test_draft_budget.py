@@ -268,6 +268,18 @@ def test_a_budget_is_a_share_of_the_time_and_what_drafts_have_saved_up_to_some_s
     assert budget.seconds == MAX_SAVED_STEPS + 1000.0 * MAX_LOSS_FRACTION, "nothing that is there is lost"
 
 
+def test_one_slow_step_with_a_draft_does_not_end_drafts_for_good() -> None:
+    """Also if it is the first one, with which nothing can be compared."""
+    cost = StepCost()
+    for _ in range(50):
+        cost.observe(0, 1, 1.0)
+    cost.observe(0, 2, 20.0)
+    assert cost.most_row == pytest.approx(1.0)
+    for _ in range(100):
+        cost.observe(0, 1, 1.0)
+    assert cost.most_row < 0.4
+
+
 def test_a_step_that_yields_nothing_costs_its_drafts() -> None:
     budget = DraftBudget()
     budget.decoded(0, 1.0, 0.5)

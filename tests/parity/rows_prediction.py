@@ -12,6 +12,8 @@ SHAPE = "OpenAI's Chat API, `prediction`"
 WEAK = "OpenAI has it in the Chat API only; format and messages are those of the Chat API."
 FREE: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True}
 SEEDED: dict[str, Any] = {**FREE, "temperature": 1, "seed": 3}
+LONG: dict[str, Any] = {**SEEDED, "max_tokens": 120}
+"""Long enough for drafts, which begin small."""
 WRONG = "Nothing of the kind will ever be written here. " * 4
 
 
@@ -62,13 +64,13 @@ for name, value in (("empty", content("")), ("empty_part", content([{"type": "te
 @AREA.law("prediction.right", '"prediction": the text of the completion', source=SHAPE)
 def right(server: Server) -> None:
     """A correct prediction changes no token, and usage counts the accepted tokens."""
-    plain, none_accepted, none_rejected = drafted(server, **SEEDED)
+    plain, none_accepted, none_rejected = drafted(server, **LONG)
     assert none_accepted == none_rejected == 0
     accepted = 0
     for _ in range(20):
-        answer, accepted, _ = drafted(server, **SEEDED, prediction=content(plain.text))
+        answer, accepted, _ = drafted(server, **LONG, prediction=content(plain.text))
         assert answer.choices == plain.choices
-        assert accepted <= answer.usage["completion_tokens"] == 40
+        assert accepted <= answer.usage["completion_tokens"] == 120
         if accepted:
             return
     raise AssertionError("no token of a right prediction was ever drafted")
@@ -77,10 +79,10 @@ def right(server: Server) -> None:
 @AREA.law("prediction.parts", '"prediction": {"type": "content", "content": [{"type": "text", …}, …]}', source=SHAPE)
 def parts(server: Server) -> None:
     """Parts of a prediction are joined."""
-    plain = server.ask(**SEEDED)
+    plain = server.ask(**LONG)
     halves = [{"type": "text", "text": half} for half in (plain.text[:9], plain.text[9:])]
     for _ in range(20):
-        answer, accepted, _ = drafted(server, **SEEDED, prediction=content(halves))
+        answer, accepted, _ = drafted(server, **LONG, prediction=content(halves))
         assert answer.choices == plain.choices
         if accepted > 9:
             return

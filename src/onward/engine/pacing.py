@@ -12,6 +12,9 @@ PRIOR_ROW_FRACTION = 0.1
 """Cost of one more decode row as a fraction of a step of one row, before it was measured."""
 DOUBT_WEIGHT = 0.005
 """By how much each decode-only step lowers the doubt about what was not measured."""
+RECOVERY_WEIGHT = 0.02
+"""By how much each step with as many rows as before brings back what only other steps show: the cost of a change to its
+prior, and the highest cost of a row to the usual one. An outlier would else keep steps from having more rows."""
 MAX_OUTLIER_RATIO = 3.0
 """A step counts as at most this many times longer or shorter than expected: other processes may have delayed it."""
 PRIOR_ROW_VARIANCE = 4.0
@@ -136,6 +139,8 @@ class StepCost:
             self._doubt *= 1.0 - DOUBT_WEIGHT
             self._fit_single(before, num_rows, seconds)
             self._fit_most_row(before, num_rows, seconds)
+            if before == num_rows and self._change is not None:
+                self._change += RECOVERY_WEIGHT * (self._prior_change_fraction * self.decode(1) - self._change)
             self._fit_decode_only(num_rows, seconds)
         if not self.is_known:
             self._rows, self._tokens, self._seconds = float(num_rows), float(num_prompt_tokens), seconds
@@ -157,17 +162,16 @@ class StepCost:
         self._single += CHANGE_EWMA_WEIGHT * (seconds - self._single)
 
     def _fit_most_row(self, rows_before: int, num_rows: int, seconds: float) -> None:
-        """Update the cost of a row with a step that had more of them than the one before: the highest one at once. Each
-        other step brings it nearer to the usual one, so that an outlier does not keep steps from having more rows."""
+        """Update the cost of a row with a step that had more of them than the one before: the highest one at once."""
         if not 0 < rows_before < num_rows:
             if self._most_row is not None:
-                self._most_row += COST_EWMA_WEIGHT * (self._usual_row - self._most_row)
+                self._most_row += RECOVERY_WEIGHT * (self._usual_row - self._most_row)
             return
         base = self.plain(rows_before)
         row = max(seconds - base - (self._change or 0.0), MIN_ROW_FRACTION * base) / (num_rows - rows_before)
         row = min(row, self.plain(1))  # else each in a step of its own would take less time
         if self._most_row is None:
-            self._most_row = self._usual_row = row
+            self._most_row, self._usual_row = row, self.row
         self._most_row = max(row, (self._most_row + row) / 2)
         self._usual_row += CHANGE_EWMA_WEIGHT * (row - self._usual_row)
 
