@@ -35,9 +35,7 @@ MIN_CHUNK_TOKENS = 2 * (MAX_MODEL_DRAFT_TOKENS + 1)
 """Fewest tokens to evaluate at once of those that the cache lacks: more than a draft has, so that their time shows what
 a token costs, and enough to say something about the next one."""
 TRIAL_TOKENS = 2
-"""The same at the very first time, when it may be as slow as the model."""
-PRIOR_TOKEN_FRACTION = 0.1
-"""Time of a token of a draft model that is worth having, as a fraction of a step of the model."""
+"""The same at the very first time: before it was measured, a draft model is taken to be as slow as the model."""
 PROBE_INTERVAL_TOKENS, MAX_PROBE_INTERVAL_TOKENS = 50, 200
 """Where drafts do not pay, one is tried after so many tokens: twice as many after each one that changed nothing."""
 _LEVELS = (-1.05, -0.43, -0.105)
@@ -242,7 +240,7 @@ class DraftModel:
         cached.keep_common(sequence)
         seconds = until - self._clock()
         if not self._is_measured:
-            if seconds >= cost.unmeasured(PRIOR_TOKEN_FRACTION * step):
+            if seconds >= step:
                 self._evaluate_missing(sequence, TRIAL_TOKENS, before_compute)
             return None
         by_speed = min(cost.prefill_token / step, 1.0) * min(self._token_seconds, step)

@@ -13,8 +13,9 @@ PRIOR_ROW_FRACTION = 0.1
 DOUBT_WEIGHT = 0.005
 """By how much each decode-only step lowers the doubt about what was not measured."""
 RECOVERY_WEIGHT = 0.02
-"""By how much each step with as many rows as before brings back what only other steps show: the cost of a change to its
-prior, and the highest cost of a row to the usual one. An outlier would else keep steps from having more rows."""
+"""By how much each step with as many rows as before brings back what only other steps show: the cost of a change to no
+more than its prior, and the highest cost of a row to the usual one. An outlier would else keep steps from having more
+rows."""
 MAX_OUTLIER_RATIO = 3.0
 """A step counts as at most this many times longer or shorter than expected: other processes may have delayed it."""
 PRIOR_ROW_VARIANCE = 4.0
@@ -140,7 +141,8 @@ class StepCost:
             self._fit_single(before, num_rows, seconds)
             self._fit_most_row(before, num_rows, seconds)
             if before == num_rows and self._change is not None:
-                self._change += RECOVERY_WEIGHT * (self._prior_change_fraction * self.decode(1) - self._change)
+                prior = self._prior_change_fraction * self.decode(1)
+                self._change += RECOVERY_WEIGHT * min(0.0, prior - self._change)
             self._fit_decode_only(num_rows, seconds)
         if not self.is_known:
             self._rows, self._tokens, self._seconds = float(num_rows), float(num_prompt_tokens), seconds
