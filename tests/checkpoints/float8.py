@@ -95,7 +95,7 @@ LAYOUTS = {
     ),
     "ModelOpt, rows": Layout({"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, (1, 0), "_scale"),
     "ModelOpt, blocks": Layout(
-        {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, (128, 128), "_scale", shape=(1, 1, 1, 1)
+        {"quant_method": "modelopt", "quant_algo": "fp8_pb_wo"}, (128, 128), "_scale", shape=(1, 1, 1, 1)
     ),
     "ModelOpt, older": Layout(
         {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]},

@@ -85,6 +85,16 @@ def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path)
     check_logits(GGUFFiles(path), metadata, tensors, cache=tmp_path)
 
 
+@pytest.mark.parametrize("magnitude", [0.25, 3.0])
+def test_norms_after_the_rotation_take_its_magnitude_out_again(magnitude: float, tmp_path: Path) -> None:
+    """All but what it is to their epsilon, which is large here."""
+    metadata, tensors = tiny("hunyuan-dense")
+    stated = {"rope.scaling.attn_factor": magnitude, "attention.layer_norm_rms_epsilon": 0.5}
+    metadata |= {f"hunyuan-dense.{key}": value for key, value in stated.items()}
+    path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    check_logits(GGUFFiles(path), metadata, tensors, cache=tmp_path)
+
+
 _SCALE = {"attention.scale": (HIDDEN / HEADS) ** -0.5}
 BY_DEPTH: dict[str, tuple[int, dict[str, Any]]] = {
     "exaone4": (64, {"attention.sliding_window": 4096, "attention.sliding_window_pattern": 4}),

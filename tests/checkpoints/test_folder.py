@@ -120,6 +120,18 @@ def test_experts_of_qwen3_vl_may_have_inputs_last(tmp_path: Path) -> None:
     check_logits(SafetensorsFiles(folder), metadata, tensors, cache=tmp_path)
 
 
+def test_square_experts_of_qwen3_vl_do_not_say_which_side_is_first(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    write_folder(folder, "qwen3vlmoe")
+    change(folder, moe_intermediate_size=64)
+    stored = {
+        name: np.ones((8, 64, 64 if "down" in name else 128), np.float32) if ".mlp.experts." in name else array
+        for name, array in arrays_of(folder).items()
+    }
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(stored))
+    assert "ffn_down_exps.weight' has the shape [8, 64, 64], which does not say" in refusal(folder)
+
+
 def arrays_of(folder: Path) -> dict[str, Any]:
     """The tensors of a folder, as they are stored."""
     return {

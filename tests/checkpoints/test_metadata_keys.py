@@ -468,6 +468,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "hunyuan-dense", {"attention.key_length": 24, "attention.value_length": 24}, "heads of 24 dimensions, which",
     ),
     "positions of Hunyuan that no number stretches": ("hunyuan-dense", {"rope.scaling.alpha": 1e20}, "as 'rope.scalin"),
+    "parts of Hunyuan's keys that are multiplied": (
+        "hunyuan-dense", {"rope.scaling.attn_factor": 2.0, "rope.dimension_count": 16},
+        r"multiplies 16 rotated of 32 dimensions by 2 \(YaRN, or",
+    ),
+    "keys of Hunyuan that are nothing": ("hunyuan-moe", {"rope.scaling.attn_factor": 0.0}, "dimensions by 0 "),
     "Hunyuan with positions in an image": (
         "hunyuan-dense", {"rope.dimension_sections": [4, 4, 4, 4]}, "uses positions in an image",
     ),

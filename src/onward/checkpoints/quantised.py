@@ -85,6 +85,7 @@ def _modelopt(stated: Mapping[str, Any], where: str) -> Quantised:
     kinds, layers = [stated.get("quant_algo")], stated.get("quantized_layers")
     if kinds == ["MIXED_PRECISION"] and isinstance(layers, dict):
         kinds = [each.get("quant_algo") if isinstance(each, dict) else each for each in layers.values()]
+    kinds = [each.upper() if isinstance(each, str) else each for each in kinds]  # ModelOpt writes "fp8_pb_wo"
     for kind in kinds:
         if kind not in _MODELOPT:
             raise _unread(where, "modelopt", str(kind))

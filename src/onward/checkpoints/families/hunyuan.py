@@ -19,18 +19,26 @@ from onward.errors import CheckpointError
 
 _LANES = 16
 """Of which the size of a head is a multiple where rotated queries are normalised."""
+_LEAST_MAGNITUDE = 2.0**-10
+"""By which rotated queries and keys are multiplied before their norms, which take it out again; at most its inverse."""
 _ALPHA = "rope.scaling.alpha"
 
 
 def _hunyuan(checkpoint: Checkpoint) -> Architecture:
-    """Hunyuan (modular_hunyuan_v1_dense.py). Raises CheckpointError for sizes of heads, and bases, that are not
-    computed."""
+    """Hunyuan (modular_hunyuan_v1_dense.py). Raises CheckpointError for sizes of heads, and positions, that
+    are not computed."""
     parameters, found = checkpoint.parameters, common(checkpoint)
     assert found.rope is not None
     if found.head_size % _LANES:
         raise CheckpointError(
             f"{parameters.where} has heads of {found.head_size} dimensions, which Onward computes for {found.name!r} "
             f"only if they are a multiple of {_LANES}."
+        )
+    magnitude, is_whole = found.rope.magnitude, found.rope.size == found.head_size
+    if not (magnitude == 1 or (is_whole and _LEAST_MAGNITUDE <= magnitude <= 1 / _LEAST_MAGNITUDE)):
+        raise CheckpointError(
+            f"{parameters.where} multiplies {found.rope.size} rotated of {found.head_size} dimensions by {magnitude:g} "
+            f"(YaRN, or 'rope.scaling.attn_factor'), which Onward does not compute for {found.name!r}."
         )
     base = _stretched(found.rope.base, parameters.real(_ALPHA, 0.0), found.head_size, parameters.where)
     return replace(found, rope=replace(found.rope, base=base), has_head_norms_after_rotation=True)

@@ -29,6 +29,7 @@ from onward.checkpoints.mixtures import MAX_EXPERTS, mixture_of, stacked
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import FLOAT8
+from onward.errors import CheckpointError
 
 _MELLUM_PATTERN = 4
 
@@ -73,13 +74,18 @@ def _mellum_statements(
 
 def _with_rows_first(parameters: Parameters, tensor: Tensor) -> Tensor:
     """Return a folder's tensor, matrices of experts with rows first: Qwen3-VL's are published with inputs first. Those
-    that cannot be turned stay as they are, for whoever checks shapes."""
+    that cannot be turned stay as they are, for whoever checks shapes. Raises CheckpointError for square ones."""
     hidden_axis = {"gate_up_exps.weight": 1, "down_exps.weight": 2}.get(tensor.name.partition(".ffn_")[2])
-    is_floats = tensor.type.block_weights == 1 and tensor.type != FLOAT8 and not tensor.parts
-    if hidden_axis is None or len(tensor.shape) != 3 or tensor.shape[0] > MAX_EXPERTS or not is_floats:
+    if hidden_axis is None or len(tensor.shape) != 3:
         return tensor
+    if tensor.shape[1] == tensor.shape[2]:
+        raise CheckpointError(
+            f"{parameters.where}: {tensor.name!r} has the shape {list(tensor.shape)}, which does not say whether rows "
+            "or inputs are first: use the model as a GGUF file."
+        )
     hidden = parameters.integer("embedding_length", minimum=1)
-    if tensor.shape[hidden_axis] != hidden or tensor.shape[1] == tensor.shape[2]:
+    is_floats = tensor.type.block_weights == 1 and tensor.type != FLOAT8 and not tensor.parts
+    if tensor.shape[hidden_axis] != hidden or tensor.shape[0] > MAX_EXPERTS or not is_floats:
         return tensor
     return stacked(tensor.name, [tensor.part(expert).transposed() for expert in range(tensor.shape[0])])
 

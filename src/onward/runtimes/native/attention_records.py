@@ -95,7 +95,7 @@ class AttentionRecords:
             written = buffers.keys, buffers.values
             self._values(layer, buffers)
             if found.has_head_norms_after_rotation:
-                self._norm_without_weights(buffers.keys, heads)
+                self._norm_without_weights(buffers.keys, heads, self._magnitude(layer))
             else:
                 self._norm_heads(f"{prefix}attn_k_norm", buffers.keys, heads.num_kv_heads, heads.head_size)
         tables, growth = self._positions.of_layer(layer)
@@ -131,19 +131,26 @@ class AttentionRecords:
         if self._found.has_value_norms:
             self._norm_without_weights(buffers.values, heads)
 
-    def _norm_without_weights(self, rows: Rows, heads: Heads) -> None:
-        """Divide keys or values of each head by their root mean square."""
-        ones = Vector.of(np.ones(heads.head_size, np.float32))
-        self._tape.norm_heads(rows, heads.num_kv_heads, heads.head_size, Norm(ones, self._found.epsilon))
+    def _norm_without_weights(self, rows: Rows, heads: Heads, magnitude: float = 1.0) -> None:
+        """Divide keys or values of each head by their root mean square, as if they had been multiplied by `magnitude`:
+        it counts for the epsilon alone."""
+        ones, epsilon = Vector.of(np.ones(heads.head_size, np.float32)), self._found.epsilon / (magnitude * magnitude)
+        self._tape.norm_heads(rows, heads.num_kv_heads, heads.head_size, Norm(ones, epsilon))
+
+    def _magnitude(self, layer: int) -> float:
+        """Return by what a layer's rotation multiplies queries and keys."""
+        rope = self._found.rope_of(layer)
+        return 1.0 if rope is None else rope.magnitude
 
     def _norm_rotated(self, layer: int, buffers: HeadBuffers, scale: float) -> None:
         """Normalise rotated queries, which have been multiplied by `scale`, with the weights of their norm and of that
         of the keys: a rotation changes no root mean square, and a score is a sum of products of both, in which either
-        may have the weights."""
+        may have the weights. Keys have been normalised before, so that they are as large as their rotation made them.
+        """
         heads, prefix = self._found.heads_of(layer), f"blk.{layer}.attn_"
         own, keys = (self._weights.required_vector(f"{prefix}{part}_norm.weight").values for part in "qk")
         size = heads.head_size
-        weight = Vector.of(own[:size] * keys[:size] * np.float32(scale))
+        weight = Vector.of(own[:size] * keys[:size] * np.float32(scale / self._magnitude(layer)))
         self._tape.norm_heads(buffers.rotated, heads.num_heads, size, Norm(weight, self._found.epsilon * scale * scale))
 
     def _norm_heads(self, name: str, values: Rows, num_heads: int, size: int) -> None:
