@@ -109,9 +109,16 @@ class ClaimingModel(ToyModel):
 
 
 def times_of(
-    machine: Machine, source: Source, prompt: Sequence[int], script: Sequence[int], is_right: IsRight
+    machine: Machine,
+    source: Source,
+    prompt: Sequence[int],
+    script: Sequence[int],
+    is_right: IsRight,
+    *,
+    before: Sequence[tuple[int, float]] = (),
 ) -> tuple[list[float], ToyEngine]:
-    """When each token of a text came, and the engine after it."""
+    """When each token of a text came, and the engine after it. `before`: prompts, of so many tokens and seconds, that
+    an engine has computed before whose costs are known."""
     target = Scripted(len(prompt), script, machine)
     draft = ClaimingModel(script, is_right, target, machine) if source == "model" else None
     engine = make_engine(draft_model=draft, clock=lambda: target.now, model=target)
@@ -119,6 +126,8 @@ def times_of(
         draft.engine = engine
     if machine.is_known:
         learn(engine._cost, machine)
+        for num_tokens, seconds in before:
+            engine._cost.observe(num_tokens, 0, seconds)
     engine.add(make_job(prompt, max_tokens=len(script), ignore_end=True, temperature=0.0))
     times: list[float] = []
     while not engine.idle:
@@ -206,6 +215,16 @@ def test_at_no_token_of_any_text_drafts_have_cost_more_than_a_33rd_of_its_time(
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_holds_for_long_texts(machine: Machine, source: Source, kind: str) -> None:
     times, _ = times_of(machine, source, random_text(20), random_text(2000), is_right_of(kind, 2000, 3))
+    require_bound(times, machine)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("length", [20, 300])
+def test_a_prompt_counts_as_long_as_it_takes_whatever_others_have_taken(source: Source, length: int) -> None:
+    """Attention makes the tokens of long prompts take longer."""
+    machine = Machine(0.01, draft=0.01)
+    script = random_text(60)
+    times, _ = times_of(machine, source, random_text(length), script, lambda place: False, before=[(512, 52.0)] * 6)
     require_bound(times, machine)
 
 

@@ -41,8 +41,6 @@ class Speculation:
         self._seconds_before = 0.0
         self._decoding: list[tuple[Sequence, int]] = []
         """The sequences of this step, if it only decodes, and how many tokens each has generated before."""
-        self._prefilled: Mapping[Sequence, int] = {}
-        """How many prompt tokens of which sequences the step before has computed."""
         self._drafted: Counter[int] = Counter()
         """How many tokens were drafted for this step, by sequence id."""
         self._drafted_before: Counter[int] = Counter()
@@ -58,17 +56,15 @@ class Speculation:
         self._before_compute = before_compute
         self._seconds_before = self.seconds
         self._drafted_before, self._drafted, self._decoding = self._drafted, Counter(), []
-        for sequence, num_tokens in self._prefilled.items():
-            sequence.draft_budget.prefilled(num_tokens * self._cost.prefill_token)
-        self._prefilled = {}
 
     def end_step(self, seconds: float, num_rows: int, prefilled: Mapping[Sequence, int]) -> float:
         """A step of so many rows, which has computed so many tokens of prompts, has ended. Returns how many of its
         seconds were not for drafting."""
         drafting = self.seconds - self._seconds_before
         seconds -= drafting
-        self._prefilled = prefilled
-        if self._decoding:
+        if prefilled:
+            self._account_prefill(seconds, num_rows - len(prefilled), prefilled)
+        elif self._decoding:
             self._account(seconds, drafting, num_rows)
         if self._draft_model is not None:
             self._draft_model.observe(seconds)
@@ -123,6 +119,16 @@ class Speculation:
         self._num_fruitless = 0 if drafts else self._num_fruitless + 1
         self._num_to_skip = min(max(0, self._num_fruitless - MAX_FRUITLESS_STEPS + 1), MAX_SKIPPED_STEPS)
         return drafts
+
+    def _account_prefill(self, seconds: float, num_rows: int, prefilled: Mapping[Sequence, int]) -> None:
+        """Count a step of so many seconds, with so many rows that decode, in the budgets of the sequences whose prompts
+        it has computed: by what it has taken, since a token of a short prompt takes less than one of those before it,
+        which may have been long."""
+        if num_rows:
+            seconds = max(0.0, seconds - self._cost.decode_only(num_rows))
+        per_token = seconds / sum(prefilled.values())
+        for sequence, num_tokens in prefilled.items():
+            sequence.draft_budget.prefilled(num_tokens * per_token)
 
     def _account(self, seconds: float, drafting: float, num_rows: int) -> None:
         """Count a decode-only step of so many seconds, besides those for drafting, in the budgets of its sequences.
