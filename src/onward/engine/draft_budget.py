@@ -7,7 +7,7 @@ So the bound holds at each of its tokens: how many more there will be is not kno
 
 from __future__ import annotations
 
-MAX_LOSS_FRACTION = 0.025
+MAX_LOSS_FRACTION = 0.022
 """By how much drafts may lengthen the time of a sequence. The rest up to 1/0.97 is for errors of the estimates, and for
 the time in which drafts are looked for."""
 MAX_SAVED_STEPS = 8.0
