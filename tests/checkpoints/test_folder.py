@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onward
+from onward.checkpoints import folder as folder_module
 from onward.checkpoints import tensor as tensor_module
 from onward.checkpoints.folder import _ENDLESS, read_folder
 from onward.checkpoints.rope_scaling import rope_metadata
@@ -118,6 +119,16 @@ def test_experts_of_qwen3_vl_may_have_inputs_last(tmp_path: Path) -> None:
     }
     (folder / "model.safetensors").write_bytes(safetensors_bytes(stored))
     check_logits(SafetensorsFiles(folder), metadata, tensors, cache=tmp_path)
+
+
+def test_a_model_has_no_more_tensors_than_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "m"
+    write_folder(folder, "llama, untied", num_files=2)
+    count = len(read_folder(folder).tensors)
+    monkeypatch.setattr(folder_module, "MAX_TENSORS", count)
+    assert len(read_folder(folder).tensors) == count
+    monkeypatch.setattr(folder_module, "MAX_TENSORS", count - 1)
+    assert f"(the model has more than {count - 1} tensors)" in refusal(folder)
 
 
 def test_square_experts_of_qwen3_vl_do_not_say_which_side_is_first(tmp_path: Path) -> None:

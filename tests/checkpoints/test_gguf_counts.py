@@ -74,14 +74,22 @@ def _many_heads(path: Path, name: str = "glm4") -> Path:
     return path
 
 
-def _long_norm(path: Path) -> Path:
+def _long_norm(path: Path, name: str = "gemma", norm: str = "norm", **stated: int) -> Path:
     """A folder with a norm of half a billion zeros, which take no space on the disk."""
-    write_folder(path, "gemma")
-    size = 1 << 29
-    header = b'{"model.norm.weight":{"dtype":"F32","shape":[%d],"data_offsets":[0,%d]}}' % (size, 4 * size)
+    write_folder(path, name)
+    config = json.loads((path / "config.json").read_text(encoding="utf-8")) | stated
+    (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    size, axes = 1 << 29, [1 << 29] if not stated else [1 << 25, 16]
+    entry = {"dtype": "F32", "shape": axes, "data_offsets": [0, 4 * size]}
+    header = json.dumps({f"model.{norm}.weight": entry}).encode()
     (path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     os.truncate(path / "model.safetensors", 8 + len(header) + 4 * size)
     return path
+
+
+def _long_head_norm(path: Path) -> Path:
+    heads = {"num_attention_heads": 1 << 25, "num_key_value_heads": 1 << 25, "head_dim": 16}
+    return _long_norm(path, "command-r, head norms", "layers.0.self_attn.q_norm", **heads)
 
 
 MODEL = {"model.safetensors": struct.pack("<Q", 2) + b"{}"}
@@ -130,6 +138,7 @@ COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
         ),
         "an impossible shape",
     ),
+    "numbers of a norm of each head": (_long_head_norm, "of the shape [33554432, 16], which no model has"),
     "numbers of a norm": (_long_norm, "of the shape [536870912], which no model has"),
     "files": (
         lambda path: _folder(

@@ -14,7 +14,7 @@ import pytest
 
 from onward.checkpoints import blocks
 from onward.checkpoints import tensor as tensors_module
-from onward.checkpoints.folder import folder_paths, read_folder
+from onward.checkpoints.folder import read_folder
 from onward.checkpoints.quantised import quantised_of
 from onward.checkpoints.read import read_checkpoint
 from onward.checkpoints.tensor import Scales, Tensor
@@ -509,15 +509,6 @@ def test_a_model_whose_matrices_have_their_inputs_first_is_refused_in_fp8(tmp_pa
     write_folder(tmp_path / "m", "gpt2")
     convert(tmp_path / "m", LAYOUTS["AutoFP8"])
     assert "is quantised, with its inputs first: use a GGUF file" in refusal(tmp_path / "m")
-
-
-@pytest.mark.slow
-def test_a_list_of_the_tensors_of_the_largest_mixture_in_fp8_is_read(tmp_path: Path) -> None:
-    """Qwen 3.5 397B-A17B: three matrices of 512 experts in 60 layers, and their scales."""
-    names = (f"model.layers.{layer}.mlp.experts.{each}" for layer in range(60) for each in range(512 * 3 * 2))
-    listed = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(listed), encoding="utf-8")
-    assert [path.name for path in folder_paths(tmp_path)] == ["model-00001-of-00001.safetensors"]
 
 
 def test_codes_are_the_nearest_ones() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.checkpoints.folder import read_folder
+from onward.checkpoints.folder import MAX_TENSORS, folder_paths, read_folder
 from onward.checkpoints.quantised import quantised_of
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import NVFP4
@@ -246,3 +246,17 @@ def test_an_output_layer_that_differs_from_the_embeddings_in_its_scales_is_anoth
     config = json.loads((tmp_path / "m/config.json").read_text(encoding="utf-8"))
     (tmp_path / "m/config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}), encoding="utf-8")
     assert notes(0x39, 1.0) and notes(0x38, 2.0) and not notes(0x38, 1.0)
+
+
+@pytest.mark.slow
+def test_a_list_of_the_tensors_of_the_largest_mixture_in_nvfp4_is_read(tmp_path: Path) -> None:
+    """Qwen 3.5 397B-A17B: three matrices of 512 experts in 60 layers, each with two scales and one of activations."""
+    kinds, file = ("weight", "weight_scale", "weight_scale_2", "input_scale"), "model-00001-of-00001.safetensors"
+    names = [
+        f"model.language_model.layers.{layer}.mlp.experts.{expert}.{part}_proj.{kind}"
+        for layer in range(60) for expert in range(512) for part in ("gate", "up", "down") for kind in kinds
+    ]  # fmt: skip
+    listed = {"weight_map": dict.fromkeys(names, file)}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(listed, indent=2), encoding="utf-8")
+    assert [path.name for path in folder_paths(tmp_path)] == [file]
+    assert len(names) < MAX_TENSORS - 5000

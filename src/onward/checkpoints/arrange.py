@@ -4,7 +4,6 @@ values apart, the feed-forward layer's two inputs apart, and the two dimensions 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from onward.checkpoints.declaration import Declaration
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.table import declared
-from onward.checkpoints.tensor import Tensor, split_name
+from onward.checkpoints.tensor import Tensor, few_floats, split_name, vector
 
 _LAYER = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -69,6 +68,7 @@ _WHOLE = {
     "final_layernorm": "output_norm", "embeddings": "token_embd", "norm_f": "output_norm",
     "embedding_norm": "output_norm", "tok_embeddings": "token_embd", "output": "output",
 }  # fmt: skip
+HEAD_NORMS = ("attn_q_norm", "attn_k_norm")
 _NAME = re.compile(
     r"(?:language_model\.)?(?:(?:model|transformer|gpt_neox|backbone)\.)?(?:language_model\.)?"
     r"(?:(?:layers|h)\.(?P<layer>\d{1,5})\.)?(?P<rest>[\w.]+)"
@@ -166,7 +166,7 @@ class _Heads:
     """The sizes that a checkpoint states of its attention and feed-forward layers, in rows."""
 
     def __init__(self, parameters: Parameters, own: Declaration) -> None:
-        layers = parameters.num_layers()
+        self._where, layers = parameters.where, parameters.num_layers()
         self.num_heads = parameters.same_in_layers("attention.head_count", layers)
         self.num_kv_heads = parameters.same_in_layers("attention.head_count_kv", layers, self.num_heads, may_lack=True)
         hidden = parameters.integer("embedding_length", minimum=1)
@@ -177,15 +177,15 @@ class _Heads:
 
     def in_halves(self, name: str, tensor: Tensor) -> Tensor:
         """Return a tensor with the first dimensions of all pairs before the second ones: its rows, or the weights of a
-        norm. One without pairs, and one of other heads, stays as it is."""
+        norm. One without pairs, and one of other heads, stays as it is. Raises CheckpointError for a norm that is as
+        large as no model's."""
         part = split_name(name)[1]
-        is_norm = part.endswith("_norm")
-        order = self._halves(part.removesuffix("_norm"), math.prod(tensor.shape) if is_norm else tensor.shape[0])
-        if order is None:
-            return tensor
-        if not is_norm:
-            return tensor.selected(order)
-        return replace(replace(tensor, shape=order.shape).selected(order), shape=tensor.shape)
+        if part not in HEAD_NORMS:
+            order = self._halves(part, tensor.shape[0])
+            return tensor if order is None else tensor.selected(order)
+        numbers = few_floats(tensor, self._where).reshape(-1)
+        order = self._halves(part.removesuffix("_norm"), len(numbers))
+        return tensor if order is None else replace(vector(name, numbers[order]), shape=tensor.shape)
 
     def _halves(self, part: str, count: int) -> NDArray[np.int64] | None:
         """Return the order of so many numbers: those of all heads, or one of which all heads have the same."""

@@ -25,14 +25,17 @@ from onward.checkpoints.parameters import MAX_LAYERS, PREDICTING, Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, QUANTISATION, SAFETENSORS, WHOLE
 from onward.checkpoints.quantised import Quantised, only_matrices, quantised_of, with_scales
 from onward.checkpoints.rope_scaling import factor_lists
-from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
+from onward.checkpoints.safetensors import read_safetensors
 from onward.checkpoints.table import declared
 from onward.checkpoints.tensor import Tensor, few_floats, vector
 from onward.errors import CheckpointError
 
-MAX_JSON_BYTES = 32_000_000
-"""Of config.json and of the list of tensors. The largest known lists have a few."""
-MAX_JSON_ENTRIES = 300_000
+MAX_TENSORS = 393_216
+"""Of a model. Experts that are stored one by one are up to 92,000, of which each has three scales in NVFP4 (Qwen 3.5
+397B-A17B)."""
+MAX_JSON_BYTES = 48_000_000
+"""Of config.json and of the list of tensors, which is that long for so many."""
+MAX_JSON_ENTRIES = 450_000
 """Of such a file: more than the tensors that a model may have."""
 MAX_FILES = 1000
 _OWN_PARTS = {
@@ -181,8 +184,8 @@ def _tensors(paths: tuple[Path, ...]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for path in paths:
         found_here = read_safetensors(path, SKIPPED, has_float8=True)
-        if len(found) + len(found_here) > MAX_ENTRIES:
-            raise CheckpointError(f"{path} is broken (the model has more than {MAX_ENTRIES} tensors).")
+        if len(found) + len(found_here) > MAX_TENSORS:
+            raise CheckpointError(f"{path} is broken (the model has more than {MAX_TENSORS} tensors).")
         for name, tensor in found_here.items():
             if name in found:
                 raise CheckpointError(f"{path} is broken (the tensor {name[:80]!r} is in another file too).")

@@ -8,6 +8,7 @@ import numpy as np
 
 from onward.checkpoints import latent
 from onward.checkpoints.architecture import Architecture, DeltaNet, Mixture, StateSpace
+from onward.checkpoints.arrange import HEAD_NORMS
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.metadata_keys import REFUSED, SAME_AS
@@ -22,7 +23,6 @@ Shape = tuple[int, ...]
 _ONE_GROUP = ("expert_group_count", "expert_group_used_count")
 """Of which one is all experts together."""
 KEYS_ARE_VALUES = "attention.keys_are_values"
-HEAD_NORMS = ("attn_q_norm", "attn_k_norm")
 _MAX_GROUP = 512
 """Heads that attend to the same keys: four times those of any model. Compiling takes a time that grows with its square.
 """

@@ -22,8 +22,7 @@ from onward.errors import CheckpointError
 MAX_HEADER_BYTES = 16_000_000
 """A hundred times the largest one of the models that can be computed. The format's own library takes 100 MB."""
 MAX_ENTRIES = 262_144
-"""Tensors of a model. Experts that are stored one by one are up to 92,000, and as many have scales if they are in FP8
-(Qwen 3.5 397B-A17B)."""
+"""Tensors of a file."""
 MAX_DIMENSIONS = 8
 _LENGTH_BYTES = 8
 _TYPES = {kind.name: kind for kind in (FLOAT32, FLOAT16, BFLOAT16)}
