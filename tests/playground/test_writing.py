@@ -140,6 +140,18 @@ def test_a_setting_out_of_range_is_explained_and_nothing_is_sent_without_it(play
     assert "temperature" not in playground.request_of(playground.generate)
 
 
+def test_a_setting_that_another_version_has_kept_out_of_range_is_shown_and_can_be_changed(
+    playground: Playground,
+) -> None:
+    page = playground.page
+    page.evaluate("localStorage.setItem('onward-settings', JSON.stringify({temperature: 5}))")
+    page.goto("about:blank")
+    playground.open()
+    expect(page.locator("#write-temperature")).to_have_value("5")
+    page.get_by_role("combobox", name="Preset").select_option("Careful")
+    expect(page.locator("#write-temperature")).to_have_value("0.3")
+
+
 def test_a_comparison_names_the_setting_that_is_out_of_range(playground: Playground) -> None:
     page = playground.page
     playground.show("Compare")

@@ -108,9 +108,13 @@ function Input({ id, parameter, typed, isWrong, onType }: InputProps) {
   return <textarea rows={2} {...common} placeholder={`such as ${showValue(parameter, parameter.example)}`} value={typed} />;
 }
 
-/** Whether what is typed, which is a value, already means this one: "0.50" stays as it is typed. */
+/** Whether what is typed already means this value: "0.50" stays as it is typed. What a link or another version has set may be none. */
 function sameValue(parameter: Parameter, typed: string, value: unknown): boolean {
-  const parsed = parseValue(parameter, typed);
-  const isDefault = value === undefined && JSON.stringify(parsed) === JSON.stringify(parameter.default);
-  return isDefault || JSON.stringify(parsed) === JSON.stringify(value);
+  try {
+    const parsed = parseValue(parameter, typed);
+    const isDefault = value === undefined && JSON.stringify(parsed) === JSON.stringify(parameter.default);
+    return isDefault || JSON.stringify(parsed) === JSON.stringify(value);
+  } catch {
+    return false;
+  }
 }
