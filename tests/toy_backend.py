@@ -81,7 +81,8 @@ def let_steps_count_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     observe = StepCost.observe
 
     def observe_a_second(cost: StepCost, num_prompt_tokens: int, num_rows: int, seconds: float) -> None:
-        cost._usual_row = cost._most_row = 1e-3
+        cost._most_row.begin(1e-3)
+        cost._most_first_row.begin(1e-3)
         observe(cost, num_prompt_tokens, num_rows, 1.0)
 
     monkeypatch.setattr(StepCost, "observe", observe_a_second)

@@ -127,7 +127,8 @@ class ToyEngine(Engine):
 
 def let_rows_cost_nothing(engine: Engine) -> None:
     """Let an engine whose steps take a second know that further rows hardly add to it."""
-    engine._cost._usual_row = engine._cost._most_row = 1e-3
+    engine._cost._most_row.begin(1e-3)
+    engine._cost._most_first_row.begin(1e-3)
 
 
 def make_engine(

@@ -35,14 +35,19 @@ Source = Literal["prediction", "lookup", "grammar", "model"]
 
 @dataclass(frozen=True)
 class Machine:
-    """Seconds of a step beyond the first: `row` for each further row, and `change` if it has another number of rows
-    than the one before. `draft`: of a step of a draft model, and a tenth of it for each further row there. `is_known`:
-    the engine has measured them."""
+    """Seconds of a step beyond the first: `row` for each further row, `first` more for the first of them, and `change`
+    if it has another number of rows than the one before. `draft`: of a step of a draft model, and a tenth of it for
+    each further row there. `is_known`: the engine has measured them."""
 
     row: float
     change: float = 0.0
     draft: float = 0.1
     is_known: bool = True
+    first: float = 0.0
+
+    def seconds(self, num_rows: int, *, is_change: bool) -> float:
+        added = self.row * (num_rows - 1) + self.first * (num_rows > 1)
+        return 1.0 + added + self.change * is_change
 
 
 class Scripted(ToyModel):
@@ -57,7 +62,7 @@ class Scripted(ToyModel):
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         count, machine = sum(len(row.tokens) for row in rows), self._machine
-        self.now += 1.0 + machine.row * (count - 1) + machine.change * (count != self._before)
+        self.now += machine.seconds(count, is_change=count != self._before)
         self._before = count
         logits = super().evaluate(rows, before_compute)
         places = [row.start + len(row.tokens) - self._first for row in rows if row.outputs]
@@ -146,7 +151,7 @@ def learn(cost: StepCost, machine: Machine) -> None:
     """Let an engine measure what steps cost."""
     for rows in [*[1, 2, 4, 8, 16, 32] * 10, 1]:
         for repeated in range(4):
-            cost.observe(0, rows, 1.0 + machine.row * (rows - 1) + (0.0 if repeated else machine.change))
+            cost.observe(0, rows, machine.seconds(rows, is_change=not repeated))
 
 
 def plain_times(times: Sequence[float], machine: Machine) -> list[float]:
@@ -189,6 +194,7 @@ MACHINES = (
     Machine(0.05, 0.3, 0.5),
     *(Machine(row, draft=draft, is_known=False) for row, draft in ((0.01, 0.02), (0.1, 0.5), (0.25, 0.1))),
     Machine(0.05, 0.3, is_known=False),
+    *(Machine(0.02, first=0.3, is_known=is_known) for is_known in (True, False)),
 )
 
 

@@ -199,7 +199,7 @@ class DraftModel:
         have to fit into the time `until`. None if it does not suffice, or not in this step."""
         if (logits := self._after_newest(sequence, until, before_compute)) is None:
             return None
-        row, most_row, step = self._cost.row, self._cost.most_row, self._cost.plain(1)
+        cost, row, step = self._cost, self._cost.row, self._cost.plain(1)
         room = min(sequence.draft_room, MAX_MODEL_DRAFT_TOKENS, self._max_tokens - len(self._cached.tokens))
         now = self._clock()
         stake_until = now + MAX_STAKE_FRACTION * (until - now)
@@ -208,7 +208,7 @@ class DraftModel:
         tokens: list[int] = []
         levels: list[int] = []
         probability = 1.0
-        while len(tokens) < room and (len(tokens) + 1) * most_row <= until - self._clock():
+        while len(tokens) < room and cost.most_added(len(tokens) + 1) <= until - self._clock():
             num_generated = sequence.num_generated + len(tokens)
             banned = job.end_tokens if num_generated < job.min_tokens else None
             [sampled] = self._sampler.sample(logits, [0], [sampler], [banned])
@@ -225,7 +225,7 @@ class DraftModel:
                 break
             if probability * self._agreement.mean * saved_seconds <= row + self._token_seconds:
                 break
-            if (len(tokens) + 1) * most_row + self._token_seconds > stake_until - self._clock():
+            if cost.most_added(len(tokens) + 1) + self._token_seconds > stake_until - self._clock():
                 break
             sampler = sampler.after((sampled.token,))
             logits = self._evaluate_next(sequence, sampled.token)
@@ -246,7 +246,7 @@ class DraftModel:
         by_speed = min(cost.prefill_token / step, 1.0) * min(self._token_seconds, step)
         missing_seconds = self._missing_seconds or max(by_speed, _LEAST_SECONDS)
         num_missing = len(sequence.tokens) - cached.end
-        seconds -= self._token_seconds + cost.most_row
+        seconds -= self._token_seconds + cost.most_added(1)
         if self.balance.pays and num_missing > MAX_MODEL_DRAFT_TOKENS:  # at most a quarter of what drafts may save
             seconds = min(seconds, (1.0 - self.balance.pace) * sequence.draft_room / 4 * step)
         affordable = int(seconds / missing_seconds)

@@ -37,6 +37,34 @@ MAX_PREFILL_STEPS = 32
 not show what decode and what prefill costs, and a wrong estimate would never be corrected."""
 
 
+class _Most:
+    """What something costs at most: the highest of late at once, and less with each step that does not show it, down
+    to the usual cost."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        """None before it was measured."""
+        self._usual = 0.0
+        """Moving average."""
+
+    def begin(self, seconds: float) -> None:
+        """It is estimated to cost so much."""
+        self.seconds = self._usual = seconds
+
+    def observe(self, seconds: float, estimate: float) -> None:
+        """It has cost so much. `estimate`: what is usual, if this is the first time."""
+        before = self.seconds
+        if before is None:
+            before, self._usual = seconds, estimate
+        self.seconds = max(seconds, (before + seconds) / 2)
+        self._usual += CHANGE_EWMA_WEIGHT * (seconds - self._usual)
+
+    def recover(self) -> None:
+        """A step has not shown it."""
+        if self.seconds is not None:
+            self.seconds += RECOVERY_WEIGHT * (self._usual - self.seconds)
+
+
 class StepCost:
     """A linear model of the duration of a step, in seconds: a base, a cost per decode row and per prompt token, and an
     extra cost if the number of rows differs from that of the step before.
@@ -63,9 +91,8 @@ class StepCost:
         self._change: float | None = None
         self._doubt = 1.0
         """From 1, with each decode-only step nearer to 0."""
-        self._most_row: float | None = None
-        self._usual_row = 0.0
-        """Moving average of what a row has added to steps that had more of them than the one before."""
+        self._most_row, self._most_first_row = _Most(), _Most()
+        """What a row has added to steps that had more of them than the one before: each of them, and a single one."""
         self._prior_token: float | None = None
 
     @property
@@ -92,7 +119,13 @@ class StepCost:
     def most_row(self) -> float:
         """Seconds that one more row adds at most, by the last steps that had more rows than the one before; until
         there was one, see `unmeasured`."""
-        return self.unmeasured(self.row) if self._most_row is None else self._most_row
+        return self.unmeasured(self.row) if self._most_row.seconds is None else self._most_row.seconds
+
+    def most_added(self, num_rows: int) -> float:
+        """Return the seconds that so many more rows add at most, at least one. The first may add more than each of many
+        does: other experts are read for it, or it needs another kernel."""
+        most_row, first = self.most_row, self._most_first_row.seconds
+        return max(most_row, self.unmeasured(self.row) if first is None else first) + (num_rows - 1) * most_row
 
     def unmeasured(self, usual: float) -> float:
         """Return the seconds to expect at most of what usually takes `usual` ones, and at most as many as a step of one
@@ -171,16 +204,15 @@ class StepCost:
     def _fit_most_row(self, rows_before: int, num_rows: int, seconds: float) -> None:
         """Update the cost of a row with a step that had more of them than the one before: the highest one at once."""
         if not 0 < rows_before < num_rows:
-            if self._most_row is not None:
-                self._most_row += RECOVERY_WEIGHT * (self._usual_row - self._most_row)
+            self._most_row.recover()
+            self._most_first_row.recover()
             return
-        base = self.plain(rows_before)
-        row = max(seconds - base - (self._change or 0.0), MIN_ROW_FRACTION * base) / (num_rows - rows_before)
-        row = min(row, self.plain(1))  # else each in a step of its own would take less time
-        if self._most_row is None:
-            self._most_row, self._usual_row = row, self.row
-        self._most_row = max(row, (self._most_row + row) / 2)
-        self._usual_row += CHANGE_EWMA_WEIGHT * (row - self._usual_row)
+        base, num_added = self.plain(rows_before), num_rows - rows_before
+        added = max(seconds - base - (self._change or 0.0), MIN_ROW_FRACTION * base)
+        longest = self.plain(1)  # else each in a step of its own would take less time
+        self._most_row.observe(min(added / num_added, longest), self.row)
+        if num_added == 1 or self._most_first_row.seconds is None:  # several show at least that it costs no more
+            self._most_first_row.observe(min(added, longest), self.row)
 
     def _fit_decode_only(self, num_rows: int, seconds: float) -> None:
         """Update the averages over decode-only steps. While prompts are prefilled these are rare, so outliers are
@@ -219,8 +251,8 @@ class StepCost:
         self._tokens_tokens = old * self._tokens_tokens + new * more_tokens * more_tokens
         self._rows_seconds = old * self._rows_seconds + new * more_rows * more_seconds
         self._tokens_seconds = old * self._tokens_seconds + new * more_tokens * more_seconds
-        if self._most_row is None and self._rows_rows > 4.0 * PRIOR_ROW_VARIANCE:
-            self._most_row = self._usual_row = self.row
+        if self._most_row.seconds is None and self._rows_rows > 4.0 * PRIOR_ROW_VARIANCE:
+            self._most_row.begin(self.row)
         if self._tokens_tokens > PRIOR_TOKEN_VARIANCE:
             self._prior_token = self.prompt_token
         elif num_tokens and self._prior_token is not None and self.is_decode_known:

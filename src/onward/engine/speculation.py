@@ -155,8 +155,8 @@ def affordable_tokens(decoding: ReadOnly[Sequence], cost: StepCost) -> dict[int,
     """Return how many tokens to draft at most for the next step, of which `decoding` are all sequences, by sequence id:
     only those sequences that can afford that one is rejected."""
     num_decoding, row = len(decoding), cost.most_row
-    share, changes = cost.plain(num_decoding) / num_decoding, cost.round_trip(num_decoding)
-    found = {each.id: (each.draft_budget.available(share) - changes) / row for each in decoding}
+    share, least = cost.plain(num_decoding) / num_decoding, cost.round_trip(num_decoding) + cost.most_added(1)
+    found = {each.id: 1.0 + (each.draft_budget.available(share) - least) / row for each in decoding}
     return {sequence: max(1, int(MAX_STAKE_FRACTION * most)) for sequence, most in found.items() if most >= 1.0}
 
 
