@@ -36,6 +36,10 @@ CMAKE_OPTIONS = {
     "LLAMA_USE_PREBUILT_UI": "OFF",
 }
 """All instructions of this machine, no network access, no web page."""
+AVX2_OPTIONS = {"GGML_NATIVE": "OFF"} | dict.fromkeys(
+    ("GGML_AVX", "GGML_AVX2", "GGML_FMA", "GGML_F16C", "GGML_BMI2"), "ON"
+)
+"""The instructions of a processor with AVX2 and nothing newer."""
 
 
 class PeerError(BenchmarkError):
@@ -60,17 +64,21 @@ def find(program: str, given: Path | None = None) -> Path:
     return built if os.access(built, os.X_OK) else build(program)
 
 
-def build(program: str) -> Path:
-    """Download the source package if it is missing, and compile one program. Raises PeerError."""
+def build(program: str, *, is_avx2: bool = False) -> Path:
+    """Download the source package if it is missing, and compile one program, for this machine or (`is_avx2`) into
+    another folder for any processor with AVX2. Raises PeerError."""
     check_tools()
     if not LLAMA_CPP.is_dir():
         _download()
-    configure = ["cmake", "-S", str(LLAMA_CPP), "-B", str(PROGRAMS.parent)]
+    folder, options = (
+        (SOURCE / "build-avx2", CMAKE_OPTIONS | AVX2_OPTIONS) if is_avx2 else (PROGRAMS.parent, CMAKE_OPTIONS)
+    )
+    configure = ["cmake", "-S", str(LLAMA_CPP), "-B", str(folder)]
     if shutil.which("ninja"):
         configure += ["-G", "Ninja"]
-    _run([*configure, *(f"-D{name}={value}" for name, value in CMAKE_OPTIONS.items())])
-    _run(["cmake", "--build", str(PROGRAMS.parent), "--target", program, "--parallel", str(os.cpu_count() or 1)])
-    return PROGRAMS / program
+    _run([*configure, *(f"-D{name}={value}" for name, value in options.items())])
+    _run(["cmake", "--build", str(folder), "--target", program, "--parallel", str(os.cpu_count() or 1)])
+    return folder / "bin" / program
 
 
 def check_tools() -> None:
@@ -105,8 +113,12 @@ def _run(command: list[str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_build", description=__doc__)
-    parser.parse_args()
-    print(find(SERVER))
+    parser.add_argument(
+        "--avx2", action="store_true",
+        help="build another one, for a processor with AVX2 and nothing newer, to be passed with --llama-server",
+    )  # fmt: skip
+    is_avx2 = parser.parse_args().avx2
+    print(build(SERVER, is_avx2=True) if is_avx2 else find(SERVER))
     return 0
 
 
