@@ -146,7 +146,7 @@ def test_few_tokens_of_a_wrong_prediction_are_evaluated() -> None:
     job = make_job(PROMPT, max_tokens=200, ignore_end=True, prediction=[200] * 200)
     choice = run(make_engine(), [job]).jobs[job.id].choices[0]
     assert choice.num_accepted == 0
-    assert choice.num_rejected <= 40  # none, where it is seen to be wrong before a draft is affordable
+    assert 0 < choice.num_rejected <= 40
 
 
 def test_every_evaluated_draft_token_counts_as_accepted_or_rejected() -> None:

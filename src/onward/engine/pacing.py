@@ -106,11 +106,6 @@ class StepCost:
         return self._decode_only_seconds > 0.0
 
     @property
-    def is_single_known(self) -> bool:
-        """Whether a step of one row after another one has been observed."""
-        return self._single > 0.0
-
-    @property
     def row(self) -> float:
         """Seconds that one more decode row adds."""
         return self._slopes()[0]

@@ -88,13 +88,11 @@ class Speculation:
         """Return the drafts worth evaluating, by sequence id. `decoding` are all sequences of the next step, at least
         one.
 
-        After a step with prompt tokens there are none: more prompts may be waiting, which drafts would delay. Nor are
-        there before steps without drafts have shown what a sequence alone takes: what drafts save would be a guess.
-        A draft model is used for one sequence alone, where it is expected to save more than what text repeats.
+        After a step with prompt tokens there are none: more prompts may be waiting, which drafts would delay. A draft
+        model is used for one sequence alone, where it is expected to save more than what text repeats.
         """
         self._decoding = [(sequence, sequence.num_generated) for sequence in decoding]
-        is_comparable = len(decoding) > 1 or self._cost.is_single_known
-        drafts = self._choose(decoding) if self._cost.rows_before and is_comparable else {}
+        drafts = self._choose(decoding) if self._cost.rows_before else {}
         self._drafted = Counter({sequence: len(draft.tokens) for sequence, draft in drafts.items()})
         return drafts
 
