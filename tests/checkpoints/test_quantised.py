@@ -27,6 +27,7 @@ from onward.runtimes.native import panel_cache
 from onward.runtimes.native.types import stored_rows
 from onward.runtimes.table import load_model
 from onward.values import Precision, WeightForm
+from tests.checkpoints import nvfp4
 from tests.checkpoints.float8 import (
     LAYOUTS,
     VALUES,
@@ -367,9 +368,11 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from places(value[key])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_value_anywhere_in_the_statement_is_read_or_refused_in_a_sentence(layout: str) -> None:
-    whole = {"quantization_config": json.loads(json.dumps(LAYOUTS[layout].config))}
+@pytest.mark.parametrize(
+    "config", [layout.config for layout in (*LAYOUTS.values(), *nvfp4.LAYOUTS.values())], ids=[*LAYOUTS, *nvfp4.LAYOUTS]
+)
+def test_any_value_anywhere_in_the_statement_is_read_or_refused_in_a_sentence(config: dict[str, Any]) -> None:
+    whole = {"quantization_config": json.loads(json.dumps(config))}
     for inner, key in list(places(whole)):
         before = inner[key]
         for other in OTHER_TYPES:

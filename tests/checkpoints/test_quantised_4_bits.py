@@ -21,8 +21,7 @@ from tests.checkpoints.float8 import VALUES as OCTETS
 from tests.checkpoints.float8 import Stored, file_bytes, stored_in, write_plain
 from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.nvfp4 import LAYOUTS, VALUES, convert, pack
-from tests.checkpoints.test_config import OTHER_TYPES
-from tests.checkpoints.test_quantised import logits, places
+from tests.checkpoints.test_quantised import logits
 from tests.examples import slow_but
 from tests.models.doors import refusal, shown
 
@@ -102,21 +101,6 @@ def check(folder: Path, name: str, layout: str) -> None:
 
 def flat(tensors: dict[str, Tensor]) -> list[Tensor]:
     return [part for tensor in tensors.values() for part in tensor.parts or (tensor,)]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_value_anywhere_in_the_statement_is_read_or_refused_in_a_sentence(layout: str) -> None:
-    whole = {"quantization_config": json.loads(json.dumps(LAYOUTS[layout].config))}
-    for inner, key in list(places(whole)):
-        before = inner[key]
-        for other in OTHER_TYPES:
-            inner[key] = other
-            try:
-                quantised_of(whole, "config.json")
-            except CheckpointError as refused:
-                assert str(refused).startswith("config.json") and len(str(refused)) < 500
-        inner[key] = before
-    assert quantised_of(whole, "config.json") is not None
 
 
 WEIGHTS: dict[str, dict[str, Any]] = {

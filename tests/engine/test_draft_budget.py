@@ -234,6 +234,15 @@ def test_a_prompt_counts_as_long_as_it_takes_whatever_others_have_taken(source: 
     require_bound(times, machine)
 
 
+@pytest.mark.parametrize("length", [45, 100])
+def test_what_a_step_takes_without_drafts_is_not_guessed_from_those_with_some(length: int) -> None:
+    """After a long prompt, drafts begin with the second token: no two steps of one row follow each other."""
+    machine, seed = Machine(0.25, draft=0.1, is_known=False), 1000
+    is_right = is_right_of("at random", length, seed)
+    times, _ = times_of(machine, "prediction", random_text(300, seed), random_text(length, seed), is_right)
+    require_bound(times, machine)
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_drafts_that_are_never_right_are_tried_all_the_same(source: Source) -> None:
     """Else nothing above could fail."""

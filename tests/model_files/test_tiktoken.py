@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from onward.errors import ModelFolderError
 from onward.model_files.files import tokenizer_source
 from onward.model_files.safetensors import SafetensorsFiles
 from onward.model_files.tokenizer import HuggingFaceTokenizer
-from tests.checkpoints.making import FUZZ, with_bytes
 from tests.model_files.test_tekken import VOCABULARY, by_rank
 
 UNREACHABLE = b" zqx"
@@ -124,28 +122,3 @@ def test_a_broken_folder_is_reported_in_one_message(name: str, tmp_path: Path) -
     with pytest.raises(ModelFolderError, match=words):
         HuggingFaceTokenizer(written(tmp_path, **changed))
     assert any(words in problem for problem in SafetensorsFiles(tmp_path).problems())
-
-
-@pytest.fixture(scope="module")
-def reading(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Callable[[bytes], None]]:
-    """The bytes of a file, and a function that reads a file of other bytes; only ModelFolderError may be raised."""
-    path = written(tmp_path_factory.mktemp("fuzz")) / "tiktoken.model"
-
-    def read(content: bytes) -> None:
-        path.write_bytes(content)
-        try:
-            HuggingFaceTokenizer(path.parent)
-        except ModelFolderError:
-            return
-
-    return path.read_bytes(), read
-
-
-@FUZZ
-@given(data=st.data())
-def test_a_file_with_other_bytes_never_crashes(
-    data: st.DataObject, reading: tuple[bytes, Callable[[bytes], None]]
-) -> None:
-    content, read = reading
-    places = st.integers(0, len(content) - 1)
-    read(with_bytes(content, data.draw(st.dictionaries(places, st.integers(0, 255), max_size=6))))

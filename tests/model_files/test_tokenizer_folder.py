@@ -1,19 +1,23 @@
-"""Folders with vocab.json and merges.txt, and no tokenizer.json."""
+"""Folders without tokenizer.json: vocab.json and merges.txt; files of any bytes as vocabularies by rank."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onward.errors import ModelFolderError
 from onward.model_files.safetensors import SafetensorsFiles
 from onward.model_files.tokenizer import HuggingFaceTokenizer
-from tests.checkpoints.making import LETTERS, letters_tokenizer
+from tests.checkpoints.making import FUZZ, LETTERS, letters_tokenizer, with_bytes
 from tests.checkpoints.test_tokenizer import tokenizer
 from tests.examples import slow_but
+from tests.model_files import test_tekken, test_tiktoken
 
 DIGITS = ["1", "2", "12", "Ġ12"]
 VOCABULARY = [*LETTERS, "Ġ", "ab", "abc", "Ã", "©", "Ã©", "Ì", "ģ", *DIGITS, "<|endoftext|>"]
@@ -147,3 +151,33 @@ def test_values_of_other_types_cause_no_traceback(place: str, tmp_path: Path) ->
             HuggingFaceTokenizer(tmp_path).encode("abcab", add_special_tokens=True)
         except ModelFolderError as problem:
             assert str(problem).endswith((".", "again", "`")), problem
+
+
+BY_RANK = {"tekken.json": test_tekken.written, "tiktoken.model": test_tiktoken.written}
+
+
+@pytest.fixture(scope="module", params=BY_RANK)
+def reading(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[bytes, Callable[[bytes], None]]:
+    """The bytes of a file, and a function that reads a file of other bytes; only ModelFolderError may be raised."""
+    path = BY_RANK[request.param](tmp_path_factory.mktemp("fuzz")) / request.param
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        try:
+            HuggingFaceTokenizer(path.parent)
+        except ModelFolderError:
+            return
+
+    return path.read_bytes(), read
+
+
+@FUZZ
+@given(data=st.data())
+def test_a_vocabulary_with_other_bytes_never_crashes(
+    data: st.DataObject, reading: tuple[bytes, Callable[[bytes], None]]
+) -> None:
+    content, read = reading
+    places = st.integers(0, len(content) - 1)
+    read(with_bytes(content, data.draw(st.dictionaries(places, st.integers(0, 255), max_size=6))))

@@ -7,8 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from onward.errors import HubUnreachable
+from onward.models import gguf_metadata
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
 
@@ -71,3 +74,11 @@ def test_what_begins_like_no_gguf_file_is_refused_in_a_sentence(hub: Hub, tmp_pa
     code, line = onward(hub, tmp_path / "home", "tokenize", "--model", "org/m", "a b")
     assert code != 0 and "org/m/m-Q8_0.gguf is not a GGUF file: it does not begin with 'GGUF'" in line
     assert not (tmp_path / "home/cache/metadata").exists()
+
+
+def test_an_answer_of_the_hub_is_told_without_the_address_that_it_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing = httpx2.MockTransport(lambda request: httpx2.Response(403))
+    monkeypatch.setattr(gguf_metadata, "http_client", lambda: httpx2.Client(transport=refusing))
+    with pytest.raises(HubUnreachable, match=r"org/m/m\.gguf could not be downloaded \(403\)") as refused:
+        gguf_metadata._metadata("https://hub.test/m.gguf?signature=secret", {}, "org/m/m.gguf")
+    assert "secret" not in str(refused.value)

@@ -86,7 +86,7 @@ class StepCost:
         self._decode_only_rows = self._decode_only_seconds = 0.0
         """Moving averages over decode-only steps."""
         self._single = 0.0
-        """Moving average of the steps of one row that follow another one; 0 before the first."""
+        """Moving average of the steps of one row that follow another one; 0 before the first step of one row."""
         self._prior_change_fraction = prior_change_fraction
         self._change: float | None = None
         self._doubt = 1.0
@@ -187,8 +187,12 @@ class StepCost:
             self._fit_change(num_rows, seconds)
 
     def _fit_single(self, rows_before: int, num_rows: int, seconds: float) -> None:
-        """Update the average over steps of one row, unless the number of rows has changed. Outliers are limited."""
-        if rows_before != 1 or num_rows != 1:
+        """Update the average over steps of one row, unless the number of rows has changed. Outliers are limited.
+
+        The first one may follow prompt tokens: if all others had drafts, what a step takes without any would be guessed
+        from theirs.
+        """
+        if num_rows != 1 or (rows_before != 1 if self._single else rows_before > 1):
             return
         if not self._single:
             self._single = min(seconds, self.decode_only(1) * MAX_OUTLIER_RATIO)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from onward.checkpoints.tokenizer import (
     tokenizer_files,
 )
 from onward.errors import ModelFolderError
-from onward.model_files.files import MAX_TOKENIZER_BYTES, read_bounded
+from onward.model_files.files import MAX_TOKENIZER_BYTES, read_bounded, write_whole
 from onward.model_files.tokenizer import HuggingFaceTokenizer, TokenizerContent
 from onward.model_files.vocabulary import PackedVocabulary
 
@@ -101,14 +99,7 @@ def _write(path: Path, kept: _Kept) -> None:
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_room(path.parent)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(content).digest() + content)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(path, hashlib.sha256(content).digest() + content)
 
 
 def _make_room(folder: Path) -> None:

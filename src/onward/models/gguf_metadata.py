@@ -3,9 +3,6 @@ the cache folder as GGUF files without tensors."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -14,6 +11,7 @@ from onward.checkpoints.gguf import without_tensors
 from onward.checkpoints.paths import MAGIC
 from onward.errors import CheckpointError, HubUnreachable, ModelNameError, SetupError
 from onward.model_files.base import Progress
+from onward.model_files.files import write_whole
 from onward.models.gguf_names import choose, is_gguf_name
 from onward.models.hub import HubName, ask_hub
 from onward.models.pull import http_client
@@ -74,8 +72,12 @@ def _metadata(url: str, headers: dict[str, str], where: str) -> bytes:
         for size in SIZES:
             try:
                 is_whole = _extend(client, url, headers, begun, size)
+            except httpx2.HTTPStatusError as error:  # whose text has the address, which may be signed
+                status = error.response.status_code
+                raise HubUnreachable(f"{where} could not be downloaded ({status}): try again later.") from None
             except httpx2.HTTPError as error:
-                raise HubUnreachable(f"{where} could not be downloaded ({error}): try again later.") from None
+                reason = str(error) or type(error).__name__
+                raise HubUnreachable(f"{where} could not be downloaded ({reason}): try again later.") from None
             try:
                 return without_tensors(begun, where)
             except CheckpointError:
@@ -104,16 +106,7 @@ def _extend(client: httpx2.Client, url: str, headers: dict[str, str], begun: byt
 def _write(path: Path, content: bytes) -> None:
     """Write a file, all of it or nothing. Raises SetupError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            Path(name).replace(path)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(path, content)
     except OSError as error:
         raise SetupError(
             f"{path.parent} cannot be written ({error.strerror}): set --cache-dir to another folder."
