@@ -4,7 +4,7 @@ is not read."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -368,10 +368,12 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from places(value[key])
 
 
-@pytest.mark.parametrize(
-    "config", [layout.config for layout in (*LAYOUTS.values(), *nvfp4.LAYOUTS.values())], ids=[*LAYOUTS, *nvfp4.LAYOUTS]
-)
-def test_any_value_anywhere_in_the_statement_is_read_or_refused_in_a_sentence(config: dict[str, Any]) -> None:
+STATEMENTS: dict[str, Mapping[str, Any]] = {name: layout.config for name, layout in LAYOUTS.items()}
+STATEMENTS |= {f"NVFP4: {name}": layout.config for name, layout in nvfp4.LAYOUTS.items()}
+
+
+@pytest.mark.parametrize("config", STATEMENTS.values(), ids=STATEMENTS)
+def test_any_value_anywhere_in_the_statement_is_read_or_refused_in_a_sentence(config: Mapping[str, Any]) -> None:
     whole = {"quantization_config": json.loads(json.dumps(config))}
     for inner, key in list(places(whole)):
         before = inner[key]
