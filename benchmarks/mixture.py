@@ -20,12 +20,10 @@ from pathlib import Path
 from benchmarks import measure
 from benchmarks.bare import random_prompts
 from benchmarks.models import load
-from benchmarks.peer_build import find
+from benchmarks.peer_build import BATCHED_BENCH, find
 from benchmarks.shapes import SHAPES, write
 from onward.engine.model import ModelRunner, Row
 from onward.machine import compute_threads
-
-BATCHED_BENCH = "llama-batched-bench"
 
 
 def of_onward(model: ModelRunner, rows: int, prompt: int, out: int, seed: int) -> tuple[float, float]:

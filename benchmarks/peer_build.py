@@ -22,7 +22,7 @@ PACKAGE, VERSION = "llama-cpp-python", "0.3.36"
 SOURCE = PEERS / f"llama_cpp_python-{VERSION}"
 LLAMA_CPP = SOURCE / "vendor" / "llama.cpp"
 PROGRAMS = SOURCE / "build" / "bin"
-SERVER = "llama-server"
+SERVER, BATCHED_BENCH = "llama-server", "llama-batched-bench"
 CMAKE_OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
     "GGML_NATIVE": "ON",
@@ -36,10 +36,9 @@ CMAKE_OPTIONS = {
     "LLAMA_USE_PREBUILT_UI": "OFF",
 }
 """All instructions of this machine, no network access, no web page."""
-AVX2_OPTIONS = {"GGML_NATIVE": "OFF"} | dict.fromkeys(
-    ("GGML_AVX", "GGML_AVX2", "GGML_FMA", "GGML_F16C", "GGML_BMI2"), "ON"
-)
-"""The instructions of a processor with AVX2 and nothing newer."""
+_AVX2 = ("AVX", "AVX2", "FMA", "F16C", "BMI2")
+PROCESSORS = {"avx2": _AVX2, "avx512": (*_AVX2, "AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16")}
+"""Instructions of other processors than this one: AVX2 and nothing newer; AVX-512 VNNI, but not AMX."""
 
 
 class PeerError(BenchmarkError):
@@ -64,15 +63,16 @@ def find(program: str, given: Path | None = None) -> Path:
     return built if os.access(built, os.X_OK) else build(program)
 
 
-def build(program: str, *, is_avx2: bool = False) -> Path:
-    """Download the source package if it is missing, and compile one program, for this machine or (`is_avx2`) into
-    another folder for any processor with AVX2. Raises PeerError."""
+def build(program: str, processor: str | None = None) -> Path:
+    """Download the source package if it is missing, and compile one program, for this machine or, into a folder of its
+    own, for one of PROCESSORS. Raises PeerError."""
     check_tools()
     if not LLAMA_CPP.is_dir():
         _download()
-    folder, options = (
-        (SOURCE / "build-avx2", CMAKE_OPTIONS | AVX2_OPTIONS) if is_avx2 else (PROGRAMS.parent, CMAKE_OPTIONS)
-    )
+    folder, options = PROGRAMS.parent, CMAKE_OPTIONS
+    if processor is not None:
+        folder = SOURCE / f"build-{processor}"
+        options = options | {"GGML_NATIVE": "OFF"} | {f"GGML_{name}": "ON" for name in PROCESSORS[processor]}
     configure = ["cmake", "-S", str(LLAMA_CPP), "-B", str(folder)]
     if shutil.which("ninja"):
         configure += ["-G", "Ninja"]
@@ -114,11 +114,12 @@ def _run(command: list[str]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_build", description=__doc__)
     parser.add_argument(
-        "--avx2", action="store_true",
-        help="build another one, for a processor with AVX2 and nothing newer, to be passed with --llama-server",
+        "--processor", choices=PROCESSORS,
+        help="build others for such a processor, whatever this one has; pass llama-server's path with --llama-server",
     )  # fmt: skip
-    is_avx2 = parser.parse_args().avx2
-    print(build(SERVER, is_avx2=True) if is_avx2 else find(SERVER))
+    processor = parser.parse_args().processor
+    for program in (SERVER, BATCHED_BENCH):
+        print(build(program, processor) if processor else find(program))
     return 0
 
 
