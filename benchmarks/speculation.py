@@ -65,13 +65,21 @@ class Run:
 class Arm:
     """A model and an engine, kept from case to case as in a server, so that the engine has measured what steps cost.
 
-    Prefixes are not shared, because every round has the same prompts.
+    Prefixes are not shared, because every round has the same prompts. `clock`: what the engine measures steps with,
+    in seconds.
     """
 
-    def __init__(self, model: ModelRunner, vocabulary: Vocabulary, *, speculate: bool) -> None:
+    def __init__(
+        self,
+        model: ModelRunner,
+        vocabulary: Vocabulary,
+        *,
+        speculate: bool,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._model = ScriptedModel(model)
         self._engine = Engine(
-            self._model, vocabulary, Sampler(model.vocab_size), share_prefixes=False, speculate=speculate
+            self._model, vocabulary, Sampler(model.vocab_size), share_prefixes=False, speculate=speculate, clock=clock
         )
         self._ids = itertools.count()
         self._waiting: Iterator[tuple[int, Task]] = iter(())

@@ -23,12 +23,26 @@ from onward.runtimes.toy.model import ToyModel
 PROMPT = tuple(b"say it again, say it again")
 
 
-def toy() -> ToyModel:
-    return ToyModel(blocks=200, context_length=1024)
+class TimedToy(ToyModel):
+    """A toy each step of which takes a second, and a tenth more per further token, of a virtual clock."""
+
+    now = 0.0
+
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        self.now += 0.9 + 0.1 * sum(len(row.tokens) for row in rows)
+        return super().evaluate(rows, before_compute)
+
+
+def toy() -> TimedToy:
+    return TimedToy(blocks=200, context_length=1024)
+
+
+def arm(model: TimedToy, *, speculate: bool) -> Arm:
+    return Arm(model, ToyTokenizer(), speculate=speculate, clock=lambda: model.now)
 
 
 def arms() -> dict[str, Arm]:
-    return {name: Arm(toy(), ToyTokenizer(), speculate=name == ON) for name in (ON, OFF)}
+    return {name: arm(toy(), speculate=name == ON) for name in (ON, OFF)}
 
 
 def case(*tasks: Task, clients: int = 1) -> Case:
