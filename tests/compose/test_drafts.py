@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from onward.api.openai.decode import check_request
 from onward.api.openai.reply import fold_whole
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.plan import ServedModel
-from onward.compose import compose
+from onward.compose import compose, spare, worker
 from onward.compose.backend import start_engine
 from onward.compose.drafts import draft_of, draft_words, require_predictor, with_drafts
 from onward.compose.engine import EngineConfig
@@ -121,7 +123,15 @@ def test_a_model_that_a_program_computes_has_no_draft_model(tmp_path: Path) -> N
 
 @pytest.fixture(autouse=True)
 def always_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let drafts of short completions be affordable, in this process, and pay however busy the machine is."""
+    """Let drafts pay in this process, and in those of engines, which run the end of this module."""
+    let_drafts_pay(monkeypatch)
+    monkeypatch.setattr(spare, "WORKER", (sys.executable, "-m", __name__))
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+
+
+def let_drafts_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let drafts of short completions be affordable, and pay however busy the machine is."""
     monkeypatch.setattr(draft_budget, "MAX_LOSS_FRACTION", 1000.0)
     let_steps_count_the_same(monkeypatch)
 
@@ -161,7 +171,8 @@ def test_law_2_answers_have_the_same_bytes_with_a_draft_model(model: str) -> Non
 def test_in_a_process_of_its_own_an_engine_has_its_draft_model() -> None:
     plain, _ = asked(Settings(model=("storyteller",)))
     drafted, load = asked(Settings(model=("storyteller",), draft=(("", "storyteller"),)), own_process=True)
-    assert drafted == plain and load.draft_seconds > 0.0
+    assert drafted == plain
+    assert load.process is not None and load.drafts.model_accepted > 0
 
 
 def test_a_configuration_for_another_process_names_the_draft_model(tmp_path: Path) -> None:
@@ -193,7 +204,7 @@ def test_models_of_openvino_draft_and_are_drafted_for(
     plain, _ = asked(settings, own_process=own_process)
     drafted, load = asked(replace(settings, draft=(("", str(tmp_path / draft)),)), own_process=own_process)
     assert drafted == plain
-    assert load.draft_seconds > 0.0 and (own_process or load.drafts.model_accepted + load.drafts.model_rejected > 0)
+    assert load.drafts.model_accepted + load.drafts.model_rejected > 0
 
 
 @pytest.mark.slow
@@ -217,7 +228,8 @@ def test_a_replica_of_a_cluster_has_its_draft_model() -> None:
     plain, before = asyncio.run(answered())
     drafted, load = asyncio.run(answered(draft="toy"))
     assert drafted == plain
-    assert before.draft_seconds == 0.0 < load.draft_seconds, "in the process of the replica's engine"
+    assert before.draft_seconds == 0.0 < load.draft_seconds
+    assert load.drafts.model_accepted > 0
 
 
 @pytest.mark.slow
@@ -254,7 +266,7 @@ def test_law_2_answers_have_the_same_bytes_where_layers_of_the_model_draft(
     drafted, load = asked(replace(settings, draft=(("", "mtp"),)), own_process=own_process)
     assert drafted == plain
     assert before.draft_seconds == 0.0 < load.draft_seconds
-    assert own_process or load.drafts.model_accepted + load.drafts.model_rejected > 0
+    assert load.drafts.model_accepted + load.drafts.model_rejected > 0
 
 
 def test_prefixes_of_a_disk_are_kept_apart_where_blocks_have_hidden_states(predicting: Path, tmp_path: Path) -> None:
@@ -300,3 +312,8 @@ def test_layers_that_predict_are_refused_where_there_are_none(tmp_path: Path) ->
             compose(Settings(model=(model,), draft=(("", "mtp"),), kv_memory=4_000_000)).close()
         with pytest.raises((SetupError, ModelFolderError)):
             require_predictor(resolve(model))
+
+
+if __name__ == "__main__":  # an engine's process; see `always_pay`
+    let_drafts_pay(pytest.MonkeyPatch())
+    worker.main()

@@ -39,16 +39,16 @@ MAX_SOCKET_BYTES = 100
 """Longest path of a socket, in bytes: systems allow 104 or 108."""
 
 
-def wanted_engines(settings: Settings) -> dict[str, str]:
+def wanted_engines(settings: Settings, called: str = "--engine") -> dict[str, str]:
     """Return the word of --engine for each model whose engine is not Onward's own. Raises SetupError for one of no
-    model, or of a model whose engine is a server that runs already."""
+    model, or of a model whose engine is a server that runs already. `called`: what its message calls the setting."""
     names = model_words(settings)
     upstreams, stated = upstreams_of(settings), dict(settings.engine)
     for name in filter(None, stated):
         if name in upstreams:
-            raise SetupError(f"--engine {name}=…: {name} is computed by the server at its address already.")
+            raise SetupError(f"{called} {name}=…: {name} is computed by the server at its address already.")
         if name not in names:
-            raise SetupError(f"--engine {name}=… names a model that is not served. The models are: {', '.join(names)}.")
+            raise SetupError(f"{called} {name}=… names a model that is not served. The models are: {', '.join(names)}.")
     default = stated.get("", ONWARD)
     wanted = {name: stated.get(name, default) for name in names if name not in upstreams}
     return {name: word for name, word in wanted.items() if word != ONWARD}

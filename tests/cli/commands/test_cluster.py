@@ -58,7 +58,18 @@ def test_a_flag_of_rays_start_is_refused_where_ray_runs(flag: tuple[str, str], m
     [
         ('engine = "vllm"\nthreads = 2', "The model toy: threads is for models that Onward itself computes"),
         ('engine = "vllm"\nspeculation = "off"', "speculation is for models that Onward itself computes"),
-        ("prefix_cache_disk = 1000", "prefix_cache_disk limits the files in prefix_cache_dir"),
+        ('engine = "vllm"\nprefix_cache = false', "The model toy: prefix_cache is for models that Onward itself"),
+        ('engine = "vllm"\nweights = "int4"', "leave it out; engine_arg passes a flag of that program's own."),
+        ("prefix_cache_disk = 1000", "The model toy: prefix_cache_disk limits the files in prefix_cache_dir: pass"),
+        (
+            'engine_process = "off"\nengine_timeout = 9',
+            "engine_timeout is how long an engine's process may be silent, and engine_process off starts none: leave",
+        ),
+        ('engine = "b=vllm"', "The model toy: engine b=… names a model that is not served. The models are: toy."),
+        (
+            'engine = "vllm"\nengine_arg = ["sglang=--x"]',
+            "engine_arg sglang=… is for models that sglang computes, and there is none: pass engine sglang, or leave",
+        ),
         ('engine_arg = "--dtype=float16"', "The model toy: engine_arg … is for models that a program computes"),
     ],
 )

@@ -133,6 +133,9 @@ def test_csv_has_a_row_per_token(tmp_path: Path) -> None:
     assert all(float(row["logprob"]) < 0 and int(row["rank"]) >= 1 for row in rows)
     refused = onward("score", "in.txt", "-m", "toy", "-o", "out.csv")
     assert refused.exit_code == 1 and "CSV file cannot be continued" in refused.stderr
+    sums = onward("score", "in.txt", "-m", "toy", "-o", "again.csv", "--csv", "--format", "jsonl")
+    assert json.loads(sums.stdout)["num_tokens"] == 3, "the sums of a file are on standard output, in the format"
+    assert (tmp_path / "again.csv").read_text(encoding="utf-8") == (tmp_path / "out.csv").read_text(encoding="utf-8")
 
 
 def test_a_comparison_with_itself_has_no_difference(tmp_path: Path) -> None:
@@ -161,6 +164,10 @@ def test_a_comparison_with_itself_has_no_difference(tmp_path: Path) -> None:
         ),
         (["in.txt", "-m", "toy", "--top", "2", "-o", "out.CSV"], "--top is for JSON lines"),
         (["in.txt", "-m", "toy", "--top", "2", "--format", "text"], "--top is for JSON lines"),
+        *(
+            (["in.txt", "-m", "toy", "--csv", *flag], f"--csv and {flag[0]} are two formats of the same results")
+            for flag in (["--format", "json"], ["--format", "text"], ["--transform", "id"], ["-r"])
+        ),
         (["in.txt", "-m", "toy", "--api-key", "k"], "--api-key is for requests to a server"),
         (["in.txt", "-m", "nonsense/of/a/name"], "nonsense/of/a/name"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,10 +117,10 @@ def _models(config: str | None, model: tuple[str, ...], replicas: int | None) ->
     models = _stated_models(config, model, replicas)
     for each in models:
         try:
-            refuse_unused(each.settings(), is_server=True)  # as each replica would, later and elsewhere
+            # as each replica would, later and elsewhere; the keys of a table have the names of settings
+            refuse_unused(each.settings(), is_server=True, naming=lambda name, _: name)
         except SetupError as problem:
-            keys = re.sub(r"--(?:no-)?([a-z]+(?:-[a-z]+)*)", lambda flag: flag[1].replace("-", "_"), str(problem))
-            raise SetupError(f"The model {each.model}: {keys}") from None
+            raise SetupError(f"The model {each.model}: {problem}") from None
     return models
 
 

@@ -66,6 +66,8 @@ def score(
             raise click.UsageError("--compare prints one result for two models: leave out -m, -o, --csv and --top.")
         _compare(asked, texts, compare)
         return
+    if as_csv and output is None and (flag := _formatting_flag(session)):
+        raise click.UsageError(f"--csv and {flag} are two formats of the same results: leave out one of them.")
     is_csv = as_csv or (output is not None and output.suffix.lower() == ".csv")
     if top and (is_csv or (output is None and _is_for_people(session) and session.output.transform is None)):
         raise click.UsageError("--top is for JSON lines: pass --format jsonl or -o OUT.jsonl, or leave it out.")
@@ -118,6 +120,13 @@ def _is_for_people(session: Session) -> bool:
     return session.output.format == "text" or (session.output.format == "auto" and sys.stdout.isatty())
 
 
+def _formatting_flag(session: Session) -> str | None:
+    """Return the flag that formats results, None without one."""
+    output = session.output
+    given = {"--format": output.format != "auto", "--transform": output.transform is not None, "-r": output.raw_strings}
+    return next((flag for flag, is_given in given.items() if is_given), None)
+
+
 def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: bool) -> None:
     """Write the records to standard output: a table for people, JSON lines for programs, or CSV; sums to stderr."""
     from onward.cli.score.scoring import Totals
@@ -128,7 +137,7 @@ def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: b
     for_people = not as_csv and _is_for_people(asked.session)
     is_formatted = output.transform is not None or output.format not in ("auto", "text")
     write: Callable[[dict[str, Any]], None]
-    if is_formatted and not as_csv:
+    if is_formatted:
         write = partial(emit, output, as_text=str)
     elif for_people:
         write = lambda record: rows.append(_row(record["id"], record))  # noqa: E731
