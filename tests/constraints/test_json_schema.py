@@ -111,6 +111,13 @@ def test_a_keyword_allows_what_is_valid_and_nothing_else(
         assert not accepts(schema, json.dumps(value, ensure_ascii=False)), value
 
 
+@pytest.mark.parametrize("index", ["1", "²", "١", "9" * 5000, "-1", ""], ids=ascii)
+def test_a_reference_into_an_array_that_leads_nowhere_is_refused(index: str) -> None:
+    schema = {"properties": {"a": {"$ref": f"#/anyOf/{index}"}}, "anyOf": [{"type": "object"}]}
+    assert is_refused(schema)
+    assert not is_refused({"properties": {"a": {"$ref": "#/anyOf/0/items"}}, "anyOf": [{"items": {"type": "null"}}]})
+
+
 SCHEMAS = [case[0] for case in CASES]
 
 

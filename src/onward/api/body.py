@@ -24,6 +24,7 @@ _HALF = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-
 _REASONS = {
     "Input data was truncated": "it ends before the JSON is complete",
     "Number out of range": "it contains a number that is out of range",
+    "Integer value out of range": "it contains a number that is out of range",
 }
 
 

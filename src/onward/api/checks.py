@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
@@ -150,9 +151,10 @@ def _bias_token(key: object) -> int:
     text = str(key) if type(key) is not int or key.bit_length() <= 64 else "9" * 20
     if not (text.isascii() and text.isdigit()):
         raise refusals.logit_bias_key(text)
-    if len(text.lstrip("0")) > len(str(INT64_MAX)) or int(text) > INT64_MAX:
+    digits = text.lstrip("0") or "0"  # Python refuses to convert thousands of digits, zeros included
+    if len(digits) > len(str(INT64_MAX)) or int(digits) > INT64_MAX:
         raise refusals.logit_bias_key_too_large(text, INT64_MAX)
-    return int(text)
+    return int(digits)
 
 
 def check_prompt(row: Parameter, value: object, path: str, profile: Profile) -> Prompt | None:
@@ -171,14 +173,21 @@ def check_prompt(row: Parameter, value: object, path: str, profile: Profile) -> 
     if isinstance(first, str):
         return [unicode_text(text, f"{path}[{index}]") for index, text in enumerate(value)]
     if type(first) is int:
-        return _token_ids(value, path)
+        return _prompt_ids(value, path)
     if isinstance(first, (list, tuple)):
-        return [_token_ids(tokens, f"{path}[{index}]") for index, tokens in enumerate(value)]
+        return [_prompt_ids(tokens, f"{path}[{index}]") for index, tokens in enumerate(value)]
     raise refusals.wrong_type(f"{path}[0]", "one of a string, an integer or an array of integers", first)
 
 
+def _prompt_ids(value: object, path: str) -> list[int]:
+    tokens = _token_ids(value, path)
+    if min(tokens) < INT64_MIN or max(tokens) > INT64_MAX:
+        raise refusals.token_out_of_range(max(tokens, key=abs), INT64_MAX)
+    return tokens
+
+
 def _token_ids(value: object, path: str) -> list[int]:
-    """Return a non-empty array of 64-bit integers. Uses C loops only: 100,000 ids take a few milliseconds."""
+    """Return a non-empty array of integers. Uses C loops only: 100,000 ids take a few milliseconds."""
     if not isinstance(value, (list, tuple)):
         raise refusals.wrong_type(path, "an array of integers", value)
     if not value:
@@ -186,17 +195,12 @@ def _token_ids(value: object, path: str) -> list[int]:
     if set(map(type, value)) != {int}:
         index = next(index for index, token in enumerate(value) if type(token) is not int)
         raise refusals.wrong_type(f"{path}[{index}]", "an integer", value[index])
-    for extreme in (min(value), max(value)):
-        if not INT64_MIN <= extreme <= INT64_MAX:
-            raise refusals.token_out_of_range(extreme, INT64_MAX)
     return list(value)
 
 
 def check_token_ids(row: Parameter, value: object, path: str, profile: Profile) -> tuple[int, ...]:
-    """Return an array of token ids, possibly empty. Raises InvalidRequest.
-
-    The limit of the vocabulary is checked in `completions.token_rules`.
-    """
+    """Return token ids, possibly none; the vocabulary is the concern of `completions.token_rules`. Raises
+    InvalidRequest."""
     if isinstance(value, str) and row.text == "commas":
         parts = [part.strip() for part in value.split(",") if part.strip()]
         if not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in parts):
@@ -207,8 +211,8 @@ def check_token_ids(row: Parameter, value: object, path: str, profile: Profile) 
     if isinstance(value, (list, tuple)) and row.max_items is not None and len(value) > row.max_items:
         raise refusals.array_too_long(path, row.max_items, len(value))
     tokens = _token_ids(value, path)
-    if min(tokens) < 0:
-        raise refusals.below_minimum(f"{path}[{tokens.index(min(tokens))}]", "integer", 0, min(tokens))
+    for extreme in (min(tokens), max(tokens)):
+        check_integer(replace(row, minimum=0), extreme, f"{path}[{tokens.index(extreme)}]", profile)
     return tuple(tokens)
 
 

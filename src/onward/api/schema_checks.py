@@ -17,12 +17,13 @@ def check_json_schema(row: Parameter, value: object, path: str, profile: Profile
     false mean "not set", as for other servers. Raises InvalidRequest."""
     if value == "" or value is False:
         return None
-    if isinstance(value, str):
-        return value
-    if value is not True and not isinstance(value, dict):
+    if value is not True and not isinstance(value, dict | str):
         raise refusals.wrong_type(path, "an object", value)
     try:
-        return msgspec.json.encode(value).decode()
+        encoded = msgspec.json.encode(value)
+        return value if isinstance(value, str) else encoded.decode()
+    except UnicodeEncodeError:
+        raise refusals.not_unicode(path) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise _not_a_schema(path, str(error)) from None
 

@@ -73,11 +73,16 @@ def resolve(root: Schema, reference: object) -> Any:
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(found, dict):
             found = found.get(key)
-        elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
+        elif isinstance(found, list) and _is_index(key) and int(key) < len(found):
             found = found[int(key)]
         else:
             return None
     return found
+
+
+def _is_index(key: str) -> bool:
+    """Return whether a key of a reference may be an index: `int` refuses other digits than ASCII's, and thousands."""
+    return key.isascii() and key.isdecimal() and len(key) <= len(str(MAX_VALUES))
 
 
 def _check_references(root: Schema) -> None:

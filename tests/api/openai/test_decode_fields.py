@@ -141,6 +141,13 @@ def test_the_error_of_a_stop_that_is_not_a_string_locates_it() -> None:
     assert error.message == "Invalid type for 'stop[1]': expected a string, but got an integer instead."
 
 
+@pytest.mark.parametrize("zeros", [1, 30, 5000])
+def test_a_logit_bias_key_may_have_leading_zeros(zeros: int) -> None:
+    for digits, token in (("0", 0), ("17", 17)):
+        request = check_request({"model": "m", "logit_bias": {"0" * zeros + digits: 1}})
+        assert request.logit_bias == {token: 1.0}
+
+
 @pytest.mark.parametrize("key", ["AI", "-1", "1.0", "", " 1", "+1", "0x10", "१", "²", "1e3"])
 def test_a_logit_bias_key_must_be_a_token_id(key: str) -> None:
     error = refuse({"model": "m", "logit_bias": {"1": 0, key: 1}})

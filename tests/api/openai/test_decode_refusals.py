@@ -204,6 +204,22 @@ def test_the_error_of_a_value_above_the_maximum_names_the_maximum(
     assert (error.param, error.code) == (path, f"{noun}_above_max_value")
 
 
+@pytest.mark.parametrize("field", ["stop_token_ids", "allowed_token_ids", "banned_tokens", "custom_token_bans"])
+@pytest.mark.parametrize(
+    ("token", "words", "code"),
+    [
+        (-1, "below minimum value. Expected a value >= 0", "below_min"),
+        (-(2**70), "below minimum value. Expected a value >= 0", "below_min"),
+        (2**63, f"above maximum value. Expected a value <= {INT64_MAX}", "above_max"),
+    ],
+    ids=["negative", "below 64 bits", "above 64 bits"],
+)
+def test_a_token_id_out_of_range_is_located(field: str, token: int, words: str, code: str) -> None:
+    error = refuse({"model": "m", field: [5, token]})
+    assert error.message == f"Invalid '{field}[1]': integer {words}, but got {token} instead."
+    assert (error.param, error.code) == (f"{field}[1]", f"integer_{code}_value")
+
+
 @each_row(
     ("fields", "code"),
     [
@@ -211,6 +227,9 @@ def test_the_error_of_a_value_above_the_maximum_names_the_maximum(
         ({"prompt": ["a", "\udfff"]}, "invalid_unicode"),
         ({"stop": "\ud800"}, "invalid_unicode"),
         ({"model": "\ud800"}, "invalid_unicode"),
+        ({"json_schema": "\ud800"}, "invalid_unicode"),
+        ({"json_schema": {"const": "\ud800"}}, "invalid_unicode"),
+        ({"choice": ["\ud800"]}, "invalid_unicode"),
         ({"temperature": float("nan")}, "decimal_above_max_value"),
         ({"top_p": float("inf")}, "decimal_above_max_value"),
         ({"logit_bias": {5: float("nan")}}, "decimal_above_max_value"),
@@ -246,6 +265,7 @@ def test_values_that_only_python_can_pass_are_rejected(fields: dict[str, object]
         (b'{"a": 1,}', "trailing comma in object near line 1, column 9."),
         (b'{"a":\n"\xc3\xa9\xff"}', "it is not valid UTF-8 at line 2, column 3."),
         (b'{"a": 1e999}', "it contains a number that is out of range."),
+        (b'{"a": -' + b"9" * 5000 + b"}", "it contains a number that is out of range."),
         (b"[" * 100_000, "its arrays and objects are nested too deeply."),
     ],
 )
