@@ -143,6 +143,18 @@ def earliest_wins(server: Server) -> None:
     assert answer.text == text[: min(text.index(late), text.index(early))]
 
 
+@STOP.law("stop.overlap", '"stop": [a long one, a part of it]', weak="Not recorded.")
+def complete_first_wins(server: Server) -> None:
+    """Of stop strings that overlap, the first complete one ends the text; of those complete at once, the longest."""
+    text = greedy(server)
+    for begin, end in ((6, 8), (6, 12), (4, 7)):
+        stops = [text[4:12], text[begin:end]]
+        cut = min((text.index(stop) + len(stop), text.index(stop)) for stop in stops)[1]
+        answer = server.ask(max_tokens=40, stop=stops, **FREE)
+        assert (answer.text, answer.finish) == (text[:cut], "stop")
+        assert server.stream(max_tokens=40, stop=stops, **FREE).joined() == answer.text
+
+
 STOP.served("stop.4", "four stop strings are accepted", {"stop": ["1", "2", "3", "4"]}, golden=(36,))
 for profile in ("default", "strict"):
     STOP.refused(

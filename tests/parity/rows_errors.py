@@ -160,6 +160,19 @@ AREA.refused(
     code="model_not_found",
     status=404,
 )
+AREA.refused(
+    "order.choices_before_tokens",
+    "order of checks: the number of choices before token ids",
+    {"prompt": [[9999]] * 21},
+    "Too many parallel completions requested. You submitted 21 prompts…",
+    on="guarded",
+)
+AREA.refused(
+    "order.tokens_before_context",
+    "order of checks: token ids before the context",
+    {"prompt": [9999] * 3000},
+    "Invalid token in prompt: 9999. Minimum value is 0, maximum value is 272 (inclusive).",
+)
 
 
 @AREA.law("engine.layout", '"temperature": 3', golden=(74,))

@@ -21,7 +21,7 @@ STREAM_OPTIONS = (
         group="stream",
         example=True,
         help="Pad every event with a random string, so that its size does not reveal the length of its text to "
-        "observers of the encrypted connection.",
+        "observers of the encrypted connection. Has no effect in a program, which has no connection to observe.",
     ),
     Parameter(
         name="continuous_usage_stats",
