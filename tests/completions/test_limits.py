@@ -129,3 +129,8 @@ def test_a_request_for_too_many_is_refused_before_its_prompts_are_tokenized() ->
     with pytest.raises(InvalidRequest, match="could contain 1680 log probabilities"):
         planned(tokenizer, RequestLimits(max_answer_logprobs=1000), prompt="abc", logprobs=20, n=5)
     assert tokenizer.num_characters == 0
+
+
+def test_more_tokens_than_the_context_are_refused_as_such_also_with_log_probabilities() -> None:
+    with pytest.raises(InvalidRequest, match=r"maximum context length is 64 tokens, however you requested 1000003 tok"):
+        planned(limits=RequestLimits(max_answer_logprobs=1000), prompt="abc", logprobs=4, max_tokens=10**6)

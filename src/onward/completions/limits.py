@@ -31,10 +31,11 @@ class RequestLimits:
         """Maximum number of prompts of any request: one that generates nothing, with one choice each."""
         return self.max_parallel * SCORING_PARALLEL_FACTOR
 
-    def check_choices(self, num_prompts: int, request: CompletionRequest) -> None:
-        """Raise RequestRejected if there are too many choices, or too many log probabilities of generated tokens."""
+    def check_choices(self, num_prompts: int, request: CompletionRequest, context_length: int) -> None:
+        """Raise RequestRejected if there are too many choices, or too many log probabilities of generated tokens, of
+        which no choice has more than the model's context: a request for more is refused for that reason."""
         _check_parallel(num_prompts, request, self.max_parallel)
-        self._check_logprobs(request, num_prompts * request.candidates * request.max_tokens)
+        self._check_logprobs(request, num_prompts * request.candidates * min(request.max_tokens, context_length))
 
     def check_prompts(self, num_prompts: int, num_tokens: int, request: CompletionRequest) -> None:
         """Raise RequestRejected if the prompts have too many tokens together, or too many log probabilities are

@@ -117,7 +117,7 @@ def plan(
     if request.fill_context:
         request = structs.replace(request, max_tokens=min(request.max_tokens, model.context_length))
     prompts = request.prompts
-    limits.check_choices(len(prompts), request)
+    limits.check_choices(len(prompts), request, model.context_length)
     check_features(request, model.lacks)
     _check_bias(request, model)
     if request.suffix and request.echo and request.logprobs is not None:
