@@ -45,12 +45,12 @@ def test_the_bytes_of_an_event_are_as_recorded() -> None:
 
 
 def test_usage_is_present_only_if_requested() -> None:
-    assert chunk_event(chunk(usage=None)).endswith(b',"model":"davinci","usage":null}\n\n')
-    assert b'"usage":{"prompt_tokens":1,"completion_tokens":2,' in chunk_event(chunk(usage=USAGE))
+    assert chunk_event(chunk(wire_usage=None)).endswith(b',"model":"davinci","usage":null}\n\n')
+    assert b'"usage":{"prompt_tokens":1,"completion_tokens":2,' in chunk_event(chunk(wire_usage=USAGE))
 
 
 def test_an_event_has_no_error_key_and_no_line_end_inside() -> None:
-    event = chunk_event(chunk("a\nb\r\n\u2028é🙂", system_fingerprint="fp", usage=None))
+    event = chunk_event(chunk("a\nb\r\n\u2028é🙂", system_fingerprint="fp", wire_usage=None))
     assert b'"error"' not in event
     assert event.count(b"\n") == 2 and b"\r" not in event
     assert "é🙂".encode() in event
@@ -113,7 +113,7 @@ def chunks(draw: st.DrawFn) -> Chunk:
         created=1,
         choices=draw(st.sampled_from([[choice], []])),
         model="m",
-        usage=draw(st.sampled_from([msgspec.UNSET, None, USAGE])),
+        wire_usage=draw(st.sampled_from([msgspec.UNSET, None, USAGE])),
     )
 
 

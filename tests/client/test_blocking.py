@@ -68,6 +68,9 @@ def test_a_stream_folds_to_the_completion(ask: Ask) -> None:
     chunks = ask(prompt="once upon a time", seed=1, stream=True, stream_options={"include_usage": True})
     assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == whole.choices[0].text
     assert chunks[-1].usage == whole.usage
+    assert all(chunk.usage is None and chunk.to_dict()["usage"] is None for chunk in chunks[:-1])
+    for chunk in ask(prompt="once upon a time", seed=1, stream=True):
+        assert chunk.usage is None and "usage" not in chunk.to_dict()
 
 
 @both

@@ -78,7 +78,7 @@ def completion(choices: list[Choice], model: str = "m") -> Completion:
 
 
 def chunk(choices: list[Choice], model: str = "m") -> Chunk:
-    return Chunk(id="cmpl-1", object="text_completion", created=1, choices=choices, model=model, usage=None)
+    return Chunk(id="cmpl-1", object="text_completion", created=1, choices=choices, model=model, wire_usage=None)
 
 
 @given(choices_lists, texts, st.sampled_from([None, "https://host/schema?\n"]))

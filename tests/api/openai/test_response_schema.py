@@ -114,7 +114,7 @@ def test_chunks_are_valid() -> None:
     usages: list[Usage | msgspec.UnsetType | None] = [msgspec.UNSET, None, USAGE]
     for usage in usages:
         for choices in ([], [Choice(text="x", index=0, logprobs=LOGPROBS)]):
-            chunk = Chunk(id="c", object="text_completion", created=1, choices=choices, model="m", usage=usage)
+            chunk = Chunk(id="c", object="text_completion", created=1, choices=choices, model="m", wire_usage=usage)
             for obfuscate in (False, True):
                 event = json.loads(chunk_event(chunk, obfuscate=obfuscate).removeprefix(b"data: "))
                 assert is_valid(event, schema, DOCUMENT)

@@ -152,7 +152,7 @@ class Chunks:
             choices=choices,
             model=self._model,
             system_fingerprint=self._fingerprint,
-            usage=usage if self._request.include_usage else msgspec.UNSET,
+            wire_usage=usage if self._request.include_usage else msgspec.UNSET,
         )
 
 

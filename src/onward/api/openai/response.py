@@ -120,8 +120,13 @@ class Chunk(WireObject, kw_only=True, omit_defaults=True):
     choices: list[Choice]
     model: str
     system_fingerprint: str | msgspec.UnsetType = msgspec.UNSET
-    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    wire_usage: Usage | msgspec.UnsetType | None = msgspec.field(default=msgspec.UNSET, name="usage")
     obfuscation: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def usage(self) -> Usage | None:
+        """The token counts, None where there are none, as in OpenAI's SDK: programs ask whether it `is not None`."""
+        return self.wire_usage or None
 
 
 class Model(msgspec.Struct, kw_only=True):
