@@ -9,14 +9,15 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import os
-import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import SplitResult, urlsplit
 
 from onward.errors import SetupError
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
 
 _PORTS = {"http": 80, "https": 443}
@@ -129,28 +130,27 @@ def trusted_certificates() -> ssl.SSLContext:
     Raises SetupError for a file or folder that cannot be used.
     """
     if file := os.environ.get("SSL_CERT_FILE"):
-        return _context("SSL_CERT_FILE", file, lambda: ssl.create_default_context(cafile=file))
-    if folder := os.environ.get("SSL_CERT_DIR"):
-        return _context("SSL_CERT_DIR", folder, lambda: _context_of_folders(folder))
+        return _context("SSL_CERT_FILE", cafile=file)
+    if folders := os.environ.get("SSL_CERT_DIR"):
+        return _context("SSL_CERT_DIR", capath=folders)
     import httpx2
 
     return httpx2.create_ssl_context(trust_env=False)  # by truststore, or as OpenSSL finds them on Linux
 
 
-def _context(variable: str, place: str, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+def _context(variable: str, cafile: str | None = None, capath: str | None = None) -> ssl.SSLContext:
+    import ssl
+
     try:
-        return make()
+        for folder in capath.split(os.pathsep) if capath else ():
+            os.scandir(folder).close()  # OpenSSL says nothing of a folder that does not exist
+        return ssl.create_default_context(cafile=cafile, capath=capath)
     except (OSError, ValueError) as error:  # SSLError is an OSError
         reason = "it contains no certificates" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
         raise SetupError(
-            f"{variable} is set to {place!r}, which cannot be used ({reason or error}): correct it, or unset it."
+            f"{variable} is set to {cafile or capath!r}, which cannot be used ({reason or error}): correct it, or "
+            "unset it."
         ) from None
-
-
-def _context_of_folders(folders: str) -> ssl.SSLContext:
-    for folder in folders.split(os.pathsep):
-        os.scandir(folder).close()  # OpenSSL says nothing of a folder that does not exist
-    return ssl.create_default_context(capath=folders)
 
 
 def route_in_words(url: str) -> str:
@@ -168,6 +168,8 @@ class _Route(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """The arguments of an httpx2 transport. Raises SetupError."""
+        import ssl
+
         import httpx2
 
         proxy = None

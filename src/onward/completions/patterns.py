@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import metadata
 from typing import Any
 
 from onward.errors import SetupError
@@ -87,6 +86,8 @@ def load_callable(name: str, entry_point: str) -> tuple[FindSpans, int | None]:
     code points; None if the callable has no such attribute. Raises SetupError if the entry point does not exist or
     cannot be loaded.
     """
+    from importlib import metadata
+
     found = metadata.entry_points(group=ENTRY_POINTS, name=entry_point)
     if not found:
         raise SetupError(

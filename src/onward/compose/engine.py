@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onward.engine.constraints import LoadTokenizer
     from onward.engine.model import Tokenizer, Vocabulary
     from onward.engine.step import Engine
-    from onward.kernels.self_test import SelfTest
+    from onward.kernels.self_test_result import SelfTest
     from onward.models.resolve import ResolvedModel
     from onward.settings import Settings
 

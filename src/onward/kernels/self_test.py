@@ -7,7 +7,6 @@ milliseconds, where kernels are first loaded: a processor or a compiler that is 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
 from typing import Any
@@ -24,6 +23,7 @@ from onward.kernels.operations import Writers
 from onward.kernels.products import OUT_BYTES, ProductKind
 from onward.kernels.recipe import Recipe
 from onward.kernels.records import PRODUCT
+from onward.kernels.self_test_result import SelfTest
 from onward.kernels.targets import Target, host
 from onward.kernels.values import I64, PTR, Value
 from onward.kernels.weight_types import F32X16, PANEL_ROWS
@@ -38,26 +38,6 @@ _FUNCTIONS = ("exp", "sigmoid", "tanh")
 _OF_POSITIVE = ("log", "rsqrt")
 """Functions of numbers above 0: elsewhere they return NaN, whose bits are not promised."""
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15
-
-
-@dataclass(frozen=True)
-class SelfTest:
-    """What a machine computed (`found`) and what it should have, both as digests."""
-
-    subject: str
-    found: str
-    expected: str
-
-    @property
-    def problem(self) -> str:
-        """A sentence for the operator; empty if all is well."""
-        if self.found == self.expected:
-            return ""
-        return (
-            f"The {self.subject} compute other numbers here than on other machines ({self.found[:8]} instead of "
-            f"{self.expected[:8]}): results have a fingerprint of their own, and no other engine continues them. "
-            "Please report the processor, and the versions that `onward doctor` lists."
-        )
 
 
 def run_self_test() -> SelfTest:

@@ -7,7 +7,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.kernels.self_test import SelfTest
+from onward.kernels.self_test_result import SelfTest
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.params import Mirostat, SamplingParams
 from onward.sampling.sampler import Sampler
