@@ -23,7 +23,9 @@ from onward.checkpoints.table import ARCHITECTURES, MODEL_TYPES
 from onward.errors import HubUnreachable
 from onward.folders import cache_folder
 
-from .processes import free_port, served
+from .examples import slow_but
+from .listening import served_here
+from .processes import free_port
 from .real_models.fetch import cache_folder as model_cache
 from .real_models.fetch import fetch
 from .waiting import PATIENCE_SECONDS
@@ -43,7 +45,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def storyteller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served("--data-dir", str(tmp_path_factory.mktemp("data")), model="storyteller") as url:
+    with served_here("--data-dir", str(tmp_path_factory.mktemp("data")), model="storyteller") as url:
         yield url
 
 
@@ -78,7 +80,7 @@ def test_the_python_of_a_page_runs(page: Path, storyteller: str) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("page", ["operate", "team", "usage", "reproduce"])
+@pytest.mark.parametrize("page", slow_but(["usage"], ["operate", "team", "usage", "reproduce"]))
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     """Commands of `console` blocks run in one shell, without a terminal, in a folder of their own; the server that they
     start last runs until the end. What a page shows of their output is in it."""

@@ -11,6 +11,8 @@ from benchmarks.measure import BenchmarkError
 
 from benchmarks import operations
 
+pytestmark = pytest.mark.usefixtures("small_memory")
+
 
 def test_every_operation_of_a_step_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -22,7 +22,7 @@ child.wait()
 CHILD = """\
 import sys, time
 memory = bytearray(b"x" * 50_000_000)
-while time.process_time() < 0.3:
+while time.process_time() < 0.1:
     pass
 print(flush=True)
 sys.stdin.read()
@@ -40,7 +40,7 @@ def test_memory_and_processor_time_include_those_of_children() -> None:
         both = resident_memory(parent.pid)
         assert other.anonymous >= 50_000_000 > own.anonymous
         assert both is not None and both["anonymous"] >= 50_000_000 + own.anonymous // 2
-        assert (cpu_seconds(parent.pid) or 0.0) >= 0.25
+        assert (cpu_seconds(parent.pid) or 0.0) >= 0.08
         assert 0 < other.proportional <= other.resident <= other.peak
     finally:
         parent.stdin.close()

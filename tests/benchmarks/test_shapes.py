@@ -18,6 +18,8 @@ from onward.runtimes.base import RuntimeOptions
 from onward.runtimes.table import load_model
 from tests.examples import slow_but
 
+pytestmark = pytest.mark.usefixtures("small_memory")
+
 SMALL = {
     "embedding_length": 256, "feed_forward_length": 256, "attention.head_count": 4, "context_length": 128,
     "expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 256,
