@@ -19,7 +19,7 @@ from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
 from onward.api.openai.parameters import KEEP_ALIVE
 from onward.api.parameter import FieldTable
 from onward.api.reply import OneChoice, Stopwatch
-from onward.api.routes import JSON, LINES, Exchange, Route, Services, with_words
+from onward.api.routes import JSON, JSON_UTF8, LINES, Exchange, Route, Services, respond_json, with_words
 from onward.completions.answer import Delta, TokenCounts
 from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
@@ -116,7 +116,7 @@ def now() -> str:
 def error_body(error: ApiError) -> tuple[int, bytes, str]:
     """Return status, body and content type of an error."""
     body = msgspec.json.encode({"error": error.message[:MAX_FIELD_CHARS]})
-    return error.status, body, "application/json; charset=utf-8"
+    return error.status, body, JSON_UTF8
 
 
 def _say(fact: RequestRejected) -> ApiError:
@@ -211,7 +211,7 @@ async def generate(services: Services, exchange: Exchange) -> None:
     if not checked.get("prompt") and not checked.get("suffix"):
         services.model(model)
         loaded = {"model": name, "created_at": now(), "response": "", "done": True, "done_reason": "load"}
-        await _respond(exchange, loaded)
+        await respond_json(exchange, loaded, media=JSON_UTF8)
         return
     request = _request(checked, model)
     reply = OllamaReply(request, name, stopwatch)
@@ -238,14 +238,14 @@ async def show(services: Services, exchange: Exchange) -> None:
         "capabilities": ["completion", *(["insert"] if info.infill else [])],
         "modified_at": _modified(model),
     }
-    await _respond(exchange, answer)
+    await respond_json(exchange, answer, media=JSON_UTF8)
 
 
 async def tags(services: Services, exchange: Exchange) -> None:
     """List the models."""
     models = services.backend.models()
     listed = [_listed(model) | {"modified_at": _modified(model)} for model in models]
-    await _respond(exchange, {"models": listed})
+    await respond_json(exchange, {"models": listed}, media=JSON_UTF8)
 
 
 async def processes(services: Services, exchange: Exchange) -> None:
@@ -255,12 +255,12 @@ async def processes(services: Services, exchange: Exchange) -> None:
         info = await services.backend.tokenizer_info(model.id)
         more = {"expires_at": NEVER, "size_vram": 0, "context_length": info.context_length}
         listed.append(_listed(model) | more)
-    await _respond(exchange, {"models": listed})
+    await respond_json(exchange, {"models": listed}, media=JSON_UTF8)
 
 
 async def version(services: Services, exchange: Exchange) -> None:
     """Return Onward's version."""
-    await _respond(exchange, {"version": onward.__version__})
+    await respond_json(exchange, {"version": onward.__version__}, media=JSON_UTF8)
 
 
 def _served_name(services: Services, name: str) -> str:
@@ -305,10 +305,6 @@ def _details(context_length: int = 0) -> Object:
 
 def _modified(model: ListedModel) -> str:
     return datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z")
-
-
-async def _respond(exchange: Exchange, value: Object) -> None:
-    await exchange.respond(200, msgspec.json.encode(value), "application/json; charset=utf-8")
 
 
 _EXAMPLE: dict[str, Any] = {

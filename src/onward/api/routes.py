@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeVar
 
+import msgspec
+
 from onward.api.body import BodyLimits, decode_object
 from onward.api.decoder import check_fields
 from onward.api.errors import OPENAI_ERRORS, ErrorWords
@@ -27,7 +29,7 @@ Complete = Callable[[Any, CompletionRequest, Reply], Awaitable[None]]
 """Completes a request for the client of an exchange; the reply writes the answer."""
 JsonObject = dict[str, Any]
 """A part of an OpenAPI document."""
-JSON = "application/json"
+JSON, JSON_UTF8 = "application/json", "application/json; charset=utf-8"
 EVENTS = "text/event-stream"
 LINES = "application/x-ndjson"
 
@@ -65,6 +67,11 @@ class Exchange(Protocol):
 
     async def respond(self, status: int, body: bytes, content_type: str) -> None:
         """Send a whole response."""
+
+
+async def respond_json(exchange: Exchange, value: object, *, status: int = 200, media: str = JSON) -> None:
+    """Send what msgspec encodes as a whole response."""
+    await exchange.respond(status, msgspec.json.encode(value), media)
 
 
 @dataclass(frozen=True, slots=True)

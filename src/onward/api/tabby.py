@@ -15,7 +15,7 @@ from onward.api.fields import only, own, same, unused
 from onward.api.openai.reply import Identity
 from onward.api.parameter import FieldTable, Parameter
 from onward.api.reply import OneChoice
-from onward.api.routes import JSON, Exchange, Route, Services
+from onward.api.routes import JSON, Exchange, Route, Services, respond_json
 from onward.completions.answer import Delta, TokenCounts
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest
@@ -85,7 +85,7 @@ async def health(services: Services, exchange: Exchange) -> None:
         "cuda_devices": [],
         "version": version,
     }
-    await exchange.respond(200, msgspec.json.encode(answer), "application/json")
+    await respond_json(exchange, answer)
 
 
 def _request(checked: dict[str, Any], *, has_crlf: bool) -> CompletionRequest:

@@ -17,7 +17,7 @@ from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
 from onward.api.parameter import FieldTable, Parameter
 from onward.api.reply import OneChoice
-from onward.api.routes import EVENTS, JSON, Exchange, Route, Services, with_words
+from onward.api.routes import EVENTS, JSON, Exchange, Route, Services, respond_json, with_words
 from onward.api.sse import KEEP_ALIVE, data_event
 from onward.completions.answer import Answer, Delta, TokenCounts
 from onward.completions.rejections import ContextExceeded
@@ -279,7 +279,7 @@ async def info(services: Services, exchange: Exchange) -> None:
         "sha": None,
         "docker_label": None,
     }
-    await exchange.respond(200, msgspec.json.encode(answer), "application/json")
+    await respond_json(exchange, answer)
 
 
 def _request(checked: dict[str, Any], *, stream: bool, samples_by_default: bool) -> CompletionRequest:

@@ -17,7 +17,7 @@ from onward.api.body import decode_object
 from onward.api.dialects import served_dialects
 from onward.api.openai.routes import check_content_type
 from onward.api.operations import MODEL_ID, MODEL_QUERY, get
-from onward.api.routes import JSON, Exchange, JsonObject, Route, Services
+from onward.api.routes import JSON, Exchange, JsonObject, Route, Services, respond_json
 from onward.errors import InvalidRequest
 from onward.offload import inline_or_on_thread
 from onward.templates.render import Message, Render, TemplateError, render
@@ -166,7 +166,7 @@ async def tokenize(services: Services, exchange: Exchange) -> None:
         hexadecimal = {"token_bytes": [each.hex() for each in token_bytes]} if request.with_bytes else {}
         return msgspec.json.encode(answer | {"token_strs": strings} | hexadecimal)
 
-    await _respond(exchange, await inline_or_on_thread(len(tokens), body))
+    await exchange.respond(200, await inline_or_on_thread(len(tokens), body), JSON)
 
 
 async def detokenize(services: Services, exchange: Exchange) -> None:
@@ -179,7 +179,7 @@ async def detokenize(services: Services, exchange: Exchange) -> None:
         text = _text(b"".join(token_bytes))
         return msgspec.json.encode({"prompt": text} | ({"content": text} if _knows_llama(services) else {}))
 
-    await _respond(exchange, await inline_or_on_thread(len(tokens), body))
+    await exchange.respond(200, await inline_or_on_thread(len(tokens), body), JSON)
 
 
 async def apply_template(services: Services, exchange: Exchange) -> None:
@@ -195,7 +195,7 @@ async def apply_template(services: Services, exchange: Exchange) -> None:
         prompt = await render(Render(info.chat_template, messages, bos, info.eos_token or "", ends_open))
     except TemplateError as error:
         raise InvalidRequest(f"{str(error)[0].upper()}{str(error)[1:]}.", param="messages") from None
-    await _respond(exchange, msgspec.json.encode({"prompt": prompt.removeprefix(bos) if info.adds_bos else prompt}))
+    await respond_json(exchange, {"prompt": prompt.removeprefix(bos) if info.adds_bos else prompt})
 
 
 async def info(services: Services, exchange: Exchange) -> None:
@@ -215,7 +215,7 @@ async def info(services: Services, exchange: Exchange) -> None:
         "infill": info.infill,
         "chat_template": info.chat_template or None,
     }
-    await _respond(exchange, msgspec.json.encode(answer | info.extra))
+    await respond_json(exchange, answer | info.extra)
 
 
 def _model(services: Services, exchange: Exchange, given: str | None) -> str | None:
@@ -319,10 +319,6 @@ def _piece(raw: bytes) -> str | list[int]:
 def _text(raw: bytes) -> str:
     """Return bytes as text; a token may hold a part of a character, which JSON cannot represent."""
     return raw.decode("utf-8", "replace")
-
-
-async def _respond(exchange: Exchange, body: bytes) -> None:
-    await exchange.respond(200, body, "application/json")
 
 
 ROUTES = (*_routes("", "", (), (MODEL_QUERY,)), *_routes("/m/{id}", "OfModel", (MODEL_ID,), ()))

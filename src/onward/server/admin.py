@@ -10,14 +10,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from onward.api import adapters
 from onward.api import admin as api
 from onward.api.body import decode_object
 from onward.api.openai.routes import check_content_type
 from onward.api.operations import MODEL_ID
-from onward.api.routes import JSON, Route, with_words
+from onward.api.routes import JSON, Route, respond_json, with_words
 from onward.backends.base import Backend, LiveModel, LiveModels, ModelChange
 from onward.errors import ApiError, EngineStopped, Forbidden, InvalidRequest, ModelNameError, NotFound, SetupError
 from onward.server.exchange import HttpExchange
@@ -51,7 +49,7 @@ class Admin:
         self._allowed(exchange)
         folders = [] if self._live is None else list(self._live.folders)
         found = _unchangeable(self._backend) if self._live is None else self._live.models()
-        await _respond(exchange, api.AdminModelList(folders=folders, data=list(map(api.model_object, found))))
+        await respond_json(exchange, api.AdminModelList(folders=folders, data=list(map(api.model_object, found))))
 
     async def add(self, exchange: HttpExchange) -> None:
         """Load a model, however long that takes, and serve it. Raises Forbidden, InvalidRequest, ModelsBusy."""
@@ -65,7 +63,7 @@ class Admin:
         except SetupError as problem:
             raise InvalidRequest(str(problem), param="model") from None
         team.use_models(self._backend.models())
-        await _respond(exchange, api.model_object(model))
+        await respond_json(exchange, api.model_object(model))
 
     async def remove(self, exchange: HttpExchange) -> None:
         """Raises Forbidden, NotFound, InvalidRequest, ModelsBusy."""
@@ -78,7 +76,7 @@ class Admin:
         except SetupError as problem:
             raise InvalidRequest(str(problem), param="model") from None
         team.use_models(self._backend.models())
-        await _respond(exchange, api.AdminModelDeleted(id=model_id))
+        await respond_json(exchange, api.AdminModelDeleted(id=model_id))
 
     async def load_adapter(self, exchange: HttpExchange) -> None:
         """Load an adapter, however long that takes, and serve it. Raises Forbidden, InvalidRequest, NotFound,
@@ -153,10 +151,6 @@ def _unchangeable(backend: Backend) -> list[LiveModel]:
         )
         for id, one in health.items()
     ]
-
-
-async def _respond(exchange: HttpExchange, value: object) -> None:
-    await exchange.respond(200, msgspec.json.encode(value), "application/json")
 
 
 ROUTES = (

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from onward.api.body import decode_object
 from onward.api.openai import batches as api
-from onward.api.openai.files import PURPOSE, listed
+from onward.api.openai.files import PURPOSE, list_limit, list_page
 from onward.api.openai.routes import check_content_type
-from onward.api.routes import JSON, JsonObject, Route
+from onward.api.routes import JSON, JsonObject, Route, respond_json
 from onward.server.exchange import HttpExchange
 from onward.server.files import Stored, everywhere
 from onward.service.batch_records import WINDOW_MS, StoredBatch, new_batch_id
@@ -53,21 +53,16 @@ class BatchRoutes(Stored):
         )
         created = await store.create_batch(batch)
         self._wake()
-        await _respond(exchange, batch_object(created))
+        await respond_json(exchange, batch_object(created))
 
     async def retrieve(self, exchange: HttpExchange) -> None:
-        await _respond(exchange, batch_object(await self._find(exchange, exchange.path_value or "")))
+        await respond_json(exchange, batch_object(await self._find(exchange, exchange.path_value or "")))
 
     async def list(self, exchange: HttpExchange) -> None:
-        query = dict(reversed(exchange.queries()))
-        limit = listed(query, api.DEFAULT_LISTED, api.MAX_LISTED)
-        after = await self._find(exchange, query["after"]) if query.get("after") else None
+        limit = list_limit(exchange.query("limit"), api.DEFAULT_LISTED, api.MAX_LISTED)
+        after = await self._find(exchange, id) if (id := exchange.query("after")) else None
         found = await self.store.list_batches(self.key_of(exchange), limit + 1, after)
-        data = [batch_object(each) for each in found[:limit]]
-        ends = (data[0].id, data[-1].id) if data else (None, None)
-        await _respond(
-            exchange, api.BatchList(data=data, first_id=ends[0], last_id=ends[1], has_more=len(found) > limit)
-        )
+        await respond_json(exchange, list_page(api.BatchList, list(map(batch_object, found)), limit))
 
     async def cancel(self, exchange: HttpExchange) -> None:
         """Cancel a batch; the body of the request, if there is one, is ignored. Raises NotFound, CannotCancel."""
@@ -78,7 +73,7 @@ class BatchRoutes(Stored):
         if found.status not in ("cancelling", "cancelled"):
             raise api.cannot_cancel(found.status)
         self._wake()
-        await _respond(exchange, batch_object(found))
+        await respond_json(exchange, batch_object(found))
 
     async def _find(self, exchange: HttpExchange, batch_id: str) -> StoredBatch:
         """Return a batch of the key. Raises NotFound, also for another's."""
@@ -121,10 +116,6 @@ def batch_object(batch: StoredBatch) -> api.BatchObject:
         ),
         metadata=None if batch.metadata is None else json.loads(batch.metadata),
     )
-
-
-async def _respond(exchange: HttpExchange, value: api.BatchObject | api.BatchList) -> None:
-    await exchange.respond(200, api.encoded(value), "application/json")
 
 
 def _route(method: str, path: str, handler: Any, operation: Any, example: JsonObject) -> Route:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onward.api.openai import files as api
-from onward.api.routes import JSON, JsonObject, Route
+from onward.api.routes import JSON, JsonObject, Route, respond_json
 from onward.errors import ApiError, Forbidden, InvalidRequest, NotFound, RequestTooLarge
 from onward.server.exchange import HttpExchange
 from onward.server.multipart import Form, FormParser
@@ -69,28 +69,24 @@ class FileRoutes(Stored):
         except ApiError:
             await exchange.discard_rest()
             raise
-        await _respond(exchange, file_object(stored))
+        await respond_json(exchange, file_object(stored))
 
     async def list(self, exchange: HttpExchange) -> None:
-        query = dict(reversed(exchange.queries()))
-        limit, newest = api.listed(query, api.MAX_LISTED_FILES, api.MAX_LISTED_FILES), api.newest_first(query)
-        after = await self._find(exchange, query["after"]) if query.get("after") else None
+        limit = api.list_limit(exchange.query("limit"), api.MAX_LISTED_FILES, api.MAX_LISTED_FILES)
+        newest, purpose = api.newest_first(exchange.query("order")), exchange.query("purpose") or ""
+        after = await self._find(exchange, id) if (id := exchange.query("after")) else None
         found = await self.store.list_files(
-            self.key_of(exchange), limit + 1, purpose=query.get("purpose", ""), after=after, newest=newest
+            self.key_of(exchange), limit + 1, purpose=purpose, after=after, newest=newest
         )
-        data = [file_object(each) for each in found[:limit]]
-        ends = (data[0].id, data[-1].id) if data else (None, None)
-        await _respond(
-            exchange, api.FileList(data=data, first_id=ends[0], last_id=ends[1], has_more=len(found) > limit)
-        )
+        await respond_json(exchange, api.list_page(api.FileList, list(map(file_object, found)), limit))
 
     async def retrieve(self, exchange: HttpExchange) -> None:
-        await _respond(exchange, file_object(await self._find(exchange, exchange.path_value or "")))
+        await respond_json(exchange, file_object(await self._find(exchange, exchange.path_value or "")))
 
     async def delete(self, exchange: HttpExchange) -> None:
         found = await self._find(exchange, exchange.path_value or "")
         await self.store.delete_file(found)
-        await _respond(exchange, api.FileDeleted(id=found.id))
+        await respond_json(exchange, api.FileDeleted(id=found.id))
 
     async def content(self, exchange: HttpExchange) -> None:
         """Send what a file contains, part by part as the client reads. Raises NotFound, ClientDisconnected."""
@@ -159,10 +155,6 @@ def file_object(stored: StoredFile) -> api.File:
         purpose=stored.purpose,
         expires_at=None if stored.expires_ms is None else stored.expires_ms // 1000,
     )
-
-
-async def _respond(exchange: HttpExchange, value: object) -> None:
-    await exchange.respond(200, api.encoded(value), "application/json")
 
 
 def everywhere(*routes: Route) -> tuple[Route, ...]:

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from onward.api.operations import get, health
-from onward.api.routes import JSON, Route
-from onward.backends.base import Backend, Health
+from onward.api.routes import JSON, Route, respond_json
+from onward.backends.base import Backend
 from onward.backends.restricted import RestrictedBackend
 from onward.server.exchange import HttpExchange
 from onward.server.metrics import Metrics
@@ -48,14 +46,16 @@ class Monitoring:
             health = RestrictedBackend(self._backend, exchange.key.grant.allows).health()
         if health.state == "ready" and self._team is not None and self._team.detail:
             health = replace(health, detail=self._team.detail)
-        body = _health_body(health, with_models=may_see_models)
+        body: dict[str, object] = {"status": health.state, "detail": health.detail}
+        if may_see_models:
+            body["models"] = {name: {"status": one.state, "detail": one.detail} for name, one in health.models.items()}
         exchange.headers.append((b"cache-control", b"no-store"))
-        await exchange.respond(200 if health.state == "ready" else 503, body, "application/json")
+        await respond_json(exchange, body, status=200 if health.state == "ready" else 503)
 
     async def live(self, exchange: HttpExchange) -> None:
         """Liveness: respond with 200 as long as the event loop runs. A server whose engine is dead ends by itself."""
         exchange.headers.append((b"cache-control", b"no-store"))
-        await exchange.respond(200, b'{"status":"live"}', "application/json")
+        await respond_json(exchange, {"status": "live"})
 
     async def metrics(self, exchange: HttpExchange) -> None:
         """The metrics: of a key of a database only what concerns it, unless it is an admin's."""
@@ -85,10 +85,3 @@ ROUTES = (
     ),
 )
 """/metrics names models and reveals traffic, so it needs a key where keys are set."""
-
-
-def _health_body(health: Health, *, with_models: bool) -> bytes:
-    body: dict[str, object] = {"status": health.state, "detail": health.detail}
-    if with_models:
-        body["models"] = {name: {"status": one.state, "detail": one.detail} for name, one in health.models.items()}
-    return msgspec.json.encode(body)

@@ -9,11 +9,9 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from onward.api import refusals
 from onward.api.operations import get
-from onward.api.routes import JSON, Route
+from onward.api.routes import JSON, Route, respond_json
 from onward.errors import Forbidden, InvalidRequest, NotFound
 from onward.server.exchange import HttpExchange
 from onward.service.records import Question, Sums, edges
@@ -182,7 +180,7 @@ async def _respond(exchange: HttpExchange, page: Page, found: list[Sums], rows: 
         "has_more": has_more,
         "next_page": _token(now, page.hash, question.end) if has_more else None,
     }
-    await exchange.respond(200, msgspec.json.encode(body), "application/json")
+    await respond_json(exchange, body)
 
 
 def _group(sums: Sums, page: Page, names: tuple[str, ...]) -> dict[str, Any]:

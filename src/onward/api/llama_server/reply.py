@@ -13,6 +13,7 @@ from onward.api.errors import ErrorWords
 from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
 from onward.api.reply import ReplyEvent, Stopwatch
+from onward.api.routes import JSON_UTF8
 from onward.api.sse import KEEP_ALIVE, data_event
 from onward.completions.answer import Answer, Delta, Finish, TokenCounts, merged
 from onward.completions.rejections import ContextExceeded
@@ -59,7 +60,7 @@ def error_object(error: ApiError) -> dict[str, object]:
 
 
 def _body(error: ApiError) -> tuple[int, bytes, str]:
-    return error.status, msgspec.json.encode({"error": error_object(error)}), "application/json; charset=utf-8"
+    return error.status, msgspec.json.encode({"error": error_object(error)}), JSON_UTF8
 
 
 def _event(error: ApiError) -> bytes:

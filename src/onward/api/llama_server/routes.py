@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 import onward
 from onward.api.decoder import UNLIMITED_TOKENS, request_fields
 from onward.api.llama_server.fields import COMPLETION, INFILL, UNLIMITED, check_llama_request
 from onward.api.llama_server.reply import ERRORS, LlamaOptions, LlamaReply
 from onward.api.parameter import FieldTable
 from onward.api.reply import Stopwatch
-from onward.api.routes import EVENTS, JSON, Exchange, Route, Services, with_words
+from onward.api.routes import EVENTS, JSON, JSON_UTF8, Exchange, Route, Services, respond_json, with_words
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest, Overloaded
 
@@ -69,7 +67,7 @@ async def props(services: Services, exchange: Exchange) -> None:
         "build_info": f"onward {onward.__version__}",
         "is_sleeping": False,
     }
-    await exchange.respond(200, msgspec.json.encode(answer), "application/json; charset=utf-8")
+    await respond_json(exchange, answer, media=JSON_UTF8)
 
 
 async def slots(services: Services, exchange: Exchange) -> None:
@@ -84,7 +82,7 @@ async def slots(services: Services, exchange: Exchange) -> None:
         {"id": slot, "n_ctx": info.context_length, "is_processing": slot < load.num_running}
         for slot in range(load.max_rows)
     ]
-    await exchange.respond(200, msgspec.json.encode(listed), "application/json; charset=utf-8")
+    await respond_json(exchange, listed, media=JSON_UTF8)
 
 
 def _name(services: Services, name: str | None) -> str | None:

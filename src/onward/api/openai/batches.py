@@ -200,10 +200,6 @@ def batch_schemas(ref_template: str) -> dict[str, Any]:
     return schemas
 
 
-def encoded(value: BatchObject | BatchList) -> bytes:
-    return msgspec.json.encode(value)
-
-
 _CREATED = 1764000000
 EXAMPLE: JsonObject = {
     "id": "batch_692483c05e8f4d3c9a1b7f2e6d5c4b3a",

@@ -136,9 +136,16 @@ def expires_after(given: Mapping[str, object], names: tuple[str, str], minimum: 
     return seconds
 
 
-def listed(query: Mapping[str, str], default: int, maximum: int) -> int:
+def list_page(kind: Any, found: list[Any], limit: int) -> WireObject:
+    """Return a FileList or BatchList of at most `limit` objects; `found` has one more if there are more."""
+    data = found[:limit]
+    ends = (data[0].id, data[-1].id) if data else (None, None)
+    page: WireObject = kind(data=data, first_id=ends[0], last_id=ends[1], has_more=len(found) > limit)
+    return page
+
+
+def list_limit(text: str | None, default: int, maximum: int) -> int:
     """Return the `limit` of a list. Raises InvalidRequest."""
-    text = query.get("limit")
     if text is None:
         return default
     if not (text.isascii() and text.removeprefix("-").isdecimal() and len(text) < 16):
@@ -150,12 +157,11 @@ def listed(query: Mapping[str, str], default: int, maximum: int) -> int:
     return int(text)
 
 
-def newest_first(query: Mapping[str, str]) -> bool:
-    """Return whether a list has the newest first, by `order`. Raises InvalidRequest."""
-    order = query.get("order", "desc")
-    if order not in ("asc", "desc"):
+def newest_first(order: str | None) -> bool:
+    """Return whether a list has the newest first, by its `order`. Raises InvalidRequest."""
+    if order is not None and order not in ("asc", "desc"):
         raise refusals.no_such_value("order", order, "asc', 'desc")
-    return order == "desc"
+    return order != "asc"
 
 
 def attachment(filename: str) -> bytes:
@@ -238,7 +244,3 @@ LIST = operation("listFiles", "List files.", "FileList", parameters=list(FILE_QU
 RETRIEVE = operation("retrieveFile", "Retrieve one file.", "File")
 DELETE = operation("deleteFile", "Delete a file.", "FileDeleted")
 CONTENT = content_operation()
-
-
-def encoded(value: object) -> bytes:
-    return msgspec.json.encode(value)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from dataclasses import replace
 
-import msgspec
-
 from onward.api.openai.reply import encoded
 from onward.api.openai.routes import CHUNK, COMPLETION, LINKED, schema_url
 from onward.api.operations import STREAM_ID, cancel, resume
-from onward.api.routes import EVENTS, JSON, Route
+from onward.api.routes import EVENTS, JSON, Route, respond_json
 from onward.api.seed import SEED_HEADER
 from onward.errors import InvalidRequest, NotFound
 from onward.offload import inline_or_on_thread
@@ -90,7 +88,7 @@ class Streams:
         exchange.record.model, exchange.record.stream_id = log.model, log.id
         self._kept.cancel(log)
         deleted = {"id": log.id, "object": "text_completion.deleted", "deleted": True}
-        await exchange.respond(200, msgspec.json.encode(deleted), "application/json")
+        await respond_json(exchange, deleted)
 
     async def _find(self, exchange: HttpExchange) -> StreamLog | None:
         """Return the log of the stream; None once the server that listened before has answered. Raises NotFound."""
