@@ -16,10 +16,9 @@ from onward.api.body import decode_object
 from onward.api.openai.routes import check_content_type
 from onward.api.operations import MODEL_ID
 from onward.api.routes import JSON, Route, respond_json, with_words
-from onward.backends.base import Backend, LiveModel, LiveModels, ModelChange
+from onward.backends.base import Backend, LiveModel, LiveModels, ModelChange, Permit
 from onward.errors import ApiError, EngineStopped, Forbidden, InvalidRequest, ModelNameError, NotFound, SetupError
 from onward.server.exchange import HttpExchange
-from onward.service.grant import Grant
 from onward.service.prices import prices_of
 from onward.settings import MODEL_SETTINGS, Settings, options
 
@@ -53,13 +52,13 @@ class Admin:
 
     async def add(self, exchange: HttpExchange) -> None:
         """Load a model, however long that takes, and serve it. Raises Forbidden, InvalidRequest, ModelsBusy."""
-        team, grant = self._allowed(exchange)
+        team, permit = self._allowed(exchange)
         check_content_type(exchange)
         new = api.check_new(decode_object(await exchange.body(api.MAX_BODY_BYTES)))
         live = self._changeable()
         exchange.record.model = new.id or new.model
         try:
-            model = await live.add(new.model, new.id, partial(audit, team, f"the key {grant.name}", grant.id))
+            model = await live.add(new.model, new.id, permit)
         except SetupError as problem:
             raise InvalidRequest(str(problem), param="model") from None
         team.use_models(self._backend.models())
@@ -67,10 +66,10 @@ class Admin:
 
     async def remove(self, exchange: HttpExchange) -> None:
         """Raises Forbidden, NotFound, InvalidRequest, ModelsBusy."""
-        team, grant = self._allowed(exchange)
+        team, permit = self._allowed(exchange)
         live, model_id = self._changeable(), exchange.path_value or ""
         try:
-            await live.remove(model_id, partial(audit, team, f"the key {grant.name}", grant.id))
+            await live.remove(model_id, permit)
         except ModelNameError as problem:
             raise NotFound(str(problem), param="model", code="model_not_found") from None
         except SetupError as problem:
@@ -81,12 +80,11 @@ class Admin:
     async def load_adapter(self, exchange: HttpExchange) -> None:
         """Load an adapter, however long that takes, and serve it. Raises Forbidden, InvalidRequest, NotFound,
         ModelsBusy."""
-        team, grant = self._allowed(exchange)
+        team, permit = self._allowed(exchange)
         check_content_type(exchange)
         new = adapters.check_load(decode_object(await exchange.body(api.MAX_BODY_BYTES)))
         live = self._changeable()
         exchange.record.model = new.name
-        permit = partial(audit, team, f"the key {grant.name}", grant.id)
         with _vllm_errors():
             await live.load_adapter(new.name, new.path, new.base, permit, in_place=new.in_place)
         team.use_models(self._backend.models())
@@ -94,22 +92,22 @@ class Admin:
 
     async def unload_adapter(self, exchange: HttpExchange) -> None:
         """Raises Forbidden, NotFound, InvalidRequest, ModelsBusy."""
-        team, grant = self._allowed(exchange)
+        team, permit = self._allowed(exchange)
         check_content_type(exchange)
         name = adapters.check_unload(decode_object(await exchange.body(api.MAX_BODY_BYTES)))
         live = self._changeable()
         exchange.record.model = name
         with _vllm_errors():
-            await live.unload_adapter(name, partial(audit, team, f"the key {grant.name}", grant.id))
+            await live.unload_adapter(name, permit)
         team.use_models(self._backend.models())
         await exchange.respond(200, adapters.unloaded(name), adapters.TEXT)
 
-    def _allowed(self, exchange: HttpExchange) -> tuple[Team, Grant]:
-        """Return the team, and the admin key of a request. Raises Forbidden."""
-        grant = None if exchange.key is None else exchange.key.grant
+    def _allowed(self, exchange: HttpExchange) -> tuple[Team, Permit]:
+        """Return the team, and what audits a change by the admin key of a request. Raises Forbidden."""
+        grant = exchange.grant
         if self._team is None or grant is None or not grant.is_admin:
             raise Forbidden(NOT_ADMIN)
-        return self._team, grant
+        return self._team, partial(audit, self._team, f"the key {grant.name}", grant.id)
 
     def _changeable(self) -> LiveModels:
         """Return the models, if they may be changed now. Raises InvalidRequest, ModelsBusy, EngineStopped."""

@@ -237,8 +237,8 @@ class App:
         if not route.public:
             await self._authenticator.authenticate(exchange)
         owner.set(exchange.sender)
-        if part is self._services and exchange.key is not None and exchange.key.grant is not None:
-            part = self._services.restricted(exchange.key.grant.allows)
+        if part is self._services and (grant := exchange.grant) is not None:
+            part = self._services.restricted(grant.allows)
         await route.handler(part, exchange)
 
     async def _handle_preflight(self, exchange: HttpExchange) -> None:

@@ -92,9 +92,9 @@ class OpenAIBatches:
     async def compute(self, line: BatchLine) -> Computed:
         """Return the result of a line. Raises TryLater, BudgetSpent, EngineLost."""
         backend, key = self._backend_of(line.key_id), self._key(line.key_id)
-        named = key or self._keys().known_as(line.key_id)
+        named, grant = key or self._keys().known_as(line.key_id), None if key is None else key.grant
         name = "" if named is None else named.name
-        return await _LineRun(self._services, self._team, self._metrics, backend, line, name).run(key)
+        return await _LineRun(self._services, self._team, self._metrics, backend, line, name, grant).run()
 
 
 @dataclass(slots=True)
@@ -108,24 +108,24 @@ class _LineRun:
     backend: Backend
     line: BatchLine
     key_name: str
+    grant: Grant | None
     needs: Needs | None = None
     admitted: Admitted | None = None
     answer: Answer | None = None
     started_ms: int = 0
     finish_reasons: list[str] = field(default_factory=list)
 
-    async def run(self, key: StoredKey | None) -> Computed:
+    async def run(self) -> Computed:
         """Return the result of the line. Raises TryLater, BudgetSpent, EngineLost; then nothing stays reserved."""
-        grant = None if key is None else key.grant
         try:
             try:
-                return await self._complete(key)
+                return await self._complete()
             except (ApiError, RequestRejected) as problem:
                 if self.backend.health().state == "dead":
                     raise EngineLost from None
                 if isinstance(problem, Overloaded):
                     raise TryLater from None
-                return await self._failed(problem, grant)
+                return await self._failed(problem)
         except BaseException:
             if self.admitted is not None:
                 self.team.release(self.admitted)
@@ -135,9 +135,8 @@ class _LineRun:
     def reservation_id(self) -> str | None:
         return None if self.admitted is None else self.admitted.request_id
 
-    async def _complete(self, key: StoredKey | None) -> Computed:
-        line, settings = self.line, self.services.settings
-        ids, grant = self.ids, None if key is None else key.grant
+    async def _complete(self) -> Computed:
+        line, settings, ids, grant = self.line, self.services.settings, self.ids, self.grant
         self.started_ms = self.team.now_ms
 
         def decoded() -> CompletionRequest:
@@ -182,7 +181,7 @@ class _LineRun:
     def ids(self) -> api.LineIds:
         return api.LineIds.of(self.line.batch_id, self.line.number)
 
-    async def _failed(self, problem: ApiError | RequestRejected, grant: Grant | None) -> Computed:
+    async def _failed(self, problem: ApiError | RequestRejected) -> Computed:
         """Return the result of a line that got an error. If it was computed before, it has a row, in which nothing is
         billed."""
         error, row = api_error(problem), None
@@ -194,7 +193,7 @@ class _LineRun:
             log.error("line %d of %s failed: %s", self.line.number, self.line.batch_id, problem, exc_info=problem)
         status, body, _ = error_response(error)
         data = api.answered(self.ids.record, self.ids.request, self.line.custom_id, status, body, None)
-        return Computed(Result(data=data, is_output=False), row, grant, self.reservation_id)
+        return Computed(Result(data=data, is_output=False), row, self.grant, self.reservation_id)
 
     def _row(self, counts: TokenCounts, status: int) -> LedgerRow:
         needs = self.needs

@@ -15,6 +15,7 @@ from onward.api.reply import SinkClosed
 from onward.errors import ApiError, BodyTimeout, Overloaded, RequestTooLarge, UnsupportedEncoding
 from onward.server.addresses import network
 from onward.server.keys import Key
+from onward.service.grant import Grant
 from onward.tracing import RequestTrace
 
 log = logging.getLogger("onward.server")
@@ -123,6 +124,11 @@ class HttpExchange:
         """Who sent the request, for fairness between clients: the key's id, without keys the address, of which IPv6
         clients have many."""
         return self.key.id if self.key is not None else network(self.client)
+
+    @property
+    def grant(self) -> Grant | None:
+        """What the key may do, None for a key that is not of a database, or without one."""
+        return None if self.key is None else self.key.grant
 
     def header(self, name: bytes) -> str | None:
         """Return the first request header of this lower-case name, or None."""

@@ -48,7 +48,7 @@ class Stored:
         admin's."""
         if exchange.key is None:
             return ""
-        if exchange.key.grant is not None and exchange.key.grant.is_admin:
+        if exchange.grant is not None and exchange.grant.is_admin:
             raise Forbidden(ADMIN_KEY)
         return exchange.key.public_id
 
@@ -58,7 +58,7 @@ class FileRoutes(Stored):
         """Receive a file. Raises InvalidRequest, UnsupportedContentType, RequestTooLarge, RateLimited, Overloaded."""
         store, key_id = self.store, self.key_of(exchange)
         parser = FormParser(exchange.header(b"content-type") or "")
-        grant = None if exchange.key is None else exchange.key.grant
+        grant = exchange.grant
         try:
             async with store.receiving(key_id, NO_LIMITS if grant is None else grant.limits) as receiving:
                 upload = _Upload(receiving, parser.form, self.settings)

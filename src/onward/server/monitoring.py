@@ -42,8 +42,8 @@ class Monitoring:
         """
         health = self._backend.health()
         may_see_models = self._may_see_models(exchange)
-        if exchange.key is not None and exchange.key.grant is not None:
-            health = RestrictedBackend(self._backend, exchange.key.grant.allows).health()
+        if (grant := exchange.grant) is not None:
+            health = RestrictedBackend(self._backend, grant.allows).health()
         if health.state == "ready" and self._team is not None and self._team.detail:
             health = replace(health, detail=self._team.detail)
         body: dict[str, object] = {"status": health.state, "detail": health.detail}
@@ -59,8 +59,7 @@ class Monitoring:
 
     async def metrics(self, exchange: HttpExchange) -> None:
         """The metrics: of a key of a database only what concerns it, unless it is an admin's."""
-        grant = None if exchange.key is None else exchange.key.grant
-        await exchange.respond(200, self._metrics.render(grant), PROMETHEUS_TEXT)
+        await exchange.respond(200, self._metrics.render(exchange.grant), PROMETHEUS_TEXT)
 
 
 _METRICS = 'onward_requests_total{model="storyteller",status="200"} 1.0\n'

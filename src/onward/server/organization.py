@@ -78,8 +78,7 @@ class Organization:
         """Return the team, if the request may see it: it has an admin key, or no key is needed."""
         if self._team is None:
             raise NotFound(NO_DATABASE)
-        key = exchange.key
-        if key is not None and (key.grant is None or not key.grant.is_admin):
+        if exchange.key is not None and (exchange.grant is None or not exchange.grant.is_admin):
             raise Forbidden(MISSING_SCOPE)
         return self._team
 

@@ -122,7 +122,7 @@ class Runner:
         Raises ApiError, RequestRejected.
         """
         request = with_seed_header(request, exchange.header(SEED_HEADER.encode()))
-        grant = None if exchange.key is None else exchange.key.grant
+        grant = exchange.grant
         if grant is not None and grant.priority != request.weight:
             request = structs.replace(request, weight=grant.priority)
         account = None if self.team is None else Account(self.team, grant, exchange)
