@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client.registry import Collector
+from prometheus_client import Metric
 
 from onward.api import tokens
 from onward.api.dialects import DIALECTS, served_dialects
@@ -25,7 +26,7 @@ from onward.server.admin import Admin
 from onward.server.auth import Authenticator
 from onward.server.batch_lines import OpenAIBatches
 from onward.server.batches import BatchRoutes
-from onward.server.collectors import DatabaseCollector, EndingCollector, TracerCollector
+from onward.server.collectors import Reading, database_metrics, ending_metrics, tracer_metrics
 from onward.server.exchange import ClientDisconnected, HttpExchange, Receive, Scope, Send, convert_error, send_error
 from onward.server.files import FileRoutes
 from onward.server.handover import Predecessor
@@ -41,7 +42,7 @@ from onward.server.routes import Routes
 from onward.server.running import Runner, Running
 from onward.server.streams import handlers as streams
 from onward.server.streams.handlers import Streams
-from onward.server.streams.kept import KeptStreams, StreamCollector
+from onward.server.streams.kept import KeptStreams
 from onward.server.streams.run import completing
 from onward.settings import Settings
 from onward.tracing import Tracer
@@ -120,8 +121,7 @@ class App:
         self._metrics = Metrics(backend)
         self._running = Running()
         self._kept = kept = KeptStreams(settings.resume_window, settings.resume_memory, self._running)
-        for collector in _collectors(kept, team, live, tracer):
-            self._metrics.registry.register(collector)
+        self._metrics.registry.register(Reading(partial(_metrics_of_parts, kept, team, live, tracer)))
         runner = Runner(backend, self._metrics, self._running, settings.keep_alive, team, request_log)
         self.closes_connections = False
         """Whether each response closes its connection: another server listens in place of this one."""
@@ -265,17 +265,17 @@ class App:
             exchange.record.cancelled = True
 
 
-def _collectors(
+def _metrics_of_parts(
     kept: KeptStreams, team: Team | None, live: LiveModels | None, tracer: Tracer | None
-) -> Iterator[Collector]:
-    """Yield the collectors of metrics for the parts that this server has."""
-    yield StreamCollector(kept)
+) -> Iterator[Metric]:
+    """Yield the metrics of those parts that this server has."""
+    yield from kept.metrics()
     if team is not None:
-        yield DatabaseCollector(team)
+        yield from database_metrics(team)
     if live is not None:
-        yield EndingCollector(live)
+        yield from ending_metrics(live)
     if tracer is not None:
-        yield TracerCollector(tracer)
+        yield from tracer_metrics(tracer)
 
 
 async def _handle_lifespan(receive: Receive, send: Send) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, get_args
 
@@ -188,60 +188,47 @@ def certificate_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:
     yield from (expiry, refused)
 
 
-class LoadCollector(Collector):
-    """Reads `Backend.load` on every scrape. Stateless."""
+class Reading(Collector):
+    """Metrics that are read whenever Prometheus asks: those that `read` yields."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self._read = read
 
-    def collect(self) -> Iterator[Metric]:
-        load = self._backend.load()
-        yield from _families(GaugeMetricFamily, GAUGES, load)
-        yield from _families(CounterMetricFamily, COUNTERS, load)
-        yield _drafts(load)
-        yield from recovery_metrics(load)
-        yield from address_metrics(load)
-        yield from process_metrics(load)
-        yield from certificate_metrics(load)
+    def collect(self) -> Iterable[Metric]:
+        return self._read()
 
 
-class EndingCollector(Collector):
-    """Counts models that were removed or replaced and still have requests. Stateless."""
-
-    def __init__(self, live: LiveModels) -> None:
-        self._live = live
-
-    def collect(self) -> Iterator[Metric]:
-        help = "Models that were removed or replaced while the server ran, and still have requests."
-        number = sum(model.status == "ending" for model in self._live.models())
-        yield GaugeMetricFamily("onward_models_ending", help, number)
-
-
-class DatabaseCollector(Collector):
-    """Whether a team's database answers, and what waits for it. Stateless."""
-
-    def __init__(self, team: Team) -> None:
-        self._team = team
-
-    def collect(self) -> Iterator[Metric]:
-        answers, num_rows = self._team.database
-        yield GaugeMetricFamily("onward_database_up", "Whether the database answers.", int(answers))
-        help = "Requests that have ended and whose rows the database does not have yet."
-        yield GaugeMetricFamily("onward_ledger_rows_waiting", help, num_rows)
+def load_metrics(backend: Backend) -> Iterator[Metric]:
+    """Yield what engines report of their work."""
+    load = backend.load()
+    yield from _families(GaugeMetricFamily, GAUGES, load)
+    yield from _families(CounterMetricFamily, COUNTERS, load)
+    yield _drafts(load)
+    yield from recovery_metrics(load)
+    yield from address_metrics(load)
+    yield from process_metrics(load)
+    yield from certificate_metrics(load)
 
 
-class TracerCollector(Collector):
-    """Counts spans by what became of them. Stateless."""
+def ending_metrics(live: LiveModels) -> Iterator[Metric]:
+    help = "Models that were removed or replaced while the server ran, and still have requests."
+    number = sum(model.status == "ending" for model in live.models())
+    yield GaugeMetricFamily("onward_models_ending", help, number)
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
 
-    def collect(self) -> Iterator[Metric]:
-        help = "Spans. Outcome: exported, dropped (too many waited to be exported), failed (the collector was away)."
-        spans = CounterMetricFamily("onward_trace_spans", help, labels=["outcome"])
-        for outcome, number in self._tracer.counts().items():
-            spans.add_metric([outcome], number)
-        yield spans
+def database_metrics(team: Team) -> Iterator[Metric]:
+    answers, num_rows = team.database
+    yield GaugeMetricFamily("onward_database_up", "Whether the database answers.", int(answers))
+    help = "Requests that have ended and whose rows the database does not have yet."
+    yield GaugeMetricFamily("onward_ledger_rows_waiting", help, num_rows)
+
+
+def tracer_metrics(tracer: Tracer) -> Iterator[Metric]:
+    help = "Spans. Outcome: exported, dropped (too many waited to be exported), failed (the collector was away)."
+    spans = CounterMetricFamily("onward_trace_spans", help, labels=["outcome"])
+    for outcome, number in tracer.counts().items():
+        spans.add_metric([outcome], number)
+    yield spans
 
 
 def _families(

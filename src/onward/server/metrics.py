@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -19,7 +20,7 @@ from onward.backends.base import Backend
 from onward.completions.answer import Answer, Delta, TokenCounts
 from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected
 from onward.server.account import Account
-from onward.server.collectors import LatencyCollector, LoadCollector
+from onward.server.collectors import LatencyCollector, Reading, load_metrics
 from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange, RequestRecord
 from onward.server.logs import one_line
 from onward.server.request_trace import CompletionTrace
@@ -146,7 +147,7 @@ class Metrics:
         build = Gauge("onward_build_info", "Always 1; the version is in the label.", ["version"], registry=registry)
         build.labels(onward.__version__).set(1)
         prometheus_client.ProcessCollector(registry=registry)
-        registry.register(LoadCollector(backend))
+        registry.register(Reading(partial(load_metrics, backend)))
         self._models: dict[str, ModelMetrics] = {}
 
     def of(self, model: str) -> ModelMetrics:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from onward.api.openai.response import Completion
 from onward.errors import ApiError, NotFound, RequestCancelled
@@ -204,20 +203,12 @@ class KeptStreams:
                         return True
         return forgotten
 
-
-class StreamCollector(Collector):
-    """Reads the kept streams on every scrape."""
-
-    def __init__(self, kept: KeptStreams) -> None:
-        self._kept = kept
-
-    def collect(self) -> Iterator[Metric]:
-        kept = self._kept
-        yield GaugeMetricFamily("onward_streams_kept", "Resumable streams that are kept.", kept.num_streams)
-        yield GaugeMetricFamily("onward_streams_kept_bytes", "Memory that kept streams hold.", kept.num_bytes)
-        yield CounterMetricFamily("onward_streams_resumed", "Connections that resumed a stream.", kept.num_resumed)
+    def metrics(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("onward_streams_kept", "Resumable streams that are kept.", self.num_streams)
+        yield GaugeMetricFamily("onward_streams_kept_bytes", "Memory that kept streams hold.", self.num_bytes)
+        yield CounterMetricFamily("onward_streams_resumed", "Connections that resumed a stream.", self.num_resumed)
         yield CounterMetricFamily(
             "onward_streams_abandoned",
             "Resumable streams that were cancelled because no client came back in time, or memory ran out.",
-            kept.num_abandoned,
+            self.num_abandoned,
         )
