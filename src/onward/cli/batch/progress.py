@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from onward.cli.output.progress import ProgressLine, time_left, with_bar
-from onward.cli.output.terminal import can_rewrite, dotted, pluralize
+from onward.cli.output.progress import shown_line, time_left, with_bar
+from onward.cli.output.terminal import dotted, pluralize
 
 
 @dataclass(slots=True)
@@ -41,25 +40,10 @@ class Counts:
         return self.answered + self.failed
 
 
-class BatchProgress:
-    """A progress bar on stderr while it is open, if stderr is a terminal whose lines can be rewritten."""
-
-    def __init__(self, counts: Counts) -> None:
-        self._counts = counts
-        self._started = time.monotonic()
-        self._line: ProgressLine | None = None
-
-    def __enter__(self) -> Self:
-        if can_rewrite(sys.stderr):
-            self._line = ProgressLine(lambda width: bar(self._counts, time.monotonic() - self._started, width))
-            self._line.draw()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._line is not None:
-            self._line.remove()
+def shown_bar(counts: Counts) -> AbstractContextManager[None]:
+    """Show a progress bar on a terminal while the context lasts."""
+    started = time.monotonic()
+    return shown_line(lambda width: bar(counts, time.monotonic() - started, width))
 
 
 def bar(counts: Counts, seconds: float, width: int) -> str:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import httpx2
 import msgspec
 
-from onward.cli.output.progress import ProgressLine, time_left, with_bar
-from onward.cli.output.terminal import can_rewrite
+from onward.cli.output.progress import shown_line, time_left, with_bar
 from onward.cli.session import ServerConnection
 from onward.cli.source.http import HttpSource, failure_of
 from onward.cli.source.stream import parse_object
@@ -102,7 +99,7 @@ class BatchServer(HttpSource):
             counted = _Counted(file)
             parts = {"file": (path.name, counted, "application/octet-stream")}
             request = self._client.build_request("POST", url, data={"purpose": "batch"}, files=parts)  # type: ignore[arg-type]
-            with _line(lambda width: _of_bytes(counted.num_read, size, " sent", width)):
+            with shown_line(lambda width: _of_bytes(counted.num_read, size, " sent", width)):
                 try:
                     response = await self._client.send(request, stream=True)
                     if not response.is_success:
@@ -129,7 +126,7 @@ class BatchServer(HttpSource):
         """Wait until a batch has ended, and return it. On a terminal, show how many of its lines are finished."""
         shown, started = await self.batch(batch_id), time.monotonic()
         first = _finished(shown)
-        with _line(lambda width: _progress(shown, first, time.monotonic() - started, width)):
+        with shown_line(lambda width: _progress(shown, first, time.monotonic() - started, width)):
             while shown["status"] not in FINAL:
                 await asyncio.sleep(POLL_SECONDS)
                 shown = await self.batch(batch_id)
@@ -144,7 +141,7 @@ class BatchServer(HttpSource):
         try:
             async with self._response("GET", url, None) as response:
                 size = int(response.headers.get("content-length") or 0)
-                shown = _line(lambda width: _of_bytes(num_bytes, size, "", width))
+                shown = shown_line(lambda width: _of_bytes(num_bytes, size, "", width))
                 with partial.open("wb") as file, shown:
                     try:
                         async for part in response.aiter_bytes():
@@ -161,19 +158,6 @@ class BatchServer(HttpSource):
             with suppress(OSError):
                 partial.unlink()
         return num_lines
-
-
-@contextmanager
-def _line(text: Callable[[int], str]) -> Iterator[None]:
-    """Show a line on stderr while the context lasts, if that is a terminal."""
-    if not can_rewrite(sys.stderr):
-        yield
-        return
-    line = ProgressLine(text)
-    try:
-        yield
-    finally:
-        line.remove()
 
 
 def _finished(batch: dict[str, Any]) -> int:

@@ -18,7 +18,7 @@ from onward.api.openai.batch_lines import answered, unanswered
 from onward.cli.batch.journal import BatchJournal, record_id
 from onward.cli.batch.lines import CheckedLines, InvalidLine, Line, check_lines, opened_input, read_lines
 from onward.cli.batch.patience import BUSY_STATUSES, Patience, RequestLost
-from onward.cli.batch.progress import BatchProgress, Counts, print_summary
+from onward.cli.batch.progress import Counts, print_summary, shown_bar
 from onward.cli.interrupt import run
 from onward.cli.output.errors import error_object
 from onward.cli.output.terminal import warn
@@ -124,7 +124,7 @@ def _run_pending(
     if not to_run:
         return
     source = open_source(batch.session.connection, [model for model in models if model not in unknown], quiet=True)
-    with closing(read_lines(file, batch.model)) as lines, BatchProgress(counts):
+    with closing(read_lines(file, batch.model)) as lines, shown_bar(counts):
         requests = (line for line in lines if isinstance(line, Line) and to_run.get(line.number) == line.digest)
         run(_Run(source, batch, results, rejections, counts).all(requests))
     if counts.finished + counts.unanswered < counts.total:

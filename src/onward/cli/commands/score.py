@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from onward.cli.batch.progress import BatchProgress, Counts
+from onward.cli.batch.progress import Counts, shown_bar
 from onward.cli.command import Argument, session_command
 from onward.cli.completers import model_names
 from onward.cli.interrupt import raise_on_interrupt, run
@@ -102,7 +102,7 @@ class _Asked:
             counts.answered += 1
             counts.tokens += record["num_tokens"]
 
-        with BatchProgress(counts):
+        with shown_bar(counts):
             run(score_texts(source, texts, options, write_and_count))
 
     def _model(self, name: str | None) -> tuple[str | None, dict[str, str]]:

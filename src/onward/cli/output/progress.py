@@ -51,6 +51,20 @@ class ProgressLine:
             sys.stderr.flush()
 
 
+@contextmanager
+def shown_line(text: Callable[[int], str]) -> Iterator[None]:
+    """Show `text(width)` on stderr while the context lasts, if that is a terminal whose lines can be rewritten."""
+    if not can_rewrite(sys.stderr):
+        yield
+        return
+    line = ProgressLine(text)
+    try:
+        line.draw()
+        yield
+    finally:
+        line.remove()
+
+
 def with_bar(before: str, done: int, total: int, after: str, width: int) -> str:
     """Return a line with a bar, filled to `done` of `total`, between two texts, one of which may be empty. The bar
     takes the width that they leave; it is left out if there is no room."""

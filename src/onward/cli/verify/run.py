@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,8 +14,7 @@ from onward.api.openai.routes import COMPLETIONS, COMPLETIONS_OF_MODELS
 from onward.api.routes import Route
 from onward.cli.batch.patience import BUSY_STATUSES, Patience, RequestLost
 from onward.cli.interrupt import run
-from onward.cli.output.progress import ProgressLine, time_left, with_bar
-from onward.cli.output.terminal import can_rewrite
+from onward.cli.output.progress import shown_line, time_left, with_bar
 from onward.cli.session import Session
 from onward.cli.source.base import Document, RemoteError, Source
 from onward.cli.source.open import open_source, unknown_models
@@ -82,14 +80,8 @@ def verify(asked: VerifyRun, found: Verification) -> None:
     source = open_source(asked.session.connection, available, quiet=True) if available else None
     reasons = missing | dict.fromkeys(available, "")
     started = time.monotonic()
-    line = None
-    if can_rewrite(sys.stderr):
-        line = ProgressLine(lambda width: _progress(found, time.monotonic() - started, width))
-    try:
+    with shown_line(lambda width: _progress(found, time.monotonic() - started, width)):
         run(_all(_Verifier(source, asked.model), _pending(asked, first.newest_ms, reasons, found), asked, found))
-    finally:
-        if line is not None:
-            line.remove()
 
 
 class _Look(NamedTuple):
