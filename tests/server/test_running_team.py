@@ -21,7 +21,8 @@ from onward.server.app import App, make_app
 from onward.server.keys import KeyReload, Keys, collect_keys
 from onward.server.process import bind
 from onward.server.run import Service
-from onward.service.keys import create_key, forget_key, new_secret, read_keys, rotate_key
+from onward.service.grant import new_secret
+from onward.service.keys import create_key, forget_key, read_keys, rotate_key
 from onward.service.limits import Limits
 from onward.service.reservations import read_usages
 from onward.service.store import DatabaseAway, Store, unix_ms

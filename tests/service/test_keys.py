@@ -17,13 +17,12 @@ from onward.server.keys import Keys, is_generated
 from onward.service.batch_records import NewLine
 from onward.service.batches import create_batch
 from onward.service.files import add_part, begin_upload
-from onward.service.grant import StoredKey
+from onward.service.grant import StoredKey, new_secret
 from onward.service.keys import (
     change_key,
     create_key,
     forget_in_pieces,
     forget_key,
-    new_secret,
     read_audit,
     read_keys,
     read_revision,

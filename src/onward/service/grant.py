@@ -1,11 +1,26 @@
-"""What a key of a team may do. Known without a database, so that servers without one import nothing of it."""
+"""Keys, what those of a team may do, and their secrets. Known without a database, so that servers without one import
+nothing of it."""
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from onward.service.limits import NO_LIMITS, Limits
+
+NUM_RANDOM_BYTES = 24
+
+
+def new_secret(*, is_admin: bool = False) -> str:
+    """Return a random key. Clients sort keys by their prefix (behaviour §16.10)."""
+    return ("sk-admin-" if is_admin else "sk-") + secrets.token_urlsafe(NUM_RANDOM_BYTES)
+
+
+def digest_of(secret: str) -> str:
+    """Return the SHA-256 of a key in hexadecimal, as databases and key files have it."""
+    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

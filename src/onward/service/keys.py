@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import hashlib
 import json
 import secrets
 import socket
@@ -19,7 +18,7 @@ from onward.errors import SetupError
 from onward.fair_pool import FairPool
 from onward.service.batches import end_batches, forget_batches
 from onward.service.files import forget_files
-from onward.service.grant import Grant, StoredKey
+from onward.service.grant import Grant, StoredKey, digest_of
 from onward.service.limits import Limits
 from onward.service.reservations import lock_usage
 from onward.service.store import ANSWER_SECONDS, DatabaseAway, Store
@@ -39,20 +38,9 @@ from onward.service.tables import (
     USAGES,
 )
 
-NUM_RANDOM_BYTES = 24
-ADMIN_PREFIX = "sk-admin-"
 _FIND_REVISION = select(META.c.value).where(META.c.name == "revision")
 _LOCK = select(KEYS.c.id).where(KEYS.c.id == bindparam("key")).with_for_update(read=True, key_share=True)
 _FIND_FORGOTTEN = select(AUDIT.c.id).where(AUDIT.c.key_id == bindparam("key"), AUDIT.c.action == "forget")
-
-
-def new_secret(*, is_admin: bool) -> str:
-    """Return a random key. Clients sort keys by their prefix (behaviour §16.10)."""
-    return (ADMIN_PREFIX if is_admin else "sk-") + secrets.token_urlsafe(NUM_RANDOM_BYTES)
-
-
-def digest_of(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def create_key(

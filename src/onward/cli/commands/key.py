@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -22,14 +19,10 @@ from onward.cli.output.formats import emit, table
 from onward.cli.session import Session
 from onward.cli.settings_command import setting, setting_flag
 from onward.errors import SetupError
-from onward.service.grant import StoredKey
+from onward.service.grant import StoredKey, digest_of, new_secret
 from onward.service.limits import NO_LIMITS
 from onward.settings import resolve
 
-if TYPE_CHECKING:
-    from onward.service.store import Store
-
-NUM_RANDOM_BYTES = 24
 _FORGOTTEN = ("log_requests", "prefix_cache_dir")
 """The settings that name other places where data about keys is kept."""
 
@@ -46,16 +39,16 @@ def new(name: str | None, file: Path | None, admin: bool, **given: Any) -> None:
             raise SetupError(
                 "Limits, models, expiry, priority and --admin need a database: pass --data-dir or --database."
             )
-        key = "sk-" + secrets.token_urlsafe(NUM_RANDOM_BYTES)
+        key = new_secret()
         _show(key, file)
         click.echo(f"# The line of --api-key-file that accepts this key:\n{_line(key, name)}", err=True)
         return
-    from onward.service.keys import create_key, new_secret
+    from onward.service.keys import create_key
 
     if name is None:
         raise click.UsageError("A key of a database needs a name: `onward key new NAME`.")
     secret = new_secret(is_admin=admin)
-    with _store(given, creates=True) as store, store.begin() as connection:
+    with open_named(given, creates=True) as store, store.begin() as connection:
         create_key(connection, secret, name, limits, store.clock(), is_admin=admin, **changes)
         _show(secret, file)  # within the transaction: a key that could not be shown is not stored
 
@@ -68,15 +61,15 @@ def change(name: str, **given: Any) -> None:
     changes |= rights_of(given)
     if not changes:
         raise click.UsageError("Nothing to change: name a limit, --allow-model, --priority or --expires.")
-    with _store(given) as store, store.begin() as connection:
+    with open_named(given) as store, store.begin() as connection:
         change_key(connection, name, changes, store.clock())
 
 
 def rotate(name: str, overlap: int, file: Path | None, **given: Any) -> None:
     """Print another secret of a key; the old one is accepted for a while longer."""
-    from onward.service.keys import new_secret, require_key, rotate_key
+    from onward.service.keys import require_key, rotate_key
 
-    with _store(given) as store, store.begin() as connection:
+    with open_named(given) as store, store.begin() as connection:
         secret = new_secret(is_admin=require_key(connection, name).grant.is_admin)
         rotate_key(connection, name, secret, overlap, store.clock())
         _show(secret, file)
@@ -86,7 +79,7 @@ def revoke(name: str, **given: Any) -> None:
     """Revoke a key; servers refuse it within a second. Its usage is kept."""
     from onward.service.keys import revoke_key
 
-    with _store(given) as store, store.begin() as connection:
+    with open_named(given) as store, store.begin() as connection:
         revoke_key(connection, name, store.clock())
 
 
@@ -101,7 +94,7 @@ def forget(name: str, yes: bool, **given: Any) -> None:
     flags = {each: given[each] for each in (*NAMES, *_FORGOTTEN) if given[each] is not None}
     settings = resolve(flags, config=given["config"]).settings
     folder = logged_folder(settings)
-    with _store(given) as store:
+    with open_named(given) as store:
         with store.read() as connection:
             key_id = require_key(connection, name).grant.id
         if not yes:
@@ -122,7 +115,7 @@ def list_keys(session: Session, **given: Any) -> None:
     """Show all keys."""
     from onward.service.keys import read_keys
 
-    with _store(given) as store, store.read() as connection:
+    with open_named(given) as store, store.read() as connection:
         found = [_shown(key, store.clock()) for key in read_keys(connection)]
     emit(session.output, {"object": "list", "data": found}, lambda: _table(found))
 
@@ -133,7 +126,7 @@ def show(session: Session, name: str, **given: Any) -> None:
     from onward.service.limits import at
     from onward.service.reservations import read_usage
 
-    with _store(given) as store, store.read() as connection:
+    with open_named(given) as store, store.read() as connection:
         grant = require_key(connection, name).grant
         found = next(key for key in read_keys(connection) if key.grant.id == grant.id)
         usage = at(grant.limits, read_usage(connection, grant.id), store.clock())
@@ -152,7 +145,7 @@ def audit(session: Session, name: str | None, **given: Any) -> None:
     """Show who did what to keys and models, oldest first."""
     from onward.service.keys import read_audit
 
-    with _store(given) as store, store.read() as connection:
+    with open_named(given) as store, store.read() as connection:
         found = [
             {
                 "time": _time(entry.at_ms),
@@ -228,12 +221,6 @@ def _time(ms: int | None) -> str | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@contextmanager
-def _store(given: dict[str, Any], *, creates: bool = False) -> Iterator[Store]:
-    with open_named(given, creates=creates) as store:
-        yield store
-
-
 def _show(key: str, file: Path | None) -> None:
     """Print a key, or write it to a new file that only this user can read. Raises SetupError."""
     if file is None:
@@ -249,7 +236,7 @@ def _show(key: str, file: Path | None) -> None:
 
 
 def _line(key: str, name: str | None) -> str:
-    entry = f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+    entry = f"sha256:{digest_of(key)}"
     return entry if name is None else f"{name} = {entry}"
 
 
