@@ -3,8 +3,10 @@ commands have a server run it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -12,12 +14,17 @@ from onward.cli.batch.progress import Counts, print_unfinished
 from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.completers import model_names
 from onward.cli.interrupt import raise_on_interrupt
+from onward.cli.interrupt import run as run_async
 from onward.cli.output.errors import REQUEST, report_errors
 from onward.cli.output.formats import emit, table
 from onward.cli.output.terminal import pluralize, visible
 from onward.cli.session import Session
 from onward.errors import SetupError
 
+if TYPE_CHECKING:
+    from onward.cli.batch.remote import BatchServer
+
+T = TypeVar("T")
 DEFAULT_CONCURRENCY = 32
 HELP = """Run every request in IN, a file in OpenAI's batch format with /v1/completions bodies.
 
@@ -65,82 +72,56 @@ The exit code is 1 if there are others.
 """
 
 
-def submit(session: Session, source: Path, wait: bool) -> None:
+def _ask(session: Session, work: Callable[[BatchServer], Coroutine[Any, Any, T]]) -> T:
+    """Return what `work` does with the server of a session, which is closed then. Raises SetupError without one."""
     from onward.cli.batch.remote import BatchServer
-    from onward.cli.interrupt import run as run_async
 
-    async def work() -> dict[str, Any]:
-        server = BatchServer.of(session.connection)
-        try:
-            batch = await server.create(await server.upload(source))
-            return await server.wait(batch["id"]) if wait else batch
-        finally:
-            await server.aclose()
+    async def asked() -> T:
+        async with aclosing(BatchServer.of(session.connection)) as server:
+            return await work(server)
 
-    _show(session, run_async(work()))
+    return run_async(asked())
+
+
+def submit(session: Session, source: Path, wait: bool) -> None:
+    async def work(server: BatchServer) -> dict[str, Any]:
+        batch = await server.create(await server.upload(source))
+        return await server.wait(batch["id"]) if wait else batch
+
+    _show(session, _ask(session, work))
 
 
 def status(session: Session, batch: str | None, wait: bool) -> None:
-    from onward.cli.batch.remote import BatchServer
-    from onward.cli.interrupt import run as run_async
-
-    if batch is None and wait:
+    if batch is not None:
+        _show(session, _ask(session, lambda server: server.wait(batch) if wait else server.batch(batch)))
+        return
+    if wait:
         raise click.UsageError("--wait is for one batch: name it, or leave it out.")
-
-    async def work() -> list[dict[str, Any]] | dict[str, Any]:
-        server = BatchServer.of(session.connection)
-        try:
-            if batch is None:
-                return await server.batches()
-            return await server.wait(batch) if wait else await server.batch(batch)
-        finally:
-            await server.aclose()
-
-    found = run_async(work())
-    if isinstance(found, dict):
-        _show(session, found)
-    else:
-        emit(session.output, {"object": "list", "data": found}, lambda: _table(found))
+    found = _ask(session, lambda server: server.batches())
+    emit(session.output, {"object": "list", "data": found}, lambda: _table(found))
 
 
 def cancel(session: Session, batch: str) -> None:
-    from onward.cli.batch.remote import BatchServer
-    from onward.cli.interrupt import run as run_async
-
-    async def work() -> dict[str, Any]:
-        server = BatchServer.of(session.connection)
-        try:
-            return await server.cancel(batch)
-        finally:
-            await server.aclose()
-
-    _show(session, run_async(work()))
+    _show(session, _ask(session, lambda server: server.cancel(batch)))
 
 
 def download(session: Session, batch: str, output: Path, errors: Path | None) -> None:
-    from onward.cli.batch.remote import FINAL, BatchServer
-    from onward.cli.interrupt import run as run_async
+    from onward.cli.batch.remote import FINAL
 
     errors = errors or output.with_suffix(".errors" + (output.suffix or ".jsonl"))
 
-    async def work() -> tuple[int, int]:
-        server = BatchServer.of(session.connection)
-        try:
-            found = await server.batch(batch)
-            if found["status"] not in FINAL:
-                raise SetupError(
-                    f"The batch is {found['status']}: wait for it with `onward batch status {batch} --wait`."
-                )
-            if found["status"] == "failed":
-                raise SetupError(f"The batch failed: `onward batch status {batch}` says why.")
-            numbers = []
-            for name, path in (("output_file_id", output), ("error_file_id", errors)):
-                numbers.append(await server.download(found[name], path) if found.get(name) else 0)
-            return numbers[0], numbers[1]
-        finally:
-            await server.aclose()
+    async def work(server: BatchServer) -> tuple[int, int]:
+        found = await server.batch(batch)
+        if found["status"] not in FINAL:
+            raise SetupError(f"The batch is {found['status']}: wait for it with `onward batch status {batch} --wait`.")
+        if found["status"] == "failed":
+            raise SetupError(f"The batch failed: `onward batch status {batch}` says why.")
+        numbers = []
+        for name, path in (("output_file_id", output), ("error_file_id", errors)):
+            numbers.append(await server.download(found[name], path) if found.get(name) else 0)
+        return numbers[0], numbers[1]
 
-    answered, failed = run_async(work())
+    answered, failed = _ask(session, work)
     parts = [f"{pluralize(answered, 'line')} in {output}"] if answered else []
     parts += [f"{pluralize(failed, 'line')} in {errors}"] if failed else []
     click.echo(" · ".join(parts) or "The batch has no lines.", err=True)

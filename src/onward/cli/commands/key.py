@@ -21,7 +21,6 @@ from onward.cli.settings_command import setting, setting_flag
 from onward.errors import SetupError
 from onward.service.grant import StoredKey, digest_of, new_secret
 from onward.service.limits import NO_LIMITS
-from onward.settings import resolve
 
 _FORGOTTEN = ("log_requests", "prefix_cache_dir")
 """The settings that name other places where data about keys is kept."""
@@ -91,8 +90,7 @@ def forget(name: str, yes: bool, **given: Any) -> None:
     from onward.service.keys import forget_in_pieces, require_key
     from onward.service.request_log import forget_in_folder
 
-    flags = {each: given[each] for each in (*NAMES, *_FORGOTTEN) if given[each] is not None}
-    settings = resolve(flags, config=given["config"]).settings
+    settings = resolved_settings(given, (*NAMES, *_FORGOTTEN))
     folder = logged_folder(settings)
     with open_named(given) as store:
         with store.read() as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -128,13 +129,10 @@ def _remote(session: Session, name: str | None = None) -> dict[str, Any]:
     from onward.cli.source.http import HttpSource, ListedModels, ShownModel
 
     async def fetch() -> dict[str, Any]:
-        source = HttpSource(session.connection)
-        try:
+        async with aclosing(HttpSource(session.connection)) as source:
             if name is None:
                 return await source.request("GET", "/models", ListedModels)
             return await source.request("GET", f"/models/{quote(name)}", ShownModel, model=name)
-        finally:
-            await source.aclose()
 
     return asyncio.run(fetch())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
@@ -82,10 +83,8 @@ def replay(session: Session, id: str, **given: Any) -> None:
     source = open_source(session.connection, [saved.model])
 
     async def computed() -> Document:
-        try:
+        async with aclosing(source):
             return await recompute(source, saved, saved.model)
-        finally:
-            await source.aclose()
 
     try:
         completion = asyncio.run(computed()).value

@@ -7,6 +7,7 @@ import codecs
 import json
 import re
 import sys
+from contextlib import aclosing
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
@@ -73,12 +74,9 @@ async def _remote(session: Session, model: str | None, text: str, special: bool)
     """Return the result of the server's /tokenize, which is next to /v1 and does not report bytes."""
     from onward.cli.source.http import HttpSource, Tokenized
 
-    source = HttpSource(session.connection)
     fields = {"model": model, "prompt": text, "add_special_tokens": special, "return_token_strs": True}
-    try:
+    async with aclosing(HttpSource(session.connection)) as source:
         answer = await source.request("POST", "/tokenize", Tokenized, fields, is_at_root=True)
-    finally:
-        await source.aclose()
     tokens, pieces = answer["tokens"], answer.get("token_strs") or []
     if len(pieces) != len(tokens):  # a server that does not report them
         pieces = [""] * len(tokens)
