@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -29,6 +30,12 @@ def text_of(argument: str) -> str:
         return os.fsencode(argument).decode()
     except UnicodeError:
         return argument
+
+
+def moment_of(text: str) -> datetime:
+    """Return the moment of a date, or of a date and time, in UTC unless it says otherwise. Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 class Argument(click.Argument):

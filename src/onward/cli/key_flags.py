@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from onward import values
+from onward.cli.command import moment_of
 from onward.service.limits import Limits
 
 ANY = "any"
@@ -57,12 +57,11 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
         if (seconds := _duration(value)) is not None:
             return int((time.time() + seconds) * 1000)
         try:
-            moment = datetime.fromisoformat(value)
+            return int(moment_of(value).timestamp() * 1000)
         except ValueError:
             raise click.BadParameter(
                 f"{value!r} must be a date such as 2027-01-31, a duration such as 30d or 12h, or never.", ctx, param
             ) from None
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]

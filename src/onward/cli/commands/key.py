@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from onward import values
 from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.database import NAMES, database_flags, open_named, resolved_settings
 from onward.cli.key_flags import ANY, COSTS, COUNTS, SIZES, Duration, limit_flags, limit_names, limits_of, rights_of
-from onward.cli.output.formats import emit, table
+from onward.cli.output.formats import emit, table, utc_time
 from onward.cli.session import Session
 from onward.cli.settings_command import setting, setting_flag
 from onward.errors import SetupError
@@ -146,7 +145,7 @@ def audit(session: Session, name: str | None, **given: Any) -> None:
     with open_named(given) as store, store.read() as connection:
         found = [
             {
-                "time": _time(entry.at_ms),
+                "time": utc_time(entry.at_ms),
                 "actor": entry.actor,
                 "action": entry.action,
                 "key": entry.name or None,
@@ -188,8 +187,8 @@ def _shown(key: StoredKey, now_ms: int) -> dict[str, Any]:
         "models": None if grant.models is None else sorted(grant.models),
         "logged": grant.logs_requests,
         "priority": grant.priority,
-        "expires": _time(grant.expires_ms),
-        "created": _time(key.created_ms),
+        "expires": None if grant.expires_ms is None else utc_time(grant.expires_ms),
+        "created": utc_time(key.created_ms),
         "secrets": sum(expires is None or expires > now_ms for _, expires in key.digests),
         **limits,
     }
@@ -213,10 +212,6 @@ def _cell(value: Any) -> str:
         case list():
             return ", ".join(value)
     return str(value)
-
-
-def _time(ms: int | None) -> str | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _show(key: str, file: Path | None) -> None:

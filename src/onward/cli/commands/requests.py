@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import click
 
 from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
 from onward.cli.database import log_flags, read_log
-from onward.cli.output.formats import emit, table
+from onward.cli.output.formats import emit, table, utc_time
 from onward.cli.output.terminal import visible
 from onward.cli.session import Session
 from onward.errors import SetupError
@@ -36,12 +35,8 @@ def _table(found: list[LoggedRequest]) -> str:
     columns = ["id", "time", "key", "model", "status", "prompt"]
     return table(
         columns,
-        [[each.id, _time(each), each.key_name or "-", each.model, str(each.status), _prompt(each)] for each in found],
+        [[each.id, utc_time(each.at_ms), each.key_name or "-", each.model, str(each.status), _prompt(each)] for each in found],
     )
-
-
-def _time(request: LoggedRequest) -> str:
-    return datetime.fromtimestamp(request.at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _prompt(request: LoggedRequest) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onward.cli.command import CONTEXT
+from onward.cli.command import CONTEXT, moment_of
 from onward.cli.database import database_flags, open_named
 from onward.cli.output.formats import table, text_cell
 
@@ -32,10 +32,9 @@ class _Date(click.ParamType):  # type: ignore[type-arg]  # not generic before cl
         if isinstance(value, int):
             return value
         try:
-            moment = datetime.fromisoformat(value)
+            return int(moment_of(value).timestamp())
         except ValueError:
             raise click.BadParameter(f"{value!r} must be a date such as 2027-01-31.", ctx, param) from None
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
 
 def _groups(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -166,6 +167,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "  ".join(pad(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
     return "\n".join([style_of(sys.stdout).dim(line(headings)), *map(line, rows)])
+
+
+def utc_time(ms: int) -> str:
+    """Return Unix milliseconds as a date and time in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def text_cell(text: str | None) -> str:
