@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from onward.api.openai.decode import check_request
 from onward.cli.interrupt import keep_line, run
-from onward.cli.output.formats import NO_MATCH, render, transform_matches
+from onward.cli.output.formats import NO_MATCH, rendered, transform_matches
 from onward.cli.output.live import LiveText, Stats
 from onward.cli.output.progress import loading
-from onward.cli.output.terminal import Style, style_of, visible, warn
+from onward.cli.output.terminal import style_of, visible, warn
 from onward.cli.session import Output, Session
 from onward.cli.source.base import Document, Source
 from onward.cli.source.open import open_source
@@ -147,7 +147,6 @@ class _DocumentPrinter:
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._style: Style = style_of(sys.stdout)
         self._written = 0
         self._warned = False
 
@@ -159,16 +158,7 @@ class _DocumentPrinter:
         if self._written and output.format == "yaml" and not output.raw_strings:
             _write("---\n")
         self._written += 1
-        text = render(
-            document.value,
-            raw=document.raw,
-            format=output.format,
-            transform=output.transform,
-            raw_strings=output.raw_strings,
-            terminal=sys.stdout.isatty(),
-            colour=self._style.on,
-        )
-        _write(text + "\n")
+        _write(rendered(document.value, output, sys.stdout, document.raw) + "\n")
 
     def finish(self) -> None:
         pass

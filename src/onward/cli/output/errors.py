@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -132,17 +133,10 @@ def error_object(problem: ApiError | RemoteError) -> dict[str, Any]:
 def _print_api_error(problem: ApiError | RemoteError, session: Session) -> None:
     output = session.output
     if output.format_error != "auto" or output.transform_error is not None:
-        from onward.cli.output.formats import render
+        from onward.cli.output.formats import rendered
 
-        shown = render(
-            error_object(problem),
-            format=output.format_error,
-            transform=output.transform_error,
-            raw_strings=output.raw_strings,
-            terminal=sys.stderr.isatty(),
-            colour=style_of(sys.stderr).on,
-        )
-        print(shown, file=sys.stderr, flush=True)
+        output = replace(output, format=output.format_error, transform=output.transform_error)
+        print(rendered(error_object(problem), output, sys.stderr), file=sys.stderr, flush=True)
         return
     title = problem.message
     marks = [f"{name} {value}" for name in ("param", "code") if (value := getattr(problem, name))]

@@ -6,8 +6,9 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -52,6 +53,19 @@ def render(
         return visible(value) if terminal else value
     text = _FORMATS[format](value, raw, colour)
     return visible(text) if terminal and not colour else text
+
+
+def rendered(value: Any, output: Output, stream: TextIO, raw: str | None = None) -> str:
+    """Return one document as text for a stream, in the format that the flags of a command choose."""
+    return render(
+        value,
+        format=output.format,
+        raw=raw,
+        transform=output.transform,
+        raw_strings=output.raw_strings,
+        terminal=stream.isatty(),
+        colour=style_of(stream).on,
+    )
 
 
 def _json(value: Any, _: str | None, colour: bool) -> str:
@@ -147,15 +161,8 @@ def emit(output: Output, value: Any, as_text: Callable[[], str]) -> None:
         return
     if not transform_matches(value, output.transform):
         warn(NO_MATCH)
-    text = render(
-        value,
-        format="json" if output.format == "text" else output.format,
-        transform=output.transform,
-        raw_strings=output.raw_strings,
-        terminal=sys.stdout.isatty(),
-        colour=style_of(sys.stdout).on,
-    )
-    click.echo(text, color=True)
+    output = replace(output, format="json") if output.format == "text" else output
+    click.echo(rendered(value, output, sys.stdout), color=True)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
