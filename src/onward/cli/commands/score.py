@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,10 @@ from onward.cli.output.terminal import dotted, pluralize, style_of, visible, war
 from onward.cli.session import Session
 from onward.cli.source.open import open_source
 from onward.errors import SetupError
+
+if TYPE_CHECKING:
+    from onward.cli.score.scoring import Totals
+    from onward.cli.score.texts import InputFormat, InputText
 
 HELP = """Score texts: how likely a model finds each of their tokens.
 
@@ -45,7 +49,7 @@ def score(
     output: Path | None,
     model: str | None,
     compare: tuple[str, str] | None,
-    form: Any,
+    form: InputFormat,
     as_csv: bool,
     top: int,
     window: int | None,
@@ -87,18 +91,21 @@ class _Asked:
         self.top, self.window, self.overlap = top, window, overlap
 
     def run(
-        self, texts: Sequence[Any], model: str | None, write: Callable[[dict[str, Any]], None], *, before: int = 0
+        self, texts: Sequence[InputText], model: str | None, write: Callable[[dict[str, Any]], None], totals: Totals
     ) -> None:
-        """Score `texts` and pass each record to `write`, in order. `before`: texts that earlier runs have scored."""
+        """Score `texts`, pass each record to `write`, in order, and add it to `totals`, which has those of earlier
+        runs."""
         from onward.cli.score.scoring import Options, score_texts
 
         name, settings = self._model(model)
         options = Options(model=name, top=self.top, window=self.window, overlap=self.overlap)
         source = open_source(self.session.connection, [] if name is None else [name], settings=settings)
+        before = totals.num_texts
         counts = Counts(total=len(texts) + before, answered=before, finished_before=before, answered_before=before)
 
         def write_and_count(record: dict[str, Any]) -> None:
             write(record)
+            totals.add(record)
             counts.answered += 1
             counts.tokens += record["num_tokens"]
 
@@ -127,7 +134,7 @@ def _formatting_flag(session: Session) -> str | None:
     return next((flag for flag, is_given in given.items() if is_given), None)
 
 
-def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: bool) -> None:
+def _to_stdout(asked: _Asked, texts: Sequence[InputText], model: str | None, as_csv: bool) -> None:
     """Write the records to standard output: a table for people, JSON lines for programs, or CSV; sums to stderr."""
     from onward.cli.score.scoring import Totals
     from onward.cli.score.writers import RecordStream
@@ -144,12 +151,7 @@ def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: b
     else:
         form = "csv" if as_csv else "jsonl"
         write = RecordStream(form, sys.stdout.buffer, "Standard output", len(texts)).write
-
-    def add(record: dict[str, Any]) -> None:
-        totals.add(record)
-        write(record)
-
-    asked.run(texts, model, add)
+    asked.run(texts, model, write, totals)
     if for_people:
         sums = [_row("all", totals.document())] if len(texts) > 1 else []
         click.echo(table(HEADINGS, [*rows, *sums]), color=True)
@@ -158,23 +160,17 @@ def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: b
     _warn_of_dropped(totals)
 
 
-def _to_csv(asked: _Asked, texts: Sequence[Any], model: str | None, output: Path) -> None:
+def _to_csv(asked: _Asked, texts: Sequence[InputText], model: str | None, output: Path) -> None:
     from onward.cli.score.scoring import Totals
     from onward.cli.score.writers import RecordStream, new_csv
 
     totals = Totals()
     with closing(new_csv(output)) as file:
-        write = RecordStream("csv", file, str(output), len(texts)).write
-
-        def add(record: dict[str, Any]) -> None:
-            totals.add(record)
-            write(record)
-
-        asked.run(texts, model, add)
+        asked.run(texts, model, RecordStream("csv", file, str(output), len(texts)).write, totals)
     _emit_sums(asked.session, totals)
 
 
-def _to_file(asked: _Asked, texts: Sequence[Any], model: str | None, output: Path) -> None:
+def _to_file(asked: _Asked, texts: Sequence[InputText], model: str | None, output: Path) -> None:
     """Append JSON lines to a file, after those of earlier runs."""
     from onward.cli.score.scoring import Totals
     from onward.cli.score.writers import Results, check_fingerprint, pending
@@ -185,17 +181,15 @@ def _to_file(asked: _Asked, texts: Sequence[Any], model: str | None, output: Pat
         for text in texts:
             if text.id in results.records:
                 totals.add(results.records[text.id])
-        before = totals.num_texts
 
-        def add(record: dict[str, Any]) -> None:
+        def write(record: dict[str, Any]) -> None:
             check_fingerprint(record, results)
             results.append(record)
-            totals.add(record)
 
         try:
             if left:
                 with report_errors(asked.session):
-                    asked.run(left, model, add, before=before)
+                    asked.run(left, model, write, totals)
         except BaseException:
             if totals.num_texts < len(texts):
                 done = f"{totals.num_texts:,} of {pluralize(len(texts), 'text')} scored"
@@ -206,12 +200,13 @@ def _to_file(asked: _Asked, texts: Sequence[Any], model: str | None, output: Pat
     _emit_sums(asked.session, totals)
 
 
-def _compare(asked: _Asked, texts: Sequence[Any], names: tuple[str, str]) -> None:
+def _compare(asked: _Asked, texts: Sequence[InputText], names: tuple[str, str]) -> None:
     from onward.cli.score.compare import comparison
+    from onward.cli.score.scoring import Totals
 
     records: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
     for name, own in zip(names, records, strict=True):
-        asked.run(texts, name, own.append)
+        asked.run(texts, name, own.append, Totals())
     document = comparison(names, *records)
     emit(asked.session.output, document, lambda: _shown_comparison(document))
 
@@ -227,13 +222,13 @@ def _row(name: str, record: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def _emit_sums(session: Session, totals: Any) -> None:
+def _emit_sums(session: Session, totals: Totals) -> None:
     document = totals.document()
     emit(session.output, document, lambda: dotted(_sums(document), sys.stdout))
     _warn_of_dropped(totals)
 
 
-def _print_sums(totals: Any) -> None:
+def _print_sums(totals: Totals) -> None:
     print(dotted(_sums(totals.document()), sys.stderr), file=sys.stderr, flush=True)
 
 
@@ -251,7 +246,7 @@ def _sums(document: dict[str, Any]) -> list[str]:
     return parts
 
 
-def _warn_of_dropped(totals: Any) -> None:
+def _warn_of_dropped(totals: Totals) -> None:
     if totals.dropped:
         few = ", ".join(totals.dropped[:5]) + (" …" if len(totals.dropped) > 5 else "")
         warn(
