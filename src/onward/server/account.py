@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from onward.backends.base import Needs
 from onward.completions.answer import Delta, TokenCounts
-from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange
+from onward.server.exchange import HttpExchange
 from onward.service.grant import Grant
-from onward.service.records import LedgerRow
+from onward.service.records import CLIENT_LEFT, LedgerRow
 
 if TYPE_CHECKING:  # a server without a database does not import what needs one
     from onward.service.spool_file import SpoolEntry, SpoolProgress
@@ -65,7 +65,7 @@ class Account:
         self._counts = counts
         needs = self._needs
         assert needs is not None
-        row = self._row_of(TokenCounts(prompt=needs.prompt_tokens), CLIENT_CLOSED_REQUEST)
+        row = self._row_of(TokenCounts(prompt=needs.prompt_tokens), CLIENT_LEFT)
         self._entry = self._team.begin(row, self._grant, self._admitted, self._progress)
 
     def generated(self, deltas: Iterable[Delta]) -> None:

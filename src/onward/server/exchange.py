@@ -16,12 +16,11 @@ from onward.errors import ApiError, BodyTimeout, Overloaded, RequestTooLarge, Un
 from onward.server.addresses import network
 from onward.server.keys import Key
 from onward.service.grant import Grant
+from onward.service.records import CLIENT_LEFT
 from onward.tracing import RequestTrace
 
 log = logging.getLogger("onward.server")
 
-CLIENT_CLOSED_REQUEST = 499
-"""Status, in logs and metrics, of a request whose client disconnected before the response began. Never sent."""
 Scope = MutableMapping[str, Any]
 ASGIMessage = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[ASGIMessage]]
@@ -48,7 +47,7 @@ class RequestRecord:
     """The name of the key that was sent, never the key; "-" for one without a name."""
     user: str = "-"
     stream: bool = False
-    status: int = CLIENT_CLOSED_REQUEST
+    status: int = CLIENT_LEFT
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0

@@ -21,11 +21,12 @@ from onward.completions.answer import Answer, Delta, TokenCounts
 from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected
 from onward.server.account import Account
 from onward.server.collectors import LatencyCollector, Reading, load_metrics
-from onward.server.exchange import CLIENT_CLOSED_REQUEST, HttpExchange, RequestRecord
+from onward.server.exchange import HttpExchange, RequestRecord
 from onward.server.logs import one_line
 from onward.server.request_trace import CompletionTrace
 from onward.server.transcript import Transcript
 from onward.service.grant import Grant
+from onward.service.records import CLIENT_LEFT
 
 log = logging.getLogger("onward.server")
 
@@ -276,7 +277,7 @@ class MeasuredAnswer:
         except Exception as error:
             self._problem = error
             is_sent = isinstance(error, (ApiError, RequestRejected))
-            if is_sent and self._record.status == CLIENT_CLOSED_REQUEST:  # nothing was sent: the error will be
+            if is_sent and self._record.status == CLIENT_LEFT:  # nothing was sent: the error will be
                 self._error_status = api_error(error).status
             raise
 

@@ -11,11 +11,10 @@ from msgspec.structs import asdict, astuple
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, func, or_, select, text
 
 from onward.service.grant import Grant
-from onward.service.records import LedgerRow, Question, Sums
+from onward.service.records import CLIENT_LEFT, LedgerRow, Question, Sums
 from onward.service.reservations import lock_usage, settle_request
 from onward.service.tables import KEYS, REQUESTS
 
-CLIENT_LEFT = 499
 COLUMNS: dict[str, ColumnElement[Any]] = {
     "api_key_id": REQUESTS.c.key_id,
     "key_name": REQUESTS.c.key_name,

@@ -23,9 +23,6 @@ class Price:
         prompt = (prompt_tokens - cached_tokens) * self.prompt + cached_tokens * self.cached
         return (prompt + PER // 2) // PER, (completion_tokens * self.completion + PER // 2) // PER
 
-    def cost(self, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
-        return sum(self.parts(prompt_tokens, cached_tokens, completion_tokens))
-
 
 def prices_of(settings: Iterable[tuple[str, int, int, int]]) -> dict[str, Price]:
     """Return prices by the names that the settings use for models."""

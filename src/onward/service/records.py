@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+CLIENT_LEFT = 499
+"""Status, in logs, metrics and the ledger, of a request whose client left before its response began. Never sent."""
+
 
 class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request. Times are Unix milliseconds, costs micro-units. `computed_tokens` came from the engine,

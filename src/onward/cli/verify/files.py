@@ -19,14 +19,13 @@ from onward.cli.batch.lines import URLS
 from onward.cli.verify.saved import Saved
 from onward.cli.verify.story import FORMATS, read_story
 from onward.errors import SetupError
+from onward.service.records import CLIENT_LEFT
 from onward.service.request_log import LoggedRequest, read_file, read_folder
 
 KNOWN = (
     "the input and output of a batch, what a server logged with --log-requests, a story that the playground exported, "
     "and pairs of a request and its answer in JSON"
 )
-CLIENT_LEFT = 499
-"""Status of a request whose client did not wait for its end."""
 EVENTS = (b"data:", b"id:", b"event:", b"retry:", b":")
 """How lines of a stream may begin: those of a resumable stream with an id, and a comment may keep a connection
 alive."""
