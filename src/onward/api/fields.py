@@ -34,6 +34,11 @@ def same(name: str, parameter: str, dialect: str, *, default: object = None, **c
     return replace(row, **changes)  # type: ignore[arg-type]
 
 
+def shared(dialect: str, *parameters: str) -> tuple[Parameter, ...]:
+    """Return fields that mean the same as the parameters of their names."""
+    return tuple(same(name, name, dialect) for name in parameters)
+
+
 def own(name: str, kind: ParameterKind, dialect: str, help: str, **changes: object) -> Parameter:
     """Return a field that only the dialect has, and that acts."""
     row = Parameter(name=name, kind=kind, help=help, group="other", example=None, origin="extension", dialect=dialect)

@@ -9,7 +9,7 @@ import msgspec
 
 from onward.api.decoder import UNLIMITED_TOKENS, request_fields
 from onward.api.errors import ErrorWords
-from onward.api.fields import own, same, unused
+from onward.api.fields import own, same, shared, unused
 from onward.api.openai.errors import MAX_FIELD_CHARS
 from onward.api.openai.reply import Identity
 from onward.api.parameter import FieldTable
@@ -38,8 +38,7 @@ FIM = FieldTable.with_whole_floats(
     same("stream", "stream", NAME, help="Send the completion while it is generated, as server-sent events."),
     same("stop", "stop", NAME, max_items=64, lenient_max_items=64),
     same("random_seed", "seed", NAME),
-    same("presence_penalty", "presence_penalty", NAME),
-    same("frequency_penalty", "frequency_penalty", NAME),
+    *shared(NAME, "presence_penalty", "frequency_penalty"),
     unused("metadata", "object", NAME, "requests are not stored."),
     unused("prompt_cache_key", "string", NAME, "the prefix cache is always used, and finds what prompts share."),
 )  # fmt: skip

@@ -13,7 +13,7 @@ import msgspec
 import onward
 from onward.api.decoder import UNLIMITED_TOKENS, request_fields
 from onward.api.errors import ErrorWords
-from onward.api.fields import only, own, refused, same, unused
+from onward.api.fields import only, own, refused, same, shared, unused
 from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
 from onward.api.openai.parameters import KEEP_ALIVE
@@ -47,15 +47,11 @@ OPTIONS = FieldTable.with_whole_floats(
     same("top_p", "top_p", NAME, default=0.9),
     same("min_p", "min_p", NAME),
     same("repeat_penalty", "repetition_penalty", NAME),
-    same("presence_penalty", "presence_penalty", NAME),
-    same("frequency_penalty", "frequency_penalty", NAME),
-    same("seed", "seed", NAME),
+    *shared(NAME, "presence_penalty", "frequency_penalty", "seed"),
     same("stop", "stop", NAME, max_items=64, lenient_max_items=64),
     same("typical_p", "typical_p", NAME),
     same("tfs_z", "tfs", NAME),
-    same("mirostat", "mirostat", NAME),
-    same("mirostat_tau", "mirostat_tau", NAME),
-    same("mirostat_eta", "mirostat_eta", NAME),
+    *shared(NAME, "mirostat", "mirostat_tau", "mirostat_eta"),
     unused("repeat_last_n", "integer", NAME, "penalties look at the whole completion."),
     unused("penalize_newline", "boolean", NAME, "it no longer has an effect in Ollama."),
     unused("num_keep", "integer", NAME, "a context that is full ends the completion."),

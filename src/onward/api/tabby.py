@@ -11,7 +11,7 @@ import msgspec
 
 import onward
 from onward.api.decoder import request_fields
-from onward.api.fields import only, own, same, unused
+from onward.api.fields import only, own, same, shared, unused
 from onward.api.openai.reply import Identity
 from onward.api.parameter import FieldTable, Parameter
 from onward.api.reply import OneChoice
@@ -40,8 +40,7 @@ COMPLETION = FieldTable(
     own("segments", "object", NAME, "The text around the cursor, and snippets of others.", inner=SEGMENTS,
         example={"prefix": "def fib(n):\n    ", "suffix": "\n"}),
     same("temperature", "temperature", NAME, default=0.1),
-    same("seed", "seed", NAME),
-    same("user", "user", NAME),
+    *shared(NAME, "seed", "user"),
     own(
         "debug_options", "object", NAME, "Options of tests.", example={"raw_prompt": "x = "},
         inner=(

@@ -12,7 +12,7 @@ import msgspec
 import onward
 from onward.api.decoder import UNLIMITED_TOKENS, check_fields, request_fields
 from onward.api.errors import ErrorWords
-from onward.api.fields import only, own, refused, same
+from onward.api.fields import only, own, refused, same, shared
 from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
 from onward.api.parameter import FieldTable, Parameter
@@ -34,12 +34,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "Maximum number of tokens to generate; by default as many as the context has room for.", minimum=1, example=20,
     ),
     own("do_sample", "boolean", NAME, "Sample. Without it, and without any sampling parameter, decoding is greedy."),
-    same("temperature", "temperature", NAME),
-    same("top_k", "top_k", NAME),
-    same("top_p", "top_p", NAME),
-    same("repetition_penalty", "repetition_penalty", NAME),
-    same("frequency_penalty", "frequency_penalty", NAME),
-    same("seed", "seed", NAME),
+    *shared(NAME, "temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "seed"),
     same("stop", "stop", NAME, max_items=64, lenient_max_items=64),
     same("adapter_id", "model", NAME, help="A model; by default the first one. LoRA adapters are models here."),
     own("return_full_text", "boolean", NAME, "Return the prompt in front of the text.", default=False),

@@ -6,7 +6,7 @@ from typing import Any
 
 from onward.api.decoder import check_fields
 from onward.api.extension_parameters import SAMPLER_NAMES
-from onward.api.fields import only, own, same, unused
+from onward.api.fields import only, own, same, shared, unused
 from onward.api.parameter import FieldTable, Parameter, Profile
 
 NAME = "llama-server"
@@ -24,10 +24,7 @@ _SAMPLING: tuple[Parameter, ...] = (
     same("top_p", "top_p", NAME, default=0.95),
     same("min_p", "min_p", NAME, default=0.05),
     same("repeat_penalty", "repetition_penalty", NAME),
-    same("presence_penalty", "presence_penalty", NAME),
-    same("frequency_penalty", "frequency_penalty", NAME),
-    same("seed", "seed", NAME),
-    same("ignore_eos", "ignore_eos", NAME),
+    *shared(NAME, "presence_penalty", "frequency_penalty", "seed", "ignore_eos"),
     own(
         "logit_bias", "token_biases", NAME,
         "Values to add to the logits of tokens: pairs of a token id and a number, or `false` to ban it; or an object.",
@@ -39,26 +36,16 @@ _SAMPLING: tuple[Parameter, ...] = (
         "first; `infill`, `adaptive_p` and `tfs_z` are left out. By default: " + ", ".join(DEFAULT_SAMPLERS) + ".",
         only=(*SAMPLER_NAMES, *LEFT_OUT), max_items=32, example=["top_k", "top_p", "temperature"],
     ),
-    same("dynatemp_range", "dynatemp_range", NAME),
-    same("typical_p", "typical_p", NAME),
-    same("top_n_sigma", "top_n_sigma", NAME),
-    same("xtc_probability", "xtc_probability", NAME),
-    same("dry_multiplier", "dry_multiplier", NAME),
-    same("mirostat", "mirostat", NAME),
+    *shared(NAME, "dynatemp_range", "typical_p", "top_n_sigma", "xtc_probability", "dry_multiplier", "mirostat"),
     same("grammar", "grammar", NAME, help="A grammar in GBNF that the text must match."),
     same("json_schema", "json_schema", NAME),
     only("lora", NAME, [], why="An adapter is a model of its own here (`--lora`): only an empty array is accepted."),
     only("min_keep", NAME, 0, why="Only 0 is accepted."),
     only("post_sampling_probs", NAME, False, why="Probabilities are always those before sampling."),
-    same("dynatemp_exponent", "dynatemp_exponent", NAME),
-    same("xtc_threshold", "xtc_threshold", NAME),
-    same("dry_base", "dry_base", NAME),
-    same("dry_allowed_length", "dry_allowed_length", NAME),
-    same("dry_penalty_last_n", "dry_penalty_last_n", NAME),
-    same("dry_sequence_breakers", "dry_sequence_breakers", NAME),
-    same("mirostat_tau", "mirostat_tau", NAME),
-    same("mirostat_eta", "mirostat_eta", NAME),
-    same("penalize_nl", "penalize_nl", NAME),
+    *shared(
+        NAME, "dynatemp_exponent", "xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
+        "dry_sequence_breakers", "mirostat_tau", "mirostat_eta", "penalize_nl",
+    ),
     same(
         "repeat_last_n", "repeat_last_n", NAME, default=64,
         help="How many of the last generated tokens penalties count; those of the prompt never count. -1: all.",
@@ -129,8 +116,7 @@ _OFF: dict[str, tuple[object, ...]] = {
 _FRONT_ENDS: tuple[Parameter, ...] = (
     own("max_new_tokens", "integer", NAME, "Another name of `n_predict`.", minimum=-1, alias_of="n_predict"),
     own("num_predict", "integer", NAME, "Another name of `n_predict`.", minimum=-1, alias_of="n_predict"),
-    same("min_tokens", "min_tokens", NAME),
-    same("ban_eos_token", "ban_eos_token", NAME),
+    *shared(NAME, "min_tokens", "ban_eos_token"),
     same("custom_token_bans", "banned_tokens", NAME),
     same("add_bos_token", "add_special_tokens", NAME),
     same("skip_special_tokens", "skip_special_tokens", NAME),
