@@ -12,9 +12,8 @@ from onward.api import refusals
 from onward.api.admin import MAX_NAME, operation, printable, text
 from onward.api.errors import ErrorWords
 from onward.api.openai.errors import error_response
-from onward.api.openai.files import body
-from onward.api.operations import ref
-from onward.api.routes import JsonObject
+from onward.api.operations import body, ref
+from onward.api.routes import JSON, JsonObject
 from onward.errors import ApiError, InvalidRequest, NotFound
 
 TEXT = "text/plain"
@@ -108,21 +107,14 @@ def adapter_schemas() -> dict[str, JsonObject]:
     return {"AdapterError": {"type": "object", "properties": {"error": error}, "required": ["error"]}}
 
 
-def _operation(name: str, summary: str, properties: dict[str, JsonObject], required: tuple[str, ...]) -> Any:
+def _operation(name: str, summary: str, properties: dict[str, JsonObject], required: tuple[str, ...]) -> JsonObject:
     schema = {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-    described = operation(
-        name, summary, None, ("400", "403", "404", "408", "409", "413", "503"), media=TEXT,
-        requestBody=body("application/json", schema),
-    )  # fmt: skip
-
-    def with_errors(profile: Any) -> JsonObject:
-        found = described(profile)
-        for status, response in found["responses"].items():
-            if status != "200":
-                response["content"] = {"application/json": {"schema": ref("AdapterError")}}
-        return found
-
-    return with_errors
+    errors = ("400", "401", "403", "404", "408", "409", "413", "503")
+    described = operation(name, summary, TEXT, errors=errors, requestBody=body(JSON, schema))
+    for status, response in described["responses"].items():
+        if status != "200":
+            response["content"] = {JSON: {"schema": ref("AdapterError")}}
+    return described
 
 
 _NAME: JsonObject = {"type": "string", "maxLength": MAX_NAME, "description": "The name that requests use as `model`."}

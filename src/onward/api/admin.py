@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from onward.api import refusals
-from onward.api.openai.files import body
 from onward.api.openai.response import WireObject, describe
-from onward.api.operations import OpenAPIOperation, get
+from onward.api.operations import body, get
 from onward.api.routes import JSON, JsonObject
 from onward.backends.base import LiveModel
 from onward.errors import ApiError, InvalidRequest
@@ -157,22 +157,16 @@ _NEW: JsonObject = {
 }
 
 
-def operation(
-    name: str, summary: str, schema: str | None, errors: tuple[str, ...], *, media: str = JSON, **more: Any
-) -> OpenAPIOperation:
-    """Return the operation of a route for admin keys: see `operations.get`."""
-    described = get(name, summary, media, schema=schema, errors=("401", *errors))
-    return lambda profile: described(profile) | {"tags": ["Administration"], **more}
-
-
-LIST = operation("listAdminModels", "List the models of this server. Needs an admin key.", "AdminModelList", ())
+operation = partial(get, tags=["Administration"])
+"""An operation for admin keys."""
+LIST = operation("listAdminModels", "List the models of this server. Needs an admin key.", schema="AdminModelList")
 CREATE = operation(
-    "addModel", "Load a model and serve it, in place of the one that has its id.", "AdminModel",
-    ("400", "408", "409", "413", "503"), requestBody=body("application/json", _NEW),
+    "addModel", "Load a model and serve it, in place of the one that has its id.", schema="AdminModel",
+    errors=("400", "401", "408", "409", "413", "503"), requestBody=body(JSON, _NEW),
 )  # fmt: skip
 DELETE = operation(
     "removeModel",
     "Stop serving a model; its running requests finish.",
-    "AdminModelDeleted",
-    ("400", "404", "409", "503"),
+    schema="AdminModelDeleted",
+    errors=("400", "401", "404", "409", "503"),
 )

@@ -14,7 +14,7 @@ from onward.api.openai.response import error_schema, response_schemas
 from onward.api.operations import ref, server_schemas
 from onward.api.parameter import FieldTable, Profile
 from onward.api.request_schema import parameter_schema, request_schema
-from onward.api.routes import Route
+from onward.api.routes import Operation, Route
 from onward.api.seed import SEED_OF_REQUEST, SEED_OF_RESPONSE
 
 Schema = dict[str, Any]
@@ -53,12 +53,16 @@ def openapi(
 def _paths(routes: Iterable[Route], dialects: tuple[str, ...], profile: Profile) -> Schema:
     """Return all routes that are described, by path and method; a URL may have methods of several APIs."""
     found: Schema = {}
-    described = [(route, route.operation(profile)) for route in routes if route.operation is not None]
+    described = [(route, _stated(route.operation, profile)) for route in routes if route.operation is not None]
     described += [(route, _operation(route, name, profile)) for name in dialects for route in DIALECTS[name]]
     for route, operation in described:
         item = found.setdefault(route.path, {"parameters": list(route.parameters)} if route.parameters else {})
         item[route.method.lower()] = _with_example(copy.deepcopy(operation), route.example)
     return found
+
+
+def _stated(operation: Operation, profile: Profile) -> Schema:
+    return operation(profile) if callable(operation) else operation
 
 
 def _with_example(operation: Schema, example: Mapping[str, object]) -> Schema:

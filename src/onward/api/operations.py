@@ -3,16 +3,13 @@ health."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from onward.api.openai.parameters import TABLES
 from onward.api.parameter import Profile
 from onward.api.request_schema import request_schema
-from onward.api.routes import JsonObject
+from onward.api.routes import JSON, JsonObject, Operation
 from onward.api.seed import SEED_OF_REQUEST, SEED_OF_RESPONSE
-
-OpenAPIOperation = Callable[[Profile], JsonObject]
 
 _ERRORS = {
     "400": "The request is invalid.",
@@ -56,12 +53,11 @@ def ref(name: str) -> JsonObject:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def complete_in_path(operation: str) -> OpenAPIOperation:
+def complete_in_path(operation: str) -> Operation:
     """Return the operation of a completions route whose URL names the model."""
-    complete_here = complete(operation)
 
     def described(profile: Profile) -> JsonObject:
-        return complete_here(profile) | {
+        return _complete(operation, profile) | {
             "description": "The fields of CompletionRequest; the URL names the model, so `model` may be omitted.",
             "requestBody": _request_body(request_schema(profile, model_in_path=True), profile),
         }
@@ -69,26 +65,30 @@ def complete_in_path(operation: str) -> OpenAPIOperation:
     return described
 
 
-def resume(suffix: str = "") -> OpenAPIOperation:
+def resume(suffix: str = "") -> JsonObject:
     """Return the operation that resumes a stream requested with `stream_options.resumable`."""
-    operation = _get(
+    operation = get(
         f"resumeCompletion{suffix}",
         "The rest of a stream whose connection was lost, or the whole completion with `Accept: application/json`.",
         schema=f"{'Linked' if suffix else ''}Completion",
         errors=("400", "401", "404", "500", "503"),
+        tags=["Completions"],
+        parameters=[
+            _parameter("header", "Last-Event-ID", "The id of the last event that was received; by default none.")
+        ],
     )
     events: JsonObject = {"description": "Server-sent events.", "contentMediaType": "text/event-stream"}
     operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": events}
     operation["responses"]["200"]["headers"] = SEED_OF_RESPONSE
     operation["responses"]["204"] = {"description": "Nothing follows the last event."}
-    last_event = _parameter("header", "Last-Event-ID", "The id of the last event that was received; by default none.")
-    return lambda _: operation | {"tags": ["Completions"], "parameters": [last_event]}
+    return operation
 
 
-def cancel(suffix: str = "") -> OpenAPIOperation:
+def cancel(suffix: str = "") -> JsonObject:
     """Return the operation that ends a stream."""
-    operation = _get(f"cancelCompletion{suffix}", "End the work on a stream.", errors=("401", "404"))
-    return lambda _: operation | {"tags": ["Completions"]}
+    return get(
+        f"cancelCompletion{suffix}", "End the work on a stream.", errors=("401", "404"), tags=["Completions"]
+    )
 
 
 def _parameter(place: str, name: str, description: str) -> JsonObject:
@@ -98,54 +98,56 @@ def _parameter(place: str, name: str, description: str) -> JsonObject:
 def get(
     operation: str,
     summary: str,
-    media: str = "application/json",
+    media: str = JSON,
     *,
     schema: str | None = None,
     errors: tuple[str, ...] = ("401",),
     is_open: bool = False,
-) -> OpenAPIOperation:
-    """Return an operation that answers with a schema, or with a text of a media type. `is_open`: it needs no key."""
-    described = _get(operation, summary, media, schema=schema, errors=errors)
-    return lambda _: _open(described) if is_open else described
+    **more: Any,
+) -> JsonObject:
+    """Return an operation that answers with a schema, or with a text of a media type. `is_open`: it needs no key.
+    `more` are further parts of it."""
+    content: JsonObject = {media: {"schema": ref(schema) if schema else {"type": "string"}}}
+    if media.endswith("json") and schema is None:
+        content = {media: {"schema": ref("JsonObject")}}
+    responses = {"200": {"description": summary, "content": content}, **_errors(*errors)}
+    if is_open:
+        responses = {status: answer for status, answer in responses.items() if status not in ("401", "429")}
+        more["security"] = []
+    return {"operationId": operation, "summary": summary, "responses": responses, **more}
 
 
-def tokenize(suffix: str = "") -> OpenAPIOperation:
-    ids = _post(f"tokenize{suffix}", "Token ids of a text.", "TokenizeRequest", "TokenizeResponse")
-    ids["description"] = (
-        "Where the dialect of llama-server is served, its request is taken too: `content` instead of `prompt`, "
-        "`add_special` and `with_pieces`. Its answer has only `tokens`."
-    )
-    return lambda _: ids
+def tokenize(suffix: str) -> JsonObject:
+    return _post(
+        f"tokenize{suffix}", "Token ids of a text.", "TokenizeRequest", "TokenizeResponse",
+        description="Where the dialect of llama-server is served, its request is taken too: `content` instead of "
+        "`prompt`, `add_special` and `with_pieces`. Its answer has only `tokens`.",
+    )  # fmt: skip
 
 
-def detokenize(suffix: str = "") -> OpenAPIOperation:
-    text = _post(f"detokenize{suffix}", "The text of token ids.", "DetokenizeRequest", "DetokenizeResponse")
-    return lambda _: text
+def detokenize(suffix: str) -> JsonObject:
+    return _post(f"detokenize{suffix}", "The text of token ids.", "DetokenizeRequest", "DetokenizeResponse")
 
 
-def apply_template(suffix: str = "") -> OpenAPIOperation:
-    applied = _post(
+def apply_template(suffix: str) -> JsonObject:
+    return _post(
         f"applyTemplate{suffix}", "Render a conversation as a prompt, with the model's chat template.",
         "ApplyTemplateRequest", "ApplyTemplateResponse",
+        description="The template is part of the model's files. It is rendered in a process of its own, with limits of "
+        "time and memory; the result is plain text, to be sent as `prompt`.",
     )  # fmt: skip
-    applied["description"] = (
-        "The template is part of the model's files. It is rendered in a process of its own, with limits of time and "
-        "memory; the result is plain text, to be sent as `prompt`."
-    )
-    return lambda _: applied
 
 
-def health() -> OpenAPIOperation:
-    return lambda _: _open(_health())
+def health() -> JsonObject:
+    summary = "Whether the server is ready, and each of its models."
+    operation = get("health", summary, schema="Health", errors=(), is_open=True)
+    operation["responses"]["503"] = operation["responses"]["200"] | {
+        "description": "It is not: it is draining, an engine is being started again, or one has crashed."
+    }
+    return operation
 
 
-def _open(operation: JsonObject) -> JsonObject:
-    """Return a copy of an operation that needs no key."""
-    responses = {status: answer for status, answer in operation["responses"].items() if status not in ("401", "429")}
-    return operation | {"security": [], "responses": responses}
-
-
-def complete(operation: str, *, linked: bool = False) -> OpenAPIOperation:
+def complete(operation: str, *, linked: bool = False) -> Operation:
     """Return the operation of a completions route. The response of a linked one has `$schema` and a Link header."""
     return lambda profile: _complete(operation, profile, linked=linked)
 
@@ -182,43 +184,23 @@ def _request_body(schema: JsonObject, profile: Profile) -> JsonObject:
     return {"required": True, "content": {"application/json": {"schema": schema, "examples": examples}}}
 
 
-def _get(
-    operation: str,
-    summary: str,
-    media: str = "application/json",
-    *,
-    schema: str | None = None,
-    errors: tuple[str, ...] = ("401",),
-) -> JsonObject:
-    content: JsonObject = {media: {"schema": ref(schema) if schema else {"type": "string"}}}
-    if media.endswith("json") and schema is None:
-        content = {media: {"schema": ref("JsonObject")}}
-    return {
-        "operationId": operation,
-        "summary": summary,
-        "responses": {"200": {"description": summary, "content": content}, **_errors(*errors)},
-    }
-
-
-def _post(operation: str, summary: str, request: str, answer: str) -> JsonObject:
+def _post(operation: str, summary: str, request: str, answer: str, **more: Any) -> JsonObject:
     return {
         "operationId": operation,
         "summary": summary,
         "tags": ["Tokens"],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": ref(request)}}},
+        "requestBody": body(JSON, ref(request)),
         "responses": {
-            "200": {"description": summary, "content": {"application/json": {"schema": ref(answer)}}},
+            "200": {"description": summary, "content": {JSON: {"schema": ref(answer)}}},
             **_errors("400", "401", "404", "408", "413"),
         },
+        **more,
     }
 
 
-def _health() -> JsonObject:
-    operation = _get("health", "Whether the server is ready, and each of its models.", schema="Health", errors=())
-    operation["responses"]["503"] = operation["responses"]["200"] | {
-        "description": "It is not: it is draining, an engine is being started again, or one has crashed."
-    }
-    return operation
+def body(media: str, schema: JsonObject) -> JsonObject:
+    """Return a request body of this schema."""
+    return {"required": True, "content": {media: {"schema": schema}}}
 
 
 def _errors(*statuses: str) -> JsonObject:

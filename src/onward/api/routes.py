@@ -29,6 +29,8 @@ Complete = Callable[[Any, CompletionRequest, Reply], Awaitable[None]]
 """Completes a request for the client of an exchange; the reply writes the answer."""
 JsonObject = dict[str, Any]
 """A part of an OpenAPI document."""
+Operation = JsonObject | Callable[[Profile], JsonObject]
+"""A route in OpenAPI's terms; by the profile, if it depends on that."""
 JSON, JSON_UTF8 = "application/json", "application/json; charset=utf-8"
 EVENTS = "text/event-stream"
 LINES = "application/x-ndjson"
@@ -141,9 +143,9 @@ class Route:
     of the server that the routes belong to) and the exchange. `words` are its errors. `public`: needs no key.
 
     A route of another server's API is described by `name` (its operationId), `summary`, `body` (the table of its
-    fields) and `stream` (the media type of its streams); one of OpenAI's API and of this server by `operation`, in
-    OpenAPI's terms, by the profile. Neither: another URL of a route that is described. `example` is an answer by media
-    type. `parameters` are those of the path.
+    fields) and `stream` (the media type of its streams); one of OpenAI's API and of this server by `operation`.
+    Neither: another URL of a route that is described. `example` is an answer by media type. `parameters` are those of
+    the path.
     """
 
     method: str
@@ -155,7 +157,7 @@ class Route:
     stream: str | None = None
     words: ErrorWords = OPENAI_ERRORS
     public: bool = False
-    operation: Callable[[Profile], JsonObject] | None = None
+    operation: Operation | None = None
     example: Mapping[str, object] = field(default_factory=dict)
     parameters: tuple[JsonObject, ...] = ()
 

@@ -17,14 +17,13 @@ from onward.api.openai.files import (
     File,
     FileDeleted,
     FileList,
-    body,
     expires_after,
     operation,
     query,
 )
 from onward.api.openai.response import WireObject, describe
-from onward.api.operations import id_in_path
-from onward.api.routes import JsonObject
+from onward.api.operations import body, id_in_path
+from onward.api.routes import JSON, JsonObject
 from onward.errors import ApiError, InvalidRequest, NotFound
 
 WINDOW = "24h"
@@ -260,9 +259,12 @@ _QUERY = (
     query("limit", "How many batches.", type="integer", minimum=1, maximum=MAX_LISTED, default=DEFAULT_LISTED),
     query("after", "Batches that are older than the one with this id.", type="string"),
 )
-CREATE = operation("createBatch", "Run a file of requests.", "BatchObject", requestBody=body("application/json", _NEW))
-LIST = operation("listBatches", "List batches, the newest first.", "BatchList", parameters=list(_QUERY))
-RETRIEVE = operation("retrieveBatch", "Retrieve one batch.", "BatchObject")
+CREATE = operation("createBatch", "Run a file of requests.", schema="BatchObject", requestBody=body(JSON, _NEW))
+LIST = operation("listBatches", "List batches, the newest first.", schema="BatchList", parameters=list(_QUERY))
+RETRIEVE = operation("retrieveBatch", "Retrieve one batch.", schema="BatchObject")
 CANCEL = operation(
-    "cancelBatch", "Cancel a batch. Lines that are finished keep their results.", "BatchObject", errors=(*ERRORS, "409")
+    "cancelBatch",
+    "Cancel a batch. Lines that are finished keep their results.",
+    schema="BatchObject",
+    errors=(*ERRORS, "409"),
 )

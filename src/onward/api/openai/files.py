@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -11,7 +12,7 @@ import msgspec
 from onward.api import refusals
 from onward.api.body import DEFAULT_LIMITS
 from onward.api.openai.response import WireObject
-from onward.api.operations import OpenAPIOperation, get, id_in_path
+from onward.api.operations import body, get, id_in_path
 from onward.api.routes import JsonObject
 from onward.errors import InvalidRequest, NotFound, OnwardError
 
@@ -222,25 +223,10 @@ FILE_QUERY = (
 ERRORS = ("400", "401", "404", "503")
 
 
-def operation(
-    name: str, summary: str, schema: str, *, errors: tuple[str, ...] = ERRORS, **more: Any
-) -> OpenAPIOperation:
-    """Return an operation of files and batches, with further parts of its description."""
-    described = get(name, summary, schema=schema, errors=errors)
-    return lambda profile: described(profile) | {"tags": ["Batches"], **more}
-
-
-def body(media: str, schema: JsonObject) -> JsonObject:
-    return {"required": True, "content": {media: {"schema": schema}}}
-
-
-def content_operation() -> OpenAPIOperation:
-    described = get("retrieveFileContent", "What a file contains.", "application/octet-stream", errors=ERRORS)
-    return lambda profile: described(profile) | {"tags": ["Batches"]}
-
-
-UPLOAD = operation("createFile", "Upload a file.", "File", requestBody=body("multipart/form-data", _FORM))
-LIST = operation("listFiles", "List files.", "FileList", parameters=list(FILE_QUERY))
-RETRIEVE = operation("retrieveFile", "Retrieve one file.", "File")
-DELETE = operation("deleteFile", "Delete a file.", "FileDeleted")
-CONTENT = content_operation()
+operation = partial(get, errors=ERRORS, tags=["Batches"])
+"""An operation of files and batches."""
+UPLOAD = operation("createFile", "Upload a file.", schema="File", requestBody=body("multipart/form-data", _FORM))
+LIST = operation("listFiles", "List files.", schema="FileList", parameters=list(FILE_QUERY))
+RETRIEVE = operation("retrieveFile", "Retrieve one file.", schema="File")
+DELETE = operation("deleteFile", "Delete a file.", schema="FileDeleted")
+CONTENT = operation("retrieveFileContent", "What a file contains.", "application/octet-stream")
