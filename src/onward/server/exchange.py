@@ -7,6 +7,7 @@ import logging
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,7 +147,7 @@ class HttpExchange:
 
     def query(self, name: str) -> str | None:
         """Return the first query parameter of this name, or None."""
-        return dict(reversed(urllib.parse.parse_qsl(self._query.decode("latin-1")))).get(name)
+        return next((value for key, value in self.queries() if key == name), None)
 
     def queries(self) -> list[tuple[str, str]]:
         """Return all query parameters."""
@@ -162,7 +163,7 @@ class HttpExchange:
         incoming = _Incoming(max_bytes, BODY_TOTAL_SECONDS)
         try:
             self._check_head(max_bytes)
-            while self._has_more:  # not `_chunks`: starting a generator takes longer than most bodies
+            while self._has_more:  # not `chunks`: starting a generator takes longer than most bodies
                 chunks.append(await self._next_chunk(incoming))
             self._check_end()
         except _TooLarge:
@@ -175,31 +176,42 @@ class HttpExchange:
 
     async def chunks(self, max_bytes: int, total_seconds: float) -> AsyncIterator[bytes]:
         """Yield the request body as it arrives, for at most `total_seconds`. Raises what `body` raises."""
+        incoming = _Incoming(max_bytes, total_seconds)
         try:
-            async for chunk in self._chunks(max_bytes, total_seconds):
-                yield chunk
+            self._check_head(max_bytes)
+            while self._has_more:
+                if chunk := await self._next_chunk(incoming):
+                    yield chunk
+            self._check_end()
         except _TooLarge:
             raise await self._too_large(max_bytes) from None
 
-    async def _chunks(self, max_bytes: int, total_seconds: float) -> AsyncIterator[bytes]:
-        """As `chunks`. Raises _TooLarge instead of RequestTooLarge."""
-        self._check_head(max_bytes)
-        incoming = _Incoming(max_bytes, total_seconds)
-        while self._has_more:
-            if chunk := await self._next_chunk(incoming):
-                yield chunk
-        self._check_end()
-
     def _check_head(self, max_bytes: int) -> None:
-        """Raise what the head says of a body: UnsupportedEncoding, or _TooLarge."""
-        self._check_encoding()
+        """Raise what the head says of a body: _TooLarge, or UnsupportedEncoding for a compressed one. Its size would
+        have to be limited twice, and no known client of this API sends any."""
+        encodings = ", ".join(self.headers_named(b"content-encoding")).strip()
+        if encodings.lower() not in ("", "identity"):
+            self.headers.append((b"accept-encoding", b"identity"))
+            raise UnsupportedEncoding(
+                f"The request body has the content encoding {encodings[:64]!r}: send it without compression."
+            )
         declared = self.header(b"content-length") or "0"
         if declared.isdecimal() and int(declared) > max_bytes:
             raise _TooLarge
 
     async def _next_chunk(self, incoming: _Incoming) -> bytes:
         """Return the next chunk of the body, it may be empty. Raises _TooLarge, BodyTimeout, ClientDisconnected."""
-        chunk, self._has_more = await self._receive_chunk_before(incoming.deadline, incoming.total_seconds)
+        remaining = incoming.deadline - asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(min(BODY_IDLE_SECONDS, remaining)):
+                chunk = await self._receive_chunk()
+        except TimeoutError:
+            self.headers.append((b"connection", b"close"))
+            if remaining > BODY_IDLE_SECONDS:
+                words = f"No more of the request body arrived for {BODY_IDLE_SECONDS:.0f} seconds."
+            else:
+                words = f"The request body was not complete after {incoming.total_seconds:.0f} seconds."
+            raise BodyTimeout(words) from None
         incoming.num_bytes += len(chunk)
         if incoming.num_bytes > incoming.max_bytes and BODY_ERROR not in self._state:
             raise _TooLarge
@@ -216,52 +228,28 @@ class HttpExchange:
         await self.discard_rest()
         return RequestTooLarge(f"The request body is larger than the {max_bytes} bytes that this server accepts.")
 
-    async def discard_rest(self) -> None:
-        """Receive and drop some of what follows of the body: a client that is disconnected while it sends never reads
-        an error."""
-        if self._has_more:
-            await self._discard_body()
-
-    def _check_encoding(self) -> None:
-        """Reject a compressed body: its size would have to be limited twice, and no known client of this API sends
-        any."""
-        encodings = ", ".join(self.headers_named(b"content-encoding")).strip()
-        if encodings.lower() not in ("", "identity"):
-            self.headers.append((b"accept-encoding", b"identity"))
-            raise UnsupportedEncoding(
-                f"The request body has the content encoding {encodings[:64]!r}: send it without compression."
-            )
-
-    async def _receive_chunk_before(self, deadline: float, total_seconds: float) -> tuple[bytes, bool]:
-        """Return the next chunk of the body and whether more follow. Raises BodyTimeout, ClientDisconnected."""
-        remaining = deadline - asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(min(BODY_IDLE_SECONDS, remaining)):
-                return await self._receive_chunk()
-        except TimeoutError:
-            self.headers.append((b"connection", b"close"))
-        if remaining > BODY_IDLE_SECONDS:
-            raise BodyTimeout(f"No more of the request body arrived for {BODY_IDLE_SECONDS:.0f} seconds.")
-        raise BodyTimeout(f"The request body was not complete after {total_seconds:.0f} seconds.")
-
-    async def _receive_chunk(self) -> tuple[bytes, bool]:
+    async def _receive_chunk(self) -> bytes:
+        """Return a part of the body, and note whether more follow. Raises ClientDisconnected."""
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
-        return message.get("body", b""), message.get("more_body", False)
+        self._has_more = message.get("more_body", False)
+        chunk: bytes = message.get("body", b"")
+        return chunk
 
-    async def _discard_body(self) -> None:
+    async def discard_rest(self) -> None:
+        """Receive and drop some of what follows of the body: a client that is disconnected while it sends never reads
+        an error."""
+        if not self._has_more:
+            return
         self.headers.append((b"connection", b"close"))
         if self.header(b"expect") is not None:
             return
         discarded = 0
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_SECONDS):
                 while self._has_more and discarded < DISCARD_BYTES:
-                    chunk, self._has_more = await self._receive_chunk()
-                    discarded += len(chunk)
-        except TimeoutError:
-            pass
+                    discarded += len(await self._receive_chunk())
 
     async def wait_until_disconnected(self) -> None:
         """Return when the client has closed the connection. Call it only after the body was read."""
