@@ -30,7 +30,7 @@ from onward.engine_load import EngineLoad
 from onward.model_files.toy import ToyTokenizer
 from onward.models.registry import ListedModel
 from onward.sampling.outputs import Sampled
-from onward.server.app import App, make_app
+from onward.server.app import App
 from onward.settings import Settings
 
 NUM_TOKENS = 300
@@ -110,7 +110,7 @@ async def measured(repetitions: int, fields: dict[str, Any]) -> list[float]:
     served = ServedModel.create("toy", tokenizer, tokenizer.size, 2048)
     model = EmbeddedModel(served, engine, backlog=Backlog(1024), max_wait=0.0)
     backend = EmbeddedBackend({"toy": model}, [ListedModel(id="toy", created=1, owned_by="onward")], {})
-    app = make_app(backend, Settings(model=("toy",)))
+    app = App(backend, Settings(model=("toy",)))
     times = []
     for _ in range(repetitions):
         times.append(await stream(app, engine, fields))

@@ -15,7 +15,7 @@ from onward.compose import compose
 from onward.engine.scheduler import Scheduler
 from onward.engine.step import Engine
 from onward.runtimes.toy.model import ToyModel
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.settings import resolve
 
 BODY = {"model": "toy", "prompt": "Once", "max_tokens": 2, "temperature": 0, "seed": 7, "stream": True}
@@ -104,7 +104,7 @@ async def _answered(stack: ExitStack) -> tuple[list[str], list[Any]]:
         "headers": [(b"content-type", b"application/json"), (b"host", b"127.0.0.1")], "client": ("127.0.0.1", 1),
     }  # fmt: skip
     try:
-        await make_app(backend, settings)(scope, receive, send)
+        await App(backend, settings)(scope, receive, send)
     finally:
         await backend.aclose()
     return sent, deltas

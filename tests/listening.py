@@ -17,7 +17,7 @@ from onward.cli.settings_command import SettingsCommand
 from onward.compose import compose
 from onward.compose.team import open_request_log, open_team
 from onward.loop_thread import LoopThread
-from onward.server.app import App, make_app
+from onward.server.app import App
 from onward.server.connection import server_config
 from onward.server.process import bind
 from onward.settings import Settings
@@ -125,7 +125,7 @@ def served_here(*flags: str, model: str | Path = "toy", engine_process: bool = F
     loop.start()
     request_log = open_request_log(settings, team)
     backend = compose(settings, lambda message: None, own_process=engine_process)
-    app = make_app(backend, settings, team=team, request_log=request_log)
+    app = App(backend, settings, team=team, request_log=request_log)
     try:
         with listening_on(loop, app) as url:
             batches = None if app.batches is None else asyncio.run_coroutine_threadsafe(app.batches.run(), loop.loop)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from onward.server.app import App, make_app
+from onward.server.app import App
 from onward.server.keys import Keys
 from tests.server.fakes import Call, settings
 from tests.toy_backend import make_backend
@@ -18,7 +18,7 @@ async def toy_app(keys: Keys | None = None, **given: Any) -> AsyncIterator[App]:
     """Yield an application over a toy model of its own."""
     backend = make_backend()
     try:
-        yield make_app(backend, settings(**given), keys)
+        yield App(backend, settings(**given), keys)
     finally:
         await backend.aclose()
 

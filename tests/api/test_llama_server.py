@@ -21,7 +21,7 @@ from onward.engine_load import EngineLoad
 from onward.model_files.toy import END
 from onward.models.registry import ListedModel
 from onward.sampling.params import Mirostat, SamplingParams
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.server.keys import collect_keys
 from tests.api.served import events, openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
@@ -124,7 +124,7 @@ def test_a_draft_never_changes_which_stop_ended_a_text(stream: bool, monkeypatch
     asked = {"prompt": "cccccccc", "logit_bias": [[99, 50], [END, 100]], "min_tokens": 9, "stop": ["cc"], **PLAIN}
 
     async def ask(backend: EmbeddedBackend) -> tuple[str, str, int, bool]:
-        call = await post(make_app(backend, settings()), "/completion", stream=stream, **asked)
+        call = await post(App(backend, settings()), "/completion", stream=stream, **asked)
         *_, last = events(call) if stream else [call.json]
         is_drafted = backend.load()["toy"].drafts.lookup_accepted > 0
         return last["stop_type"], last["stopping_word"], last["tokens_predicted"], is_drafted
@@ -135,7 +135,7 @@ def test_a_draft_never_changes_which_stop_ended_a_text(stream: bool, monkeypatch
 
 @in_loop
 async def test_an_end_token_is_an_end() -> None:
-    app = make_app(FakeBackend(delta(" there"), delta("", finish="stop")), settings())
+    app = App(FakeBackend(delta(" there"), delta("", finish="stop")), settings())
     answer = (await post(app, "/completion", prompt="x", stop=["no"])).json
     assert (answer["stop_type"], answer["stopping_word"], answer["content"]) == ("eos", "", " there")
 
@@ -191,7 +191,7 @@ async def test_an_infill_is_that_of_prompt_and_suffix() -> None:
 @in_loop
 async def test_an_infill_reaches_the_backend_with_its_context() -> None:
     backend = FakeBackend()
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     extra = [{"filename": "a.py", "text": "x = 1\n", "time": [1, 2]}, {"text": "y"}]
     await post(app, "/infill", input_prefix="def f():\n", input_suffix="\n", prompt="    re", input_extra=extra)
     (request,) = backend.requests
@@ -258,7 +258,7 @@ async def test_keys_are_required_in_the_same_way() -> None:
 
 @in_loop
 async def test_a_failure_ends_a_stream_with_an_error() -> None:
-    app = make_app(FakeBackend(delta("a"), RuntimeError("secret")), settings())
+    app = App(FakeBackend(delta("a"), RuntimeError("secret")), settings())
     first, last = events(await post(app, "/completion", prompt="x", stream=True))
     assert first["content"] == "a" and last["error"]["code"] == 500 and "secret" not in json.dumps(last)
 
@@ -266,7 +266,7 @@ async def test_a_failure_ends_a_stream_with_an_error() -> None:
 @in_loop
 async def test_a_client_that_disconnects_ends_the_work() -> None:
     backend = FakeBackend(delta("a"), asyncio.Event())
-    call = Call(make_app(backend, settings()), "POST", "/completion", b'{"prompt": "x", "stream": true}')
+    call = Call(App(backend, settings()), "POST", "/completion", b'{"prompt": "x", "stream": true}')
     await call.until(2)
     call.leave()
     await call.done()
@@ -287,7 +287,7 @@ class Busy(FakeBackend):
 
 async def is_processing(backend: Backend, query: str = "") -> list[bool]:
     """Of each slot. The settings allow four."""
-    slots = (await Call(make_app(backend, settings(max_rows=4)), "GET", f"/slots{query}").done()).json
+    slots = (await Call(App(backend, settings(max_rows=4)), "GET", f"/slots{query}").done()).json
     assert [slot["id"] for slot in slots] == list(range(len(slots)))
     return [slot["is_processing"] for slot in slots]
 
@@ -296,10 +296,10 @@ async def is_processing(backend: Backend, query: str = "") -> list[bool]:
 async def test_slots_are_the_rows_of_the_engine_which_may_be_fewer_than_the_settings_allow() -> None:
     async with running(make_backend(max_rows=3)) as backend:
         assert await is_processing(backend) == [False] * 3
-        props = (await Call(make_app(backend, settings(max_rows=4)), "GET", "/props").done()).json
+        props = (await Call(App(backend, settings(max_rows=4)), "GET", "/props").done()).json
         assert props["total_slots"] == 3
     assert await is_processing(Busy()) == [True] * 3
-    busy = await Call(make_app(Busy(), settings(max_rows=4)), "GET", "/slots?fail_on_no_slot=1").done()
+    busy = await Call(App(Busy(), settings(max_rows=4)), "GET", "/slots?fail_on_no_slot=1").done()
     assert busy.status == 503 and busy.json["error"]["type"] == "unavailable_error"
 
 
@@ -334,7 +334,7 @@ async def test_a_server_with_several_models_uses_the_requested_one() -> None:
             return dict.fromkeys(("storyteller", "org/tiny"), only)
 
     backend = Several(delta("a", finish="stop"))
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     await post(app, "/infill", input_prefix="x", model="org/tiny")
     assert [request.model for request in backend.requests] == ["org/tiny"]
     assert (await Call(app, "GET", "/slots?model=other").done()).status == 404
@@ -343,7 +343,7 @@ async def test_a_server_with_several_models_uses_the_requested_one() -> None:
 @in_loop
 async def test_dialects_can_be_turned_off() -> None:
     for dialects, is_served in ((("none",), False), (("llama-server",), True), (("all",), True)):
-        app = make_app(FakeBackend(), settings(dialects=dialects))
+        app = App(FakeBackend(), settings(dialects=dialects))
         assert ((await post(app, "/completion", prompt="x")).status == 200) == is_served
         document = (await Call(app, "GET", "/openapi.json").done()).json
         assert ("/completion" in document["paths"]) == is_served
@@ -465,7 +465,7 @@ async def test_without_the_dialect_tokenize_has_one_shape() -> None:
 
 @in_loop
 async def test_tokenize_adds_a_start_token_only_where_llama_servers_client_wants_it() -> None:
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     assert (await post(app, "/tokenize", content="hi")).json == {"tokens": [104, 105]}
     assert (await post(app, "/tokenize", content="hi", add_special=True)).json == {"tokens": [0, 104, 105]}
     assert (await post(app, "/tokenize", content="x" * 4_000_001)).error["param"] == "content"

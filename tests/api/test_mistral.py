@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.api.served import events, openai_text, post, toy_app
 from tests.server.fakes import FakeBackend, delta, in_loop, settings
 
@@ -49,7 +49,7 @@ async def test_a_stream_folds_to_the_whole_answer() -> None:
 @in_loop
 async def test_fields_reach_the_backend() -> None:
     backend = FakeBackend()
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     more = {"random_seed": 5, "stop": "x", "min_tokens": 2, "metadata": {"a": [1]}, "prompt_cache_key": "k"}
     await post(app, PATH, model="storyteller", prompt="p", **more)
     (request,) = backend.requests
@@ -66,6 +66,6 @@ async def test_errors_are_mistrals() -> None:
     assert wrong.status == 422 and wrong.json["detail"][0]["loc"] == ["body", "temperature"]
     assert missing.status == 404 and missing.json["object"] == "error" and "nothing" in missing.json["message"]
     assert few.status == 422 and "min_tokens" in few.json["detail"][0]["msg"]
-    app = make_app(FakeBackend(delta("a"), RuntimeError("secret")), settings())
+    app = App(FakeBackend(delta("a"), RuntimeError("secret")), settings())
     *_, last = events(await post(app, PATH, model="storyteller", prompt="x", stream=True))
     assert last["object"] == "error" and "secret" not in last["message"]

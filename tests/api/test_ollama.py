@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.api.served import openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 
@@ -80,7 +80,7 @@ async def test_a_suffix_and_options_have_an_effect() -> None:
 @in_loop
 async def test_defaults_are_ollamas() -> None:
     backend = FakeBackend()
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     await post(app, "/api/generate", model="storyteller", prompt="x", options={"seed": -1})
     await post(app, "/api/generate", model="storyteller", prompt="x", options={"seed": 7, "repeat_penalty": 1.2})
     first, second = backend.requests
@@ -133,7 +133,7 @@ def test_invalid_requests_have_ollamas_errors(fields: dict[str, Any], message: s
 
 @in_loop
 async def test_a_failure_ends_a_stream_with_an_error() -> None:
-    app = make_app(FakeBackend(delta("a"), RuntimeError("secret")), settings())
+    app = App(FakeBackend(delta("a"), RuntimeError("secret")), settings())
     first, last = lines(await post(app, "/api/generate", model="storyteller", prompt="x"))
     assert first["response"] == "a" and list(last) == ["error"] and "secret" not in last["error"]
 
@@ -156,7 +156,7 @@ async def test_models_are_listed_and_described() -> None:
 @in_loop
 async def test_the_answer_to_a_head_request_for_the_tags_has_no_body() -> None:
     """This is how Ollama's command line checks for a server."""
-    call = await Call(make_app(FakeBackend(), settings()), "HEAD", "/api/tags").done()
+    call = await Call(App(FakeBackend(), settings()), "HEAD", "/api/tags").done()
     assert call.status == 200
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onward.completions.request import InfillContext
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.api.served import openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 
@@ -41,7 +41,7 @@ async def test_a_completion_is_that_of_the_completions_route() -> None:
 @in_loop
 async def test_segments_reach_the_backend() -> None:
     backend = FakeBackend(delta("a\nb", finish="stop"))
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     segments = {
         "prefix": "x\r\ny",
         "declarations": [{"filepath": "a.py", "body": "A"}],
@@ -66,7 +66,7 @@ async def test_segments_reach_the_backend() -> None:
 )
 def test_invalid_requests_are_refused(fields: dict[str, Any], message: str) -> None:
     async def check() -> None:
-        call = await post(make_app(FakeBackend(), settings()), PATH, **fields)
+        call = await post(App(FakeBackend(), settings()), PATH, **fields)
         assert call.status == 400 and message in call.json["error"]["message"]
 
     in_loop(check)()
@@ -74,11 +74,11 @@ def test_invalid_requests_are_refused(fields: dict[str, Any], message: str) -> N
 
 @in_loop
 async def test_a_failure_is_an_error() -> None:
-    app = make_app(FakeBackend(delta("a"), RuntimeError("secret")), settings())
+    app = App(FakeBackend(delta("a"), RuntimeError("secret")), settings())
     assert (await post(app, PATH, segments={"prefix": "x"})).status == 500
 
 
 @in_loop
 async def test_health_names_the_model() -> None:
-    call = await Call(make_app(FakeBackend(), settings()), "GET", "/tabby/v1/health").done()
+    call = await Call(App(FakeBackend(), settings()), "GET", "/tabby/v1/health").done()
     assert call.json["model"] == "storyteller" and call.json["cpu_count"] >= 1 and call.json["cuda_devices"] == []

@@ -7,7 +7,7 @@ from typing import Any
 
 from onward.completions.answer import Delta, Finish
 from onward.errors import EngineStopped, Overloaded
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.api.served import events, openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 
@@ -68,10 +68,10 @@ async def test_a_stop_string_is_part_of_the_text() -> None:
 @in_loop
 async def test_an_end_token_is_an_event_of_its_own() -> None:
     in_one_step = [Delta(0, " the end"), Delta(0, "", [], Finish("stop", 0))]
-    app = make_app(FakeBackend(in_one_step), settings())
+    app = App(FakeBackend(in_one_step), settings())
     ended = (await post(app, "/generate", inputs="x", parameters={"details": True, "stop": ["end"]})).json
     assert ended["details"]["finish_reason"] == "eos_token", "not the stop string that the text happens to end with"
-    app = make_app(FakeBackend(delta(" there"), delta("", finish="stop")), settings())
+    app = App(FakeBackend(delta(" there"), delta("", finish="stop")), settings())
     (end,) = events(await post(app, "/generate_stream", inputs="x"))
     assert end["token"]["special"] is True and end["token"]["text"] == "<end>" and end["token"]["logprob"] is None
     assert end["generated_text"] == " there" and end["details"]["finish_reason"] == "eos_token"
@@ -80,7 +80,7 @@ async def test_an_end_token_is_an_event_of_its_own() -> None:
 @in_loop
 async def test_sampling_is_what_the_parameters_say_and_has_a_seed() -> None:
     backend = FakeBackend()
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     for parameters in (None, {}, {"do_sample": True, "seed": 5}, {"temperature": 0.5}, {"max_new_tokens": 3}):
         await post(app, "/generate", inputs="x", parameters=parameters)
     absent, empty, seeded, warm, short = backend.requests
@@ -119,7 +119,7 @@ async def test_errors_are_those_of_tgi() -> None:
         assert call.status == 422 and call.json["error_type"] == "validation"
         assert call.json["error"].startswith("Input validation error: ")
     backend = FakeBackend()
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     for error, status, kind in (
         (Overloaded(), 429, "overloaded"),
         (EngineStopped(), 503, "unhealthy"),
@@ -128,14 +128,14 @@ async def test_errors_are_those_of_tgi() -> None:
         backend.error_to_raise = error
         call = await post(app, "/generate", inputs="x")
         assert (call.status, call.json["error_type"]) == (status, kind) and "secret" not in call.json["error"]
-    app = make_app(FakeBackend(delta("a", finish=None), RuntimeError("secret")), settings())
+    app = App(FakeBackend(delta("a", finish=None), RuntimeError("secret")), settings())
     call = await post(app, "/generate_stream", inputs="x")
     assert call.json["error_type"] == "generation"  # nothing was sent yet
 
 
 @in_loop
 async def test_info_describes_the_model() -> None:
-    answer = (await Call(make_app(FakeBackend(), settings()), "GET", "/info").done()).json
+    answer = (await Call(App(FakeBackend(), settings()), "GET", "/info").done()).json
     assert answer["model_id"] == "storyteller" and answer["max_total_tokens"] == 512 and answer["router"] == "onward"
 
 

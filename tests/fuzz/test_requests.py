@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.examples import UNICODE, examples
 from tests.server.fakes import Call, FakeBackend, settings
 
@@ -27,7 +27,7 @@ def ask(method: str, target: str, body: bytes, **headers: str) -> Call:
     async def talk() -> Call:
         async with asyncio.timeout(60):
             call = Call(
-                make_app(FakeBackend(), settings(max_body=10_000, dialects=("none",))), method, target, body, **headers
+                App(FakeBackend(), settings(max_body=10_000, dialects=("none",))), method, target, body, **headers
             )
             return await call.done()
 

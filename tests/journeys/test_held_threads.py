@@ -14,7 +14,7 @@ import pytest
 
 from onward.api.openai.batch_lines import BatchFileCheck
 from onward.constraints.process.client import GrammarProcess
-from onward.server.app import App, make_app
+from onward.server.app import App
 from onward.service import batch_store
 from onward.service import team as team_module
 from onward.service.keys import revoke_key
@@ -113,7 +113,7 @@ def test_no_kind_of_work_waits_for_threads_that_another_kind_holds(
         async with running(make_backend()) as backend:
             with store_with(tmp_path, chief={"is_admin": True}, **keys) as store:
                 team = Team(store, tmp_path)
-                app = make_app(backend, settings(), team=team)
+                app = App(backend, settings(), team=team)
                 assert app.batches is not None
                 tasks = [asyncio.create_task(team.run(app.replace_keys)), asyncio.create_task(app.batches.run())]
                 held, clients = Held(monkeypatch), Clients(app)

@@ -18,7 +18,7 @@ import pytest
 
 from onward.constraints import grammars
 from onward.constraints.process import checker
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.server.fakes import Call, completion, in_loop, settings
 from tests.toy_backend import make_backend, running
 
@@ -110,7 +110,7 @@ async def complete(app: Any, **fields: Any) -> Call:
 @in_loop
 async def test_numbers_and_names_are_exact() -> None:
     async with running(make_backend()) as backend:
-        app = make_app(backend, settings())
+        app = App(backend, settings())
         for schema, text in EXACT:
             call = await complete(app, json_schema=schema, disable_any_whitespace=True)
             assert call.status == 200, (schema, call.body)
@@ -120,7 +120,7 @@ async def test_numbers_and_names_are_exact() -> None:
 @in_loop
 async def test_an_integer_is_within_its_bounds_however_large() -> None:
     async with running(make_backend()) as backend:
-        app = make_app(backend, settings())
+        app = App(backend, settings())
         for low, high in RANGES:
             schema = {"type": "integer", "minimum": low, "maximum": high}
             call = await complete(app, json_schema=schema, temperature=1.5, seed=3, n=8)
@@ -135,7 +135,7 @@ async def test_what_cannot_be_exact_or_is_too_deep_is_refused_by_name() -> None:
         for keyword, length in (("prefixItems", 825), ("properties", 868), ("items", 1012))
     ]
     async with running(make_backend()) as backend:
-        app = make_app(backend, settings(max_body=10_000_000))
+        app = App(backend, settings(max_body=10_000_000))
         for schema, words in [*REFUSED, *chains]:
             call = await complete(app, json_schema=schema)
             assert call.status == 400, schema
@@ -164,7 +164,7 @@ ENTRIES: dict[str, tuple[str, dict[str, Any]]] = {
 @in_loop
 async def test_no_way_in_leads_to_a_crash() -> None:
     async with running(make_backend()) as backend:
-        app = make_app(backend, settings())
+        app = App(backend, settings())
         for path, fields in ENTRIES.values():
             body = fields if "inputs" in fields else {"model": "toy", "prompt": "x", "max_tokens": 30} | fields
             call = await Call(app, "POST", path, json.dumps(body).encode()).done()
@@ -184,7 +184,7 @@ FEWER_DIGITS = (
 async def test_constraints_are_answered_after_nine_divisors_of_which_one_never_returned() -> None:
     """One after another, then all at once; none is cached."""
     async with running(make_backend()) as backend:
-        app = make_app(backend, settings())
+        app = App(backend, settings())
         for at_once in (False, True):
             nine = [complete(app, json_schema=DIVISOR | {"title": f"{at_once} {number}"}) for number in range(9)]
             for call in await asyncio.gather(*nine) if at_once else [await each for each in nine]:
@@ -196,7 +196,7 @@ async def test_constraints_are_answered_after_nine_divisors_of_which_one_never_r
 @in_loop
 async def test_while_nine_constraints_of_a_client_take_long_those_of_others_are_answered() -> None:
     async with running(make_backend()) as backend:
-        app = make_app(backend, settings(api_key=("sk-first", "sk-second")))
+        app = App(backend, settings(api_key=("sk-first", "sk-second")))
         first, second = ({"authorization": f"Bearer sk-{name}"} for name in ("first", "second"))
         nine = [
             completion(app, headers=first, model="toy", max_tokens=3, regex="a?" * 30_000 + str(number))
@@ -228,7 +228,7 @@ TOO_LARGE: list[tuple[str, object]] = [
 @in_loop
 async def test_what_is_too_large_is_refused_before_the_first_token_in_the_projects_words() -> None:
     async with running(make_backend()) as backend:
-        app = make_app(backend, settings())
+        app = App(backend, settings())
         for field, value in TOO_LARGE:
             call = await complete(app, **{field: value})
             assert call.status == 400, (field, str(value)[:60])
@@ -250,7 +250,7 @@ CHAIN = "start: r0\n" + "".join(f"r{index}: r{index + 1}\n" for index in range(2
 def test_what_takes_too_long_is_refused_while_others_are_answered() -> None:
     async def test() -> None:
         async with running(make_backend()) as backend:
-            app = make_app(backend, settings())
+            app = App(backend, settings())
             for field, value in TAKES_LONG:
                 constraint = {field: value}
                 held = asyncio.create_task(complete(app, **constraint))
@@ -267,7 +267,7 @@ def test_what_takes_too_long_is_refused_while_others_are_answered() -> None:
 @in_loop
 async def test_groups_that_are_nested_too_deeply_and_bounds_inside_of_lark_are_refused() -> None:
     async with running(make_backend()) as backend:
-        app = make_app(backend, settings())
+        app = App(backend, settings())
         call = await complete(app, regex="(" * 10_000 + "a" + ")" * 10_000)
         assert call.error["message"] == (
             "Invalid 'regex': its groups are nested too deeply; at most 200 levels are supported."
@@ -280,7 +280,7 @@ async def test_groups_that_are_nested_too_deeply_and_bounds_inside_of_lark_are_r
 @in_loop
 async def test_rules_that_lead_too_deep_are_refused() -> None:
     async with running(make_backend()) as backend:
-        app = make_app(backend, settings())
+        app = App(backend, settings())
         call = await complete(app, grammar=CHAIN)
         assert call.status == 400 and call.error["param"] == "grammar"
         assert "nested too deeply" in call.error["message"]
@@ -296,7 +296,7 @@ def test_grammars_that_come_later_change_none_that_are_in_use(
 
     async def texts(*, at_once: bool) -> list[str]:
         async with running(make_backend(in_disposable_process=in_disposable_process)) as backend:
-            app = make_app(backend, settings())
+            app = App(backend, settings())
             wanted = [complete(app, regex=each, temperature=1, seed=7) for each in expressions * 2]
             calls = await asyncio.gather(*wanted) if at_once else [await each for each in wanted]
         return [json.loads(call.body)["choices"][0]["text"] for call in calls]

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from onward.errors import Overloaded
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.listening import listening
 from tests.server.fakes import STORY, FakeBackend, Step, delta, settings
 from tests.waiting import PATIENCE_SECONDS, wait_for
@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_for
 @contextmanager
 def served(backend: FakeBackend, *keys: str) -> Iterator[str]:
     """Serve the application on a thread of this process; yields its base URL."""
-    with listening(make_app(backend, settings(api_key=keys, access_log=False))) as url:
+    with listening(App(backend, settings(api_key=keys, access_log=False))) as url:
         yield f"{url}/v1"
 
 

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from onward.api.dialects import DIALECTS
 from onward.compose import compose
 from onward.errors import SetupError
-from onward.server.app import ROUTES, App, make_app
+from onward.server.app import ROUTES, App
 from onward.settings import Settings, resolve
 from tests.cli.terminal import COMMAND
 from tests.processes import server_process
@@ -68,7 +68,7 @@ async def served(folder: Path) -> AsyncIterator[App]:
     settings = Settings(model=models, alias=tuple((alias, models[0]) for alias in ALIASES), access_log=True)
     backend = compose(settings)
     try:
-        yield make_app(backend, settings)
+        yield App(backend, settings)
     finally:
         await backend.aclose()
 

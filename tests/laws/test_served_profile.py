@@ -13,7 +13,7 @@ from onward.api.openai.parameters import PARAMETERS, TABLES
 from onward.api.parameter import Profile
 from onward.cli.request.flags import request_flags
 from onward.errors import ApiError
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.api.openai.decoding import decode_request
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
@@ -26,7 +26,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "parameters.md"
 
 
 async def served(profile: Profile, path: str) -> Call:
-    return await Call(make_app(FakeBackend(), settings(profile=profile)), "GET", path).done()
+    return await Call(App(FakeBackend(), settings(profile=profile)), "GET", path).done()
 
 
 async def request_schema(profile: Profile) -> dict[str, Any]:
@@ -87,7 +87,7 @@ async def test_only_the_engine_route_needs_no_model_in_the_body(profile: Profile
     own = await request_schema(profile)
     assert list(schema["properties"]) == list(own["properties"])
     assert schema["required"] == []
-    app = make_app(FakeBackend(), settings(profile=profile))
+    app = App(FakeBackend(), settings(profile=profile))
     for body in (b'{"prompt": "x"}', b'{"model": null}', b'{"model": ""}', b'{"model": "storyteller"}'):
         engine = await Call(app, "POST", "/v1/engines/storyteller/completions", body).done()
         assert engine.status == 200 and is_valid(json.loads(body), schema)
@@ -101,7 +101,7 @@ async def test_every_example_of_the_served_document_is_accepted(profile: Profile
     document = (await served(profile, "/openapi.json")).json
     content = document["paths"]["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]
     assert len(content["examples"]) >= 3
-    app = make_app(FakeBackend(), settings(profile=profile))
+    app = App(FakeBackend(), settings(profile=profile))
     for name, example in content["examples"].items():
         assert (await completion(app, **example["value"]).done()).status == 200, name
 

@@ -14,7 +14,7 @@ import httpx2
 from onward.compose import compose
 from onward.compose.team import open_team
 from onward.loop_thread import LoopThread
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.listening import parsed
 
 from .servers import COMPLETIONS, KEY, Answer, Server
@@ -33,7 +33,7 @@ class InProcess(Server):
         self._loop = loop
         self._team = open_team(settings)
         self._backend = compose(settings, lambda message: None)
-        self._app = make_app(self._backend, settings, team=self._team)
+        self._app = App(self._backend, settings, team=self._team)
         self.data_dir = settings.data_dir or Path()
         runner = self._app.batches
         self._working = None if runner is None else asyncio.run_coroutine_threadsafe(runner.run(), loop.loop)

@@ -18,7 +18,7 @@ from onward.engine.events import Decoded, Event, Failed, Prefilled
 from onward.engine.job import Job
 from onward.model_files.toy import END, ToyTokenizer
 from onward.models.registry import ListedModel
-from onward.server.app import App, make_app
+from onward.server.app import App
 from onward.server.exchange import HttpExchange
 from onward.service.limits import Limits
 from onward.service.spool_file import read_entries
@@ -91,7 +91,7 @@ def serving(
             backend = EmbeddedBackend({"toy": model}, [ListedModel(id="toy", created=1, owned_by="onward")], {})
             team = Team(store, folder)
             try:
-                await test(Served(make_app(backend, settings(), team=team), team, rows))
+                await test(Served(App(backend, settings(), team=team), team, rows))
             finally:
                 await backend.aclose()
                 team.close()

@@ -8,7 +8,7 @@ import pytest
 
 from onward import values
 from onward.server.addresses import MAX_HOPS, TrustedProxies
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.server.connection import server_config
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 from tests.tables import each_row
@@ -78,8 +78,8 @@ def test_anything_else_is_refused(raw: str) -> None:
 @in_loop
 async def test_the_access_log_has_the_address_that_a_trusted_proxy_reports(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "onward.access")
-    app = make_app(FakeBackend(), settings(trusted_proxy=("192.0.2.7/32",)))
-    untrusting = make_app(FakeBackend(), settings(trusted_proxy=("192.0.2.8/32",)))
+    app = App(FakeBackend(), settings(trusted_proxy=("192.0.2.7/32",)))
+    untrusting = App(FakeBackend(), settings(trusted_proxy=("192.0.2.8/32",)))
     for each in (app, untrusting):
         await completion(each, headers={"x_forwarded_for": "198.51.100.7, 203.0.113.9"}).done()
     lines = [record.getMessage() for record in caplog.records if record.name == "onward.access"]
@@ -91,7 +91,7 @@ async def test_the_access_log_has_the_address_that_a_trusted_proxy_reports(caplo
 
 @in_loop
 async def test_wrong_keys_are_slowed_by_the_address_behind_a_proxy() -> None:
-    app = make_app(FakeBackend(), settings(trusted_proxy=("192.0.2.7/32",), api_key=("sk-right",)))
+    app = App(FakeBackend(), settings(trusted_proxy=("192.0.2.7/32",), api_key=("sk-right",)))
 
     async def status(client: str, key: str) -> int:
         call = Call(app, "GET", "/v1/models", authorization=f"Bearer {key}", x_forwarded_for=client)
@@ -106,7 +106,7 @@ async def test_wrong_keys_are_slowed_by_the_address_behind_a_proxy() -> None:
 
 
 def test_uvicorn_believes_no_header_by_itself() -> None:
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     config = server_config(app)
     config.load()
     assert config.loaded_app is app

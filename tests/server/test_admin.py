@@ -16,7 +16,7 @@ from onward.api.admin import AdminModelList
 from onward.backends.base import LiveModel, ModelChange, Permit
 from onward.errors import ModelNameError, Overloaded, SetupError
 from onward.server.admin import NOT_ADMIN, NOT_LIVE, ModelReload
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.service.keys import read_audit
 from onward.service.prices import prices_of
 from onward.service.store import DatabaseAway
@@ -76,7 +76,7 @@ class Served:
         self.team = Team(store, folder, prices_of(self.settings.price))
         self.backend = FakeBackend()
         self.backend.aliases = {each: "storyteller" for each, *_ in self.settings.price}
-        self.app = make_app(self.backend, self.settings, team=self.team, live=models)
+        self.app = App(self.backend, self.settings, team=self.team, live=models)
 
     async def call(self, method: str, path: str = "", body: object = None, *, key: str = "sk-chief") -> Call:
         content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -122,7 +122,7 @@ def test_only_an_admin_key_sees_and_changes_models(tmp_path: Path) -> None:
 
 @in_loop
 async def test_without_an_admin_key_nobody_does_even_on_a_loopback_address() -> None:
-    app = make_app(FakeBackend(), settings(), live=FakeModels())
+    app = App(FakeBackend(), settings(), live=FakeModels())
     for method, path, body in REQUESTS:
         call = Call(app, method, f"/v1/admin/models{path}", json.dumps(body).encode())
         call.scope["client"] = ("127.0.0.1", 1)
@@ -136,7 +136,7 @@ def test_a_database_without_keys_opens_nothing(tmp_path: Path) -> None:
         @in_loop
         async def run() -> None:
             team = Team(store, tmp_path)
-            app = make_app(FakeBackend(), settings(), team=team, live=FakeModels())
+            app = App(FakeBackend(), settings(), team=team, live=FakeModels())
             assert (await Call(app, "GET", "/v1/admin/models").done()).status == 403
             team.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from onward.errors import ModelNameError, SetupError
 from onward.server.admin import NOT_ADMIN, NOT_LIVE
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
 from tests.server.test_admin import FakeModels, Served, serving
 
@@ -34,7 +34,7 @@ def test_only_an_admin_key_loads_and_unloads(tmp_path: Path) -> None:
 
 @in_loop
 async def test_without_an_admin_key_nobody_does_even_on_a_loopback_address() -> None:
-    app = make_app(FakeBackend(), settings(), live=FakeModels())
+    app = App(FakeBackend(), settings(), live=FakeModels())
     for url, body in REQUESTS:
         call = Call(app, "POST", url, json.dumps(body).encode())
         call.scope["client"] = ("127.0.0.1", 1)

@@ -12,7 +12,7 @@ from onward import offload
 from onward.errors import EngineStopped, Overloaded, ServerError
 from onward.model_files.toy import ToyTokenizer
 from onward.server import exchange
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings, skip
 from tests.toy_backend import make_backend, running
 from tests.waiting import until
@@ -48,7 +48,7 @@ URL_ERRORS = [
 async def test_a_wrong_url_or_method_is_an_error_in_the_envelope(
     method: str, target: str, status: int, message: str, code: str | None
 ) -> None:
-    call = await Call(make_app(FakeBackend(), settings()), method, target).done()
+    call = await Call(App(FakeBackend(), settings()), method, target).done()
     assert call.status == status
     assert call.error["message"].startswith(message)
     assert (call.error["type"], call.error["code"]) == ("invalid_request_error", code)
@@ -93,7 +93,7 @@ async def test_a_wrong_url_or_method_is_an_error_in_the_envelope(
 )
 @in_loop
 async def test_the_url_of_another_api_is_a_404_that_says_what_to_do(path: str, message: str) -> None:
-    call = await Call(make_app(FakeBackend(), settings()), "POST", path, b"{}").done()
+    call = await Call(App(FakeBackend(), settings()), "POST", path, b"{}").done()
     assert (call.status, call.error["message"]) == (404, message)
     assert call.error["type"] == "invalid_request_error"
 
@@ -126,7 +126,7 @@ BODY_ERRORS = [
 @pytest.mark.parametrize(("path", "body", "message", "param"), BODY_ERRORS)
 @in_loop
 async def test_a_wrong_body_is_a_400_in_the_envelope(path: str, body: bytes, message: str, param: str | None) -> None:
-    call = await Call(make_app(FakeBackend(), settings()), "POST", path, body).done()
+    call = await Call(App(FakeBackend(), settings()), "POST", path, body).done()
     assert call.status == 400
     assert call.error["message"].startswith(message)
     assert call.error["param"] == param
@@ -146,7 +146,7 @@ async def test_a_wrong_body_is_a_400_in_the_envelope(path: str, body: bytes, mes
 )
 @in_loop
 async def test_the_content_type_must_be_json(content_type: str, status: int) -> None:
-    call = await completion(make_app(FakeBackend(), settings()), headers={"content-type": content_type}).done()
+    call = await completion(App(FakeBackend(), settings()), headers={"content-type": content_type}).done()
     assert call.status == status
     if status == 400:
         kind = content_type.partition(";")[0]
@@ -163,7 +163,7 @@ async def test_the_content_type_must_be_json(content_type: str, status: int) -> 
 @in_loop
 async def test_a_compressed_body_is_415_on_every_route(path: str, encoding: str) -> None:
     backend = FakeBackend()
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     call = await Call(app, "POST", path, gzip.compress(b"{}"), **{"content-encoding": encoding}).done()
     assert call.status == 415
     assert "without compression" in call.body.decode() and call.headers["accept-encoding"] == "identity"
@@ -175,7 +175,7 @@ async def test_a_compressed_body_is_415_on_every_route(path: str, encoding: str)
 @in_loop
 async def test_a_body_may_begin_with_a_byte_order_mark(mark: bytes, headers: dict[str, str]) -> None:
     body = mark + b'{"model": "storyteller", "prompt": "a"}'
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     assert (await Call(app, "POST", "/v1/completions", body, **headers).done()).status == 200
 
 
@@ -184,7 +184,7 @@ async def test_a_body_may_begin_with_a_byte_order_mark(mark: bytes, headers: dic
 async def test_a_body_over_the_limit_is_413_declared_or_chunked(declared: str) -> None:
     backend = FakeBackend()
     call = Call(
-        make_app(backend, settings(max_body=100)), "POST", "/v1/completions", None, **{"content-length": declared}
+        App(backend, settings(max_body=100)), "POST", "/v1/completions", None, **{"content-length": declared}
     )
     for _ in range(9):
         call.feed(b"x" * 100)
@@ -200,7 +200,7 @@ async def test_a_body_over_the_limit_is_413_declared_or_chunked(declared: str) -
 @in_loop
 async def test_a_body_of_exactly_the_limit_is_accepted() -> None:
     body = b'{"model": "m", "prompt": "x"}'
-    app = make_app(FakeBackend(), settings(max_body=len(body)))
+    app = App(FakeBackend(), settings(max_body=len(body)))
     assert (await Call(app, "POST", "/v1/completions", body).done()).status == 200
     assert (await Call(app, "POST", "/v1/completions", body + b" ").done()).status == 413
 
@@ -208,7 +208,7 @@ async def test_a_body_of_exactly_the_limit_is_accepted() -> None:
 @in_loop
 async def test_a_client_that_expects_100_continue_is_refused_before_it_sends() -> None:
     call = Call(
-        make_app(FakeBackend(), settings(max_body=100)),
+        App(FakeBackend(), settings(max_body=100)),
         "POST",
         "/v1/completions",
         None,
@@ -220,7 +220,7 @@ async def test_a_client_that_expects_100_continue_is_refused_before_it_sends() -
 
 @in_loop
 async def test_a_body_that_stalls_is_refused() -> None:
-    call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
+    call = Call(App(FakeBackend(), settings()), "POST", "/v1/completions", None)
     call.feed(b"{")
     await until(lambda: not call.unread)
     await skip(exchange.BODY_IDLE_SECONDS)
@@ -232,7 +232,7 @@ async def test_a_body_that_stalls_is_refused() -> None:
 
 @in_loop
 async def test_a_body_that_arrives_slowly_but_steadily_is_accepted() -> None:
-    call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
+    call = Call(App(FakeBackend(), settings()), "POST", "/v1/completions", None)
     body = b'{"model": "m", "prompt": "x"}'
     for chunk in (body[:10], body[10:20]):
         call.feed(chunk)
@@ -245,7 +245,7 @@ async def test_a_body_that_arrives_slowly_but_steadily_is_accepted() -> None:
 
 @in_loop
 async def test_a_body_that_arrives_forever_is_refused() -> None:
-    call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
+    call = Call(App(FakeBackend(), settings()), "POST", "/v1/completions", None)
     while not call.task.done():
         call.feed(b" ")
         await until(lambda: call.task.done() or not call.unread)
@@ -256,7 +256,7 @@ async def test_a_body_that_arrives_forever_is_refused() -> None:
 
 @in_loop
 async def test_an_oversized_body_that_stalls_is_refused_all_the_same() -> None:
-    call = Call(make_app(FakeBackend(), settings(max_body=10)), "POST", "/v1/completions", None)
+    call = Call(App(FakeBackend(), settings(max_body=10)), "POST", "/v1/completions", None)
     call.feed(b"x" * 11)
     await until(lambda: not call.unread)
     await skip(exchange.DISCARD_SECONDS)
@@ -268,7 +268,7 @@ async def test_an_oversized_body_that_stalls_is_refused_all_the_same() -> None:
 async def test_responses_while_draining_close_their_connections() -> None:
     backend = FakeBackend()
     backend.drain()
-    call = await completion(make_app(backend, settings())).done()
+    call = await completion(App(backend, settings())).done()
     assert call.status == 503
     assert call.headers["connection"] == "close"
     assert call.headers["retry-after"] == "1"
@@ -278,7 +278,7 @@ async def test_responses_while_draining_close_their_connections() -> None:
 async def test_a_failure_in_a_page_is_500_without_its_cause() -> None:
     backend = FakeBackend()
     backend.models = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
-    call = await Call(make_app(backend, settings()), "GET", "/v1/models").done()
+    call = await Call(App(backend, settings()), "GET", "/v1/models").done()
     assert call.status == 500
     assert "division" not in call.body.decode()
     assert call.error["type"] == "server_error"
@@ -286,7 +286,7 @@ async def test_a_failure_in_a_page_is_500_without_its_cause() -> None:
 
 @in_loop
 async def test_concurrent_requests_get_one_response_each() -> None:
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     calls = [completion(app, stream=index % 2 == 0) for index in range(20)]
     await asyncio.gather(*(call.done() for call in calls))
     assert all(call.ended and call.status == 200 for call in calls)
@@ -307,7 +307,7 @@ async def test_concurrent_requests_get_one_response_each() -> None:
 async def test_only_a_dead_engine_forbids_a_retry(error: Exception, headers: tuple[str | None, str | None]) -> None:
     backend = FakeBackend()
     backend.error_to_raise = error
-    call = await completion(make_app(backend, settings())).done()
+    call = await completion(App(backend, settings())).done()
     assert call.status >= 500
     assert (call.headers.get("x-should-retry"), call.headers.get("retry-after")) == headers
 
@@ -315,7 +315,7 @@ async def test_only_a_dead_engine_forbids_a_retry(error: Exception, headers: tup
 @in_loop
 async def test_an_error_quotes_only_the_beginning_of_long_client_input() -> None:
     for fields in ({"<" * 100_000: 1}, {"logit_bias": {"<" * 100_000: 1}}, {str(one): 1 for one in range(20_000)}):
-        call = await completion(make_app(FakeBackend(), settings()), **fields).done()
+        call = await completion(App(FakeBackend(), settings()), **fields).done()
         assert call.status == 400
         assert len(call.body) < 10_000
         assert call.error["message"].endswith("…")
@@ -338,7 +338,7 @@ async def test_a_tokenizer_that_fails_ends_one_request_only(
     monkeypatch.setattr(ToyTokenizer, "encode", failing)
     monkeypatch.setattr(offload, "MIN_QUEUED_SIZE", 30_000)
     async with running(make_backend()) as backend:
-        app = make_app(backend, settings(max_body=8_000_000))
+        app = App(backend, settings(max_body=8_000_000))
         for _ in range(4):  # more than there are threads
             body = json.dumps({"model": "toy", "prompt": "!" * length}).encode()
             call = await Call(app, "POST", "/tokenize", body).done()

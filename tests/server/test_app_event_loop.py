@@ -11,7 +11,7 @@ import pytest
 
 from onward.api import tokens
 from onward.api.openai import routes as completions
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
 
@@ -31,7 +31,7 @@ class Recorder:
 @in_loop
 async def test_a_large_request_is_decoded_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(monkeypatch, completions, "decode_object")
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     for prompt in ([1] * 10, [1] * 100_000):
         assert (await completion(app, prompt=prompt).done()).status == 200
     assert recorder.on_loop == [True, False]
@@ -40,7 +40,7 @@ async def test_a_large_request_is_decoded_on_a_thread(monkeypatch: pytest.Monkey
 @in_loop
 async def test_an_invalid_request_is_decoded_once_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(monkeypatch, completions, "decode_object")
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     errors = []
     for prompt in (["x"], ["x"] * 10_000):
         call = await completion(app, prompt=prompt, n=0).done()
@@ -52,7 +52,7 @@ async def test_an_invalid_request_is_decoded_once_and_recorded(monkeypatch: pyte
 @in_loop
 async def test_a_body_of_too_many_prompts_is_refused_as_it_is_counted() -> None:
     backend = FakeBackend()
-    call = await completion(make_app(backend, settings(max_parallel=10)), prompt=[[1]] * 100_000).done()
+    call = await completion(App(backend, settings(max_parallel=10)), prompt=[[1]] * 100_000).done()
     assert call.status == 400
     assert call.error["message"].startswith("The body of this request has more than 4176 strings, arrays and objects; ")
     assert not backend.requests
@@ -67,6 +67,6 @@ async def test_a_large_body_of_the_tokenizer_routes_is_decoded_on_a_thread(
     path: str, fields: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = Recorder(monkeypatch, tokens, "decode_object")
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     assert (await Call(app, "POST", path, json.dumps(fields).encode()).done()).status == 200
     assert recorder.on_loop == [False]

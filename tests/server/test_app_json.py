@@ -7,13 +7,13 @@ import re
 import pytest
 
 from onward.errors import EngineStopped, InvalidRequest, ModelNotFound, Overloaded
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
 
 
 @in_loop
 async def test_a_completion_joins_the_text_deltas() -> None:
-    call = await completion(make_app(FakeBackend(), settings())).done()
+    call = await completion(App(FakeBackend(), settings())).done()
     assert call.status == 200
     assert call.json["choices"] == [
         {"text": " there was a fox", "index": 0, "logprobs": None, "finish_reason": "length"}
@@ -24,7 +24,7 @@ async def test_a_completion_joins_the_text_deltas() -> None:
 
 @in_loop
 async def test_a_response_has_its_length_and_openais_headers() -> None:
-    call = await completion(make_app(FakeBackend(), settings())).done()
+    call = await completion(App(FakeBackend(), settings())).done()
     headers = call.headers
     assert headers["content-type"] == "application/json"
     assert headers["content-length"] == str(len(call.body))
@@ -41,7 +41,7 @@ async def test_a_response_has_its_length_and_openais_headers() -> None:
 async def test_an_engine_in_the_path_stands_for_the_model() -> None:
     backend = FakeBackend()
     body = b'{"prompt": "Once"}'
-    call = await Call(make_app(backend, settings()), "POST", "/v1/engines/org/tiny/completions", body).done()
+    call = await Call(App(backend, settings()), "POST", "/v1/engines/org/tiny/completions", body).done()
     assert call.status == 200
     assert backend.requests[0].model == "org/tiny"
 
@@ -49,7 +49,7 @@ async def test_an_engine_in_the_path_stands_for_the_model() -> None:
 @in_loop
 async def test_a_body_in_several_chunks_is_joined() -> None:
     backend = FakeBackend()
-    call = Call(make_app(backend, settings()), "POST", "/v1/completions", None)
+    call = Call(App(backend, settings()), "POST", "/v1/completions", None)
     for chunk in (b'{"model": "storyteller", ', b"", b'"prompt": "On'):
         call.feed(chunk)
     call.feed(b'ce"}', more=False)
@@ -76,7 +76,7 @@ async def test_a_body_in_several_chunks_is_joined() -> None:
 )
 @in_loop
 async def test_the_openai_path_links_the_schema_first(headers: dict[str, str], url: str) -> None:
-    app = make_app(FakeBackend(), settings(allowed_origin=("*",)))
+    app = App(FakeBackend(), settings(allowed_origin=("*",)))
     call = await completion(app, path="/openai/v1/completions", headers=headers).done()
     assert next(iter(call.json)) == "$schema"
     assert call.json["$schema"] == url + "/openai/schemas/Completion.json"
@@ -85,7 +85,7 @@ async def test_the_openai_path_links_the_schema_first(headers: dict[str, str], u
 
 @in_loop
 async def test_other_paths_have_no_schema() -> None:
-    call = await completion(make_app(FakeBackend(), settings())).done()
+    call = await completion(App(FakeBackend(), settings())).done()
     assert "$schema" not in call.json
     assert "link" not in call.headers
 
@@ -107,7 +107,7 @@ async def test_an_error_of_the_backend_is_an_http_error_streamed_or_not(
 ) -> None:
     backend = FakeBackend()
     backend.error_to_raise = problem
-    call = await completion(make_app(backend, settings()), stream=stream).done()
+    call = await completion(App(backend, settings()), stream=stream).done()
     assert call.status == status
     assert call.headers["content-type"].startswith("application/json")
     assert call.error["code"] == code
@@ -118,7 +118,7 @@ async def test_an_error_of_the_backend_is_an_http_error_streamed_or_not(
 @pytest.mark.parametrize("stream", [False, True])
 @in_loop
 async def test_an_error_before_the_first_token_is_an_http_error(stream: bool) -> None:
-    call = await completion(make_app(FakeBackend(EngineStopped()), settings()), stream=stream).done()
+    call = await completion(App(FakeBackend(EngineStopped()), settings()), stream=stream).done()
     assert call.status == 503
     assert call.error["type"] == "server_error"
 
@@ -126,7 +126,7 @@ async def test_an_error_before_the_first_token_is_an_http_error(stream: bool) ->
 @in_loop
 async def test_an_error_while_decoding_sends_no_partial_response(caplog: pytest.LogCaptureFixture) -> None:
     backend = FakeBackend(delta(" there"), ValueError("secret detail"))
-    call = await completion(make_app(backend, settings())).done()
+    call = await completion(App(backend, settings())).done()
     assert call.status == 500
     assert "secret" not in call.body.decode()
     failure = next(record for record in caplog.records if record.name == "onward.server")
@@ -139,6 +139,6 @@ async def test_an_error_while_decoding_sends_no_partial_response(caplog: pytest.
 async def test_a_model_name_with_special_characters_makes_a_valid_header() -> None:
     backend = FakeBackend()
     backend.answer_model = "modèle\r\nx: y"
-    call = await completion(make_app(backend, settings())).done()
+    call = await completion(App(backend, settings())).done()
     assert call.headers["openai-model"] == "mod%C3%A8le%0D%0Ax: y"
     assert call.json["model"] == "modèle\r\nx: y"

@@ -11,7 +11,7 @@ from onward.api.openai import reply as openai_reply
 from onward.api.openai.encode import MIN_PART_BYTES, completion_parts, encode_completion
 from onward.api.openai.response import Choice, Completion, Logprobs
 from onward.completions.answer import Delta, Finish
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.text.assembler import TokenRecord
 from tests.server.fakes import Call, FakeBackend, completion, events, in_loop, settings
 
@@ -41,7 +41,7 @@ def bodies(call: Call) -> list[bytes]:
 
 @in_loop
 async def test_a_large_completion_is_sent_in_parts_and_without_a_length() -> None:
-    call = await completion(make_app(FakeBackend([large_delta()], [large_delta(1)]), settings()), logprobs=4).done()
+    call = await completion(App(FakeBackend([large_delta()], [large_delta(1)]), settings()), logprobs=4).done()
     assert call.status == 200
     assert call.headers["content-type"] == "application/json"
     assert call.headers["openai-model"] == "fake-model:1"
@@ -57,7 +57,7 @@ async def test_a_large_completion_is_sent_in_parts_and_without_a_length() -> Non
 
 @in_loop
 async def test_a_large_completion_has_its_schema_too() -> None:
-    app = make_app(FakeBackend([large_delta()]), settings())
+    app = App(FakeBackend([large_delta()]), settings())
     call = await completion(app, path="/openai/v1/completions", logprobs=4).done()
     assert next(iter(json.loads(call.body))) == "$schema"
     assert "link" in call.headers
@@ -66,7 +66,7 @@ async def test_a_large_completion_has_its_schema_too() -> None:
 @in_loop
 async def test_a_large_event_is_sent_in_parts() -> None:
     script = [[large_delta()], [Delta(1, " end", [], Finish("length"))]]
-    call = await completion(make_app(FakeBackend(*script), settings()), stream=True, logprobs=4).done()
+    call = await completion(App(FakeBackend(*script), settings()), stream=True, logprobs=4).done()
     large, small, done = events(call.body)
     assert len(large["choices"][0]["logprobs"]["tokens"]) == NUM_TOKENS
     assert (small["choices"][0]["text"], done) == (" end", "[DONE]")
@@ -92,7 +92,7 @@ async def test_the_event_loop_runs_between_the_parts(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(openai_reply, "completion_parts", watched)
     counter = asyncio.create_task(count_turns())
-    await completion(make_app(FakeBackend([large_delta()]), settings()), logprobs=4).done()
+    await completion(App(FakeBackend([large_delta()]), settings()), logprobs=4).done()
     counter.cancel()
     assert len(seen) == len(set(seen)) > 5
 
@@ -100,7 +100,7 @@ async def test_the_event_loop_runs_between_the_parts(monkeypatch: pytest.MonkeyP
 @in_loop
 async def test_no_comment_is_sent_inside_an_event() -> None:
     """A client that reads slowly makes the stream look idle in the middle of an event."""
-    app = make_app(FakeBackend([large_delta()]), settings(keep_alive=0.001))
+    app = App(FakeBackend([large_delta()]), settings(keep_alive=0.001))
     call = completion(app, stream=True, logprobs=4)
     send = call._send
 
@@ -117,7 +117,7 @@ async def test_no_comment_is_sent_inside_an_event() -> None:
 @in_loop
 async def test_a_client_that_leaves_ends_the_encoding() -> None:
     backend = FakeBackend([large_delta()])
-    call = completion(make_app(backend, settings()), stream=True, logprobs=4)
+    call = completion(App(backend, settings()), stream=True, logprobs=4)
     await call.until(2)
     call.leave()
     await call.done()

@@ -11,7 +11,7 @@ import pytest
 from onward.errors import SetupError
 from onward.server import auth
 from onward.server.addresses import is_loopback, network
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.server.auth import (
     BURST,
     MAX_ADDRESSES,
@@ -95,7 +95,7 @@ async def test_a_flood_of_wrong_keys_is_refused_while_valid_keys_pass(monkeypatc
         await go.wait()
 
     monkeypatch.setattr("onward.server.auth.asyncio.sleep", sleep)
-    app = make_app(FakeBackend(), settings(api_key=("sk-known", "sk-new", GENERATED)))
+    app = App(FakeBackend(), settings(api_key=("sk-known", "sk-new", GENERATED)))
     assert (await completion(app, headers={"api-key": "sk-known"}).done()).status == 200
     flood = [completion(app, headers={"api-key": f"wrong-{index}"}) for index in range(40)]
     answered = [call for call in flood if len((await _settled(call)).sent)]
@@ -128,7 +128,7 @@ async def _settled(call: Call) -> Call:
 
 @in_loop
 async def test_a_missing_key_is_not_a_wrong_one() -> None:
-    app = make_app(FakeBackend(), settings(api_key=("sk-a",)))
+    app = App(FakeBackend(), settings(api_key=("sk-a",)))
     for _ in range(3 * BURST):
         assert (await completion(app).done()).status == 401
     assert (await completion(app, headers={"api-key": "sk-a"}).done()).status == 200
@@ -136,7 +136,7 @@ async def test_a_missing_key_is_not_a_wrong_one() -> None:
 
 @in_loop
 async def test_health_cannot_be_used_to_guess_keys() -> None:
-    app = make_app(FakeBackend(), settings(api_key=("sk-a",)))
+    app = App(FakeBackend(), settings(api_key=("sk-a",)))
     for index in range(3 * BURST):
         call = await Call(app, "GET", "/health", b"", **{"api-key": f"wrong-{index}"}).done()
         assert call.status == 200
@@ -175,7 +175,7 @@ def basic(password: str) -> str:
 @in_loop
 async def test_a_request_with_a_valid_key_is_accepted(headers: dict[str, str], code: int | str | None) -> None:
     backend = FakeBackend()
-    call = await completion(make_app(backend, settings(api_key=KEYS)), headers=headers).done()
+    call = await completion(App(backend, settings(api_key=KEYS)), headers=headers).done()
     if code == 200:
         assert call.status == 200
         return
@@ -189,7 +189,7 @@ async def test_a_request_with_a_valid_key_is_accepted(headers: dict[str, str], c
 @in_loop
 async def test_a_wrong_key_is_masked_in_the_error_and_never_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    app = make_app(FakeBackend(), settings(api_key=KEYS))
+    app = App(FakeBackend(), settings(api_key=KEYS))
     call = await completion(app, headers={"authorization": "Bearer sk-wrong-0123456-key"}).done()
     assert call.error["message"].startswith("Incorrect API key provided: sk-wrong********-key.")
     assert "0123456" not in caplog.text
@@ -228,19 +228,19 @@ def test_short_keys_are_masked_whole() -> None:
 )
 @in_loop
 async def test_which_routes_need_a_key(method: str, path: str, needs_key: bool) -> None:
-    call = await Call(make_app(FakeBackend(), settings(api_key=KEYS)), method, path).done()
+    call = await Call(App(FakeBackend(), settings(api_key=KEYS)), method, path).done()
     assert (call.status == 401) == needs_key
 
 
 @in_loop
 async def test_without_keys_an_empty_bearer_is_fine() -> None:
-    call = await completion(make_app(FakeBackend(), settings()), headers={"authorization": "Bearer "}).done()
+    call = await completion(App(FakeBackend(), settings()), headers={"authorization": "Bearer "}).done()
     assert call.status == 200
 
 
 @in_loop
 async def test_a_wrong_method_is_reported_before_a_missing_key() -> None:
-    call = await Call(make_app(FakeBackend(), settings(api_key=KEYS)), "GET", "/v1/completions").done()
+    call = await Call(App(FakeBackend(), settings(api_key=KEYS)), "GET", "/v1/completions").done()
     assert call.status == 405
 
 

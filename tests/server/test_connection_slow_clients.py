@@ -13,7 +13,7 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from onward.server import connection
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.server.connection import server_config
 from tests.listening import connected_to
 from tests.server.fakes import FakeBackend, Step, delta, in_loop, settings, skip
@@ -62,7 +62,7 @@ class Client:
 @asynccontextmanager
 async def connected(*script: Step, keys: tuple[str, ...] = ()) -> AsyncIterator[Client]:
     """Serve a scripted backend and yield a connection to it."""
-    config = server_config(make_app(FakeBackend(*script), settings(access_log=False, api_key=keys)))
+    config = server_config(App(FakeBackend(*script), settings(access_log=False, api_key=keys)))
     config.http = Counting
     async with connected_to(config) as (reader, writer, served):
         assert isinstance(served, Counting)

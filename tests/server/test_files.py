@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, Table, func, select
 
 from onward.api.openai import files as api
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.service.keys import create_key
 from onward.service.limits import Limits
 from onward.service.store import DatabaseAway, Store
@@ -32,7 +32,7 @@ class Served:
     def __init__(self, store: Store, folder: Path) -> None:
         self.store = store
         self.team = Team(store, folder / "spool")
-        self.app = make_app(FakeBackend(), settings(), team=self.team)
+        self.app = App(FakeBackend(), settings(), team=self.team)
 
     def post(self, data: bytes | None, key: str = "a") -> Call:
         body = None if data is None else HEAD + data + TAIL

@@ -18,7 +18,7 @@ import pytest
 from onward.errors import SetupError
 from onward.offload import on_thread
 from onward.server import keys as keys_module
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.server.keys import KeyReload, Keys, collect_keys, file_version
 from tests.server.conftest import Process
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
@@ -122,7 +122,7 @@ async def test_the_log_and_the_metrics_have_the_name_of_a_key_but_no_key(
 ) -> None:
     caplog.set_level(logging.DEBUG, "onward")
     given = settings(api_key=("sk-plain-secret",), api_key_file=key_file(tmp_path, "alice = sk-named-secret"))
-    app = make_app(FakeBackend(), given)
+    app = App(FakeBackend(), given)
     await completion(app, headers={"authorization": "Bearer sk-named-secret"}).done()
     await completion(app, headers={"authorization": "Bearer sk-plain-secret"}).done()
     await completion(app, headers={"authorization": "Bearer sk-wrong-secret"}).done()
@@ -186,7 +186,7 @@ async def test_a_request_reads_a_file_that_looks_unchanged(tmp_path: Path, caplo
 
 @in_loop
 async def test_a_removed_key_stops_working_at_once(tmp_path: Path) -> None:
-    app = make_app(FakeBackend(), settings(api_key=("sk-old",)))
+    app = App(FakeBackend(), settings(api_key=("sk-old",)))
     assert (await completion(app, headers={"api-key": "sk-old"}).done()).status == 200
     app.replace_keys(collect_keys(settings(api_key=("sk-new",))))
     assert (await completion(app, headers={"api-key": "sk-old"}).done()).status == 401

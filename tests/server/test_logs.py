@@ -17,7 +17,7 @@ import pytest
 
 from onward.errors import EngineStopped, InvalidRequest, Overloaded
 from onward.server import logs
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.server.logs import FIELDS, JsonFormatter, LogWriter, TextFormatter, one_line
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
 from tests.waiting import PATIENCE_SECONDS, until
@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 @in_loop
 async def test_a_request_is_one_line_of_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "onward.access")
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     call = await completion(app, user="eve\nstatus=500 " + "x" * 100, stream=True).done()
     await Call(app, "GET", "/health").done()
     (record,) = [record for record in caplog.records if record.name == "onward.access"]
@@ -50,12 +50,12 @@ async def test_a_request_is_one_line_of_the_access_log(caplog: pytest.LogCapture
 async def test_the_log_marks_cancelled_and_failed_streams(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "onward.access")
     backend = FakeBackend(asyncio.Event())
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     call = completion(app)
     await until(lambda: backend.answers)
     call.leave()
     await call.done()
-    await completion(make_app(FakeBackend(delta("a"), RuntimeError()), settings()), stream=True).done()
+    await completion(App(FakeBackend(delta("a"), RuntimeError()), settings()), stream=True).done()
     cancelled, failed = [one.getMessage() for one in caplog.records if one.name == "onward.access"]
     assert "status=499" in cancelled and "cancelled=true" in cancelled
     assert "status=200" in failed and "error=server_error" in failed
@@ -64,7 +64,7 @@ async def test_the_log_marks_cancelled_and_failed_streams(caplog: pytest.LogCapt
 @in_loop
 async def test_the_access_log_can_be_turned_off(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    await completion(make_app(FakeBackend(), settings(access_log=False))).done()
+    await completion(App(FakeBackend(), settings(access_log=False))).done()
     assert not [record for record in caplog.records if record.name == "onward.access"]
 
 
@@ -85,7 +85,7 @@ async def test_a_refused_request_is_logged_with_its_model_and_user(
     caplog.set_level(logging.INFO, "onward.access")
     backend = FakeBackend()
     backend.error_to_raise = error
-    await completion(make_app(backend, settings()), model="a model=" + "x" * 99, user="eve").done()
+    await completion(App(backend, settings()), model="a model=" + "x" * 99, user="eve").done()
     (record,) = [record for record in caplog.records if record.name == "onward.access"]
     pairs = dict(pair.split("=") for pair in record.getMessage().split(" "))
     assert pairs["model"] == "a_model_" + "x" * 56 + "…"
@@ -98,7 +98,7 @@ async def test_a_request_with_an_invalid_parameter_is_logged_with_its_model_and_
 ) -> None:
     caplog.set_level(logging.INFO, "onward.access")
     for fields in ({"temperature": 9}, {"user": 5}, {"model": 7}, {"model": ""}):
-        await completion(make_app(FakeBackend(), settings()), **{"model": "one", "user": "eve"} | fields).done()
+        await completion(App(FakeBackend(), settings()), **{"model": "one", "user": "eve"} | fields).done()
     lines = [record.getMessage() for record in caplog.records if record.name == "onward.access"]
     logged = [dict(pair.split("=") for pair in line.split(" ")) for line in lines]
     expected = [("one", "eve"), ("one", "-"), ("-", "eve"), ("-", "eve")]
@@ -109,7 +109,7 @@ async def test_a_request_with_an_invalid_parameter_is_logged_with_its_model_and_
 @in_loop
 async def test_a_forwarded_client_address_cannot_forge_a_pair(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "onward.access")
-    call = completion(make_app(FakeBackend(), settings()))
+    call = completion(App(FakeBackend(), settings()))
     call.scope["client"] = ("evil status=500\tmodel=x\x85", 0)
     await call.done()
     (line,) = [record.getMessage() for record in caplog.records if record.name == "onward.access"]

@@ -15,7 +15,7 @@ from onward.backends.base import Admit
 from onward.completions.request import CompletionRequest
 from onward.engine_load import ProcessUsage, RecoveryCounts
 from onward.errors import EngineStopped, Overloaded
-from onward.server.app import App, make_app
+from onward.server.app import App
 from tests.server.fakes import Call, FakeAnswer, FakeBackend, completion, in_loop, settings
 
 MADE_UP = "made-up-name"
@@ -46,7 +46,7 @@ async def test_no_label_contains_a_name_that_a_client_made_up(
 ) -> None:
     backend = FakeBackend()
     backend.error_to_raise = error
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     await Call(app, method, target, body).done()
     text = await scrape(app)
     assert MADE_UP not in text.lower()
@@ -58,7 +58,7 @@ async def test_no_label_contains_a_name_that_a_client_made_up(
 async def test_refused_completions_are_counted_by_model(error: Exception, reason: str) -> None:
     backend = FakeBackend()
     backend.error_to_raise = error
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     for model in ("org/tiny", "org/tiny", MADE_UP):
         await completion(app, model=model).done()
     text = await scrape(app)
@@ -69,7 +69,7 @@ async def test_refused_completions_are_counted_by_model(error: Exception, reason
 
 @in_loop
 async def test_metrics_contain_the_version_and_the_process() -> None:
-    text = await scrape(make_app(FakeBackend(), settings()))
+    text = await scrape(App(FakeBackend(), settings()))
     assert f'onward_build_info{{version="{onward.__version__}"}} 1.0' in text
     assert "process_resident_memory_bytes" in text
     assert "process_cpu_seconds_total" in text
@@ -77,7 +77,7 @@ async def test_metrics_contain_the_version_and_the_process() -> None:
 
 @in_loop
 async def test_only_counters_end_in_total_and_created_series_are_off() -> None:
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     await completion(app).done()
     text = await scrape(app)
     for family in text_string_to_metric_families(text):
@@ -88,7 +88,7 @@ async def test_only_counters_end_in_total_and_created_series_are_off() -> None:
 
 @in_loop
 async def test_draft_tokens_are_counted_by_source_and_outcome_from_the_start() -> None:
-    text = await scrape(make_app(FakeBackend(), settings()))
+    text = await scrape(App(FakeBackend(), settings()))
     counted = re.findall("^onward_draft_tokens_total{(.*)} (.*)$", text, re.MULTILINE)
     assert counted == [
         (f'model="fake-model:1",outcome="{outcome}",source="{source}"', value)
@@ -109,9 +109,9 @@ async def test_draft_tokens_are_counted_by_source_and_outcome_from_the_start() -
 async def test_an_engine_process_has_memory_and_processor_time_of_its_own() -> None:
     backend = FakeBackend()
     pattern = re.compile("^onward_engine_process_(.*){(.*)} (.*)$", re.MULTILINE)
-    assert not pattern.findall(await scrape(make_app(backend, settings()))), "the engine is a thread, or not running"
+    assert not pattern.findall(await scrape(App(backend, settings()))), "the engine is a thread, or not running"
     backend.process = ProcessUsage(2.5, 3 * 2**20)
-    assert pattern.findall(await scrape(make_app(backend, settings()))) == [
+    assert pattern.findall(await scrape(App(backend, settings()))) == [
         ("cpu_seconds_total", 'model="fake-model:1"', "2.5"),
         ("resident_memory_bytes", 'model="fake-model:1"', "3.145728e+06"),
     ]
@@ -121,7 +121,7 @@ async def test_an_engine_process_has_memory_and_processor_time_of_its_own() -> N
 async def test_recoveries_are_counted_by_reason_from_the_start() -> None:
     backend = FakeBackend()
     backend.recoveries = RecoveryCounts(4, 3, 2, num_recoveries=6, num_resumed_requests=9, seconds=1.5)
-    text = await scrape(make_app(backend, settings()))
+    text = await scrape(App(backend, settings()))
     names = "restarts_total|resumed_requests_total|recovery_seconds.*"
     counted = re.findall(f"^onward_engine_(?:{names}){{(.*)}} (.*)$", text, re.MULTILINE)
     model = 'model="fake-model:1"'
@@ -147,7 +147,7 @@ class WarningBackend(FakeBackend):
 
 @in_loop
 async def test_a_warning_is_a_header_and_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    app = make_app(WarningBackend(), settings())
+    app = App(WarningBackend(), settings())
     for stream in (False, True, False):
         body = json.dumps({"model": "m", "prompt": [5], "stream": stream}).encode()
         call = await Call(app, "POST", "/v1/completions", body).done()
@@ -162,7 +162,7 @@ async def test_a_warning_is_a_header_and_one_line_in_the_log(caplog: pytest.LogC
 async def test_a_warning_stays_one_header_whatever_it_quotes() -> None:
     backend = WarningBackend()
     backend.warning = "Begin with '<\uff5cbegin\u2581of\uff5c>'.\r\nset-cookie: é=1"
-    call = await Call(make_app(backend, settings()), "POST", "/v1/completions", b'{"model": "m", "prompt": [5]}').done()
+    call = await Call(App(backend, settings()), "POST", "/v1/completions", b'{"model": "m", "prompt": [5]}').done()
     assert call.status == 200 and "set-cookie" not in call.headers
     (value,) = [value for name, value in call.sent[0]["headers"] if name == b"onward-warning"]
     assert value == rb"Begin with '<\uff5cbegin\u2581of\uff5c>'.\r\nset-cookie: \xe9=1"
@@ -183,11 +183,11 @@ TARGETS = [
 @pytest.mark.parametrize(("method", "path", "body"), TARGETS)
 @in_loop
 async def test_tokens_of_one_of_several_models_are_asked_for_by_name(method: str, path: str, body: bytes) -> None:
-    app = make_app(SeveralModels(), settings())
+    app = App(SeveralModels(), settings())
     refused = await Call(app, method, path, body).done()
     assert refused.status == 400 and f"/m/storyteller{path}" in refused.json["error"]["message"]
     assert (await Call(app, method, f"/m/storyteller{path}", body).done()).status == 200
-    alone = make_app(FakeBackend(), settings())
+    alone = App(FakeBackend(), settings())
     assert (await Call(alone, method, path, body).done()).status == 200
     if method == "POST":
         named = json.dumps({**json.loads(body), "model": "storyteller"}).encode()
@@ -200,6 +200,6 @@ async def test_tokens_of_one_of_several_models_are_asked_for_by_name(method: str
 async def test_a_completion_below_the_path_of_a_model_is_that_models() -> None:
     backend = FakeBackend()
     call = await Call(
-        make_app(backend, settings()), "POST", "/m/storyteller/v1/completions", b'{"prompt": "hi"}'
+        App(backend, settings()), "POST", "/m/storyteller/v1/completions", b'{"prompt": "hi"}'
     ).done()
     assert call.status == 200 and backend.requests[0].model == "storyteller"

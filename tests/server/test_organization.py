@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.server.organization import BAD_TOKEN
 from onward.service import recorder
 from onward.service.ledger import write_row
@@ -126,7 +126,7 @@ def test_a_key_is_named_where_it_is_a_group(tmp_path: Path) -> None:
 
 def test_the_page_of_usage_is_linked_where_there_is_a_ledger(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
-        for app, has_ledger in ((served.app, True), (make_app(served.backend, settings()), False)):
+        for app, has_ledger in ((served.app, True), (App(served.backend, settings()), False)):
             reference, page = [(await Call(app, "GET", path).done()).body.decode() for path in ("/docs", "/")]
             assert ('href="./usage"' in reference) is has_ledger
             assert (f'"hasLedger": {str(has_ledger).lower()}') in page

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onward.errors import SetupError
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.settings import resolve
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
@@ -16,7 +16,7 @@ PAGE = LOCAL | {"sec-fetch-site": "cross-site", "sec-fetch-mode": "cors", "sec-f
 
 
 async def status(given: dict[str, Any], **headers: str) -> int:
-    return (await completion(make_app(FakeBackend(), settings(**given)), headers=headers).done()).status
+    return (await completion(App(FakeBackend(), settings(**given)), headers=headers).done()).status
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ async def test_a_keyless_loopback_server_answers_as_this_machine(host: str) -> N
 @in_loop
 async def test_a_name_that_was_rebound_to_this_machine_is_refused(host: str, path: str) -> None:
     call = await Call(
-        make_app(FakeBackend(), settings()), "POST" if "completions" in path else "GET", path, host=host
+        App(FakeBackend(), settings()), "POST" if "completions" in path else "GET", path, host=host
     ).done()
     assert call.status == 403
     assert "is not for requests to the host" in call.error["message"]
@@ -67,7 +67,7 @@ async def test_an_allowed_host_is_answered_and_only_it_even_with_keys() -> None:
 )  # fmt: skip
 @in_loop
 async def test_pages_and_programs_of_this_machine_may_read(origin: str) -> None:
-    call = await completion(make_app(FakeBackend(), settings()), headers=PAGE | {"origin": origin}).done()
+    call = await completion(App(FakeBackend(), settings()), headers=PAGE | {"origin": origin}).done()
     assert call.status == 200
     assert call.headers["access-control-allow-origin"] == origin
     assert call.headers["vary"] == "origin"
@@ -84,7 +84,7 @@ async def test_pages_and_programs_of_this_machine_may_read(origin: str) -> None:
 @in_loop
 async def test_pages_of_other_sites_are_refused_before_anything_runs(origin: str) -> None:
     backend = FakeBackend()
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     for headers in ({"content-type": "text/plain"}, {}):
         call = await completion(app, headers=PAGE | {"origin": origin} | headers).done()
         assert call.status == 403
@@ -100,7 +100,7 @@ async def test_pages_of_other_sites_are_refused_before_anything_runs(origin: str
 async def test_the_preflight_of_a_local_page_is_allowed() -> None:
     asked = {"origin": "http://localhost:5173", "access-control-request-method": "POST"}
     asked |= {"access-control-request-headers": "authorization,content-type"}
-    call = await Call(make_app(FakeBackend(), settings()), "OPTIONS", "/v1/completions", b"", **PAGE, **asked).done()
+    call = await Call(App(FakeBackend(), settings()), "OPTIONS", "/v1/completions", b"", **PAGE, **asked).done()
     assert call.status == 204
     assert call.headers["access-control-allow-origin"] == "http://localhost:5173"
     assert call.headers["access-control-allow-headers"] == "authorization,content-type"
@@ -111,7 +111,7 @@ async def test_images_and_scripts_of_other_sites_get_nothing_and_links_work() ->
     hidden = LOCAL | {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
     link = LOCAL | {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     typed = LOCAL | {"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     assert [(await Call(app, "GET", "/docs", b"", **headers).done()).status for headers in (hidden, link, typed)] == [
         403,
         200,
@@ -134,7 +134,7 @@ async def test_allowed_origins_are_answered() -> None:
 @in_loop
 async def test_a_server_with_keys_or_for_everybody_allows_every_page(given: dict[str, Any]) -> None:
     headers = {"host": "x", "origin": "https://play.example", "api-key": "sk-a"}
-    call = await completion(make_app(FakeBackend(), settings(**given)), headers=headers).done()
+    call = await completion(App(FakeBackend(), settings(**given)), headers=headers).done()
     assert call.status == 200
     assert call.headers["access-control-allow-origin"] == "*"
 

@@ -8,12 +8,12 @@ import re
 import pytest
 
 import onward
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
 
 
 async def get(target: str, backend: FakeBackend | None = None) -> Call:
-    return await Call(make_app(backend or FakeBackend(), settings()), "GET", target).done()
+    return await Call(App(backend or FakeBackend(), settings()), "GET", target).done()
 
 
 @pytest.mark.parametrize("root", ["/v1", "/openai/v1", ""])
@@ -35,7 +35,7 @@ async def test_engines_are_models_in_the_shape_of_the_first_clients() -> None:
 
 @in_loop
 async def test_text_becomes_tokens_and_text_again() -> None:
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     answer = (await Call(app, "POST", "/tokenize", b'{"prompt": "hi"}').done()).json
     assert answer == {"count": 3, "max_model_len": 512, "tokens": [0, 104, 105], "token_strs": None}
     body = b'{"prompt": "hi", "model": null, "add_special_tokens": false, "return_token_strs": true}'
@@ -53,7 +53,7 @@ async def test_text_becomes_tokens_and_text_again() -> None:
 async def test_a_long_text_is_tokenized_too() -> None:
     text = "word " * 10_000
     body = b'{"prompt": "%s", "add_special_tokens": false}' % text.encode()
-    answer = (await Call(make_app(FakeBackend(), settings()), "POST", "/tokenize", body).done()).json
+    answer = (await Call(App(FakeBackend(), settings()), "POST", "/tokenize", body).done()).json
     assert answer["count"] == len(text)
 
 
@@ -81,7 +81,7 @@ async def test_health_reports_the_state_of_the_backend(state: str, status: int) 
 
 @in_loop
 async def test_health_names_models_only_to_those_who_have_a_key() -> None:
-    app = make_app(FakeBackend(), settings(api_key=["sk-secret"]))
+    app = App(FakeBackend(), settings(api_key=["sk-secret"]))
     for key in ("", "Bearer sk-wrong"):
         call = await Call(app, "GET", "/health", authorization=key).done()
         assert call.json == {"status": "ready", "detail": ""}
@@ -91,7 +91,7 @@ async def test_health_names_models_only_to_those_who_have_a_key() -> None:
 
 @in_loop
 async def test_a_head_request_is_a_get_without_its_body() -> None:
-    call = await Call(make_app(FakeBackend(), settings()), "HEAD", "/health").done()
+    call = await Call(App(FakeBackend(), settings()), "HEAD", "/health").done()
     assert call.status == 200
     assert int(call.headers["content-length"]) > 0
 
@@ -105,7 +105,7 @@ def metric(text: str, line: str) -> float:
 @in_loop
 async def test_metrics_count_requests_tokens_and_latencies() -> None:
     backend = FakeBackend()
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     await completion(app).done()
     await completion(app, stream=True).done()
     await Call(app, "POST", "/v1/nope").done()
@@ -138,7 +138,7 @@ async def test_metrics_count_requests_tokens_and_latencies() -> None:
 @in_loop
 async def test_preflight_allows_every_origin() -> None:
     call = await Call(
-        make_app(FakeBackend(), settings(api_key=("sk-a",))),
+        App(FakeBackend(), settings(api_key=("sk-a",))),
         "OPTIONS",
         "/v1/completions",
         b"",
@@ -153,7 +153,7 @@ async def test_preflight_allows_every_origin() -> None:
 
 @in_loop
 async def test_every_documented_path_is_served() -> None:
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     document = (await Call(app, "GET", "/openapi.json").done()).json
     assert document["info"]["version"] == onward.__version__
     for path, methods in document["paths"].items():
@@ -187,7 +187,7 @@ async def test_the_application_handles_lifespan_and_websocket_scopes() -> None:
     async def send(message: dict[str, str]) -> None:
         sent.append(message["type"])
 
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     for kind in ("lifespan.startup", "lifespan.shutdown"):
         incoming.put_nowait({"type": kind})
     await app({"type": "lifespan"}, incoming.get, send)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.server.connection import Protocol, server_config
 from tests.listening import connected_to
 from tests.server.fakes import FakeBackend, in_loop, settings
@@ -53,7 +53,7 @@ class Connection:
 @asynccontextmanager
 async def connected(*keys: str) -> AsyncIterator[Connection]:
     backend = FakeBackend()
-    async with connected_to(server_config(make_app(backend, settings(api_key=keys)))) as (reader, writer, protocol):
+    async with connected_to(server_config(App(backend, settings(api_key=keys)))) as (reader, writer, protocol):
         assert isinstance(protocol, Protocol)
         yield Connection(reader, writer, protocol, backend)
 

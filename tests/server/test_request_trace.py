@@ -12,7 +12,7 @@ import pytest
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.request import CompletionRequest
 from onward.errors import ServerError
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.server.request_trace import CompletionTrace
 from onward.service.team import Team
 from onward.tracing import RequestTrace, context_of
@@ -35,7 +35,7 @@ def asked(app: Any, **fields: Any) -> Call:
 @in_loop
 async def test_a_completion_has_the_spans_of_the_conventions() -> None:
     spans = Spans()
-    app = make_app(FakeBackend(), settings(api_key=("sk-secret",)), tracer=spans)
+    app = App(FakeBackend(), settings(api_key=("sk-secret",)), tracer=spans)
     fields = {"temperature": 0.5, "top_p": 0.9, "n": 2, "seed": 7, "top_k": 3, "stream": True}
     call = await asked(app, headers={"traceparent": PARENT}, **fields).done()
     assert call.status == 200
@@ -65,7 +65,7 @@ async def test_a_completion_has_the_spans_of_the_conventions() -> None:
 async def test_no_span_has_text_or_keys() -> None:
     spans = Spans()
     backend = FakeBackend()
-    app = make_app(backend, settings(api_key=("sk-secret",)), tracer=spans)
+    app = App(backend, settings(api_key=("sk-secret",)), tracer=spans)
     await asked(app).done()
     await asked(app, max_tokens=-1).done()
     await Call(app, "GET", "/v1/models?q=sk-secret", authorization="Bearer sk-secret").done()
@@ -79,7 +79,7 @@ async def test_no_span_has_text_or_keys() -> None:
 @in_loop
 async def test_prompts_and_completions_are_in_spans_where_that_is_asked_for() -> None:
     spans = Spans(keeps_prompts=True)
-    app = make_app(FakeBackend(), settings(), tracer=spans)
+    app = App(FakeBackend(), settings(), tracer=spans)
     await asked(app, prompt=["one", "two"], stream=True).done()
     attributes = spans["text_completion storyteller"].attributes
     given = json.loads(str(attributes["gen_ai.input.messages"]))
@@ -103,7 +103,7 @@ async def test_prompts_and_completions_are_in_spans_where_that_is_asked_for() ->
 async def test_a_span_has_the_beginning_of_a_long_answer_and_an_unsampled_one_nothing() -> None:
     backend = FakeBackend(script_of=lambda _: [delta("ä" * 10_000), delta("x" * 10_000, finish="stop")])
     spans = Spans(keeps_prompts=True)
-    app = make_app(backend, settings(), tracer=spans)
+    app = App(backend, settings(), tracer=spans)
     await asked(app, stream=True).done()
     (made,) = json.loads(str(spans["text_completion storyteller"].attributes["gen_ai.output.messages"]))
     assert made["parts"][0]["content"] == "ä" * 10_000 + "x" * 6_384 + "…"
@@ -120,7 +120,7 @@ def test_keys_that_are_not_logged_have_no_text_in_spans(tmp_path: Path) -> None:
         @in_loop
         async def run() -> None:
             spans, team = Spans(keeps_prompts=True), Team(store, tmp_path)
-            app = make_app(FakeBackend(), settings(), team=team, tracer=spans)
+            app = App(FakeBackend(), settings(), team=team, tracer=spans)
             for name in ("alice", "bob"):
                 await completion(app, headers={"authorization": f"Bearer sk-{name}"}).done()
             found = [span for span in spans.found if span.name.startswith("text_completion")]
@@ -140,7 +140,7 @@ def test_failures_are_errors_of_both_spans(script: list[Any], error: str) -> Non
     @in_loop
     async def run() -> None:
         spans = Spans()
-        app = make_app(FakeBackend(*script), settings(), tracer=spans)
+        app = App(FakeBackend(*script), settings(), tracer=spans)
         call = await completion(app).done()
         assert call.status == 500
         inference, server = spans["text_completion storyteller"], spans["POST /v1/completions"]
@@ -153,7 +153,7 @@ def test_failures_are_errors_of_both_spans(script: list[Any], error: str) -> Non
 @in_loop
 async def test_a_client_that_leaves_ends_its_spans() -> None:
     spans = Spans()
-    app = make_app(FakeBackend(delta("a"), asyncio.Event()), settings(), tracer=spans)
+    app = App(FakeBackend(delta("a"), asyncio.Event()), settings(), tracer=spans)
     call = completion(app, stream=True)
     await call.until(2)
     call.leave()
@@ -165,7 +165,7 @@ async def test_a_client_that_leaves_ends_its_spans() -> None:
 @in_loop
 async def test_polls_of_monitoring_are_not_traced() -> None:
     spans = Spans()
-    app = make_app(FakeBackend(), settings(), tracer=spans)
+    app = App(FakeBackend(), settings(), tracer=spans)
     for path in ("/health", "/live", "/metrics", "/v1/models", "/v1/nothing"):
         await Call(app, "GET", path).done()
     assert spans.names == ["GET -", "GET /v1/models"]
@@ -180,7 +180,7 @@ def test_servers_that_compute_get_the_trace_and_are_spans_of_it() -> None:
 
         async def test(backend: EmbeddedBackend) -> None:
             spans = Spans()
-            app = make_app(backend, settings(), tracer=spans)
+            app = App(backend, settings(), tracer=spans)
             call = await completion(
                 app, model="there", prompt=PROMPT, max_tokens=6, temperature=0, headers={"traceparent": PARENT}
             ).done()
@@ -197,7 +197,7 @@ def test_servers_that_compute_get_the_trace_and_are_spans_of_it() -> None:
             assert calls[1].attributes["server.address"] == "127.0.0.1"
             assert calls[1].attributes["http.response.status_code"] == 200
             server.headers.clear()
-            untraced = await completion(make_app(backend, settings()), model="there", prompt=PROMPT).done()
+            untraced = await completion(App(backend, settings()), model="there", prompt=PROMPT).done()
             assert untraced.status == 200 and "traceparent" not in server.headers[0]
 
         on(server, test)
@@ -207,7 +207,7 @@ def test_servers_that_compute_get_the_trace_and_are_spans_of_it() -> None:
 async def test_an_engine_says_how_long_a_prompt_waited_and_was_prefilled() -> None:
     spans = Spans()
     async with running(make_backend()) as backend:
-        app = make_app(backend, settings(), tracer=spans)
+        app = App(backend, settings(), tracer=spans)
         call = await completion(app, model="toy", max_tokens=8, ignore_eos=True, prompt=["a", "b"]).done()
         assert call.status == 200
     assert spans.names == [

@@ -273,8 +273,8 @@ def test_the_address_of_a_socket_that_was_passed_is_not_a_changed_setting(
     class ReadingAgain:
         """Replaces the service: settings are reloaded, and nothing is served."""
 
-        def __init__(self, *given: Any) -> None:
-            self.reload: ModelReload = given[-1]
+        def __init__(self, *_: Any, model_reload: ModelReload, **__: Any) -> None:
+            self.reload = model_reload
 
         async def run(self) -> int:
             self.reload.request()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.server.fakes import STORY, Call, FakeBackend, completion, delta, in_loop, settings
 from tests.waiting import until
 
@@ -15,7 +15,7 @@ from tests.waiting import until
 @in_loop
 async def test_disconnecting_during_prefill_closes_the_answer(stream: bool) -> None:
     backend = FakeBackend(asyncio.Event(), *STORY)
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     call = completion(app, stream=stream)
     await until(lambda: backend.answers)
     assert app.num_running == 1
@@ -30,7 +30,7 @@ async def test_disconnecting_during_prefill_closes_the_answer(stream: bool) -> N
 @in_loop
 async def test_disconnecting_while_decoding_closes_the_answer(stream: bool) -> None:
     backend = FakeBackend(delta("a"), asyncio.Event())
-    call = completion(make_app(backend, settings()), stream=stream)
+    call = completion(App(backend, settings()), stream=stream)
     await until(lambda: backend.answers and backend.answers[0].num_yielded)
     call.leave()
     await call.done()
@@ -42,7 +42,7 @@ async def test_disconnecting_while_decoding_closes_the_answer(stream: bool) -> N
 async def test_disconnecting_before_the_request_is_accepted_cancels_it() -> None:
     backend = FakeBackend()
     backend.admission = asyncio.Event()
-    call = completion(make_app(backend, settings()))
+    call = completion(App(backend, settings()))
     await until(lambda: backend.requests)
     call.leave()
     await call.done()
@@ -53,7 +53,7 @@ async def test_disconnecting_before_the_request_is_accepted_cancels_it() -> None
 @in_loop
 async def test_disconnecting_while_the_body_arrives_submits_nothing() -> None:
     backend = FakeBackend()
-    call = Call(make_app(backend, settings()), "POST", "/v1/completions", None)
+    call = Call(App(backend, settings()), "POST", "/v1/completions", None)
     call.feed(b'{"model":')
     call.leave()
     await call.done()
@@ -68,7 +68,7 @@ async def test_an_oserror_from_send_means_that_the_client_disconnected(caplog: p
     async def broken_send(message: object) -> None:
         raise OSError("connection lost")
 
-    call = completion(make_app(backend, settings()), stream=True)
+    call = completion(App(backend, settings()), stream=True)
     call._send = broken_send  # type: ignore[method-assign]
     await call.done()
     assert backend.answers[0].closed.is_set()
@@ -78,7 +78,7 @@ async def test_an_oserror_from_send_means_that_the_client_disconnected(caplog: p
 @in_loop
 async def test_stopping_the_server_closes_the_answer() -> None:
     backend = FakeBackend(delta("a"), asyncio.Event())
-    call = completion(make_app(backend, settings()), stream=True)
+    call = completion(App(backend, settings()), stream=True)
     await call.until(2)
     call.task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -88,7 +88,7 @@ async def test_stopping_the_server_closes_the_answer() -> None:
 
 @in_loop
 async def test_disconnecting_after_the_end_changes_nothing() -> None:
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     call = completion(app, stream=True)
     await call.until(5)
     call.leave()

@@ -17,7 +17,7 @@ from sqlalchemy import func, select
 
 from onward.api.dialects import DIALECTS
 from onward.errors import ServerError, SetupError
-from onward.server.app import App, make_app
+from onward.server.app import App
 from onward.server.keys import KeyReload, Keys, collect_keys
 from onward.server.process import bind
 from onward.server.run import Service
@@ -43,7 +43,7 @@ class Served:
         self.store = store
         self.backend = backend
         self.team = Team(store, folder)
-        self.app: App = make_app(backend, settings(**given), team=self.team)
+        self.app: App = App(backend, settings(**given), team=self.team)
 
     def complete(self, key: str, **fields: Any) -> Call:
         return completion(self.app, headers={"authorization": f"Bearer sk-{key}"}, **fields)
@@ -294,10 +294,10 @@ def test_a_server_that_drains_says_that_it_lives(tmp_path: Path, monkeypatch: py
         with store_with(tmp_path, a={}) as store:
             team = Watched(store, tmp_path)
             given = settings(drain=30)
-            app = make_app(backend, given, team=team)
+            app = App(backend, given, team=team)
             listener = bind("127.0.0.1", 0)
             reload = KeyReload(given, Keys([]), None, app.replace_keys)
-            service = Service(app, backend, given, listener, reload, team)
+            service = Service(app, backend, given, listener, reload, team=team)
             running = asyncio.create_task(service.run())
             call = completion(app, headers={"authorization": "Bearer sk-a"}, stream=True)
             await call.until(2)

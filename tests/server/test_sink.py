@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from onward.errors import EngineStopped
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.server.fakes import STORY, FakeBackend, completion, delta, events, in_loop, settings
 
 
 @in_loop
 async def test_a_stream_is_its_chunks_and_done() -> None:
-    call = await completion(make_app(FakeBackend(), settings()), stream=True).done()
+    call = await completion(App(FakeBackend(), settings()), stream=True).done()
     *chunks, done = events(call.body)
     assert done == "[DONE]"
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == " there was a fox"
@@ -22,7 +22,7 @@ async def test_a_stream_is_its_chunks_and_done() -> None:
 
 @in_loop
 async def test_a_stream_has_the_headers_of_events_and_no_length() -> None:
-    call = await completion(make_app(FakeBackend(), settings()), stream=True).done()
+    call = await completion(App(FakeBackend(), settings()), stream=True).done()
     assert call.headers["content-type"] == "text/event-stream"
     assert call.headers["openai-model"] == "fake-model:1"
     assert call.headers["cache-control"] == "no-cache, must-revalidate"
@@ -33,21 +33,21 @@ async def test_a_stream_has_the_headers_of_events_and_no_length() -> None:
 @in_loop
 async def test_the_accept_header_is_ignored() -> None:
     for accept in ("application/json", "text/event-stream", "*/*"):
-        call = await completion(make_app(FakeBackend(), settings()), stream=True, headers={"accept": accept}).done()
+        call = await completion(App(FakeBackend(), settings()), stream=True, headers={"accept": accept}).done()
         assert call.headers["content-type"] == "text/event-stream"
 
 
 @in_loop
 async def test_the_choices_of_one_step_are_sent_together() -> None:
     script = [delta("a") + delta("b", 1), delta("c", 0, "length") + delta("d", 1, "length")]
-    call = await completion(make_app(FakeBackend(*script), settings()), stream=True, n=2).done()
+    call = await completion(App(FakeBackend(*script), settings()), stream=True, n=2).done()
     bodies = [message["body"] for message in call.sent[1:]]
     assert [len(events(body)) for body in bodies] == [2, 3]
 
 
 @in_loop
 async def test_the_body_closes_with_done() -> None:
-    call = await completion(make_app(FakeBackend(), settings()), stream=True).done()
+    call = await completion(App(FakeBackend(), settings()), stream=True).done()
     assert call.sent[-1]["body"].endswith(b"data: [DONE]\n\n")
     assert call.sent[-1]["more_body"] is False
 
@@ -55,7 +55,7 @@ async def test_the_body_closes_with_done() -> None:
 @in_loop
 async def test_the_last_tokens_the_usage_and_done_are_sent_together() -> None:
     options = {"include_usage": True}
-    call = await completion(make_app(FakeBackend(), settings()), stream=True, stream_options=options).done()
+    call = await completion(App(FakeBackend(), settings()), stream=True, stream_options=options).done()
     *others, last = [events(message["body"]) for message in call.sent[1:]]
     assert [len(each) for each in others] == [1, 1]
     chunk, usage, done = last
@@ -65,7 +65,7 @@ async def test_the_last_tokens_the_usage_and_done_are_sent_together() -> None:
 @in_loop
 async def test_what_a_step_generated_does_not_wait_for_the_end() -> None:
     rest = asyncio.Event()
-    call = completion(make_app(FakeBackend(*STORY, rest), settings()), stream=True)
+    call = completion(App(FakeBackend(*STORY, rest), settings()), stream=True)
     await call.until(4)
     assert events(call.body)[-1]["choices"][0]["finish_reason"] == "length"
     rest.set()
@@ -76,7 +76,7 @@ async def test_what_a_step_generated_does_not_wait_for_the_end() -> None:
 @in_loop
 async def test_usage_comes_last_when_requested() -> None:
     call = await completion(
-        make_app(FakeBackend(), settings()), stream=True, stream_options={"include_usage": True}
+        App(FakeBackend(), settings()), stream=True, stream_options={"include_usage": True}
     ).done()
     *chunks, last, _ = events(call.body)
     assert all(chunk["usage"] is None for chunk in chunks)
@@ -87,7 +87,7 @@ async def test_usage_comes_last_when_requested() -> None:
 @in_loop
 async def test_obfuscated_events_have_one_length() -> None:
     call = await completion(
-        make_app(FakeBackend(), settings()), stream=True, stream_options={"include_obfuscation": True}
+        App(FakeBackend(), settings()), stream=True, stream_options={"include_obfuscation": True}
     ).done()
     assert len({len(message["body"]) for message in call.sent[1:-1]}) == 1
 
@@ -95,7 +95,7 @@ async def test_obfuscated_events_have_one_length() -> None:
 @in_loop
 async def test_nothing_is_sent_before_the_first_token() -> None:
     ready = asyncio.Event()
-    call = completion(make_app(FakeBackend(ready, *STORY), settings()), stream=True)
+    call = completion(App(FakeBackend(ready, *STORY), settings()), stream=True)
     for _ in range(20):
         await asyncio.sleep(0)
     assert call.sent == []
@@ -107,7 +107,7 @@ async def test_nothing_is_sent_before_the_first_token() -> None:
 @in_loop
 async def test_a_chunk_is_sent_before_the_next_is_generated() -> None:
     rest = asyncio.Event()
-    call = completion(make_app(FakeBackend(delta("a"), rest, delta("b", finish="length")), settings()), stream=True)
+    call = completion(App(FakeBackend(delta("a"), rest, delta("b", finish="length")), settings()), stream=True)
     await call.until(2)
     assert events(call.body)[0]["choices"][0]["text"] == "a"
     assert not call.ended
@@ -119,7 +119,7 @@ async def test_a_chunk_is_sent_before_the_next_is_generated() -> None:
 @in_loop
 async def test_an_error_while_decoding_is_one_error_event_at_the_end() -> None:
     backend = FakeBackend(delta("a"), RuntimeError("secret"))
-    call = await completion(make_app(backend, settings()), stream=True).done()
+    call = await completion(App(backend, settings()), stream=True).done()
     chunk, error = events(call.body)
     assert chunk["choices"][0]["text"] == "a"
     assert error == {
@@ -138,7 +138,7 @@ async def test_an_error_while_decoding_is_one_error_event_at_the_end() -> None:
 async def test_an_idle_stream_gets_keep_alive_comments() -> None:
     rest = asyncio.Event()
     backend = FakeBackend(delta("a"), rest, delta("b", finish="length"))
-    call = completion(make_app(backend, settings(keep_alive=0.01)), stream=True)
+    call = completion(App(backend, settings(keep_alive=0.01)), stream=True)
     await call.until(5)
     rest.set()
     await call.done()
@@ -150,7 +150,7 @@ async def test_an_idle_stream_gets_keep_alive_comments() -> None:
 @in_loop
 async def test_a_long_wait_for_the_first_token_starts_the_stream_with_a_comment() -> None:
     ready = asyncio.Event()
-    call = completion(make_app(FakeBackend(ready, *STORY), settings(keep_alive=0.01)), stream=True)
+    call = completion(App(FakeBackend(ready, *STORY), settings(keep_alive=0.01)), stream=True)
     await call.until(2)
     assert call.status == 200
     assert call.headers["openai-model"] == "fake-model:1"
@@ -164,7 +164,7 @@ async def test_a_long_wait_for_the_first_token_starts_the_stream_with_a_comment(
 async def test_no_comment_is_sent_before_the_request_is_accepted() -> None:
     backend = FakeBackend()
     backend.admission = asyncio.Event()
-    call = completion(make_app(backend, settings(keep_alive=0.001)), stream=True)
+    call = completion(App(backend, settings(keep_alive=0.001)), stream=True)
     await asyncio.sleep(0.02)
     assert call.sent == []
     backend.error_to_raise = None
@@ -176,7 +176,7 @@ async def test_no_comment_is_sent_before_the_request_is_accepted() -> None:
 @in_loop
 async def test_a_json_response_gets_no_comments() -> None:
     ready = asyncio.Event()
-    call = completion(make_app(FakeBackend(ready, *STORY), settings(keep_alive=0.001)))
+    call = completion(App(FakeBackend(ready, *STORY), settings(keep_alive=0.001)))
     await asyncio.sleep(0.02)
     assert call.sent == []
     ready.set()
@@ -188,7 +188,7 @@ async def test_a_json_response_gets_no_comments() -> None:
 async def test_keep_alive_zero_means_no_comments() -> None:
     rest = asyncio.Event()
     backend = FakeBackend(delta("a"), rest, delta("b", finish="length"))
-    call = completion(make_app(backend, settings(keep_alive=0.0)), stream=True)
+    call = completion(App(backend, settings(keep_alive=0.0)), stream=True)
     await call.until(2)
     await asyncio.sleep(0.02)
     rest.set()
@@ -199,7 +199,7 @@ async def test_keep_alive_zero_means_no_comments() -> None:
 @in_loop
 async def test_a_stream_that_the_backend_ends_gets_an_error_event() -> None:
     backend = FakeBackend(delta("a"), asyncio.Event())
-    call = completion(make_app(backend, settings()), stream=True)
+    call = completion(App(backend, settings()), stream=True)
     await call.until(2)
     await backend.aclose()
     await call.done()

@@ -14,7 +14,7 @@ from onward.completions.filters import make_filters
 from onward.completions.plan import ServedModel
 from onward.model_files.toy import ToyTokenizer
 from onward.models.registry import ListedModel
-from onward.server.app import App, make_app
+from onward.server.app import App
 from onward.server.transcript import CollectedChoices
 from onward.service.request_log import LoggedRequest, RequestFolder, RequestLog, read_folder
 from onward.service.request_table import RequestTable, read_requests
@@ -37,7 +37,7 @@ def serving(
         model = EmbeddedModel(served, ScriptedEngine(script), filters=filters)
         backend = EmbeddedBackend({"toy": model}, [ListedModel(id="toy", created=1, owned_by="onward")], {})
         try:
-            await test(make_app(backend, settings(), team=team, request_log=request_log))
+            await test(App(backend, settings(), team=team, request_log=request_log))
         finally:
             await backend.aclose()
 

@@ -75,34 +75,20 @@ COMMON_HEADERS = [
 PREFLIGHT_MAX_AGE_SECONDS = b"86400"
 
 
-def make_app(
-    backend: Backend,
-    settings: Settings,
-    keys: Keys | None = None,
-    team: Team | None = None,
-    predecessor: Predecessor | None = None,
-    request_log: RequestLog | None = None,
-    live: LiveModels | None = None,
-    tracer: Tracer | None = None,
-) -> App:
-    """Return the application over a backend.
+class App:
+    """An ASGI 3 application over a backend. All its state belongs to one event loop.
 
     `keys` None reads them from the settings and the key file; `team` has those of a database; `predecessor` may keep
     streams; `request_log` keeps requests; `live` changes the backend's models; `tracer` takes spans. Raises
     SetupError.
     """
-    given = collect_keys(settings) if keys is None else keys
-    return App(backend, settings, given, team, predecessor, request_log, live, tracer)
-
-
-class App:
-    """An ASGI 3 application. All its state belongs to one event loop."""
 
     def __init__(
         self,
         backend: Backend,
         settings: Settings,
-        keys: Keys,
+        keys: Keys | None = None,
+        *,
         team: Team | None = None,
         predecessor: Predecessor | None = None,
         request_log: RequestLog | None = None,
@@ -110,7 +96,7 @@ class App:
         tracer: Tracer | None = None,
     ) -> None:
         self._backend = backend
-        self._keys = keys
+        self._keys = collect_keys(settings) if keys is None else keys
         self._team = team
         if team is not None:
             team.use_models(backend.models())

@@ -20,7 +20,7 @@ from onward.loop_thread import fast_event_loop
 from onward.models.registry import BUILT_IN, real_model_hint
 from onward.residency import freeze_objects, share_heap
 from onward.server.admin import ModelReload
-from onward.server.app import App, make_app
+from onward.server.app import App
 from onward.server.auth import check_exposure
 from onward.server.connection import check_uvicorn, server_config
 from onward.server.handover import Handover, Predecessor, activated_listener
@@ -80,6 +80,7 @@ class ClosableTracer(Tracer, Closable, Protocol):
 def serve(
     settings: Settings,
     compose: Callable[[Settings, Progress], Backend],
+    *,
     show_progress: Callable[[Progress], AbstractContextManager[Progress]] = nullcontext,
     announcement: str | None = None,
     open_team: Callable[[Settings], Team | None] = lambda settings: None,
@@ -118,7 +119,10 @@ def serve(
         with show_progress(log.info) as progress:
             backend = compose(settings, progress)
         live = open_models(settings, backend)
-        app = make_app(backend, settings, keys, team, predecessor, request_log, live, tracer)
+        app = App(
+            backend, settings, keys,
+            team=team, predecessor=predecessor, request_log=request_log, live=live, tracer=tracer,
+        )  # fmt: skip
         freeze_objects()
         delay_collections()
         if settings.engine_process == "on":
@@ -132,7 +136,9 @@ def serve(
     model_reload = None
     if live is not None and again is not None:
         model_reload = ModelReload(stated, again, backend, live, team)
-    service = Service(app, backend, settings, listener, key_reload, team, predecessor, model_reload)
+    service = Service(
+        app, backend, settings, listener, key_reload, team=team, predecessor=predecessor, model_reload=model_reload
+    )
     status = runner.run(service.run())
     _close(request_log, tracer, team)
     logging.shutdown()
@@ -178,6 +184,7 @@ class Service:
         settings: Settings,
         listener: socket.socket,
         key_reload: KeyReload,
+        *,
         team: Team | None = None,
         predecessor: Predecessor | None = None,
         model_reload: ModelReload | None = None,

@@ -18,7 +18,7 @@ from onward.cli.session import ServerConnection
 from onward.cli.source.base import ConnectionFailed, Document
 from onward.cli.source.http import HttpSource
 from onward.cli.source.stream import resume_window
-from onward.server.app import make_app
+from onward.server.app import App
 from tests.listening import listening, served_here
 from tests.server.fakes import in_loop, settings
 from tests.server.served import compose
@@ -36,7 +36,7 @@ HEAD_AND_ONE_EVENT = 800
 def server() -> Iterator[str]:
     """URL of a server with scripted answers, which keeps streams."""
     given = settings(keep_alive=0.05, resume_window=10, access_log=False)
-    with listening(make_app(compose(given, print), given)) as url:
+    with listening(App(compose(given, print), given)) as url:
         yield url
 
 

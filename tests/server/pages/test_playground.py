@@ -13,7 +13,7 @@ import pytest
 from onward.api.openai.parameters import BY_NAME
 from onward.api.parameter import Profile
 from onward.models.registry import real_model_hint
-from onward.server.app import make_app
+from onward.server.app import App
 from onward.server.pages.layout import KINDS, version
 from onward.server.pages.playground import controls, playground_page
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
@@ -23,7 +23,7 @@ MAX_COMPRESSED_BYTES = 150_000
 
 
 async def get(path: str, **headers: str) -> Call:
-    return await Call(make_app(FakeBackend(), settings()), "GET", path, b"", **headers).done()
+    return await Call(App(FakeBackend(), settings()), "GET", path, b"", **headers).done()
 
 
 def start_of(page: str) -> dict[str, Any]:
@@ -112,7 +112,7 @@ async def test_other_files_are_not_served(path: str) -> None:
 
 @in_loop
 async def test_pages_and_their_files_need_no_key() -> None:
-    app = make_app(FakeBackend(), settings(api_key=("sk-a",)))
+    app = App(FakeBackend(), settings(api_key=("sk-a",)))
     for path in ("/", "/tokenizer", "/playground/playground.js", "/favicon.svg", "/docs/", "/usage"):
         assert (await Call(app, "GET", path).done()).status == 200
     page = (await Call(app, "GET", "/").done()).body.decode()

@@ -12,7 +12,7 @@ import pytest
 
 from onward.api.openapi import openapi
 from onward.api.parameter import Profile
-from onward.server.app import ROUTES, make_app
+from onward.server.app import ROUTES, App
 from onward.server.pages.playground import landing
 from onward.server.pages.reference import reference_page
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
@@ -24,7 +24,7 @@ PAGE = reference_page(DOCUMENT)
 @in_loop
 async def test_the_pages_load_nothing_from_the_network() -> None:
     for path in ("/", "/tokenizer", "/docs", "/docs/", "/usage"):
-        call = await Call(make_app(FakeBackend(), settings()), "GET", path).done()
+        call = await Call(App(FakeBackend(), settings()), "GET", path).done()
         page = call.body.decode()
         assert call.headers["content-type"] == "text/html; charset=utf-8"
         assert not re.search(r"<(img|iframe)|url\(|@import", page)
@@ -41,7 +41,7 @@ async def pasted(keys: tuple[str, ...], **headers: str) -> list[str]:
     """Return the words of the landing page's command, as a shell parses them."""
     page = (
         await Call(
-            make_app(FakeBackend(), settings(api_key=keys, allowed_origin=("*",))), "GET", "/", b"", **headers
+            App(FakeBackend(), settings(api_key=keys, allowed_origin=("*",))), "GET", "/", b"", **headers
         ).done()
     ).body.decode()
     found = re.search("<pre[^>]*>(.*?)</pre>", page, re.DOTALL)
@@ -75,7 +75,7 @@ async def test_the_first_command_sends_a_key_where_one_is_required() -> None:
 
 @in_loop
 async def test_no_page_shows_names_of_models_where_keys_are_required() -> None:
-    app = make_app(FakeBackend(), settings(api_key=("sk-a",)))
+    app = App(FakeBackend(), settings(api_key=("sk-a",)))
     for path in ("/", "/docs", "/openapi.json"):
         call = await Call(app, "GET", path).done()
         assert call.status == 200
@@ -88,7 +88,7 @@ async def test_no_page_shows_names_of_models_where_keys_are_required() -> None:
 @pytest.mark.parametrize("path", ["/docs", "/usage"])
 @in_loop
 async def test_browsers_run_only_this_server_s_script(path: str) -> None:
-    call = await Call(make_app(FakeBackend(), settings()), "GET", path).done()
+    call = await Call(App(FakeBackend(), settings()), "GET", path).done()
     policy = policy_of(call)
     assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
     assert policy["script-src"] == policy["connect-src"] == "'self'"
@@ -100,7 +100,7 @@ async def test_browsers_run_only_this_server_s_script(path: str) -> None:
 @pytest.mark.parametrize("path", ["/docs", "/docs/", "/usage"])
 @in_loop
 async def test_files_and_other_pages_are_found_below_a_proxy_s_prefix(path: str) -> None:
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     page = (await Call(app, "GET", path).done()).body.decode()
     addresses = re.findall(r'(?:src|href)="([^"#]+)"', page)
     assert len(addresses) >= 5

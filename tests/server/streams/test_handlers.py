@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onward.errors import InvalidRequest
-from onward.server.app import App, make_app
+from onward.server.app import App
 from onward.server.keys import collect_keys
 from tests.server.fakes import STORY, Call, FakeBackend, Step, completion, delta, events, in_loop, settings, skip
 from tests.server.streams.resumable import id_of, numbered, resumable, resume
@@ -19,7 +19,7 @@ def paused(*script: Step) -> tuple[App, FakeBackend, asyncio.Event]:
     """An application whose answers wait after their first delta until the event is set."""
     go = asyncio.Event()
     backend = FakeBackend(delta("a"), go, *(script or (delta("b"), delta("c", finish="length"))))
-    return make_app(backend, settings()), backend, go
+    return App(backend, settings()), backend, go
 
 
 async def lost(app: App) -> Call:
@@ -32,14 +32,14 @@ async def lost(app: App) -> Call:
 
 @in_loop
 async def test_without_the_option_nothing_changes_on_the_wire() -> None:
-    call = await completion(make_app(FakeBackend(), settings()), stream=True).done()
+    call = await completion(App(FakeBackend(), settings()), stream=True).done()
     assert len(events(call.body)) == 4  # fails if there are ids: it accepts data lines only
     assert "preference-applied" not in call.headers
 
 
 @in_loop
 async def test_each_event_has_an_id() -> None:
-    call = await resumable(make_app(FakeBackend(), settings())).done()
+    call = await resumable(App(FakeBackend(), settings())).done()
     assert [number for number, _ in numbered(call.body)] == [1, 2, 3, 4]
     assert numbered(call.body)[-1][1] == "[DONE]"
 
@@ -61,7 +61,7 @@ async def test_a_lost_stream_continues_and_its_rest_is_the_same_bytes() -> None:
 
 @in_loop
 async def test_a_resumed_stream_says_again_which_seed_was_drawn() -> None:
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     first = await resumable(app).done()
     id, drawn = id_of(first), first.headers["onward-seed"]
     whole = await resume(app, id, accept="application/json").done()
@@ -88,7 +88,7 @@ async def test_a_client_that_resumes_receives_later_events_too() -> None:
 async def test_a_stream_is_resumed_again_and_again() -> None:
     gates = [asyncio.Event() for _ in range(5)]
     script: list[Step] = [step for gate in gates for step in (delta("x"), gate)]
-    app = make_app(FakeBackend(*script, delta("end", finish="length")), settings())
+    app = App(FakeBackend(*script, delta("end", finish="length")), settings())
     call = await lost(app)
     body, id = call.body, id_of(call)
     for number, gate in enumerate(gates[:-1], start=1):
@@ -105,7 +105,7 @@ async def test_a_stream_is_resumed_again_and_again() -> None:
 
 @in_loop
 async def test_the_prefer_header_asks_for_the_same_and_is_answered() -> None:
-    app = make_app(FakeBackend(), settings(resume_window=30.0))
+    app = App(FakeBackend(), settings(resume_window=30.0))
     call = await completion(app, stream=True, headers={"prefer": "respond-async, Resumable; x=1"}).done()
     assert numbered(call.body)[-1] == (4, "[DONE]")
     assert call.headers["preference-applied"] == "resumable; window=30"
@@ -114,14 +114,14 @@ async def test_the_prefer_header_asks_for_the_same_and_is_answered() -> None:
 
 @in_loop
 async def test_the_prefer_header_has_no_effect_on_a_whole_answer() -> None:
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     call = await completion(app, headers={"prefer": "resumable"}).done()
     assert (await resume(app, call.json["id"]).done()).status == 404
 
 
 @in_loop
 async def test_a_server_without_a_window_refuses_the_option_and_ignores_the_preference() -> None:
-    app = make_app(FakeBackend(), settings(resume_window=0.0))
+    app = App(FakeBackend(), settings(resume_window=0.0))
     refused = await resumable(app).done()
     assert (refused.status, refused.error["param"]) == (400, "stream_options.resumable")
     ignored = await completion(app, stream=True, headers={"prefer": "resumable"}).done()
@@ -145,7 +145,7 @@ async def test_the_whole_answer_is_the_fold_of_the_stream() -> None:
 
 @in_loop
 async def test_nothing_is_left_of_a_stream_that_was_read() -> None:
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     call = await resumable(app).done()
     again = await resume(app, id_of(call), after=4).done()
     assert (again.status, again.body) == (204, b"")
@@ -154,7 +154,7 @@ async def test_nothing_is_left_of_a_stream_that_was_read() -> None:
 @pytest.mark.parametrize("after", ["5", "-1", "x", "1.0", "9" * 40, "²"])
 @in_loop
 async def test_an_event_that_was_never_sent_is_refused(after: str) -> None:
-    app = make_app(FakeBackend(), settings())
+    app = App(FakeBackend(), settings())
     id = id_of(await resumable(app).done())
     call = Call(app, "GET", f"/v1/completions/{id}", b"", last_event_id=after)
     assert (await call.done()).status == 400
@@ -163,14 +163,14 @@ async def test_an_event_that_was_never_sent_is_refused(after: str) -> None:
 
 @in_loop
 async def test_an_unknown_stream_is_not_found() -> None:
-    call = await resume(make_app(FakeBackend(), settings()), "cmpl-unknown").done()
+    call = await resume(App(FakeBackend(), settings()), "cmpl-unknown").done()
     assert call.status == 404
     assert "cmpl-unknown" in call.error["message"] and "--resume-window" in call.error["message"]
 
 
 @in_loop
 async def test_only_the_same_key_may_resume() -> None:
-    app = make_app(FakeBackend(), settings(api_key=("sk-a", "sk-b")))
+    app = App(FakeBackend(), settings(api_key=("sk-a", "sk-b")))
     a, b = ({"authorization": f"Bearer sk-{key}"} for key in "ab")
     id = id_of(await resumable(app, headers=a).done())
     assert (await resume(app, id, None, **b).done()).status == 404
@@ -184,7 +184,7 @@ async def test_a_new_key_with_an_old_ones_name_does_not_read_its_streams(tmp_pat
     for file, line in zip(files, ("alice = sk-old", "alice = sk-new"), strict=True):
         file.write_text(line, encoding="utf-8")
         file.chmod(0o600)
-    app = make_app(FakeBackend(), settings(api_key_file=files[0]))
+    app = App(FakeBackend(), settings(api_key_file=files[0]))
     id = id_of(await resumable(app, headers={"api-key": "sk-old"}).done())
     app.replace_keys(collect_keys(settings(api_key_file=files[1])))
     assert (await resume(app, id, None, **{"api-key": "sk-new"}).done()).status == 404
@@ -207,7 +207,7 @@ async def test_an_error_is_the_last_event_and_is_resumed_too() -> None:
 
 @in_loop
 async def test_an_error_before_the_first_event_is_the_response() -> None:
-    app = make_app(FakeBackend(InvalidRequest("No.")), settings())
+    app = App(FakeBackend(InvalidRequest("No.")), settings())
     call = await resumable(app).done()
     assert (call.status, call.error["message"]) == (400, "No.")
     assert app.num_running == 0
@@ -216,7 +216,7 @@ async def test_an_error_before_the_first_event_is_the_response() -> None:
 @in_loop
 async def test_a_client_that_leaves_before_it_knows_the_id_ends_the_work() -> None:
     backend = FakeBackend(asyncio.Event(), *STORY)
-    app = make_app(backend, settings())
+    app = App(backend, settings())
     call = resumable(app)
     await until(lambda: backend.answers)
     call.leave()
@@ -228,7 +228,7 @@ async def test_a_client_that_leaves_before_it_knows_the_id_ends_the_work() -> No
 @in_loop
 async def test_a_client_that_has_had_nothing_but_a_comment_ends_the_work() -> None:
     backend = FakeBackend(asyncio.Event(), *STORY)
-    app = make_app(backend, settings(keep_alive=0.01))
+    app = App(backend, settings(keep_alive=0.01))
     call = resumable(app)
     await call.until(2)
     assert call.body.startswith(b": keep-alive")
@@ -252,7 +252,7 @@ async def test_a_head_request_does_not_take_the_stream_over() -> None:
 @in_loop
 async def test_a_stream_for_which_nobody_comes_back_is_cancelled_after_the_window() -> None:
     backend = FakeBackend(delta("a"), asyncio.Event())
-    app = make_app(backend, settings(resume_window=30))
+    app = App(backend, settings(resume_window=30))
     first = await lost(app)
     assert app.num_running == 1  # a drain waits for it
     await skip(30)
@@ -268,7 +268,7 @@ async def test_a_stream_for_which_nobody_comes_back_is_cancelled_after_the_windo
 @in_loop
 async def test_a_connection_that_resumes_stops_the_window() -> None:
     backend = FakeBackend(delta("a"), asyncio.Event())
-    app = make_app(backend, settings(resume_window=30))
+    app = App(backend, settings(resume_window=30))
     first = await lost(app)
     rest = resume(app, id_of(first))
     await rest.until(2)
@@ -323,7 +323,7 @@ async def test_a_server_that_closes_ends_the_stream_with_an_error() -> None:
 @in_loop
 async def test_keep_alive_comments_have_no_id() -> None:
     go = asyncio.Event()
-    app = make_app(FakeBackend(delta("a"), go, delta("b", finish="length")), settings(keep_alive=0.01))
+    app = App(FakeBackend(delta("a"), go, delta("b", finish="length")), settings(keep_alive=0.01))
     first = await lost(app)
     rest = resume(app, id_of(first), after=1)
     await rest.until(3)

@@ -27,17 +27,16 @@ def run(resolved: Resolved) -> None:
         from onward.compose.telemetry import open_tracer
         from onward.server.run import serve
 
-        composing = partial(compose, own_process=True, spare=spare)
         status = serve(
             resolved.settings,
-            composing,
-            loading,
-            resolved.announcement,
-            open_team,
-            open_request_log,
-            _open_models,
-            resolved.again if resolved.file is not None else None,
-            open_tracer,
+            partial(compose, own_process=True, spare=spare),
+            show_progress=loading,
+            announcement=resolved.announcement,
+            open_team=open_team,
+            open_request_log=open_request_log,
+            open_models=_open_models,
+            again=resolved.again if resolved.file is not None else None,
+            open_tracer=open_tracer,
         )
     click.get_current_context().exit(status)
 
