@@ -16,7 +16,7 @@ from onward.engines.cluster.config import ENGINE_SETTINGS
 from onward.engines.cluster.connection import PREFIX, applications, connect
 from onward.engines.cluster.engine import ClusterEngine
 from onward.engines.cluster.members import Member, Members
-from onward.engines.cluster.messages import encode_jobs
+from onward.engines.cluster.messages import encode
 from onward.engines.cluster.transport import ReplicaLost
 from onward.errors import SetupError
 from onward.model_files.base import Progress
@@ -101,7 +101,7 @@ async def _check_answers(transport: RayTransport, replicas: Iterable[str]) -> No
     Ray drops what does not have the right token, and neither side hears of it."""
     for replica in replicas:
         with suppress(TimeoutError, ReplicaLost):
-            async with asyncio.timeout(ANSWER_SECONDS), aclosing(transport.run(0, replica, encode_jobs([]))) as items:
+            async with asyncio.timeout(ANSWER_SECONDS), aclosing(transport.run(0, replica, encode([]))) as items:
                 async for _ in items:
                     pass
                 return

@@ -11,7 +11,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
+import msgspec
+
+T = TypeVar("T")
 log = logging.getLogger("onward.engine")
 
 MAX_FRAME_BYTES = 256_000_000
@@ -29,6 +33,14 @@ class BrokenFrame(Exception):
 
 class BrokenMessage(Exception):
     """The payload of a frame is not a message of this version."""
+
+
+def decoded(decoder: msgspec.msgpack.Decoder[T], payload: bytes, name: str) -> T:
+    """Return the message in a payload. Raises BrokenMessage, which calls it by a name."""
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BrokenMessage(f"{name} cannot be read: {error}") from None
 
 
 def frame(payload: bytes) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 
 from onward.engine.job import Job
 from onward.engines.cluster.deployment import CALLS, CALLS_PER_ROW
-from onward.engines.cluster.messages import LoadReport, ReplicaRoute, encode_jobs
+from onward.engines.cluster.messages import LoadReport, ReplicaRoute, encode
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
 from tests.engines.cluster.local_transport import LocalReplica
@@ -18,7 +18,7 @@ ROUTE = ReplicaRoute("a", "face")
 
 
 def call_of(tokens: int) -> bytes:
-    return encode_jobs([Job(1, 1, (1, 2, 3), 1, tokens, SamplingParams(seed=1), TextRules(), frozenset())])
+    return encode([Job(1, 1, (1, 2, 3), 1, tokens, SamplingParams(seed=1), TextRules(), frozenset())])
 
 
 def stats(num_calls: int) -> dict[str, float]:

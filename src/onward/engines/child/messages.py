@@ -11,7 +11,7 @@ from onward.engine.client import Command, EngineInfo, Submit
 from onward.engine.events import Decoded, Event, Prefilled
 from onward.engine.job import Job
 from onward.engines.child.link import StepReport
-from onward.ipc.frames import BrokenMessage
+from onward.ipc.frames import decoded
 
 T = TypeVar("T")
 
@@ -75,8 +75,6 @@ class Crashed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 Upward = Ready | Progressed | CouldNotStart | Logged | Crashed | StepReport
 Downward = Configure | Describe | Command
 
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for what is not a message."""
 _encoder = msgspec.msgpack.Encoder()
 _upward: msgspec.msgpack.Decoder[Upward] = msgspec.msgpack.Decoder(Upward)
 _downward: msgspec.msgpack.Decoder[Downward] = msgspec.msgpack.Decoder(Downward)
@@ -89,18 +87,12 @@ def encode(message: Upward | Downward) -> bytes:
 
 def decode_upward(payload: bytes) -> Upward:
     """Raises BrokenMessage."""
-    try:
-        return _upward.decode(payload)
-    except UNREADABLE as error:
-        raise BrokenMessage(f"a message from the engine's process cannot be read: {error}") from None
+    return decoded(_upward, payload, "a message from the engine's process")
 
 
 def decode_downward(payload: bytes) -> Downward:
     """Raises BrokenMessage."""
-    try:
-        return _downward.decode(payload)
-    except UNREADABLE as error:
-        raise BrokenMessage(f"a message to the engine's process cannot be read: {error}") from None
+    return decoded(_downward, payload, "a message to the engine's process")
 
 
 def is_large(command: Command) -> bool:

@@ -19,7 +19,7 @@ from onward.engine.job import Job
 from onward.engine_load import EngineLoad, RecoveryCounts
 from onward.engines.cluster.flight import Flight, Placement, split_request
 from onward.engines.cluster.members import Member, Members
-from onward.engines.cluster.messages import decode_events, encode_jobs
+from onward.engines.cluster.messages import decode_events, encode
 from onward.engines.cluster.transport import Refused, ReplicaLost, ReplicaTransport
 from onward.engines.loop_client import LoopClient
 from onward.ipc.frames import BrokenMessage
@@ -178,7 +178,7 @@ class ClusterEngine(LoopClient):
         Progress ends its trial. Raises Refused."""
         jobs = flight.begin_call(replica)
         try:
-            async with aclosing(self._transport.run(flight.call, replica, encode_jobs(jobs))) as items:
+            async with aclosing(self._transport.run(flight.call, replica, encode(jobs))) as items:
                 async for item in items:
                     events, stopped = flight.accept(decode_events(item))
                     if events:

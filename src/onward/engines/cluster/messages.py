@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -12,13 +12,12 @@ from onward.engine.events import Event
 from onward.engine.job import Job
 from onward.engine_load import EngineLoad
 from onward.errors import SetupError
-from onward.ipc.frames import BrokenMessage
-
-T = TypeVar("T")
+from onward.ipc.frames import decoded
 
 PROTOCOL = 4
 """Raised with every change of these messages, of jobs or of events. Faces use replicas with the same number only."""
 
+WHAT_WAS_SENT = "what the other side has sent"
 Calls = list[tuple[int, bytes]]
 """The jobs of calls, each encoded. A call is a number that no other call of any face has."""
 Frame = list[tuple[int, bytes]]
@@ -86,38 +85,21 @@ class LoadReport(msgspec.Struct, frozen=True):
             return cls()
 
 
-def encode_jobs(jobs: list[Job]) -> bytes:
-    """Return the jobs of one call, which run on one replica."""
-    return _encoder.encode(jobs)
+def encode(value: list[Job] | list[Event] | Frame) -> bytes:
+    """Return the jobs of one call, which run on one replica; events of one call; or one item of a replica's stream."""
+    return _encoder.encode(value)
 
 
 def decode_jobs(payload: bytes) -> list[Job]:
     """Raises BrokenMessage."""
-    return _decoded(_jobs, payload)
-
-
-def encode_events(events: list[Event]) -> bytes:
-    """Return events of one call."""
-    return _encoder.encode(events)
+    return decoded(_jobs, payload, WHAT_WAS_SENT)
 
 
 def decode_events(payload: bytes) -> list[Event]:
     """Raises BrokenMessage."""
-    return _decoded(_events, payload)
-
-
-def encode_frame(frame: Frame) -> bytes:
-    """Return one item of a replica's stream."""
-    return _encoder.encode(frame)
+    return decoded(_events, payload, WHAT_WAS_SENT)
 
 
 def decode_frame(payload: bytes) -> Frame:
     """Raises BrokenMessage."""
-    return _decoded(_frame, payload)
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[T], payload: bytes) -> T:
-    try:
-        return decoder.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BrokenMessage(f"what the other side has sent cannot be read: {error}") from None
+    return decoded(_frame, payload, WHAT_WAS_SENT)

@@ -20,7 +20,7 @@ from onward.ipc.frames import BrokenMessage
 
 
 class RayTransport:
-    """Implements `transport.Transport` for an application of the Ray cluster that this process has joined."""
+    """Implements `transport.ReplicaTransport` for an application of the Ray cluster that this process has joined."""
 
     def __init__(self, application: str) -> None:
         self._application = application

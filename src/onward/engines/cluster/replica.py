@@ -25,8 +25,7 @@ from onward.engines.cluster.messages import (
     ReplicaInfo,
     ReplicaRoute,
     decode_jobs,
-    encode_events,
-    encode_frame,
+    encode,
 )
 from onward.errors import EngineStopped
 
@@ -87,16 +86,16 @@ class Outbox:
             await asyncio.wait_for(self._arrived.wait(), HEARTBEAT_SECONDS)
         except TimeoutError:
             self._num_idle = 0 if self.num_calls else self._num_idle + 1
-            return encode_frame([])
+            return encode([])
         await self._until_due()
-        frame = [(call, encode_events(events)) for call, events in self._events.items()]
+        frame = [(call, encode(events)) for call, events in self._events.items()]
         frame += [(call, b"") for call in self._ended]
         self._events, self._ended = {}, []
         self._arrived.clear()
         self._urgent.clear()
         self._num_idle = 0
         self._last = asyncio.get_running_loop().time()
-        return encode_frame(frame)
+        return encode(frame)
 
     async def _until_due(self) -> None:
         now = asyncio.get_running_loop().time
