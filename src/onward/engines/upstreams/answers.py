@@ -47,6 +47,12 @@ class UpstreamAnswer(msgspec.Struct):
     error: ErrorBody | str | None = None
 
 
+class TokenIds(UpstreamAnswer, kw_only=True):
+    """The answer of `/tokenize`, the same in all kinds of servers."""
+
+    tokens: list[int]
+
+
 T = TypeVar("T")
 A = TypeVar("A", bound=UpstreamAnswer)
 
@@ -123,6 +129,11 @@ def answer_bytes(num_tokens: int, num_alternatives: int | None, num_echoed: int 
     log-probabilities), after a prompt of `num_echoed` tokens."""
     per_token = TOKEN_BYTES + ALTERNATIVE_BYTES * (1 + (num_alternatives or 0))
     return ANSWER_BYTES + num_tokens * per_token + num_echoed * ECHO_BYTES
+
+
+def segment_bytes(segment: Segment) -> int:
+    """Return what an answer to the request of a segment may take."""
+    return answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
 
 
 def logprob(value: float | None, *, null_is_zero: bool = False) -> float:

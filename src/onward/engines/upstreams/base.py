@@ -75,6 +75,14 @@ class Segment:
     has_own_ends: bool = False
 
     @property
+    def biases(self) -> dict[int, float]:
+        """What the request and penalties add to logits, by token id."""
+        biases: dict[int, float] = {}
+        for token, value in (*self.sampling.logit_bias, *self.penalties):
+            biases[token] = biases.get(token, 0.0) + value
+        return biases
+
+    @property
     def forced_token(self) -> int | None:
         """The only token that may come next, where nobody asks how likely it is: no upstream needs to compute it."""
         if self.allowed is None or self.sampling.logprobs is not None:

@@ -130,6 +130,9 @@ class Connected:
         """Not in the traits of most kinds."""
         raise NotImplementedError
 
+    def _ended_early(self) -> UpstreamError:
+        return UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+
     async def close(self) -> None:
         await self._connection.close()
 

@@ -25,11 +25,13 @@ from onward.engines.upstreams.answers import (
     MAX_SLOTS,
     MAX_VOCABULARY,
     Malformed,
+    TokenIds,
     UpstreamAnswer,
     answer_bytes,
     context_length,
     first_model,
     logprob,
+    segment_bytes,
     tokenized,
 )
 from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo, compute_token
@@ -95,10 +97,6 @@ class _Models(UpstreamAnswer, kw_only=True):
     data: list[_Model]
 
 
-class _Tokenized(UpstreamAnswer, kw_only=True):
-    tokens: list[int]
-
-
 class _Alternative(msgspec.Struct):
     id: int
     logprob: float | None
@@ -161,7 +159,7 @@ class LlamaServer(Connected):
 
     async def encode(self, text: str) -> list[int]:
         body: Fields = {"content": text, "add_special": False, "parse_special": True}
-        answer = await self._connection.post("/tokenize", body, _Tokenized)
+        answer = await self._connection.post("/tokenize", body, TokenIds)
         return tokenized(answer.tokens, text)
 
     async def generate(self, segment: Segment) -> AsyncGenerator[AnswerPart]:
@@ -171,9 +169,8 @@ class LlamaServer(Connected):
             yield AnswerPart(await self._reported(answer, segment), answer.num_cached)
             return
         known, has_ended = 0, False
-        max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
         stream = self._connection.stream(
-            "/completion", body, _Completion, max_bytes, lambda event: event.is_progress, keep_alive=False
+            "/completion", body, _Completion, segment_bytes(segment), lambda event: event.is_progress, keep_alive=False
         )
         async with aclosing(stream) as events:
             async for event in events:
@@ -186,7 +183,7 @@ class LlamaServer(Connected):
                     yield AnswerPart(tokens, event.num_cached)
                 has_ended = has_ended or event.stop
         if not has_ended:
-            raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+            raise self._ended_early()
 
     async def score(
         self, tokens: tuple[int, ...], top: int, *, with_ranks: bool, salt: str = ""

@@ -23,12 +23,14 @@ from onward.engines.upstreams.answers import (
     LOST_CODES,
     REQUEST_CODES,
     Malformed,
+    TokenIds,
     UpstreamAnswer,
     answer_bytes,
     context_length,
     first_model,
     logprob,
     printable,
+    segment_bytes,
     tokenized,
 )
 from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo, compute_token
@@ -83,10 +85,6 @@ class _ServerInfo(UpstreamAnswer, kw_only=True):
     disable_overlap_schedule: bool = False
 
 
-class _Tokenized(UpstreamAnswer, kw_only=True):
-    tokens: list[int]
-
-
 class _Finish(msgspec.Struct):
     type: str
     message: str | None = None
@@ -132,7 +130,7 @@ class SGLang(Connected):
         await compute_token(self)
 
     async def encode(self, text: str) -> list[int]:
-        answer = await self._connection.post("/tokenize", {"prompt": text, "add_special_tokens": False}, _Tokenized)
+        answer = await self._connection.post("/tokenize", {"prompt": text, "add_special_tokens": False}, TokenIds)
         return tokenized(answer.tokens, text)
 
     async def score(
@@ -153,7 +151,7 @@ class SGLang(Connected):
     async def generate(self, segment: Segment) -> AsyncGenerator[AnswerPart]:
         known, has_ended = 0, False
         # Each event may repeat all tokens before it.
-        max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
+        max_bytes = segment_bytes(segment)
 
         def is_progress(event: _Generated) -> bool:
             return event.meta_info.completion_tokens > known or event.meta_info.finish_reason is not None
@@ -170,7 +168,7 @@ class SGLang(Connected):
                     yield part
                 has_ended = has_ended or finish is not None
         if not has_ended:
-            raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+            raise self._ended_early()
 
     def _part(self, event: _Generated, known: int, segment: Segment) -> AnswerPart:
         """Return the new tokens of an event, after `known` others. Raises Malformed."""
@@ -227,9 +225,7 @@ def request_body(segment: Segment) -> Fields:
 def _biases(segment: Segment) -> dict[str, float]:
     """Return what is added to logits, by token id. Of the tokens that are allowed and those that are not, the fewer are
     named."""
-    biases: dict[int, float] = {}
-    for token, value in (*segment.sampling.logit_bias, *segment.penalties):
-        biases[token] = biases.get(token, 0.0) + value
+    biases = segment.biases
     banned = set(segment.banned)
     if segment.allowed is not None:
         allowed, others = np.flatnonzero(segment.allowed).tolist(), np.flatnonzero(~segment.allowed).tolist()

@@ -27,10 +27,12 @@ from onward.engines.upstreams.answers import (
     MAX_CONTEXT_LENGTH,
     MAX_VOCABULARY,
     Malformed,
+    TokenIds,
     UpstreamAnswer,
     answer_bytes,
     context_length,
     first_model,
+    segment_bytes,
     tokenized,
 )
 from onward.engines.upstreams.base import AnswerPart, Segment, Traits, UpstreamError, UpstreamInfo, compute_token
@@ -66,10 +68,6 @@ class _Models(UpstreamAnswer, kw_only=True):
 
 class _Version(UpstreamAnswer, kw_only=True):
     version: str | None = None
-
-
-class _Tokenized(UpstreamAnswer, kw_only=True):
-    tokens: list[int]
 
 
 class VLLM(Connected):
@@ -142,7 +140,7 @@ class VLLM(Connected):
 
     async def encode(self, text: str) -> list[int]:
         body: Fields = {"model": self._model, "prompt": text, "add_special_tokens": False}
-        answer = await self._connection.post("/tokenize", body, _Tokenized)
+        answer = await self._connection.post("/tokenize", body, TokenIds)
         return tokenized(answer.tokens, text)
 
     async def score(
@@ -194,8 +192,7 @@ class VLLM(Connected):
 
     async def _whole(self, body: Fields, segment: Segment) -> AnswerPart:
         """Return an answer in one piece. Raises UpstreamError."""
-        max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
-        answer = await self._connection.post("/v1/completions", body, VLLMCompletion, max_bytes)
+        answer = await self._connection.post("/v1/completions", body, VLLMCompletion, segment_bytes(segment))
         tokens = self._part(answer.choice(), segment).tokens
         return AnswerPart(tokens, answer.num_cached(len(segment.tokens)))
 
@@ -205,7 +202,7 @@ class VLLM(Connected):
         if segment.whole:
             yield await self._whole(body, segment)
             return
-        max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
+        max_bytes = segment_bytes(segment)
         stream = self._connection.stream("/v1/completions", body, VLLMCompletion, max_bytes, attrgetter("is_progress"))
         async with aclosing(stream) as chunks:
             async for chunk in chunks:
@@ -219,7 +216,7 @@ class VLLM(Connected):
                 if part.tokens:
                     yield part
         if not has_ended:
-            raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+            raise self._ended_early()
 
     async def distribution(self, segment: Segment, vocab_size: int) -> tuple[NDArray[np.float32], int | None]:
         # Whatever it samples is not used.
@@ -290,9 +287,7 @@ def _names_banned(allowed: NDArray[np.bool_]) -> bool:
 
 def _biases(segment: Segment) -> dict[str, float]:
     """Return what is added to logits, by token id."""
-    biases: dict[int, float] = {}
-    for token, value in (*segment.sampling.logit_bias, *segment.penalties):
-        biases[token] = biases.get(token, 0.0) + value
+    biases = segment.biases
     others = set(segment.banned)
     if segment.allowed is not None and _names_banned(segment.allowed):
         others.update(np.flatnonzero(~segment.allowed).tolist())
