@@ -8,11 +8,16 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+from onward.completions.filters import ContentFilters
+from onward.completions.plan import ServedModel
 from onward.engine.client import Cancel, CancelChoice, Command, Deliver, EngineInfo, EngineState, Stop, Submit
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
 from onward.engine_load import EngineLoad
 from onward.errors import ApiError
+from onward.model_files.toy import ToyTokenizer
+from onward.models.registry import ListedModel
 from onward.sampling.outputs import Sampled
 
 Script = Callable[[Job], Iterable[list[Event]]]
@@ -142,6 +147,15 @@ class ScriptedEngine:
             else:
                 events += step
         self._deliver([each for each in events if (each.job, getattr(each, "choice", None)) not in self._silenced])
+
+
+def backend_over(
+    engine: ScriptedEngine, filters: ContentFilters | None = None, *, name: str = "toy"
+) -> EmbeddedBackend:
+    """A backend with one model, which has the toy's tokenizer."""
+    tokenizer = ToyTokenizer()
+    model = EmbeddedModel(ServedModel.create(name, tokenizer, tokenizer.size, 2048), engine, filters=filters)
+    return EmbeddedBackend({name: model}, [ListedModel(id=name, created=1, owned_by="onward")], {})
 
 
 def sampled(token: int, logprob: float = math.nan, top: tuple[tuple[int, float], ...] = ()) -> Sampled:

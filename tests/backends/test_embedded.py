@@ -17,8 +17,7 @@ from onward.api.openai.decode import check_request
 from onward.api.openai.reply import fold_whole
 from onward.api.openai.response import Completion
 from onward.backends.base import Backend
-from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
-from onward.completions.plan import ServedModel
+from onward.backends.embedded import EmbeddedBackend
 from onward.completions.rejections import InvalidConstraint
 from onward.completions.request import CompletionRequest
 from onward.engine.client import EngineClient
@@ -26,14 +25,12 @@ from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Pre
 from onward.engine.job import Job
 from onward.engine.thread import EngineThread
 from onward.errors import ApiError, EngineStopped, InvalidRequest, Overloaded, RequestCancelled, ServerError
-from onward.model_files.toy import END, ToyTokenizer
-from onward.models.registry import ListedModel
+from onward.model_files.toy import END
 
 from ..engine.harness import make_engine
 from ..narrowing import logprobs_of
-from .scripted_engine import ScriptedEngine, decoding, endless, replaying, sampled
+from .scripted_engine import ScriptedEngine, backend_over, decoding, endless, replaying, sampled
 
-TOKENIZER = ToyTokenizer()
 LOOP_CALLS = {"submit", "cancel", "cancel_choice", "state", "load"}
 """What the backend may use on an event loop: none of it waits for the engine."""
 
@@ -42,12 +39,10 @@ LOOP_CALLS = {"submit", "cancel", "cancel_choice", "state", "load"}
 async def serving(engine: ScriptedEngine) -> AsyncIterator[EmbeddedBackend]:
     """A backend over the engine. Check at the end that it used only LOOP_CALLS on the event loop, that it started and
     stopped the engine once, and that no answer is left."""
-    served = ServedModel.create("scripted", TOKENIZER, TOKENIZER.size, 2048)
-    model = await asyncio.to_thread(EmbeddedModel, served, engine)
-    backend = EmbeddedBackend({"scripted": model}, [ListedModel(id="scripted", created=1, owned_by="onward")], {})
+    backend = await asyncio.to_thread(backend_over, engine, name="scripted")
     try:
         yield backend
-        assert not model.answers
+        assert not backend.served["scripted"].answers
     finally:
         await backend.aclose()
     assert engine.loop_calls <= LOOP_CALLS

@@ -22,7 +22,7 @@ from onward.service.team import Team
 from tests.examples import slow_but
 from tests.server.fakes import Call, in_loop, settings
 from tests.server.test_files import HEAD, TAIL
-from tests.server.test_running_team import store_with
+from tests.service.databases import store_with
 from tests.toy_backend import make_backend, running
 from tests.waiting import PATIENCE_SECONDS, until
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import select
 
-from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.filters import ContentFilters, make_filters
-from onward.completions.plan import ServedModel
 from onward.engine.events import Decoded, Event, Failed, Prefilled
 from onward.engine.job import Job
-from onward.model_files.toy import END, ToyTokenizer
-from onward.models.registry import ListedModel
+from onward.model_files.toy import END
 from onward.server.app import App
 from onward.server.exchange import HttpExchange
 from onward.service.limits import Limits
@@ -25,10 +23,10 @@ from onward.service.spool_file import read_entries
 from onward.service.tables import REQUESTS
 from onward.service.team import Team
 from onward.values import ContentFilterSetting
-from tests.backends.scripted_engine import Script, ScriptedEngine, decoding, replaying, sampled
+from tests.backends.scripted_engine import Script, ScriptedEngine, backend_over, decoding, replaying, sampled
 from tests.server.fakes import Call, completion, in_loop, settings, skip
 from tests.server.streams.resumable import id_of, resumable, resume
-from tests.server.test_running_team import store_with
+from tests.service.databases import store_with
 from tests.waiting import PATIENCE_SECONDS, until
 
 PROMPT_TOKENS = 2
@@ -84,17 +82,10 @@ def serving(
 
         @in_loop
         async def run() -> None:
-            tokenizer = ToyTokenizer()
-            model = EmbeddedModel(
-                ServedModel.create("toy", tokenizer, tokenizer.size, 2048), ScriptedEngine(script), filters=filters
-            )
-            backend = EmbeddedBackend({"toy": model}, [ListedModel(id="toy", created=1, owned_by="onward")], {})
-            team = Team(store, folder)
-            try:
-                await test(Served(App(backend, settings(), team=team), team, rows))
-            finally:
-                await backend.aclose()
-                team.close()
+            backend = backend_over(ScriptedEngine(script), filters)
+            with closing(Team(store, folder)) as team:
+                async with aclosing(backend):
+                    await test(Served(App(backend, settings(), team=team), team, rows))
 
         run()
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from onward.service.store import DatabaseAway
 from onward.service.team import Team
 from onward.settings import Settings
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
-from tests.server.test_running_team import store_with
+from tests.service.databases import store_with
 from tests.waiting import until
 
 ADDED = LiveModel(id="tiny", status="ready", source="/models/tiny", is_added=True)
@@ -97,10 +98,8 @@ def serving(folder: Path, test: Callable[[Served, FakeModels], Any], *, is_live:
         @in_loop
         async def run() -> None:
             served = Served(folder, store, models if is_live else None, **given)
-            try:
+            with closing(served.team):
                 await test(served, models)
-            finally:
-                served.team.close()
 
         run()
 
@@ -135,10 +134,9 @@ def test_a_database_without_keys_opens_nothing(tmp_path: Path) -> None:
 
         @in_loop
         async def run() -> None:
-            team = Team(store, tmp_path)
-            app = App(FakeBackend(), settings(), team=team, live=FakeModels())
-            assert (await Call(app, "GET", "/v1/admin/models").done()).status == 403
-            team.close()
+            with closing(Team(store, tmp_path)) as team:
+                app = App(FakeBackend(), settings(), team=team, live=FakeModels())
+                assert (await Call(app, "GET", "/v1/admin/models").done()).status == 403
 
         run()
 

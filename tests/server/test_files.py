@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,12 @@ from sqlalchemy import Connection, Table, func, select
 
 from onward.api.openai import files as api
 from onward.server.app import App
-from onward.service.keys import create_key
 from onward.service.limits import Limits
 from onward.service.store import DatabaseAway, Store
 from onward.service.tables import CONTENTS, FILES
 from onward.service.team import Team
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
-from tests.service.databases import new_store
+from tests.service.databases import store_with
 from tests.waiting import until
 
 LINE = b'{"custom_id": "a"}\n'
@@ -49,21 +48,15 @@ class Served:
 
 
 def serving(folder: Path, test: Callable[[Served], Coroutine[Any, Any, None]]) -> None:
-    store = new_store(folder / "onward.db")
-    with store.begin() as connection:
-        create_key(connection, "sk-a", "a", Limits(stored_bytes=3000), store.clock())
-        create_key(connection, "sk-free", "free", Limits(), store.clock())
-        create_key(connection, "sk-chief", "chief", Limits(), store.clock(), is_admin=True)
+    with store_with(folder, a={"limits": Limits(stored_bytes=3000)}, free={}, chief={"is_admin": True}) as store:
 
-    @in_loop
-    async def run() -> None:
-        served = Served(store, folder)
-        try:
-            await test(served)
-        finally:
-            served.team.close()
+        @in_loop
+        async def run() -> None:
+            served = Served(store, folder)
+            with closing(served.team):
+                await test(served)
 
-    run()
+        run()
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from onward.tracing import RequestTrace, context_of
 from tests.engines.upstreams.harness import PROMPT, on, spell
 from tests.engines.upstreams.standin import stand_in
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
-from tests.server.test_running_team import store_with
+from tests.service.databases import store_with
 from tests.test_tracing import PARENT, Spans
 from tests.toy_backend import make_backend, running
 

@@ -6,8 +6,8 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from onward.service.tables import RESERVATIONS
 from onward.service.team import Team
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
 from tests.server.streams.resumable import id_of
-from tests.service.databases import new_store
+from tests.service.databases import store_with
 from tests.waiting import until
 
 Test = Callable[["Served"], Coroutine[Any, Any, None]]
@@ -63,26 +63,14 @@ class Served:
         return usage.day_tokens, usage.num_running
 
 
-@contextmanager
-def store_with(folder: Path, **keys: dict[str, Any]) -> Iterator[Store]:
-    store = new_store(folder / "onward.db")
-    with store.begin() as connection:
-        for name, given in keys.items():
-            create_key(connection, f"sk-{name}", name, given.pop("limits", Limits()), store.clock(), **given)
-    yield store
-    store.close()
-
-
 def serving(folder: Path, test: Test, *script: Any, keys: dict[str, dict[str, Any]], **given: Any) -> None:
     with store_with(folder, **keys) as store:
 
         @in_loop
         async def run() -> None:
             served = Served(store, folder, FakeBackend(*script), **given)
-            try:
+            with closing(served.team):
                 await test(served)
-            finally:
-                served.team.close()
 
         run()
 

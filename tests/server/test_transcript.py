@@ -6,23 +6,20 @@ import json
 import os
 import stat
 from collections.abc import Callable, Coroutine
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.filters import make_filters
-from onward.completions.plan import ServedModel
-from onward.model_files.toy import ToyTokenizer
-from onward.models.registry import ListedModel
 from onward.server.app import App
 from onward.server.transcript import CollectedChoices
 from onward.service.request_log import LoggedRequest, RequestFolder, RequestLog, read_folder
 from onward.service.request_table import RequestTable, read_requests
 from onward.service.team import Team
 from onward.values import ContentFilterSetting
-from tests.backends.scripted_engine import Script, ScriptedEngine, decoding, endless
+from tests.backends.scripted_engine import Script, ScriptedEngine, backend_over, decoding, endless
 from tests.server.fakes import completion, delta, in_loop, settings
-from tests.server.test_running_team import store_with
+from tests.service.databases import store_with
 
 DAY = 86_400
 
@@ -31,15 +28,9 @@ def serving(
     request_log: RequestLog, script: Script, test: Callable[[App], Coroutine[Any, Any, None]], team: Team | None = None
 ) -> Coroutine[Any, Any, None]:
     async def run() -> None:
-        tokenizer = ToyTokenizer()
-        served = ServedModel.create("toy", tokenizer, tokenizer.size, 2048)
         filters = make_filters([ContentFilterSetting("secrets", ("qq.",))])
-        model = EmbeddedModel(served, ScriptedEngine(script), filters=filters)
-        backend = EmbeddedBackend({"toy": model}, [ListedModel(id="toy", created=1, owned_by="onward")], {})
-        try:
+        async with aclosing(backend_over(ScriptedEngine(script), filters)) as backend:
             await test(App(backend, settings(), team=team, request_log=request_log))
-        finally:
-            await backend.aclose()
 
     return run()
 

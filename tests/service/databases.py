@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import URL, Connection, create_engine, text
 
+from onward.service.keys import create_key
+from onward.service.limits import Limits
 from onward.service.store import Clock, DatabaseAway, Store, open_store, unix_ms
 from tests.waiting import wait_for
 
@@ -35,6 +38,17 @@ def new_store(path: Path, clock: Clock = unix_ms) -> Store:
     path.write_bytes(_empty_database())
     path.chmod(0o600)
     return open_store(URL.create("sqlite", database=str(path)), clock)
+
+
+@contextmanager
+def store_with(folder: Path, **keys: dict[str, Any]) -> Iterator[Store]:
+    """Open a new file of SQLite with keys, by name: the secret of each is `sk-NAME`."""
+    store = new_store(folder / "onward.db")
+    with store.begin() as connection:
+        for name, given in keys.items():
+            create_key(connection, f"sk-{name}", name, given.pop("limits", Limits()), store.clock(), **given)
+    yield store
+    store.close()
 
 
 class BreakingStore(Store):
