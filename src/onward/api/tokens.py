@@ -56,23 +56,23 @@ def tokenize_request(fields: dict[str, Any], *, knows_llama: bool) -> TokenizeRe
         return _llama_request(fields)
     _check_known(fields, _VLLM)
     return TokenizeRequest(
-        model=_take(fields, "model", "a string", _is_string, None),
-        text=_take(fields, "prompt", "a string", _is_string),
-        add_special=_take(fields, "add_special_tokens", "a boolean", _is_boolean, True),
-        with_strings=_take(fields, "return_token_strs", "a boolean", _is_boolean, False),
-        with_bytes=_take(fields, "return_token_bytes", "a boolean", _is_boolean, False),
+        model=_string(fields, "model", None),
+        text=_string(fields, "prompt"),
+        add_special=_boolean(fields, "add_special_tokens", True),
+        with_strings=_boolean(fields, "return_token_strs", False),
+        with_bytes=_boolean(fields, "return_token_bytes", False),
     )
 
 
 def _llama_request(fields: dict[str, Any]) -> TokenizeRequest:
     _check_known(fields, _LLAMA_SERVER)
-    if not _take(fields, "parse_special", "a boolean", _is_boolean, True):
+    if not _boolean(fields, "parse_special", True):
         raise refusals.unsupported_value("parse_special", False, "true")
     return TokenizeRequest(
-        model=_take(fields, "model", "a string", _is_string, None),
-        text=_take(fields, "content", "a string", _is_string),
-        add_special=_take(fields, "add_special", "a boolean", _is_boolean, False),
-        with_pieces=_take(fields, "with_pieces", "a boolean", _is_boolean, False),
+        model=_string(fields, "model", None),
+        text=_string(fields, "content"),
+        add_special=_boolean(fields, "add_special", False),
+        with_pieces=_boolean(fields, "with_pieces", False),
         is_llama=True,
     )
 
@@ -80,17 +80,17 @@ def _llama_request(fields: dict[str, Any]) -> TokenizeRequest:
 def detokenize_request(fields: dict[str, Any]) -> tuple[str | None, list[int]]:
     """Return model and tokens. Raises InvalidRequest."""
     _check_known(fields, {"model", "tokens"})
-    model = _take(fields, "model", "a string", _is_string, None)
-    return model, _take(fields, "tokens", "an array of integers", _is_token_list)
+    model = _string(fields, "model", None)
+    return model, _take(fields, "tokens", expected="an array of integers", fits=_is_token_list)
 
 
 def template_request(fields: dict[str, Any]) -> tuple[str | None, list[Message], bool]:
     """Return model, conversation, and whether it ends where the model's answer begins. Raises InvalidRequest."""
     _check_known(fields, {"model", "messages", "add_generation_prompt"})
-    model = _take(fields, "model", "a string", _is_string, None)
-    turns = _take(fields, "messages", "an array of objects with 'role' and 'content'", _is_message_list)
+    model = _string(fields, "model", None)
+    turns = _take(fields, "messages", expected="an array of objects with 'role' and 'content'", fits=_is_message_list)
     messages = [Message(each["role"], each["content"]) for each in turns]
-    return model, messages, _take(fields, "add_generation_prompt", "a boolean", _is_boolean, True)
+    return model, messages, _boolean(fields, "add_generation_prompt", True)
 
 
 def check_text(request: TokenizeRequest, max_bytes: int) -> None:
@@ -114,7 +114,7 @@ _REQUIRED = object()
 
 
 def _take(
-    fields: dict[str, Any], name: str, expected: str, fits: Callable[[object], bool], default: object = _REQUIRED
+    fields: dict[str, Any], name: str, default: object = _REQUIRED, *, expected: str, fits: Callable[[object], bool]
 ) -> Any:
     """Return a field's value; null or absent is its default. Raises InvalidRequest."""
     value = fields.get(name)
@@ -125,12 +125,8 @@ def _take(
     return value
 
 
-def _is_string(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_boolean(value: object) -> bool:
-    return isinstance(value, bool)
+_string = partial(_take, expected="a string", fits=lambda value: isinstance(value, str))
+_boolean = partial(_take, expected="a boolean", fits=lambda value: isinstance(value, bool))
 
 
 def _is_token_list(value: object) -> bool:
