@@ -149,6 +149,14 @@ def _faults(batch: dict[str, Any]) -> str:
     return visible("".join(f"\n{line}" for line in (*lines, *more)))
 
 
+def _file(*names: str, **attributes: Any) -> click.Option:
+    return click.Option(names, type=click.Path(dir_okay=False, path_type=Path), **attributes)
+
+
+_SOURCE = Argument(
+    "source", "File of requests, one JSON object per line.", metavar="IN.jsonl",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)  # fmt: skip
 _BATCH = Argument("batch", "The id of a batch.", metavar="BATCH")
 _WAIT = click.Option(["--wait"], is_flag=True, help="Wait until the batch has ended.")
 
@@ -160,18 +168,9 @@ command = CommandGroup(
             run,
             HELP,
             [
-                Argument(
-                    "source", "File of requests, one JSON object per line.", metavar="IN.jsonl",
-                    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                ),
-                click.Option(
-                    ["-o", "--output"], required=True, metavar="OUT.jsonl", help="File for the results.",
-                    type=click.Path(dir_okay=False, path_type=Path),
-                ),
-                click.Option(
-                    ["--errors"], metavar="PATH", help="File for rejected lines.",
-                    type=click.Path(dir_okay=False, path_type=Path),
-                ),
+                _SOURCE,
+                _file("-o", "--output", required=True, metavar="OUT.jsonl", help="File for the results."),
+                _file("--errors", metavar="PATH", help="File for rejected lines."),
                 click.Option(
                     ["--concurrency"], type=click.IntRange(min=1), default=DEFAULT_CONCURRENCY, metavar="N",
                     help=f"Maximum number of concurrent requests.  [default {DEFAULT_CONCURRENCY}]",
@@ -187,13 +186,7 @@ command = CommandGroup(
             "submit",
             submit,
             SUBMIT_HELP,
-            [
-                Argument(
-                    "source", "File of requests, one JSON object per line.", metavar="IN.jsonl",
-                    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                ),
-                _WAIT,
-            ],
+            [_SOURCE, _WAIT],
         ),
         "status": session_command(
             "status",
@@ -210,14 +203,8 @@ command = CommandGroup(
             DOWNLOAD_HELP,
             [
                 _BATCH,
-                click.Option(
-                    ["-o", "--output"], required=True, metavar="OUT.jsonl", help="New file for the results.",
-                    type=click.Path(dir_okay=False, path_type=Path),
-                ),
-                click.Option(
-                    ["--errors"], metavar="PATH", help="New file for other lines.",
-                    type=click.Path(dir_okay=False, path_type=Path),
-                ),
+                _file("-o", "--output", required=True, metavar="OUT.jsonl", help="New file for the results."),
+                _file("--errors", metavar="PATH", help="New file for other lines."),
             ],
             has_results=False,
         ),
