@@ -33,10 +33,11 @@ def list_requests(session: Session, key: str | None, limit: int, **given: Any) -
 
 def _table(found: list[LoggedRequest]) -> str:
     columns = ["id", "time", "key", "model", "status", "prompt"]
-    return table(
-        columns,
-        [[each.id, utc_time(each.at_ms), each.key_name or "-", each.model, str(each.status), _prompt(each)] for each in found],
-    )
+    rows = [
+        [each.id, utc_time(each.at_ms), each.key_name or "-", each.model, str(each.status), _prompt(each)]
+        for each in found
+    ]
+    return table(columns, rows)
 
 
 def _prompt(request: LoggedRequest) -> str:
