@@ -35,7 +35,8 @@ def resolved_settings(given: dict[str, Any], names: Iterable[str] = NAMES) -> Se
 
 def log_flags() -> list[click.Parameter]:
     """Return the flags that name a log of requests."""
-    return [setting_flag(setting("log_requests")), *database_flags()]
+    words = "The log of requests, as the server's setting names it: a folder, or the database."
+    return [setting_flag(setting("log_requests"), words), *database_flags()]
 
 
 def read_log(given: dict[str, Any]) -> Iterator[LoggedRequest]:

@@ -79,9 +79,10 @@ def setting(name: str) -> Option:
     return next(option for option in options() if option.name == name)
 
 
-def setting_flag(option: Option) -> click.Option:
-    """Return the flag of a setting. Its value is the validated text; a tuple of texts for a repeatable setting."""
-    help = f"{option.help}  [{_default_text(option)}{option.environment}]"
+def setting_flag(option: Option, help: str | None = None) -> click.Option:
+    """Return the flag of a setting. Its value is the validated text; a tuple of texts for a repeatable setting. `help`
+    says what a command does with it that does not serve."""
+    help = f"{help or option.help}  [{_default_text(option)}{option.environment}]"
     if option.is_boolean:
         off = "/--no-" + option.flag.removeprefix("--") if option.default else ""
         return click.Option([option.flag + off], is_flag=True, default=None, help=help)

@@ -14,7 +14,7 @@ import msgspec
 
 from onward.cli.output.progress import shown_line, time_left, with_bar
 from onward.cli.session import ServerConnection
-from onward.cli.source.http import HttpSource, failure_of
+from onward.cli.source.http import NO_HEADERS, HttpSource, failure_of
 from onward.cli.source.stream import parse_object
 from onward.cli.source.transport import connection_failed
 from onward.errors import SetupError
@@ -98,10 +98,11 @@ class BatchServer(HttpSource):
         with path.open("rb") as file:
             counted = _Counted(file)
             parts = {"file": (path.name, counted, "application/octet-stream")}
-            request = self._client.build_request("POST", url, data={"purpose": "batch"}, files=parts)  # type: ignore[arg-type]
+            request = self._request("POST", url, None, 0, NO_HEADERS, data={"purpose": "batch"}, files=parts)
             with shown_line(lambda width: _of_bytes(counted.num_read, size, " sent", width)):
                 try:
                     response = await self._client.send(request, stream=True)
+                    self._log_response(response)
                     if not response.is_success:
                         raise await failure_of(response, url)
                     return str(parse_object(await response.aread(), url, FileAnswer)["id"])

@@ -21,7 +21,10 @@ from onward.errors import SetupError
 from onward.service.grant import StoredKey, digest_of, new_secret
 from onward.service.limits import NO_LIMITS
 
-_FORGOTTEN = ("log_requests", "prefix_cache_dir")
+_FORGOTTEN = {
+    "log_requests": "Log of requests that those of the key are removed from, as the server's setting names it.",
+    "prefix_cache_dir": "Prefix cache that is removed, as the server's setting names it.",
+}
 """The settings that name other places where data about keys is kept."""
 
 
@@ -81,9 +84,13 @@ def revoke(name: str, **given: Any) -> None:
         revoke_key(connection, name, store.clock())
 
 
+FORGET_HELP = """Delete a key and all data about it.
+
+The whole prefix cache on the disk is removed too: it does not record whose prompts it holds.
+"""
+
+
 def forget(name: str, yes: bool, **given: Any) -> None:
-    """Delete a key and all data about it. The whole prefix cache on the disk is removed, which does not record whose
-    prompts it holds."""
     from onward.compose.engine import forget_prefixes
     from onward.compose.team import logged_folder
     from onward.service.keys import forget_in_pieces, require_key
@@ -263,7 +270,7 @@ def _commands() -> dict[str, click.Command]:
         ["--overlap"], type=Duration(), default=86_400_000, metavar="DURATION",
         help="How long the old secret is accepted.  [default: 1d]",
     )  # fmt: skip
-    folders = [setting_flag(setting(name)) for name in _FORGOTTEN]
+    folders = [setting_flag(setting(name), words) for name, words in _FORGOTTEN.items()]
     yes = click.Option(["--yes"], is_flag=True, help="Do not ask.")
     one = _named(required=True)
     new_help = (
@@ -282,7 +289,7 @@ def _commands() -> dict[str, click.Command]:
             "rotate", rotate, "Print another secret of a key; both work for a while.", one, overlap, _FILE, *where
         ),
         "revoke": _command("revoke", revoke, "Revoke a key. Its usage is kept.", one, *where),
-        "forget": _command("forget", forget, "Delete a key and all data about it.", one, yes, *folders, *where),
+        "forget": _command("forget", forget, FORGET_HELP, one, yes, *folders, *where),
         "audit": session_command(
             "audit",
             audit,

@@ -298,13 +298,14 @@ class HttpSource:
             return []
 
     def _request(
-        self, method: str, url: str, fields: dict[str, Any] | None, attempt: int, given: Mapping[str, str]
+        self, method: str, url: str, fields: dict[str, Any] | None, attempt: int, given: Mapping[str, str], **form: Any
     ) -> httpx2.Request:
+        """Return a request with a JSON object, or with a form's `data` and `files`."""
         content = None if fields is None else msgspec.json.encode(fields)
         headers = {**given, "x-stainless-retry-count": str(attempt)}
         if content is not None:
             headers["content-type"] = "application/json"
-        request = self._client.build_request(method, url, content=content, headers=headers)
+        request = self._client.build_request(method, url, content=content, headers=headers, **form)
         if self._debug:
             _log(f"> {method} {without_secrets(url)}", request.headers)
         return request
