@@ -14,16 +14,17 @@ import pytest
 from onward.api.routes import Services
 from onward.errors import InvalidRequest, ServerError
 from onward.server.batch_lines import OpenAIBatches
-from onward.server.keys import Key, Keys, digest
+from onward.server.keys import Key, Keys
 from onward.server.metrics import Metrics
 from onward.service.batch_records import BatchLine, Computed, StoredBatch
+from onward.service.grant import digest_of
 from onward.service.keys import create_key
 from onward.service.limits import Limits
 from onward.service.team import Team
 from tests.server.fakes import FakeBackend, delta, settings
 from tests.service.databases import new_store
 
-OF_FILE = Key(digest("sk-of-the-file"), "carol")
+OF_FILE = Key(digest_of("sk-of-the-file"), "carol")
 
 
 class Accepted:

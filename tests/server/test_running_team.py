@@ -230,7 +230,7 @@ def test_an_admin_key_completes_nothing(tmp_path: Path) -> None:
 
 def test_a_key_that_was_just_made_is_accepted_at_once(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
-        secret = new_secret(is_admin=False)
+        secret = new_secret()
         assert (await served.complete(secret.removeprefix("sk-")).done()).status == 401
         with served.store.begin() as connection:
             create_key(connection, secret, "new", Limits(), served.store.clock())
@@ -329,7 +329,7 @@ def test_a_stream_belongs_to_a_key_of_the_database_whatever_its_secret_and_not_t
             served.team._refreshed = -1.0
             return (await Call(served.app, method, path, b"", authorization=f"Bearer {secret}").done()).status
 
-        rotated, reused = (new_secret(is_admin=False) for _ in range(2))
+        rotated, reused = (new_secret() for _ in range(2))
         with served.store.begin() as connection:
             rotate_key(connection, "a", rotated, 60_000, served.store.clock())
         assert [await status(rotated), await status("sk-a")] == [200, 200]

@@ -13,11 +13,11 @@ from msgspec.structs import replace as replace_row
 from sqlalchemy import Connection, insert, select
 
 from onward.errors import SetupError
-from onward.server.keys import Keys, is_generated
+from onward.server.keys import Keys
 from onward.service.batch_records import NewLine
 from onward.service.batches import create_batch
 from onward.service.files import add_part, begin_upload
-from onward.service.grant import StoredKey, new_secret
+from onward.service.grant import StoredKey, is_generated, new_secret
 from onward.service.keys import (
     change_key,
     create_key,
@@ -85,7 +85,7 @@ def test_keys_are_required_from_the_first_one_on(store: Store, clock: Clock) -> 
 
 
 def test_a_rotated_key_has_two_secrets_for_a_while(store: Store, clock: Clock) -> None:
-    old, new = make(store, "alice"), new_secret(is_admin=False)
+    old, new = make(store, "alice"), new_secret()
     with store.begin() as connection:
         rotate_key(connection, "alice", new, 1000, clock.now)
     keys = keys_of(store, clock)

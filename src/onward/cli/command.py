@@ -103,6 +103,11 @@ def session_command(
     return click.Command(name, callback=run, help=help, params=every, context_settings=CONTEXT)
 
 
+def concurrency_option() -> click.Option:
+    text = "Maximum number of concurrent requests.  [default 32]"
+    return click.Option(["--concurrency"], type=click.IntRange(min=1), default=32, metavar="N", help=text)
+
+
 def command_context(command: click.Command, path: str, **more: Any) -> click.Context:
     """Return a context whose --help has the same names as that of commands: click caches the first option that it
     makes."""

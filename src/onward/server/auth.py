@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from onward.errors import AuthenticationFailed, RateLimited, SetupError
 from onward.server.addresses import is_loopback, network
 from onward.server.exchange import HttpExchange
-from onward.server.keys import Key, Keys, digest, is_generated
+from onward.server.keys import Key, Keys
+from onward.service.grant import digest_of, is_generated
 from onward.settings import Settings
 
 BURST = 10
@@ -140,7 +141,7 @@ class Authenticator:
             return None
         is_refused = self._wrong_keys.seconds_until_accepted(exchange.client) > 0
         for text in _provided_keys(exchange):
-            if is_refused and not (is_generated(text) or self._wrong_keys.remembers(exchange.client, digest(text))):
+            if is_refused and not (is_generated(text) or self._wrong_keys.remembers(exchange.client, digest_of(text))):
                 continue
             if key := self._keys.find(text):
                 self._wrong_keys.remember(exchange.client, key.digest)

@@ -5,7 +5,6 @@ file is read again when it changes, or on SIGHUP; one that cannot be used change
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 import re
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from onward import values
 from onward.errors import SetupError
-from onward.service.grant import Grant, StoredKey
+from onward.service.grant import Grant, StoredKey, digest_of
 from onward.settings import Settings
 
 log = logging.getLogger("onward.server")
@@ -28,8 +27,6 @@ MAX_FILE_BYTES = 4_000_000
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 """So that opening a pipe does not block, and Windows converts no line ends."""
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
-_GENERATED = re.compile(r"sk-(admin-)?[A-Za-z0-9_-]{32}")
-"""What `onward key new` prints: 24 random bytes in URL-safe base64."""
 _RULE = "write `KEY`, `NAME = KEY` or `NAME = sha256:DIGEST`, with spaces around the ="
 POLL_SECONDS = 1.0
 Version = tuple[int, int, int] | None
@@ -95,7 +92,7 @@ class Keys:
 
         The time of a look-up depends on the digest of `text` only, from which a client learns nothing of a key.
         """
-        key = self._by_digest.get(digest(text))
+        key = self._by_digest.get(digest_of(text))
         if key is not None and key.expires_ms is not None and key.expires_ms <= self._clock() * 1000:
             return None
         return key
@@ -136,19 +133,9 @@ def _times(*times: int | None) -> list[int]:
     return [each for each in times if each is not None]
 
 
-def is_generated(text: str) -> bool:
-    """Return whether a key has the form of those that `onward key new` makes, which nobody finds by trying."""
-    return _GENERATED.fullmatch(text) is not None
-
-
-def digest(key: str) -> bytes:
-    """Return the SHA-256 of a key, as a key file has it in hexadecimal."""
-    return hashlib.sha256(key.encode()).digest()
-
-
 def collect_keys(settings: Settings) -> Keys:
     """Return the keys of --api-key and --api-key-file. Raises SetupError for a file without valid keys."""
-    keys = [Key(digest(key)) for key in settings.api_key]
+    keys = [Key(digest_of(key)) for key in settings.api_key]
     if settings.api_key_file is not None:
         keys += _read_file(settings.api_key_file)
     return Keys(keys)
@@ -204,7 +191,7 @@ def parse_line(line: str) -> Key:
         except ValueError as problem:
             raise ValueError(f"a name {problem}: {_RULE}") from None
     if not key.startswith(DIGEST_PREFIX):
-        return Key(digest(_checked(key)), name)
+        return Key(digest_of(_checked(key)), name)
     if not _DIGEST.fullmatch(key.removeprefix(DIGEST_PREFIX)):
         raise ValueError(f"after {DIGEST_PREFIX} come the 64 hexadecimal digits of the key's digest")
     return Key(bytes.fromhex(key.removeprefix(DIGEST_PREFIX)), name)

@@ -4,6 +4,7 @@ nothing of it."""
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from onward.service.limits import NO_LIMITS, Limits
 
 NUM_RANDOM_BYTES = 24
+_GENERATED = re.compile(r"sk-(admin-)?[A-Za-z0-9_-]{32}")
 
 
 def new_secret(*, is_admin: bool = False) -> str:
@@ -18,9 +20,14 @@ def new_secret(*, is_admin: bool = False) -> str:
     return ("sk-admin-" if is_admin else "sk-") + secrets.token_urlsafe(NUM_RANDOM_BYTES)
 
 
-def digest_of(secret: str) -> str:
-    """Return the SHA-256 of a key in hexadecimal, as databases and key files have it."""
-    return hashlib.sha256(secret.encode()).hexdigest()
+def is_generated(secret: str) -> bool:
+    """Return whether a key has the form of those of `new_secret`, which nobody finds by trying."""
+    return _GENERATED.fullmatch(secret) is not None
+
+
+def digest_of(secret: str) -> bytes:
+    """Return the SHA-256 of a key. Databases and key files have it in hexadecimal."""
+    return hashlib.sha256(secret.encode()).digest()
 
 
 @dataclass(frozen=True, slots=True)

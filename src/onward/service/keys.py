@@ -67,7 +67,7 @@ def create_key(
     values |= {"id": key_id, "name": name, "is_admin": int(is_admin), "models": _models_text(models)}
     values |= {"logs_requests": int(logs_requests), "priority": priority}
     connection.execute(insert(KEYS).values(**values, created_ms=now_ms, expires_ms=expires_ms))
-    connection.execute(insert(SECRETS).values(digest=digest_of(secret), key_id=key_id, created_ms=now_ms))
+    connection.execute(insert(SECRETS).values(digest=digest_of(secret).hex(), key_id=key_id, created_ms=now_ms))
     usage = dict.fromkeys((column.name for column in USAGES.columns if not column.nullable), 0)
     connection.execute(insert(USAGES).values(**usage | {"key_id": key_id}))
     _changed(connection, "new", key_id, name, now_ms)
@@ -98,7 +98,7 @@ def rotate_key(connection: Connection, name: str, secret: str, overlap_ms: int, 
     connection.execute(delete(SECRETS).where(owned, SECRETS.c.expires_ms <= now_ms))
     sooner = (SECRETS.c.expires_ms.is_(None)) | (SECRETS.c.expires_ms > until)
     connection.execute(update(SECRETS).where(owned, sooner).values(expires_ms=until))
-    connection.execute(insert(SECRETS).values(digest=digest_of(secret), key_id=found.grant.id, created_ms=now_ms))
+    connection.execute(insert(SECRETS).values(digest=digest_of(secret).hex(), key_id=found.grant.id, created_ms=now_ms))
     _changed(connection, "rotate", found.grant.id, f"old secrets until {until}", now_ms)
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from onward.server.keys import collect_keys, is_generated
+from onward.server.keys import collect_keys
 from onward.service import keys as stored_keys
+from onward.service.grant import is_generated
 from onward.service.store import Store
 from onward.settings import Settings
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from onward.cli.batch.progress import Counts, print_unfinished
-from onward.cli.command import CONTEXT, Argument, CommandGroup, session_command
+from onward.cli.command import CONTEXT, Argument, CommandGroup, concurrency_option, session_command
 from onward.cli.completers import model_names
 from onward.cli.interrupt import raise_on_interrupt
 from onward.cli.interrupt import run as run_async
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from onward.cli.batch.remote import BatchServer
 
 T = TypeVar("T")
-DEFAULT_CONCURRENCY = 32
 HELP = """Run every request in IN, a file in OpenAI's batch format with /v1/completions bodies.
 
 Results go to OUT and rejected lines to OUT.errors.jsonl, in order of completion. After Ctrl-C, a crash or a kill, run
@@ -46,18 +45,21 @@ number, and its custom_id is null if it could not be read.
 def run(session: Session, source: Path, output: Path, errors: Path | None, concurrency: int, model: str | None) -> None:
     from onward.cli.batch.run import BatchRun, run_batch
 
-    errors = errors or output.with_suffix(".errors" + (output.suffix or ".jsonl"))
     counts = Counts()
     try:
         with report_errors(session):
             raise_on_interrupt()
-            run_batch(BatchRun(source, output, errors, session, concurrency, model), counts)
+            run_batch(BatchRun(source, output, errors or _errors_beside(output), session, concurrency, model), counts)
     except click.exceptions.Exit as end:
         if counts.total and (end.exit_code != REQUEST or counts.unanswered):
             print_unfinished(counts)
         raise
     if counts.failed:
         raise click.exceptions.Exit(1)
+
+
+def _errors_beside(output: Path) -> Path:
+    return output.with_suffix(".errors" + (output.suffix or ".jsonl"))
 
 
 SUBMIT_HELP = """Send IN to a server, which runs it on its own, and show the batch.
@@ -108,7 +110,7 @@ def cancel(session: Session, batch: str) -> None:
 def download(session: Session, batch: str, output: Path, errors: Path | None) -> None:
     from onward.cli.batch.remote import FINAL
 
-    errors = errors or output.with_suffix(".errors" + (output.suffix or ".jsonl"))
+    errors = errors or _errors_beside(output)
 
     async def work(server: BatchServer) -> tuple[int, int]:
         found = await server.batch(batch)
@@ -171,10 +173,7 @@ command = CommandGroup(
                 _SOURCE,
                 _file("-o", "--output", required=True, metavar="OUT.jsonl", help="File for the results."),
                 _file("--errors", metavar="PATH", help="File for rejected lines."),
-                click.Option(
-                    ["--concurrency"], type=click.IntRange(min=1), default=DEFAULT_CONCURRENCY, metavar="N",
-                    help=f"Maximum number of concurrent requests.  [default {DEFAULT_CONCURRENCY}]",
-                ),
+                concurrency_option(),
                 click.Option(
                     ["--model", "-m"], metavar="NAME_OR_PATH", shell_complete=model_names,
                     help="Use this model for all lines, whatever they name."

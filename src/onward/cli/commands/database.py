@@ -9,6 +9,7 @@ import click
 
 from onward.cli.command import CONTEXT, Argument, CommandGroup
 from onward.cli.database import database_flags, open_named
+from onward.cli.output.terminal import pluralize
 
 
 def backup(file: Path, **given: Any) -> None:
@@ -32,7 +33,7 @@ def check(**given: Any) -> None:
         found = problems(store)
     for problem in found:
         click.echo(problem)
-    click.echo(f"{len(found)} problem{'' if len(found) == 1 else 's'} found.", err=True)
+    click.echo(f"{pluralize(len(found), 'problem')} found.", err=True)
     click.get_current_context().exit(1 if found else 0)
 
 

@@ -236,7 +236,7 @@ def _show(key: str, file: Path | None) -> None:
 
 
 def _line(key: str, name: str | None) -> str:
-    entry = f"sha256:{digest_of(key)}"
+    entry = f"sha256:{digest_of(key).hex()}"
     return entry if name is None else f"{name} = {entry}"
 
 

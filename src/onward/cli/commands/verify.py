@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onward.cli.command import Argument, session_command
+from onward.cli.command import Argument, concurrency_option, session_command
 from onward.cli.completers import model_names
 from onward.cli.database import log_flags, read_log
 from onward.cli.interrupt import raise_on_interrupt
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from onward.cli.verify.saved import Saved
     from onward.cli.verify.verdicts import Verification
 
-DEFAULT_CONCURRENCY = 32
 MAX_ROWS = 100
 HELP = """Compute saved answers again, and say of each whether it has the same bytes.
 
@@ -117,10 +116,7 @@ command = session_command(
             ["-o", "--output"], metavar="VERDICTS.jsonl", type=click.Path(dir_okay=False, path_type=Path),
             help="Append each verdict to this file; a later run computes only what it does not know.",
         ),
-        click.Option(
-            ["--concurrency"], type=click.IntRange(min=1), default=DEFAULT_CONCURRENCY, metavar="N",
-            help=f"Maximum number of concurrent requests.  [default {DEFAULT_CONCURRENCY}]",
-        ),
+        concurrency_option(),
         *log_flags(),
     ],
     example="data.0.verdict",
