@@ -174,30 +174,13 @@ class Runner:
     async def complete(self, exchange: HttpExchange, request: CompletionRequest, reply: Reply) -> None:
         """Complete a request, and send what `reply` writes. Raises ApiError, RequestRejected, ClientDisconnected."""
         exchange.record.stream = request.stream
-        run = _CompletionRun(self, exchange, request, reply)
+        sink = ConnectionSink(exchange, reply)
+
+        async def work() -> None:
+            answer = await self.accept(exchange, request)
+            reply.begin(answer)
+            sink.accepted(answer.account)
+            await forward(answer, reply, sink)
+
         with self.running.one():
-            await run_while_connected(exchange, run.run(), self.keep_alive_seconds, run.send_keep_alive)
-
-
-class _CompletionRun:
-    def __init__(self, runner: Runner, exchange: HttpExchange, request: CompletionRequest, reply: Reply) -> None:
-        self._runner = runner
-        self._exchange = exchange
-        self._request = request
-        self._reply = reply
-        self._sink = ConnectionSink(exchange, reply)
-        self._is_accepted = False
-
-    async def run(self) -> None:
-        """Complete and send. Cancelling it cancels the completion, during prefill too."""
-        runner = self._runner
-        answer = await runner.accept(self._exchange, self._request)
-        self._reply.begin(answer)
-        self._is_accepted = True
-        self._sink.account = answer.account
-        await forward(answer, self._reply, self._sink)
-
-    async def send_keep_alive(self) -> None:
-        """Send what the format has for it on an idle stream, once the request was accepted."""
-        if self._reply.is_stream and self._is_accepted:
-            await self._sink.events.send_keep_alive()
+            await run_while_connected(exchange, work(), self.keep_alive_seconds, sink.send_keep_alive)

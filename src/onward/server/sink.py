@@ -68,22 +68,31 @@ class EventStream:
 
 class ConnectionSink:
     """Takes what a reply writes and sends it: the small events of a step at once, large ones in parts. Methods raise
-    ClientDisconnected. `account` is that of a team's server, which learns what was delivered."""
-
-    account: Account | None = None
+    ClientDisconnected."""
 
     def __init__(self, exchange: HttpExchange, reply: Reply) -> None:
+        self._account: Account | None = None
+        self._is_accepted = False
         self._exchange = exchange
         self._is_stream = reply.is_stream
-        self.events = EventStream(exchange, reply.content_type, reply.keep_alive)
+        self._events = EventStream(exchange, reply.content_type, reply.keep_alive)
+
+    def accepted(self, account: Account | None) -> None:
+        """The request will be answered. `account` is that of a team's server, which learns what was delivered."""
+        self._account, self._is_accepted = account, True
+
+    async def send_keep_alive(self) -> None:
+        """Send what the format has for it on an idle stream, once the request was accepted."""
+        if self._is_stream and self._is_accepted:
+            await self._events.send_keep_alive()
 
     async def send(self, events: list[ReplyEvent]) -> None:
         if len(events) == 1 and isinstance(event := events[0], bytes) and event:  # those of most steps
-            await self.events.send(event)
+            await self._events.send(event)
         else:
             await self._send_mixed(events)
-        if self.account is not None:
-            self.account.sent()
+        if self._account is not None:
+            self._account.sent()
 
     async def _send_mixed(self, events: list[ReplyEvent]) -> None:
         small: list[bytes] = []
@@ -92,18 +101,18 @@ class ConnectionSink:
                 small.append(event)
                 continue
             await self._send_small(small)
-            await self.events.start()
-            with self.events.event_in_parts():
+            await self._events.start()
+            with self._events.event_in_parts():
                 await send_parts(self._exchange, event)
         await self._send_small(small)
 
     async def _send_small(self, events: list[bytes]) -> None:
         if joined := b"".join(events):
-            await self.events.send(joined)
+            await self._events.send(joined)
         events.clear()
 
     async def end(self, events: list[ReplyEvent]) -> None:
-        account, self.account = self.account, None  # the last of it is delivered with the last event
+        account, self._account = self._account, None  # the last of it is delivered with the last event
         if account is not None:
             account.before_end()
         if self._is_stream:
@@ -112,7 +121,7 @@ class ConnectionSink:
                 last = event + last
                 others.pop()
             await self._send_mixed(others)
-            await self.events.start()
+            await self._events.start()
             await self._exchange.end_response(last)
         else:
             await send_whole(self._exchange, *events)

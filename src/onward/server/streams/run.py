@@ -180,48 +180,36 @@ async def complete_kept(
 ) -> None:
     """Complete a request, whose stream continues without its client. Raises as `Runner.complete` does."""
     exchange.record.stream = True
-    run = _ResumableRun(runner, exchange, request, reply, kept)
-    with runner.running.one():
-        await run_while_connected(exchange, run.run(), runner.keep_alive_seconds, run.send_keep_alive)
+    sender: StreamSender | None = None
 
-
-class _ResumableRun:
-    def __init__(
-        self, runner: Runner, exchange: HttpExchange, request: CompletionRequest, reply: OpenAIReply, kept: KeptStreams
-    ) -> None:
-        self._runner = runner
-        self._exchange = exchange
-        self._request = request
-        self._reply = reply
-        self._kept = kept
-        self._sender: StreamSender | None = None
-
-    async def run(self) -> None:
+    async def work() -> None:
         """Complete and send. Cancelling it cancels the completion, unless an event was sent, from which the client
         knows the stream's id."""
-        exchange, reply = self._exchange, self._reply
-        answer = await self._runner.accept(exchange, self._request)
+        nonlocal sender
+        answer = await runner.accept(exchange, request)
         reply.begin(answer)
-        drawn = answer.seed if self._request.seed is None else None
+        drawn = answer.seed if request.seed is None else None
         log = StreamLog(reply.identity.id, owner(exchange), exchange.sender, answer.model, answer.account, drawn)
         exchange.record.stream_id = log.id
         if prefers_resumable(exchange):
-            applied = f"{PREFERENCE}; window={self._kept.window_seconds:g}"
+            applied = f"{PREFERENCE}; window={kept.window_seconds:g}"
             exchange.headers.append((b"preference-applied", applied.encode()))
-        self._kept.start(log, fill(log, self._kept, answer, reply, exchange.id))
-        self._sender = StreamSender(exchange, log)
-        with self._kept.connected(log):
+        kept.start(log, fill(log, kept, answer, reply, exchange.id))
+        sender = StreamSender(exchange, log)
+        with kept.connected(log):
             try:
-                await self._sender.run()
+                await sender.run()
             finally:
                 answer.leave()
-                if not self._sender.events.has_events:
-                    self._kept.cancel(log)
+                if not sender.events.has_events:
+                    kept.cancel(log)
 
-    async def send_keep_alive(self) -> None:
-        """Send a comment on an idle stream, once the request was accepted."""
-        if self._sender is not None:
-            await self._sender.events.send_keep_alive()
+    async def send_keep_alive() -> None:
+        if sender is not None:  # the request was accepted
+            await sender.events.send_keep_alive()
+
+    with runner.running.one():
+        await run_while_connected(exchange, work(), runner.keep_alive_seconds, send_keep_alive)
 
 
 def owner(exchange: HttpExchange) -> str | None:
