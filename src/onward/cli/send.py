@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from onward.api.openai.decode import check_request
 from onward.cli.interrupt import keep_line, run
@@ -34,14 +34,6 @@ class Call:
     max_items: int | None = None
 
 
-class Printer(Protocol):
-    """Prints documents as they arrive; `finish` is called after the last one."""
-
-    def add(self, document: Document) -> None: ...
-
-    def finish(self) -> None: ...
-
-
 def send(call: Call) -> None:
     """Send the request, print the result, close the source.
 
@@ -56,7 +48,9 @@ def send(call: Call) -> None:
 
 
 async def _send(source: Source, call: Call) -> None:
-    fields, printer = _fields_to_send(call), _printer(call)
+    fields, output = _fields_to_send(call), call.session.output
+    live = LiveText(_write, style_of(sys.stdout), call.fields, bare=not sys.stdout.isatty()) if is_live(output) else None
+    printer = _DocumentPrinter(output)
     added_usage = fields.get("stream_options") != call.fields.get("stream_options")
     stats = Stats(streamed=bool(fields.get("stream")))
     try:
@@ -66,9 +60,14 @@ async def _send(source: Source, call: Call) -> None:
                 async for document in documents:
                     progress.close()
                     stats.add(document.value)
-                    if not (added_usage and _is_usage(document.value)):
+                    if added_usage and _is_usage(document.value):
+                        continue
+                    if live is None:
                         printer.add(document)
-        printer.finish()
+                    else:
+                        live.add(document.value)
+        if live is not None:
+            live.finish()
     finally:
         await source.aclose()
     if call.show_stats:
@@ -121,27 +120,6 @@ def _can_stream(fields: dict[str, Any]) -> bool:
     return isinstance(n, int) and isinstance(best_of, int) and best_of <= n and fields.get("prompt_logprobs") is None
 
 
-def _printer(call: Call) -> Printer:
-    output = call.session.output
-    if is_live(output):
-        return _TextPrinter(call.fields)
-    return _DocumentPrinter(output)
-
-
-class _TextPrinter:
-    """Prints live text; off a terminal only the text, in the format of OpenAI's old command line."""
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        terminal = sys.stdout.isatty()
-        self._text = LiveText(_write, style_of(sys.stdout), fields, bare=not terminal)
-
-    def add(self, document: Document) -> None:
-        self._text.add(document.value)
-
-    def finish(self) -> None:
-        self._text.finish()
-
-
 class _DocumentPrinter:
     """Prints each document in the chosen format, and flushes."""
 
@@ -159,9 +137,6 @@ class _DocumentPrinter:
             _write("---\n")
         self._written += 1
         _write(rendered(document.value, output, sys.stdout, document.raw) + "\n")
-
-    def finish(self) -> None:
-        pass
 
 
 def _write(text: str) -> None:
