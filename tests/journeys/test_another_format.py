@@ -21,6 +21,7 @@ from onward.runtimes import table
 from onward.settings import Settings
 from tests.cli.conftest import onward as command
 from tests.journeys.one_file_format import CONTENT, NOTE, OneFile, OneFileRuntime
+from tests.models.doors import hub_downloads
 from tests.processes import served
 
 
@@ -64,7 +65,7 @@ def test_messages_name_the_format(folder: Path) -> None:
         resolve("./nothing")
 
 
-def test_the_hub_is_searched_for_another_format(folder: Path) -> None:
+def test_the_hub_is_searched_for_another_format(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "hub").mkdir()
     asked: list[list[str]] = []
 
@@ -74,7 +75,8 @@ def test_the_hub_is_searched_for_another_format(folder: Path) -> None:
             (folder / "hub" / "m.onefile").write_text(CONTENT, encoding="utf-8")
         return str(folder / "hub")
 
-    found = resolve("org/name", fetcher=download)
+    hub_downloads(monkeypatch, download)
+    found = resolve("org/name")
     assert (found.id, found.files.format) == ("org/name", "OneFile")
     assert asked[-1] == ["*.onefile"] and len(asked) == 3
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 from click.testing import CliRunner
 
 import onward
@@ -77,3 +78,13 @@ def scores(model: Path | str, prompt: list[int] | str, cache: Path, **settings: 
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None
     return [number for number in logprobs.token_logprobs[1:] if number is not None]
+
+
+def hub_downloads(monkeypatch: pytest.MonkeyPatch, download: Callable[..., str]) -> None:
+    """Let a function stand for the download of the hub's library, whose repositories have no GGUF files."""
+
+    def snapshot(*, tqdm_class: object = None, **asked: Any) -> str:
+        return download(**asked)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", lambda *_, **__: [])

@@ -9,6 +9,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from onward.errors import ModelNameError
 from onward.models.hub import HubName, _CheckingFactory, fetch
 from tests.checkpoints.hugging_face import write_folder
 from tests.cli.terminal import COMMAND
+from tests.models.doors import hub_downloads
 
 pytestmark = pytest.mark.slow
 COMMIT, DIGEST = "a" * 40, "b" * 64
@@ -165,7 +167,7 @@ def test_a_file_that_is_not_a_model_is_refused(hub: Hub, tmp_path: Path) -> None
     assert code == 1 and "is cut off after 9 bytes: download it again" in line, line
 
 
-def test_concurrent_downloads_leave_the_library_unchanged(tmp_path: Path) -> None:
+def test_concurrent_downloads_leave_the_library_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one to end does not reset the log level for the other; the last one resets it."""
     write_folder(tmp_path, "llama")
     pytest.importorskip("huggingface_hub.utils")  # versions before 2 set their own log level when they are imported
@@ -179,10 +181,9 @@ def test_concurrent_downloads_leave_the_library_unchanged(tmp_path: Path) -> Non
         assert may_end[name].wait(60)
         return str(tmp_path)
 
+    hub_downloads(monkeypatch, download)
     threads = {
-        name: threading.Thread(
-            target=fetch, args=(HubName(f"org/{name}", None),), kwargs={"allow_download": True, "fetcher": download}
-        )
+        name: threading.Thread(target=partial(fetch, HubName(f"org/{name}", None), allow_download=True))
         for name in "ab"
     }
     for name, thread in threads.items():

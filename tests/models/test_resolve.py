@@ -19,6 +19,7 @@ from onward.models.hub import REPOSITORY_PREFIX
 from onward.models.pull import FOLDER
 from onward.models.registry import BUILT_IN
 from onward.models.resolve import built_in_folder, resolve
+from tests.models.doors import hub_downloads
 
 
 def fill(folder: Path) -> Path:
@@ -30,17 +31,26 @@ def fill(folder: Path) -> Path:
 
 
 class Hub:
-    """Replaces snapshot_download: returns `folder` or raises `error`; `calls` records its arguments."""
+    """Stands for the hub: returns `folder` or raises `error`; `calls` records the arguments of snapshot_download."""
 
-    def __init__(self, folder: Path | None = None, error: Exception | None = None) -> None:
-        self.folder, self.error = folder, error
+    folder: Path | None = None
+    error: Exception | None = None
+
+    def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
 
-    def __call__(self, **asked: Any) -> str:
+    def download(self, **asked: Any) -> str:
         self.calls.append(asked)
         if self.error is not None:
             raise self.error
         return str(self.folder)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    made = Hub()
+    hub_downloads(monkeypatch, made.download)
+    return made
 
 
 def http_error(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
@@ -102,10 +112,10 @@ def test_the_toy_is_a_built_in_model_that_is_not_listed() -> None:
     assert "toy" not in BUILT_IN
 
 
-def test_a_hub_name_is_downloaded_with_only_the_files_that_are_read(tmp_path: Path) -> None:
-    hub = Hub(fill(tmp_path / "snapshot"))
+def test_a_hub_name_is_downloaded_with_only_the_files_that_are_read(hub: Hub, tmp_path: Path) -> None:
+    hub.folder = fill(tmp_path / "snapshot")
     messages: list[str] = []
-    found = resolve("org/small-ov", fetcher=hub, progress=messages.append)
+    found = resolve("org/small-ov", progress=messages.append)
     assert (found.path, found.id, found.source) == (tmp_path / "snapshot", "org/small-ov", "hub")
     assert hub.calls == [
         {
@@ -128,59 +138,61 @@ def test_models_with_terms_of_their_own_come_from_wheels_and_from_the_hub() -> N
 
 @pytest.mark.parametrize("name", OWN_TERMS)
 def test_terms_are_accepted_before_a_download_and_not_again(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    entry, hub = OWN_TERMS[name], Hub(fill(tmp_path / "snapshot"))
+    entry, hub.folder = OWN_TERMS[name], fill(tmp_path / "snapshot")
     words = f"own terms: read {entry.terms}, then fetch it with `onward pull {name} --accept-licence`"
     with pytest.raises(ModelNameError, match=re.escape(words)):
-        resolve(name, fetcher=hub, cache_dir=tmp_path)
+        resolve(name, cache_dir=tmp_path)
     assert hub.calls == []
     if entry.wheels is None:
         assert entry.hub is not None
-        assert resolve(name, fetcher=hub, cache_dir=tmp_path, accepts_terms=True).id == name
+        assert resolve(name, cache_dir=tmp_path, accepts_terms=True).id == name
         fill(tmp_path / "hub" / f"{REPOSITORY_PREFIX}{entry.hub.replace('/', '--')}" / "snapshots" / "main")
     else:
         file = tmp_path / FOLDER / name / entry.wheels.file
         file.parent.mkdir(parents=True)
         file.write_bytes(b"weights")
-    assert resolve(name, fetcher=hub, cache_dir=tmp_path, check=OpenVINOFiles).id == name
+    assert resolve(name, cache_dir=tmp_path, check=OpenVINOFiles).id == name
 
 
 @pytest.mark.parametrize("name", OWN_TERMS)
 def test_where_downloads_are_not_allowed_no_terms_are_asked_for(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    hub = Hub(error=errors.LocalEntryNotFoundError("nothing"))
+    hub.error = errors.LocalEntryNotFoundError("nothing")
     with pytest.raises(ModelNameError, match=r"is not (on this machine|in the local cache)"):
-        resolve(name, allow_download=False, fetcher=hub, cache_dir=tmp_path)
+        resolve(name, allow_download=False, cache_dir=tmp_path)
 
 
-def test_a_revision_may_be_pinned(tmp_path: Path) -> None:
-    hub = Hub(fill(tmp_path))
-    assert resolve("org/small-ov@v1.0", fetcher=hub).id == "org/small-ov"
+def test_a_revision_may_be_pinned(hub: Hub, tmp_path: Path) -> None:
+    hub.folder = fill(tmp_path)
+    assert resolve("org/small-ov@v1.0").id == "org/small-ov"
     assert hub.calls[0]["revision"] == "v1.0"
 
 
-def test_without_downloads_only_the_cache_is_used(tmp_path: Path) -> None:
-    hub = Hub(fill(tmp_path))
-    resolve("org/small-ov", allow_download=False, fetcher=hub)
+def test_without_downloads_only_the_cache_is_used(hub: Hub, tmp_path: Path) -> None:
+    hub.folder = fill(tmp_path)
+    resolve("org/small-ov", allow_download=False)
     assert hub.calls[0]["local_files_only"] is True
 
 
-def test_an_existing_folder_is_not_searched_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_folder_is_not_searched_on_the_hub(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(tmp_path / "org" / "model")
     monkeypatch.chdir(tmp_path)
-    hub = Hub()
-    assert resolve("org/model", fetcher=hub).source == "folder"
+    assert resolve("org/model").source == "folder"
     assert hub.calls == []
 
 
-def test_a_hub_model_in_another_format_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+def test_a_hub_model_in_another_format_is_refused_with_the_command_that_converts_it(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    hub.folder = tmp_path
     with pytest.raises(ModelNameError) as raised:
-        resolve("org/plain", fetcher=Hub(tmp_path))
+        resolve("org/plain")
     assert str(raised.value).startswith(
         "org/plain contains no model that Onward can read (safetensors, OpenVINO IR, GGUF). Convert it with "
         "`optimum-cli export openvino --model org/plain --task text-generation-with-past --weight-format int8 "
@@ -204,9 +216,10 @@ def test_a_hub_model_in_another_format_is_refused_with_the_command_that_converts
         (OSError("No space left on device"), "No space left on device"),
     ],
 )
-def test_each_way_a_download_can_fail_has_its_own_message(error: Exception, words: str) -> None:
+def test_each_way_a_download_can_fail_has_its_own_message(hub: Hub, error: Exception, words: str) -> None:
+    hub.error = error
     with pytest.raises(ModelNameError, match=words):
-        resolve("org/model@v9", fetcher=Hub(error=error))
+        resolve("org/model@v9")
 
 
 @pytest.mark.parametrize(
@@ -221,18 +234,20 @@ def test_each_way_a_download_can_fail_has_its_own_message(error: Exception, word
         requests_error("ChunkedEncodingError"),
     ],
 )
-def test_an_unreachable_hub_is_distinguished_from_an_unknown_name(error: Exception) -> None:
+def test_an_unreachable_hub_is_distinguished_from_an_unknown_name(hub: Hub, error: Exception) -> None:
+    hub.error = error
     with pytest.raises(HubUnreachable):
-        resolve("org/model", fetcher=Hub(error=error))
+        resolve("org/model")
+    hub.error = http_error(errors.RepositoryNotFoundError)
     with pytest.raises(ModelNameError) as lacking:
-        resolve("org/model", fetcher=Hub(error=http_error(errors.RepositoryNotFoundError)))
+        resolve("org/model")
     assert not isinstance(lacking.value, HubUnreachable)
 
 
-def test_where_downloads_are_not_allowed_the_command_that_downloads_is_named() -> None:
-    hub = Hub(error=errors.LocalEntryNotFoundError("nothing"))
+def test_where_downloads_are_not_allowed_the_command_that_downloads_is_named(hub: Hub) -> None:
+    hub.error = errors.LocalEntryNotFoundError("nothing")
     with pytest.raises(ModelNameError, match="onward pull org/model"):
-        resolve("org/model", allow_download=False, fetcher=hub)
+        resolve("org/model", allow_download=False)
 
 
 def test_a_mistyped_built_in_name_is_recognised() -> None:
@@ -246,11 +261,10 @@ def test_a_mistyped_folder_is_recognised(tmp_path: Path) -> None:
         resolve(str(tmp_path / "qwen-smal"))
 
 
-def test_a_path_is_never_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_never_a_hub_name(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    hub = Hub(tmp_path)
     with pytest.raises(ModelNameError, match=r"^\./model does not exist\. Pass the path of a model"):
-        resolve("./model", fetcher=hub)
+        resolve("./model")
     assert hub.calls == []
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from tests.checkpoints.hugging_face import safetensors_bytes, write_folder
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import HIDDEN, tiny
 from tests.examples import slow_but
-from tests.models.doors import command, refusal, scores, shown
+from tests.models.doors import command, hub_downloads, refusal, scores, shown
 
 PROMPT = [token * 7 % 25 for token in range(30)]
 RANDOM = np.random.default_rng(3)
@@ -280,14 +279,9 @@ def test_a_cache_that_another_program_filled_in_part_is_served_offline(
 
 
 @pytest.fixture
-def asked() -> list[list[str]]:
-    """Patterns of files that `download` was called with."""
-    return []
-
-
-@pytest.fixture
-def download(tmp_path: Path, asked: list[list[str]]) -> Callable[..., str]:
-    """Copies what `huggingface_hub.snapshot_download` would, from tmp_path / "repository"."""
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Patterns of files that were downloaded, from tmp_path / "repository"."""
+    asked: list[list[str]] = []
 
     def copy(*, allow_patterns: list[str], **_: Any) -> str:
         asked.append(allow_patterns)
@@ -297,24 +291,25 @@ def download(tmp_path: Path, asked: list[list[str]]) -> Callable[..., str]:
                 (tmp_path / "snapshot" / path.name).write_bytes(path.read_bytes())
         return str(tmp_path / "snapshot")
 
-    return copy
+    hub_downloads(monkeypatch, copy)
+    return asked
 
 
 def test_the_files_that_an_index_lists_are_downloaded_whatever_their_names(
-    tmp_path: Path, asked: list[list[str]], download: Callable[..., str]
+    tmp_path: Path, asked: list[list[str]]
 ) -> None:
     write_folder(tmp_path / "repository", "llama", num_files=2)
     index = tmp_path / "repository" / "model.safetensors.index.json"
     index.write_text(index.read_text(encoding="utf-8").replace("model-", "weights.[a]-"), encoding="utf-8")
     for path in (tmp_path / "repository").glob("model-*"):
         path.rename(path.with_name(path.name.replace("model-", "weights.[a]-")))
-    found = hub.fetch(hub.HubName("org/name", None), allow_download=True, fetcher=download)
+    found = hub.fetch(hub.HubName("org/name", None), allow_download=True)
     assert shown(found)["format"] == "safetensors"
     assert len(asked[-1]) == 2
 
 
 def test_weights_that_are_quantised_in_a_way_that_is_not_read_are_not_downloaded(
-    tmp_path: Path, asked: list[list[str]], download: Callable[..., str]
+    tmp_path: Path, asked: list[list[str]]
 ) -> None:
     write_folder(tmp_path / "repository", "llama", num_files=2)
     config = tmp_path / "repository" / "config.json"
@@ -324,13 +319,13 @@ def test_weights_that_are_quantised_in_a_way_that_is_not_read_are_not_downloaded
     with pytest.raises(
         ModelNameError, match=r"The weights of org/name were not downloaded\..*'modelopt' \(NVFP4_AWQ\)"
     ):
-        hub.fetch(hub.HubName("org/name", None), allow_download=True, fetcher=download)
+        hub.fetch(hub.HubName("org/name", None), allow_download=True)
     assert len(asked) == 1
-    assert resolve("org/name", fetcher=download, check=find_model).files.format == "safetensors"  # for vLLM
+    assert resolve("org/name", check=find_model).files.format == "safetensors"  # for vLLM
     assert len(asked) == 3
     for path in (tmp_path / "snapshot").glob("*.safetensors"):
         path.unlink()
     stated["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "FP8"}
     config.write_text(json.dumps(stated), encoding="utf-8")
-    hub.fetch(hub.HubName("org/name", None), allow_download=True, fetcher=download)
+    hub.fetch(hub.HubName("org/name", None), allow_download=True)
     assert len(asked) == 5

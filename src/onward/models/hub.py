@@ -87,33 +87,31 @@ def fetch(
     name: HubName,
     *,
     allow_download: bool,
-    fetcher: Callable[..., str] | None = None,
     progress: Progress = lambda stage: None,
     must_be_computed: bool = True,
 ) -> Path:
     """Return the folder of a model on the hub, in the first format that the repository contains, or its GGUF file.
 
-    Blocks. `progress` receives how much of a download is done; checksums are the hub's. `fetcher` replaces
-    huggingface_hub.snapshot_download; `must_be_computed`: weights are not downloaded if the configuration shows that
-    Onward does not compute them. Raises ModelNameError: not found, not allowed, no model in it, or not computed;
-    HubUnreachable: no network and nothing cached.
+    Blocks. `progress` receives how much of a download is done; checksums are the hub's. `must_be_computed`: weights are
+    not downloaded if the configuration shows that Onward does not compute them. Raises ModelNameError: not found, not
+    allowed, no model in it, or not computed; HubUnreachable: no network and nothing cached.
     """
     if not allow_download and not name.file and (cached := cached_snapshot(name)):
         return cached
     for each in () if name.file else hub_formats():
-        folder = _download(name, each.patterns, allow_download=allow_download, fetcher=fetcher, progress=progress)
+        folder = _download(name, each.patterns, allow_download=allow_download, progress=progress)
         if not each.matches(folder):
             continue
         if missing := [listed for listed in each(folder).listed_files() if not (folder / listed).exists()]:
             if must_be_computed and (problem := each(folder).configuration_problem()):
                 raise ModelNameError(f"The weights of {name.repository} were not downloaded. {problem}")
             others = tuple(map(_literal, missing))
-            _download(name, others, allow_download=allow_download, fetcher=fetcher, progress=progress)
+            _download(name, others, allow_download=allow_download, progress=progress)
         return folder
-    files = gguf_files(name, allow_download=allow_download) if fetcher is None else []
+    files = gguf_files(name, allow_download=allow_download)
     if files or name.file:
         wanted = choose(files, name.file, name.repository)
-        snapshot = _download(name, tuple(wanted), allow_download=allow_download, fetcher=fetcher, progress=progress)
+        snapshot = _download(name, tuple(wanted), allow_download=allow_download, progress=progress)
         return snapshot / wanted[0]
     readable = ", ".join([*(each.format for each in hub_formats()), "GGUF"])
     raise ModelNameError(
@@ -161,13 +159,13 @@ def cached_snapshot(name: HubName) -> Path | None:
 def fetch_tokenizer(name: HubName, *, allow_download: bool = True) -> Path:
     """Return the folder of a repository's tokenizer, whatever its model is. May download its files; blocks. Raises as
     `fetch`."""
-    return _download(name, TOKENIZER_FILES, allow_download=allow_download, fetcher=None)
+    return _download(name, TOKENIZER_FILES, allow_download=allow_download)
 
 
 def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:
     """Return the GGUF files of a repository; where nothing may be downloaded, those in the cache. Raises as `fetch`."""
     if not allow_download:
-        folder = _download(name, ("*.gguf", "*.GGUF"), allow_download=False, fetcher=None)
+        folder = _download(name, ("*.gguf", "*.GGUF"), allow_download=False)
         found = (path.relative_to(folder).as_posix() for path in folder.rglob("*"))
         return [file for file in found if is_gguf_name(file)]
     try:
@@ -193,15 +191,14 @@ def _download(
     patterns: tuple[str, ...],
     *,
     allow_download: bool,
-    fetcher: Callable[..., str] | None,
     progress: Progress = lambda stage: None,
 ) -> Path:
     """Return the local snapshot with those files of the repository that match. Raises ModelNameError."""
-    if allow_download and fetcher is None:
+    if allow_download:
         _check_network()
-    download = fetcher or _library().snapshot_download
+    download = _library().snapshot_download
     transfer = Transfer(f"Downloading {name.repository}", progress)
-    bars = {"tqdm_class": hub_bar(transfer)} if allow_download and fetcher is None else {}
+    bars = {"tqdm_class": hub_bar(transfer)} if allow_download else {}
     before = _kept_bytes(name)
     try:
         with _library_silenced():

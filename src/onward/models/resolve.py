@@ -103,7 +103,6 @@ def resolve(
     *,
     allow_download: bool = True,
     progress: Progress = lambda message: None,
-    fetcher: Callable[..., str] | None = None,
     cache_dir: Path | None = None,
     accepts_terms: bool = False,
     check: Check = check_model,
@@ -111,13 +110,13 @@ def resolve(
     """Resolve a built-in name, else an existing folder or file, else a name of the catalogue, else
     `[hf.co/]org/name[@revision][:file]` on the hub, or `ollama:name[:tag]`; each with `+PATH` for a LoRA adapter.
 
-    May download; blocks. `progress` receives a sentence before a download may begin; `fetcher` replaces the hub's
-    download function; `cache_dir` is where models of the catalogue are kept; `accepts_terms`: of those that have terms
-    of their own; `check` returns what was found, or raises. Raises ModelNameError for an unknown name
-    (HubUnreachable where the hub cannot be reached), ModelFolderError for a path that contains no complete model.
+    May download; blocks. `progress` receives a sentence before a download may begin; `cache_dir` is where models of the
+    catalogue are kept; `accepts_terms`: of those that have terms of their own; `check` returns what was found, or
+    raises. Raises ModelNameError for an unknown name (HubUnreachable where the hub cannot be reached),
+    ModelFolderError for a path that contains no complete model.
     """
     base, adapter = split_adapter(name_or_path)
-    found = _resolve_base(base, allow_download, progress, fetcher, cache_dir or cache_folder(), accepts_terms, check)
+    found = _resolve_base(base, allow_download, progress, cache_dir or cache_folder(), accepts_terms, check)
     return found if adapter is None else with_adapter(found, adapter)
 
 
@@ -125,7 +124,6 @@ def _resolve_base(
     name_or_path: str,
     allow_download: bool,
     progress: Progress,
-    fetcher: Callable[..., str] | None,
     cache_dir: Path,
     accepts_terms: bool,
     check: Check,
@@ -152,10 +150,7 @@ def _resolve_base(
         progress(f"{entry.title}, {entry.size} (licence: {entry.licence}, {entry.terms}).")
         if allow_download and needs_acceptance(entry, cache_dir):
             require_acceptance(entry, accepts_terms)
-    found = fetch(
-        hub, allow_download=allow_download, fetcher=fetcher, progress=progress,
-        must_be_computed=check is not find_model,
-    )  # fmt: skip
+    found = fetch(hub, allow_download=allow_download, progress=progress, must_be_computed=check is not find_model)
     return _checked(found, entry.name if entry else hub.model_id, "hub", check)
 
 
