@@ -15,7 +15,10 @@ from onward.api.openai.reply import fold_chunks, fold_whole
 from onward.api.openai.response import Chunk, Completion
 from onward.backends.backlog import Backlog
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+from onward.backends.shared_engine import SharedEngine
+from onward.completions.filters import ContentFilters
 from onward.completions.plan import ServedModel
+from onward.engine.client import EngineClient
 from onward.engine.pacing import StepCost
 from onward.engine.step import Engine
 from onward.engine.thread import EngineThread
@@ -58,11 +61,25 @@ def make_backend(
         in_disposable_process=in_disposable_process,
     )
     served = ServedModel.create("toy", tokenizer, model.vocab_size, model.context_length)
-    toy = EmbeddedModel(
-        served, EngineThread(engine, fingerprint="fp_toy"), backlog=Backlog(max_waiting), max_wait=max_wait
-    )
-    listed = [ListedModel(id=name, created=1, owned_by="onward") for name in ("toy", "gpt-old")]
-    return EmbeddedBackend({"toy": toy}, listed, {"gpt-old": "toy"})
+    client = EngineThread(engine, fingerprint="fp_toy")
+    return backend_of(client, served, backlog=Backlog(max_waiting), max_wait=max_wait, aliases=("gpt-old",))
+
+
+def backend_of(
+    client: EngineClient,
+    served: ServedModel,
+    *,
+    filters: ContentFilters | None = None,
+    backlog: Backlog | None = None,
+    max_wait: float = 0.0,
+    aliases: tuple[str, ...] = (),
+) -> EmbeddedBackend:
+    """A backend with one model, and an engine that no other model uses."""
+    shared = SharedEngine(client, backlog)
+    shared.use()
+    model = EmbeddedModel(served, shared, filters=filters, max_wait=max_wait)
+    listed = [ListedModel(id=name, created=1, owned_by="onward") for name in (served.id, *aliases)]
+    return EmbeddedBackend({served.id: model}, listed, dict.fromkeys(aliases, served.id))
 
 
 def engine_thread(model: EmbeddedModel) -> EngineThread:

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+from onward.backends.embedded import EmbeddedBackend
 from onward.completions.filters import ContentFilters
 from onward.completions.plan import ServedModel
 from onward.engine.client import Cancel, CancelChoice, Command, Deliver, EngineInfo, EngineState, Stop, Submit
@@ -17,8 +17,8 @@ from onward.engine.job import Job
 from onward.engine_load import EngineLoad
 from onward.errors import ApiError
 from onward.model_files.toy import ToyTokenizer
-from onward.models.registry import ListedModel
 from onward.sampling.outputs import Sampled
+from tests.toy_backend import backend_of
 
 Script = Callable[[Job], Iterable[list[Event]]]
 """Yields the events of each step of a job. Scripts ignore stop strings, like an engine that cannot find them."""
@@ -154,8 +154,7 @@ def backend_over(
 ) -> EmbeddedBackend:
     """A backend with one model, which has the toy's tokenizer."""
     tokenizer = ToyTokenizer()
-    model = EmbeddedModel(ServedModel.create(name, tokenizer, tokenizer.size, 2048), engine, filters=filters)
-    return EmbeddedBackend({name: model}, [ListedModel(id=name, created=1, owned_by="onward")], {})
+    return backend_of(engine, ServedModel.create(name, tokenizer, tokenizer.size, 2048), filters=filters)
 
 
 def sampled(token: int, logprob: float = math.nan, top: tuple[tuple[int, float], ...] = ()) -> Sampled:

@@ -17,7 +17,7 @@ import pytest
 
 from onward.api.openai.decode import check_request
 from onward.api.openai.reply import fold_whole
-from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+from onward.backends.embedded import EmbeddedBackend
 from onward.completions.plan import ServedModel
 from onward.compose import compose, spare, worker
 from onward.compose.backend import start_engine
@@ -36,7 +36,7 @@ from tests.checkpoints.mtp import predicting_layer, write_predicting_folder
 from tests.engines.cluster.local_transport import LocalReplica, LocalTransport
 from tests.examples import slow_but
 from tests.runtimes.native.test_adapters import write_adapter, write_base
-from tests.toy_backend import let_steps_count_the_same
+from tests.toy_backend import backend_of, let_steps_count_the_same
 
 UPSTREAM = "there=vllm+http://127.0.0.1:1"
 ASKED: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 100, "ignore_eos": True, "logprobs": 2}
@@ -219,7 +219,7 @@ def test_a_replica_of_a_cluster_has_its_draft_model() -> None:
                 "m", LocalTransport(replica), info, Members("toy", info.context_length), wait_seconds=30.0
             )
             plan_model = ServedModel.create("m", served.tokenizer, info.vocab_size, info.context_length, info.lacks)
-            backend = EmbeddedBackend({"m": EmbeddedModel(plan_model, client)}, [], {})
+            backend = backend_of(client, plan_model)
             request = check_request({**ASKED, "model": "m", "seed": 5}, profile="default")
             choices = (await fold_whole(await backend.complete(request), request)).choices
             await backend.aclose()

@@ -18,7 +18,6 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from onward.backends.answer import EmbeddedAnswer, error_of
-from onward.backends.backlog import Backlog
 from onward.backends.base import Admit, Health, ModelHealth, Needs, TokenizerInfo
 from onward.backends.delivery import Delivery
 from onward.backends.shared_engine import SharedEngine
@@ -31,7 +30,7 @@ from onward.completions.rejections import InvalidConstraint, TokenOutOfRange, Un
 from onward.completions.request import CompletionRequest
 from onward.constraints.errors import GrammarError
 from onward.constraints.process.checker import GrammarChecker, QueueFull
-from onward.engine.client import EngineClient, EngineState
+from onward.engine.client import EngineState
 from onward.engine.model import Tokenizer
 from onward.engine_load import EngineLoad
 from onward.errors import ApiError, EngineStopped, Overloaded
@@ -55,25 +54,19 @@ class EmbeddedModel:
     def __init__(
         self,
         served: ServedModel,
-        engine: EngineClient | SharedEngine,
+        engine: SharedEngine,
         fingerprint_of: Callable[[str], str] = str,
         filters: ContentFilters | None = None,
-        backlog: Backlog | None = None,
         max_wait: float = 0.0,
         found: ResolvedModel | None = None,
     ) -> None:
-        """`engine`: one that is shared is in use for this model already. `backlog`: of one that is not. `max_wait`:
-        seconds that a request may wait for its first job to be started; 0: any time. `found`: where the model is, if it
-        is on this machine."""
+        """`engine` is in use for this model already. `max_wait`: seconds that a request may wait for its first job to
+        be started; 0: any time. `found`: where the model is, if it is on this machine."""
         self.served = served
         self.found = found
         self.number = next(_model_numbers)
         """Of this process: another model may be served under the same id later."""
-        if isinstance(engine, SharedEngine):
-            self.shared = engine
-        else:
-            self.shared = SharedEngine(engine, backlog)
-            self.shared.use()
+        self.shared = engine
         self._is_stopped = False
         self._stop_lock = threading.Lock()
         self.engine = self.shared.client

@@ -15,7 +15,7 @@ from onward.api.openai.decode import check_request
 from onward.api.openai.errors import openai_words
 from onward.api.openai.reply import fold_whole
 from onward.api.openai.response import Completion
-from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+from onward.backends.embedded import EmbeddedBackend
 from onward.completions.plan import ServedModel
 from onward.engine.client import EngineState
 from onward.engine_load import EngineCounts
@@ -26,10 +26,9 @@ from onward.engines.cluster.flight import GROUP_CHOICES, POLICY
 from onward.engines.cluster.members import Members
 from onward.errors import ApiError, EngineStopped
 from onward.model_files.toy import ToyTokenizer
-from onward.models.registry import ListedModel
 from tests.engines.cluster.local_transport import VOCABULARY, LocalReplica, LocalTransport
 from tests.examples import slow_but
-from tests.toy_backend import ask
+from tests.toy_backend import ask, backend_of
 from tests.waiting import PATIENCE_SECONDS, until
 
 REQUESTS: list[dict[str, Any]] = [
@@ -59,14 +58,12 @@ async def cluster(
     tokenizer, transport = ToyTokenizer(), LocalTransport(*replicas)
     info = replicas[0].info
     client = ClusterEngine("toy", transport, info, Members(VOCABULARY, info.context_length), wait_seconds)
-    served = ServedModel.create("toy", tokenizer, info.vocab_size, info.context_length)
-    model = EmbeddedModel(served, client)
-    backend = EmbeddedBackend({"toy": model}, [ListedModel(id="toy", created=1, owned_by="onward")], {})
+    backend = backend_of(client, ServedModel.create("toy", tokenizer, info.vocab_size, info.context_length))
     try:
         yield backend, transport, client
         engines = [each.thread.engine for each in transport.replicas.values()]
         await until(lambda: not client.num_flights and all(engine.idle for engine in engines))
-        assert not model.answers
+        assert not backend.served["toy"].answers
         for replica in transport.replicas.values():
             assert replica.thread.engine.idle
             replica.thread.engine.check()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+from onward.backends.embedded import EmbeddedBackend
 from onward.completions.plan import ServedModel
 from onward.compose import compose
 from onward.compose.backend import start_engine
@@ -34,6 +34,7 @@ from tests.engines.programs.test_process import has_ended
 from tests.engines.upstreams.byte_model import find_llama_server, write_byte_model
 from tests.engines.upstreams.harness import complete
 from tests.examples import slow_but
+from tests.toy_backend import backend_of
 from tests.waiting import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
@@ -342,7 +343,7 @@ def test_replicas_of_a_cluster_may_be_programs(tmp_path: Path) -> None:
             assert info.fingerprint.startswith("fp_llama_server_") and info.max_rows == 2
             client = ClusterEngine("m", transport, info, Members("toy", info.context_length), wait_seconds=30.0)
             plan_model = ServedModel.create("m", served.tokenizer, info.vocab_size, info.context_length, info.lacks)
-            backend = EmbeddedBackend({"m": EmbeddedModel(plan_model, client)}, [], {})
+            backend = backend_of(client, plan_model)
             gate.touch()
             undisturbed = await complete(backend, model="m", prompt="x", max_tokens=60)
             gate.unlink()
