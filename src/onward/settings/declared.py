@@ -97,7 +97,7 @@ class Settings:
     )
     offline: bool = option(
         False, "Model", values.boolean,
-        "Never download: only built-in models, folders, and what the cache of the hub has.",
+        "Never download: only built-in models, paths, and what was downloaded before.",
     )  # fmt: skip
     host: str = option(
         "127.0.0.1", "Network", values.string,
