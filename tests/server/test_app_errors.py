@@ -183,9 +183,7 @@ async def test_a_body_may_begin_with_a_byte_order_mark(mark: bytes, headers: dic
 @in_loop
 async def test_a_body_over_the_limit_is_413_declared_or_chunked(declared: str) -> None:
     backend = FakeBackend()
-    call = Call(
-        App(backend, settings(max_body=100)), "POST", "/v1/completions", None, **{"content-length": declared}
-    )
+    call = Call(App(backend, settings(max_body=100)), "POST", "/v1/completions", None, **{"content-length": declared})
     for _ in range(9):
         call.feed(b"x" * 100)
     call.feed(b"x" * 100, more=False)

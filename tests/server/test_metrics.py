@@ -199,7 +199,5 @@ async def test_tokens_of_one_of_several_models_are_asked_for_by_name(method: str
 @in_loop
 async def test_a_completion_below_the_path_of_a_model_is_that_models() -> None:
     backend = FakeBackend()
-    call = await Call(
-        App(backend, settings()), "POST", "/m/storyteller/v1/completions", b'{"prompt": "hi"}'
-    ).done()
+    call = await Call(App(backend, settings()), "POST", "/m/storyteller/v1/completions", b'{"prompt": "hi"}').done()
     assert call.status == 200 and backend.requests[0].model == "storyteller"

@@ -75,9 +75,7 @@ async def test_what_a_step_generated_does_not_wait_for_the_end() -> None:
 
 @in_loop
 async def test_usage_comes_last_when_requested() -> None:
-    call = await completion(
-        App(FakeBackend(), settings()), stream=True, stream_options={"include_usage": True}
-    ).done()
+    call = await completion(App(FakeBackend(), settings()), stream=True, stream_options={"include_usage": True}).done()
     *chunks, last, _ = events(call.body)
     assert all(chunk["usage"] is None for chunk in chunks)
     assert last["choices"] == []

@@ -86,9 +86,7 @@ def resume(suffix: str = "") -> JsonObject:
 
 def cancel(suffix: str = "") -> JsonObject:
     """Return the operation that ends a stream."""
-    return get(
-        f"cancelCompletion{suffix}", "End the work on a stream.", errors=("401", "404"), tags=["Completions"]
-    )
+    return get(f"cancelCompletion{suffix}", "End the work on a stream.", errors=("401", "404"), tags=["Completions"])
 
 
 def _parameter(place: str, name: str, description: str) -> JsonObject:

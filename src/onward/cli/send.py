@@ -49,7 +49,9 @@ def send(call: Call) -> None:
 
 async def _send(source: Source, call: Call) -> None:
     fields, output = _fields_to_send(call), call.session.output
-    live = LiveText(_write, style_of(sys.stdout), call.fields, bare=not sys.stdout.isatty()) if is_live(output) else None
+    live = (
+        LiveText(_write, style_of(sys.stdout), call.fields, bare=not sys.stdout.isatty()) if is_live(output) else None
+    )
     printer = _DocumentPrinter(output)
     added_usage = fields.get("stream_options") != call.fields.get("stream_options")
     stats = Stats(streamed=bool(fields.get("stream")))

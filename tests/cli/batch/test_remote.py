@@ -120,6 +120,8 @@ def test_the_bar_shows_counts_and_remaining_time(batch: dict[str, Any], first: i
 
 def test_debug_logs_the_upload_as_well(server: str) -> None:
     write_input(1)
-    logged = [line for line in run(server, "submit", "in.jsonl", "--debug").stderr.splitlines() if line[:2] in ("> ", "< ")]
+    logged = [
+        line for line in run(server, "submit", "in.jsonl", "--debug").stderr.splitlines() if line[:2] in ("> ", "< ")
+    ]
     assert [line.split()[1] for line in logged] == ["POST", "200", "POST", "200"]
     assert "/v1/files" in logged[0] and "/v1/batches" in logged[2]

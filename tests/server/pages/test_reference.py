@@ -40,9 +40,7 @@ def test_names_of_models_are_escaped() -> None:
 async def pasted(keys: tuple[str, ...], **headers: str) -> list[str]:
     """Return the words of the landing page's command, as a shell parses them."""
     page = (
-        await Call(
-            App(FakeBackend(), settings(api_key=keys, allowed_origin=("*",))), "GET", "/", b"", **headers
-        ).done()
+        await Call(App(FakeBackend(), settings(api_key=keys, allowed_origin=("*",))), "GET", "/", b"", **headers).done()
     ).body.decode()
     found = re.search("<pre[^>]*>(.*?)</pre>", page, re.DOTALL)
     assert found
