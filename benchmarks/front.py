@@ -20,8 +20,8 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onward.backends.backlog import Backlog
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+from onward.backends.shared_engine import SharedEngine
 from onward.completions.plan import ServedModel
 from onward.engine.client import Deliver, EngineInfo, EngineState
 from onward.engine.events import Decoded, Prefilled
@@ -108,8 +108,11 @@ async def measured(repetitions: int, fields: dict[str, Any]) -> list[float]:
     tokenizer = ToyTokenizer()
     engine = ScriptedEngine(tokenizer)
     served = ServedModel.create("toy", tokenizer, tokenizer.size, 2048)
-    model = EmbeddedModel(served, engine, backlog=Backlog(1024), max_wait=0.0)
-    backend = EmbeddedBackend({"toy": model}, [ListedModel(id="toy", created=1, owned_by="onward")], {})
+    shared = SharedEngine(engine)
+    shared.use()
+    backend = EmbeddedBackend(
+        {"toy": EmbeddedModel(served, shared)}, [ListedModel(id="toy", created=1, owned_by="onward")], {}
+    )
     app = App(backend, Settings(model=("toy",)))
     times = []
     for _ in range(repetitions):

@@ -14,7 +14,7 @@ from onward.api.openai.response import error_schema, response_schemas
 from onward.api.operations import ref, server_schemas
 from onward.api.parameter import FieldTable, Profile
 from onward.api.request_schema import parameter_schema, request_schema
-from onward.api.routes import Operation, Route
+from onward.api.routes import OpenAPIOperation, Route
 from onward.api.seed import SEED_OF_REQUEST, SEED_OF_RESPONSE
 
 Schema = dict[str, Any]
@@ -61,7 +61,7 @@ def _paths(routes: Iterable[Route], dialects: tuple[str, ...], profile: Profile)
     return found
 
 
-def _stated(operation: Operation, profile: Profile) -> Schema:
+def _stated(operation: OpenAPIOperation, profile: Profile) -> Schema:
     return operation(profile) if callable(operation) else operation
 
 

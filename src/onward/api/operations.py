@@ -8,7 +8,7 @@ from typing import Any
 from onward.api.openai.parameters import TABLES
 from onward.api.parameter import Profile
 from onward.api.request_schema import request_schema
-from onward.api.routes import JSON, JsonObject, Operation
+from onward.api.routes import JSON, JsonObject, OpenAPIOperation
 from onward.api.seed import SEED_OF_REQUEST, SEED_OF_RESPONSE
 
 _ERRORS = {
@@ -53,7 +53,7 @@ def ref(name: str) -> JsonObject:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def complete_in_path(operation: str) -> Operation:
+def complete_in_path(operation: str) -> OpenAPIOperation:
     """Return the operation of a completions route whose URL names the model."""
 
     def described(profile: Profile) -> JsonObject:
@@ -145,7 +145,7 @@ def health() -> JsonObject:
     return operation
 
 
-def complete(operation: str, *, linked: bool = False) -> Operation:
+def complete(operation: str, *, linked: bool = False) -> OpenAPIOperation:
     """Return the operation of a completions route. The response of a linked one has `$schema` and a Link header."""
     return lambda profile: _complete(operation, profile, linked=linked)
 

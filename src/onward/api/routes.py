@@ -29,7 +29,7 @@ Complete = Callable[[Any, CompletionRequest, Reply], Awaitable[None]]
 """Completes a request for the client of an exchange; the reply writes the answer."""
 JsonObject = dict[str, Any]
 """A part of an OpenAPI document."""
-Operation = JsonObject | Callable[[Profile], JsonObject]
+OpenAPIOperation = JsonObject | Callable[[Profile], JsonObject]
 """A route in OpenAPI's terms; by the profile, if it depends on that."""
 JSON, JSON_UTF8 = "application/json", "application/json; charset=utf-8"
 EVENTS = "text/event-stream"
@@ -157,7 +157,7 @@ class Route:
     stream: str | None = None
     words: ErrorWords = OPENAI_ERRORS
     public: bool = False
-    operation: Operation | None = None
+    operation: OpenAPIOperation | None = None
     example: Mapping[str, object] = field(default_factory=dict)
     parameters: tuple[JsonObject, ...] = ()
 

@@ -60,7 +60,7 @@ class BatchRoutes(Stored):
 
     async def list(self, exchange: HttpExchange) -> None:
         limit = list_limit(exchange.query("limit"), api.DEFAULT_LISTED, api.MAX_LISTED)
-        after = await self._find(exchange, id) if (id := exchange.query("after")) else None
+        after = await self._find(exchange, last) if (last := exchange.query("after")) else None
         found = await self.store.list_batches(self.key_of(exchange), limit + 1, after)
         await respond_json(exchange, list_page(api.BatchList, list(map(batch_object, found)), limit))
 

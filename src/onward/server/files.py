@@ -74,7 +74,7 @@ class FileRoutes(Stored):
     async def list(self, exchange: HttpExchange) -> None:
         limit = api.list_limit(exchange.query("limit"), api.MAX_LISTED_FILES, api.MAX_LISTED_FILES)
         newest, purpose = api.newest_first(exchange.query("order")), exchange.query("purpose") or ""
-        after = await self._find(exchange, id) if (id := exchange.query("after")) else None
+        after = await self._find(exchange, last) if (last := exchange.query("after")) else None
         found = await self.store.list_files(
             self.key_of(exchange), limit + 1, purpose=purpose, after=after, newest=newest
         )

@@ -15,7 +15,7 @@ from onward.api.openai.routes import SCHEMA_PATH, public_url
 from onward.api.openapi import openapi
 from onward.api.operations import get
 from onward.api.parameter import Profile
-from onward.api.routes import Operation, Route
+from onward.api.routes import OpenAPIOperation, Route
 from onward.backends.base import Backend
 from onward.server.exchange import HttpExchange
 from onward.server.pages.layout import ASSET_ROOT, HEADERS, document, send_asset
@@ -105,7 +105,7 @@ class Pages:
         await send_asset(exchange, "favicon.svg")
 
 
-def _page(path: str, handler: Handler, operation: Operation) -> Route:
+def _page(path: str, handler: Handler, operation: OpenAPIOperation) -> Route:
     return Route("GET", path, handler, public=True, operation=operation)
 
 
