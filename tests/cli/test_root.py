@@ -37,6 +37,12 @@ def test_help_lists_every_command(onward_command: Callable[..., Result]) -> None
             assert f"  {name}" in result.stdout and line in result.stdout
 
 
+def test_lists_of_commands_are_not_cut_off(onward_command: Callable[..., Result]) -> None:
+    for name in COMMANDS:
+        _, _, listed = onward_command(name, "-h").stdout.partition("Commands:\n")
+        assert "..." not in listed
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_can_be_loaded(name: str, onward_command: Callable[..., Result]) -> None:
     result = onward_command(name, "-h")

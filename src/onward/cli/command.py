@@ -66,6 +66,14 @@ class CommandGroup(click.Group):
         ctx.meta[COMMAND_KEY] = found[1]
         return found
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List commands with their first sentences, which click would cut off at the end of a line."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, each.get_short_help_str(200)) for name, each in found if each and not each.hidden]
+            )
+
 
 def session_command(
     name: str,

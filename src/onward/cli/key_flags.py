@@ -120,7 +120,7 @@ def limit_flags() -> list[click.Parameter]:
     expires = "When the key expires: a date (UTC), a duration from now such as 30d, or never."
     priority = (
         "How many times the share of a key with 1 this one has, while both want more than the server computes at a "
-        f"time: 1 to {MAX_PRIORITY}.  [default: 1]"
+        f"time: 1 to {MAX_PRIORITY}.  [default 1]"
     )
     return [
         *flags,
@@ -130,6 +130,6 @@ def limit_flags() -> list[click.Parameter]:
         click.Option(
             ["--log-requests/--no-log-requests"],
             default=None,
-            help="Whether the log of requests, if the server has one, includes those of this key.  [default: it does]",
+            help="Whether the log of requests, if the server has one, includes those of this key.  [default yes]",
         ),
     ]

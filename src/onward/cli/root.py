@@ -22,7 +22,7 @@ COMMANDS = {
     "pull": ("onward.cli.commands.pull", "Download a model by one word, such as `pull smollm2`."),
     "models": ("onward.cli.commands.models", "List, show and download models."),
     "tokenize": ("onward.cli.commands.tokenize", "Show the tokens of a text."),
-    "batch": ("onward.cli.commands.batch", "Run a file of requests."),
+    "batch": ("onward.cli.commands.batch", "Run a file of requests, here or on a server."),
     "cluster": ("onward.cli.commands.cluster", "Engines on several machines: `cluster up`."),
     "key": ("onward.cli.commands.key", "Make API keys, with limits: `key new`."),
     "usage": ("onward.cli.commands.usage", "Show who used what: tokens and cost by key, model, day."),

@@ -169,15 +169,16 @@ def _model_options() -> list[click.Option]:
     return [
         click.Option(["--model"], multiple=True, metavar="NAME_OR_PATH", help="Model to serve, instead of a file. "
                      "Repeatable."),
-        click.Option(["--replicas"], type=click.IntRange(1), help="Replicas of each --model. Default: 1."),
+        click.Option(["--replicas"], type=click.IntRange(1), metavar="N", help="Replicas of each --model. "
+                     " [default 1]"),
     ]  # fmt: skip
 
 
 def _node_options() -> list[click.Option]:
     return [
-        click.Option(["--num-cpus"], type=click.IntRange(0), help="Processors of this machine for replicas; 0 for one "
-                     "that only serves the API. Default: all."),
-        click.Option(["--num-gpus"], type=click.IntRange(0), help="GPUs of this machine. Default: all."),
+        click.Option(["--num-cpus"], type=click.IntRange(0), metavar="N", help="Processors of this machine for "
+                     "replicas; 0 for one that only serves the API.  [default all]"),
+        click.Option(["--num-gpus"], type=click.IntRange(0), metavar="N", help="GPUs of this machine.  [default all]"),
     ]  # fmt: skip
 
 
@@ -195,11 +196,11 @@ _COMMANDS = [
         [
             _config_argument(), *_model_options(),
             _address_option(HERE, None),
-            click.Option(["--port"], type=click.IntRange(1, 65535),
-                         help=f"Port of Ray where it is started here, below 10002. Default: {DEFAULT_PORT}."),
+            click.Option(["--port"], type=click.IntRange(1, 10001), metavar="PORT",  # Ray's workers have those above
+                         help=f"Port of Ray where it is started here.  [default {DEFAULT_PORT}]"),
             *_node_options(),
             click.Option(["--wait"], type=click.FloatRange(0), default=600.0, metavar="SECONDS",
-                         help="How long to wait for the replicas. Default: 600."),
+                         help="How long to wait for the replicas.  [default 600]"),
             click.Option(["--remove-others"], is_flag=True, help="Stop serving models that are not named."),
             click.Option(["--keep-others"], is_flag=True, help="Keep serving models that are not named."),
         ],
@@ -226,7 +227,7 @@ _COMMANDS = [
             _config_argument(), *_model_options(),
             click.Option(["--kuberay"], is_flag=True, help="Write a RayService manifest."),
             click.Option(["--image"], metavar="NAME",
-                         help=f"Container image of the manifest, with onward[cluster]. Default: {DEFAULT_IMAGE}."),
+                         help=f"Container image of the manifest, with onward[cluster].  [default {DEFAULT_IMAGE}]"),
         ],
         has_results=False, can_connect=False,
     ),

@@ -343,7 +343,7 @@ PARAMETERS = (
         metavar="URL",
         help="Ask the server there how it is: version, clock, certificates, models, queues, memory, restarts.",
     ),
-    click.Option(["--api-key"], metavar="KEY", help="API key for --server.  [default: OPENAI_API_KEY]"),
+    click.Option(["--api-key"], metavar="KEY", help="API key for --server.  [OPENAI_API_KEY]"),
 )
 
 command = session_command("doctor", doctor, HELP, PARAMETERS, can_connect=False, example="findings.0.words")

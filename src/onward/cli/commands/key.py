@@ -268,7 +268,7 @@ def _commands() -> dict[str, click.Command]:
     )
     overlap = click.Option(
         ["--overlap"], type=Duration(), default=86_400_000, metavar="DURATION",
-        help="How long the old secret is accepted.  [default: 1d]",
+        help="How long the old secret is accepted.  [default 1d]",
     )  # fmt: skip
     folders = [setting_flag(setting(name), words) for name, words in _FORGOTTEN.items()]
     yes = click.Option(["--yes"], is_flag=True, help="Do not ask.")

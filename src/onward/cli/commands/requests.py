@@ -109,7 +109,9 @@ command = CommandGroup(
             "Show the newest requests of the log.",
             [
                 click.Option(["--key"], metavar="NAME", help="Only requests of this key."),
-                click.Option(["--limit"], type=click.IntRange(1), default=20, help="How many.  [default: 20]"),
+                click.Option(
+                    ["--limit"], type=click.IntRange(1), default=20, metavar="N", help="How many.  [default 20]"
+                ),
                 *log_flags(),
             ],
             can_connect=False,

@@ -317,7 +317,7 @@ command = session_command(
         ),
         click.Option(
             ["--window"], type=click.IntRange(min=2), default=None, metavar="TOKENS",
-            help="Score longer texts in windows of this many tokens.  [default: the model's context]",
+            help="Score longer texts in windows of this many tokens.  [default the model's context]",
         ),
         click.Option(
             ["--overlap"], type=click.IntRange(min=1), default=1, metavar="TOKENS",

@@ -93,16 +93,16 @@ command = click.Command(
     "usage",
     callback=run,
     params=[
-        click.Option(["--since"], type=_Date(), metavar="DATE", help="First moment (UTC).  [default: 30 days ago]"),
-        click.Option(["--until"], type=_Date(), metavar="DATE", help="First moment after it (UTC).  [default: now]"),
+        click.Option(["--since"], type=_Date(), metavar="DATE", help="First moment (UTC).  [default 30 days ago]"),
+        click.Option(["--until"], type=_Date(), metavar="DATE", help="First moment after it (UTC).  [default now]"),
         click.Option(
-            ["--by"], default="key", callback=_groups, metavar="NAMES", help="Of key, model, day.  [default: key]"
+            ["--by"], default="key", callback=_groups, metavar="NAMES", help="Of key, model, day.  [default key]"
         ),
         click.Option(
             ["--format"],
             type=click.Choice(["table", "text", "csv", "json"]),
             default="table",
-            help="text: the same as table.  [default: table]",
+            help="text: the same as table.  [default table]",
         ),
         *database_flags(),
     ],
