@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 from onward.backends.base import Backend
 from onward.errors import SetupError
+from onward.residency import freeze_objects
+from onward.settings import Settings
 
 log = logging.getLogger("onward.server")
 
@@ -35,6 +37,9 @@ one per second, so that this is every few minutes."""
 MIN_YOUNG_COLLECTIONS = 3
 """Those after which a full collection is worth its time when the server is idle: 75,000 objects, as by default."""
 GARBAGE_POLL_SECONDS = 1.0
+SWITCH_SECONDS = 0.0005
+"""How long the event loop may keep the interpreter lock from the thread that reads what an engine's process has sent.
+By default it is 5 ms, which a busy loop would use up step after step."""
 DEAD_ENGINE_EXIT_CODE = 70
 """EX_SOFTWARE of sysexits.h. Not zero, so that `Restart=on-failure` and the like start the server again."""
 HEALTH_POLL_SECONDS = 0.25
@@ -133,6 +138,14 @@ def notify(state: str) -> None:
             manager.sendall(state.encode())
     except OSError as problem:
         log.warning("the service manager could not be notified of %s: %s", state, problem.strerror or problem)
+
+
+def prepare_interpreter(settings: Settings) -> None:
+    """Have Python collect seldom, and let the thread that reads from an engine's process run soon."""
+    freeze_objects()
+    delay_collections()
+    if settings.engine_process == "on":
+        sys.setswitchinterval(SWITCH_SECONDS)
 
 
 def delay_collections() -> None:

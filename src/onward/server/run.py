@@ -18,7 +18,7 @@ from onward.backends.base import Backend, LiveModels
 from onward.errors import SetupError
 from onward.loop_thread import fast_event_loop
 from onward.models.registry import BUILT_IN, real_model_hint
-from onward.residency import freeze_objects, share_heap
+from onward.residency import share_heap
 from onward.server.admin import ModelReload
 from onward.server.app import App
 from onward.server.auth import check_exposure
@@ -33,9 +33,9 @@ from onward.server.process import (
     bind,
     bind_error,
     collect_when_idle,
-    delay_collections,
     has_terminal,
     notify,
+    prepare_interpreter,
     raise_open_files_limit,
     resolve_address,
     set_harmless_signals,
@@ -54,9 +54,6 @@ Progress = Callable[[str], None]
 
 log = logging.getLogger("onward.server")
 
-SWITCH_SECONDS = 0.0005
-"""How long the event loop may keep the interpreter lock from the thread that reads what an engine's process has sent.
-By default it is 5 ms, which a busy loop would use up step after step."""
 CLOSE_SECONDS = 5.0
 """Time for the engine to finish its step and for the error events of cancelled requests to reach their clients."""
 STOP_NOW_SECONDS = 0.5
@@ -91,11 +88,11 @@ def serve(
 ) -> int:
     """Serve until a signal stops the process; return the exit code. Raises SetupError before anything listens.
 
-    `show_progress(log)` may show the stages of loading in another way than `log`, as long as its context is open.
-    The port is bound before the model loads, so that a port in use is reported at once. It accepts connections only
-    when the model is ready. `announcement` is logged first. `open_team` opens the database that the settings
-    may name, `open_request_log` the log of requests, `open_models` what changes the backend's models. `again` reads the
-    settings again, where a file has some; `open_tracer` opens the way of traces.
+    `show_progress(log)` may show the stages of loading in another way than `log`, as long as its context is open. The
+    port is bound before the model loads, so that a port in use is reported at once. It accepts connections only when
+    the model is ready. `announcement` is logged first. `open_team` opens the database that the settings may name,
+    `open_request_log` the log of requests, `open_models` what changes the backend's models, `open_tracer` the way of
+    traces. `again` reads the settings again, where a file has some.
     """
     set_harmless_signals()
     configure_logging(settings)
@@ -106,8 +103,7 @@ def serve(
     raise_open_files_limit()
     key_version = file_version(settings.api_key_file)
     keys = collect_keys(settings)
-    stated = settings
-    settings, listener, predecessor = _listener(stated)
+    stated, (settings, listener, predecessor) = settings, _listener(settings)
     team = request_log = tracer = None
     try:
         tracer = open_tracer(settings)
@@ -123,19 +119,14 @@ def serve(
             backend, settings, keys,
             team=team, predecessor=predecessor, request_log=request_log, live=live, tracer=tracer,
         )  # fmt: skip
-        freeze_objects()
-        delay_collections()
-        if settings.engine_process == "on":
-            sys.setswitchinterval(SWITCH_SECONDS)
+        prepare_interpreter(settings)
     except BaseException:
         _close(listener, predecessor, request_log, tracer, team)
         raise
     # Never closed: that would restore the default actions of signals, and a further one would spoil the clean end.
     runner = asyncio.Runner(loop_factory=fast_event_loop)
     key_reload = KeyReload(settings, keys, key_version, app.replace_keys)
-    model_reload = None
-    if live is not None and again is not None:
-        model_reload = ModelReload(stated, again, backend, live, team)
+    model_reload = ModelReload(stated, again, backend, live, team) if live is not None and again is not None else None
     service = Service(
         app, backend, settings, listener, key_reload, team=team, predecessor=predecessor, model_reload=model_reload
     )

@@ -20,7 +20,7 @@ def served_settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings of each server that was to start, without the process of its engine."""
     started: list[Settings] = []
 
-    def serve(settings: Settings, _: Any, __: Any, announcement: str | None, open_team: Any, *___: Any) -> int:
+    def serve(settings: Settings, _: Any, *, announcement: str | None, open_team: Any, **__: Any) -> int:
         assert open_team(settings) is None, "no database without its flags"
         started.append(settings)
         click.echo(announcement)
