@@ -51,8 +51,8 @@ class Session:
 
 
 def session_of(params: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Session:
-    """Return the session that flags and environment describe. Raises UsageError for a URL without a scheme, for flags
-    of a connection without one, and for credentials that a header cannot carry, if they are sent."""
+    """Return the session that flags and environment describe. Raises UsageError for what is no URL, for flags of
+    a connection without one, and for credentials that a header cannot carry, if they are sent."""
     environ = os.environ if environ is None else environ
     base_url, origin = _base_url(params, environ)
     if base_url is None and "base_url" in params and not params.get("dry_run"):
@@ -86,6 +86,7 @@ def session_of(params: Mapping[str, Any], environ: Mapping[str, str] | None = No
 def _base_url(params: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str | None, str]:
     sources = (
         (params.get("base_url"), "--base-url"),
+        (params.get("server"), "--server"),
         (environ.get("ONWARD_BASE_URL"), "ONWARD_BASE_URL"),
         (environ.get("OPENAI_BASE_URL"), "OPENAI_BASE_URL"),
     )
@@ -94,8 +95,20 @@ def _base_url(params: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[st
             if not value.lower().startswith(("http://", "https://")):
                 shown = value.rpartition("@")[2]  # the part before it may be a password
                 raise click.UsageError(f'{origin} "{shown}" is missing a scheme (expected http:// or https://)')
+            if not _is_url(value):
+                raise click.UsageError(f"{origin} is not a valid URL, such as http://HOST:PORT/v1.")
             return value.rstrip("/"), origin
     return None, "default"
+
+
+def _is_url(text: str) -> bool:
+    import httpx2
+
+    try:
+        url = httpx2.URL(text)
+    except (httpx2.InvalidURL, ValueError):
+        return False
+    return bool(url.host) and (url.port or 0) < 65536
 
 
 def _refuse_connection_flags(params: Mapping[str, Any]) -> None:

@@ -279,6 +279,8 @@ def _from_table(table: Mapping[str, object], place: str) -> Given:
     by_name = {option.name: option for option in options()}
     found: Given = {}
     for key, value in table.items():
+        if key not in by_name and isinstance(value, dict):
+            raise SetupError(f"{place} has a table [{key}]: settings are written without tables, such as port = 8000.")
         if key not in by_name:
             raise SetupError(f"Unknown setting {key!r} in {place}{_suggestion(key, list(by_name))}")
         if value is not None:
@@ -311,7 +313,7 @@ def _table_value(option: Option, value: object, place: str) -> str | list[str]:
         items = list(value) if isinstance(value, (list, tuple)) else [value]
         return list(map(_as_text, items))
     if isinstance(value, (list, dict)):
-        raise SetupError(f"{option.name} in {place} must be a single value, not a {type(value).__name__}.")
+        raise SetupError(f"{option.name} in {place} must be a single value.")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

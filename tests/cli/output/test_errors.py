@@ -10,12 +10,13 @@ import os
 import socket
 import time
 
+import httpx2
 import pytest
 
 from onward.cli.output.errors import lacks_memory
 from onward.cli.session import ServerConnection
 from onward.cli.source.http import HttpSource
-from onward.cli.source.transport import retry_delay
+from onward.cli.source.transport import connection_failed, retry_delay
 from onward.runtimes.toy.model import ToyModel
 
 from ..conftest import create, onward
@@ -119,6 +120,17 @@ def test_a_model_in_this_process_has_a_default_and_is_never_missing() -> None:
     assert 'Required flag "prompt" not set' in create().stderr
 
 
+NOWHERE = ("[::1", "127.0.0.1:port", "127.0.0.1:65536", "", "é..example")
+
+
+@pytest.mark.parametrize("place", NOWHERE)
+def test_a_url_that_is_none_is_an_error_of_its_flag(place: str) -> None:
+    for flag, command in (("--base-url", ("models", "list")), ("--server", ("doctor",))):
+        result = onward(*command, flag, f"http://{place}/v1")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{flag} is not a valid URL, such as http://HOST:PORT/v1." in result.stderr
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "code", "words"),
     [
@@ -126,8 +138,7 @@ def test_a_model_in_this_process_has_a_default_and_is_never_missing() -> None:
         ("OPENAI_ORG_ID", "schlüssel", 2, "OPENAI_ORG_ID contains characters"),
         ("OPENAI_CUSTOM_HEADERS", "X-Name: né", 2, "OPENAI_CUSTOM_HEADERS contains characters"),
         ("OPENAI_CUSTOM_HEADERS", "X Name: a", 2, "OPENAI_CUSTOM_HEADERS contains a name that"),
-        ("OPENAI_BASE_URL", "http://[::1/v1", 3, "is not a valid URL"),
-        ("OPENAI_BASE_URL", "http://127.0.0.1:port/v1", 3, "is not a valid URL"),
+        *(("OPENAI_BASE_URL", f"http://{place}/v1", 2, "is not a valid URL") for place in NOWHERE),
         ("OPENAI_BASE_URL", "127.0.0.1:8000", 2, 'OPENAI_BASE_URL "127.0.0.1:8000" is missing a scheme'),
         ("ALL_PROXY", "nonsense://x", 1, "The proxy in ALL_PROXY is not a URL"),
     ],
@@ -179,8 +190,9 @@ def test_a_name_without_a_machine_exits_with_code_3_in_a_clean_sentence() -> Non
         (error(400, "Bad 'n'."), 4, ["Bad 'n'.", "HTTP 400"]),
         (error(404, "Unknown request URL.", "unknown_url"), 4, ["Unknown request URL.", "/v1"]),
         (error(429, "Slow down.", **ONCE), 4, ["Slow down.", "HTTP 429", "Wait a moment"]),
+        (error(429, "No budget is left.", "insufficient_quota", **ONCE), 4, ["No budget is left.", "HTTP 429"]),
         (error(500, "It broke.", x_request_id="req_7", **ONCE), 5, ["It broke.", "HTTP 500", "request req_7"]),
-        (answer(502, b"<h1>Bad gateway</h1>", **ONCE), 5, ["Bad gateway", "HTTP 502"]),
+        (answer(502, b"<html>\r\n<h1>Bad gateway</h1><hr></html>", **ONCE), 5, ["onward: Bad gateway (HTTP 502)"]),
         (answer(503, b"", **ONCE), 5, ["HTTP 503"]),
         (answer(422, {"detail": "no such field"}), 4, ["no such field", "HTTP 422"]),
         (answer(400, {"error": "just a string"}), 4, ["just a string"]),
@@ -193,6 +205,7 @@ def test_a_name_without_a_machine_exits_with_code_3_in_a_clean_sentence() -> Non
         "400",
         "404",
         "429",
+        "429 budget",
         "500",
         "html 502",
         "empty 503",
@@ -210,6 +223,23 @@ def test_an_http_error_is_printed_and_has_its_code(reply: bytes, code: int, word
     for each in words:
         assert each in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_advice_is_given_only_where_it_may_help() -> None:
+    with scripted(error(429, "No budget is left.", "insufficient_quota", **ONCE)) as server:
+        assert "Wait" not in create(*ASK, "--base-url", server.url).stderr
+    with scripted(answer(200, b"<html>hello</html>")) as server:
+        unusable = create(*ASK, "--base-url", server.url).stderr
+    assert "HTTP" not in unusable and "retried" not in unusable and "/v1" in unusable
+    with scripted(b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n{") as server:
+        assert "Start a server" not in create(*ASK, "--base-url", server.url).stderr
+
+
+def test_a_server_without_tls_is_recognised() -> None:
+    """By what OpenSSL 3.0 and 3.2 say about a plain answer."""
+    for words in ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "[SSL] record layer failure"):
+        failure = connection_failed(httpx2.ConnectError(words), "https://127.0.0.1:8000/v1")
+        assert str(failure) == "127.0.0.1:8000 does not use TLS: the URL may have to begin with http://."
 
 
 def test_an_unknown_model_of_a_server_has_a_suggestion() -> None:

@@ -52,7 +52,7 @@ def doctor(session: Session, server: str | None, api_key: str | None) -> None:
     else:
         from onward.cli.server_findings import server_findings
 
-        asked = session_of({"base_url": server, "api_key": api_key}).connection
+        asked = session_of({"server": server, "api_key": api_key}).connection
         assert asked.base_url is not None
         findings, verdict = list(server_findings(asked.base_url, asked.api_key)), "The server answers."
     emit(session.output, {"findings": [each.as_object() for each in findings]}, lambda: shown(findings, verdict))

@@ -113,7 +113,7 @@ def report_errors(session: Session) -> Iterator[None]:
         _print_error(known_flags(str(problem)))
         raise click.exceptions.Exit(SETUP) from None
     except ConnectionFailed as problem:
-        _print_error(str(problem), _connection_advice(session))
+        _print_error(str(problem), _connection_advice(session) if problem.is_refused else "")
         raise click.exceptions.Exit(CONNECTION) from None
     except (ApiError, RemoteError) as problem:
         if problem.status >= 500 and lacks_memory(problem):  # of this process
@@ -140,7 +140,8 @@ def _print_api_error(problem: ApiError | RemoteError, session: Session) -> None:
         return
     title = problem.message
     marks = [f"{name} {value}" for name in ("param", "code") if (value := getattr(problem, name))]
-    marks += [f"HTTP {problem.status}"] if session.connection.base_url else []
+    has_status = getattr(problem, "has_status", session.connection.base_url is not None)
+    marks += [f"HTTP {problem.status}"] if has_status else []
     if request_id := getattr(problem, "request_id", None):
         marks.append(f"request {request_id}")
     _print_error(f"{title} ({', '.join(marks)})" if marks else title, _advice(problem, session))
@@ -175,8 +176,10 @@ def _advice(problem: ApiError | RemoteError, session: Session) -> str:
             return f"{near} `{list_models_command(session)}` shows the available models.".strip()
         case 404:
             return "Check the end of the base URL: most servers expect /v1."
-        case 429:
+        case 429 if problem.code != "insufficient_quota":
             return "Wait a moment, or send fewer requests at once."
+        case 502 if not getattr(problem, "has_status", True):
+            return "Check the base URL: most servers expect /v1 at its end."
         case status if 300 <= status < 400:
             return "The server has moved: set --base-url to its new address."
         case status if status >= 500 and session.connection.base_url:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from onward.errors import OnwardError
 from onward.network import without_secrets
+
+MAX_PAGE_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,9 @@ class Source(Protocol):
 
 
 class ConnectionFailed(OnwardError):
-    """No connection, or the connection was lost before the response was complete."""
+    """No connection (`is_refused`), or it was lost before the response was complete."""
+
+    is_refused = False
 
 
 class RemoteError(OnwardError):
@@ -95,6 +100,8 @@ class RemoteError(OnwardError):
         self.url = url
         self.request_id = request_id
         self.retry_in_seconds = retry_in_seconds
+        self.has_status = True
+        """Whether the server sent the status. It counts as 502 where an answer with 200 cannot be used."""
         self.suggestion = ""
         """A suggestion for the user, such as a similar model name."""
         super().__init__(self.message)
@@ -110,6 +117,8 @@ def remote_error(
 ) -> RemoteError:
     """Build the error from an HTTP response: from its error envelope if it has one, otherwise from the body."""
     text = content.decode("utf-8", "replace").strip()
+    if text.startswith("<"):  # a proxy's page
+        text = " ".join(re.sub(r"<[^>]*>", " ", text[:MAX_PAGE_CHARS]).split())
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
@@ -128,6 +137,13 @@ def stream_error(inner: Any, *, url: str) -> RemoteError:
     return RemoteError(status, body, url=url)
 
 
+def unusable(message: str, url: str) -> RemoteError:
+    """Build the error for an answer that is none of this API, although its status is 200."""
+    error = RemoteError(502, {"message": message}, url=url)
+    error.has_status = False
+    return error
+
+
 def too_large(url: str) -> RemoteError:
     """Build the error for an answer that is larger than any completion."""
-    return RemoteError(502, {"message": f"{without_secrets(url)} sent more than a completion takes."}, url=url)
+    return unusable(f"{without_secrets(url)} sent more than a completion takes.", url)

@@ -27,6 +27,7 @@ from onward.cli.source.base import (
     TokenizerFacts,
     remote_error,
     too_large,
+    unusable,
 )
 from onward.cli.source.stream import (
     PREFERENCE,
@@ -104,8 +105,8 @@ class HttpSource:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         quiet: bool = False,
     ) -> None:
-        """`quiet` suppresses notes about retries. Raises ConnectionFailed for an invalid URL; each request may raise
-        SetupError for a proxy or certificates of the environment."""
+        """`quiet` suppresses notes about retries. Each request may raise SetupError for a proxy or certificates of the
+        environment."""
         assert connection.base_url is not None
         self.name = without_secrets(connection.base_url)
         self._base = connection.base_url
@@ -115,10 +116,6 @@ class HttpSource:
         self._served: list[str] | None = None
         """The models of the server, once they have been requested."""
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-        try:
-            httpx2.URL(connection.base_url)
-        except (httpx2.InvalidURL, ValueError):
-            raise ConnectionFailed(f"{connection.origin} is not a valid URL, such as http://HOST:PORT/v1.") from None
         transport = cast(httpx2.AsyncBaseTransport, AsyncTransport(limits))
         self._client = httpx2.AsyncClient(headers=_headers(connection), timeout=TIMEOUT, transport=transport)
 
@@ -225,7 +222,7 @@ class HttpSource:
         try:
             return TokenizedText(answer["tokens"], None if raw is None else [bytes.fromhex(each) for each in raw])
         except ValueError as problem:
-            raise RemoteError(502, {"message": f"{self.name}'s /tokenize sent other bytes ({problem})."}) from None
+            raise unusable(f"{self.name}'s /tokenize sent other bytes ({problem}).", self._base) from None
 
     async def answers(self) -> bool:
         """Return whether the server answers a small request, whatever it says."""

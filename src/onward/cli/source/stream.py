@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import msgspec
 
-from onward.cli.source.base import ConnectionFailed, Document, RemoteError, stream_error, too_large
+from onward.cli.source.base import ConnectionFailed, Document, stream_error, too_large, unusable
 from onward.cli.source.transport import MAX_ANSWER_BYTES, connection_failed
 from onward.network import without_secrets
 
@@ -126,8 +126,8 @@ def parse_object(text: str | bytes, url: str, form: type[msgspec.Struct]) -> dic
             return value
     except msgspec.ValidationError as problem:
         message = f"{without_secrets(url)} sent something that is not part of the Completions API ({problem})."
-        raise RemoteError(502, {"message": message}, url=url) from None
+        raise unusable(message, url) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     message = f"{without_secrets(url)} did not return a JSON object; is it a Completions API?"
-    raise RemoteError(502, {"message": message}, url=url)
+    raise unusable(message, url)

@@ -25,6 +25,8 @@ TIMEOUT = httpx2.Timeout(600.0, connect=5.0)
 MAX_ANSWER_BYTES = 1 << 28
 """More than the log-probabilities of a million tokens take."""
 MAX_ERROR_BYTES = 1 << 16
+NO_TLS = ("WRONG_VERSION_NUMBER", "record layer failure")
+"""How versions of OpenSSL describe an answer in plain HTTP."""
 
 
 def retry_delay(attempt: int, status: int | None, headers: Mapping[str, str]) -> float | None:
@@ -69,7 +71,9 @@ def _requested_delay(headers: Mapping[str, str]) -> float | None:
 
 def connection_failed(problem: httpx2.TransportError, url: str) -> ConnectionFailed:
     """Return the error for a connection to `url` that was not made, or was lost."""
-    return ConnectionFailed(_message(problem, url))
+    failure = ConnectionFailed(_message(problem, url))
+    failure.is_refused = isinstance(problem, (httpx2.ConnectError, httpx2.ConnectTimeout))
+    return failure
 
 
 def _message(problem: httpx2.TransportError, url: str) -> str:
@@ -81,6 +85,8 @@ def _message(problem: httpx2.TransportError, url: str) -> str:
             f"The certificate of {place} is not trusted ({problem}); set SSL_CERT_FILE to a file with the certificate "
             "of its authority."
         )
+    if isinstance(problem, httpx2.ConnectError) and any(words in str(problem) for words in NO_TLS):
+        return f"{place} does not use TLS: the URL may have to begin with http://."
     if isinstance(problem, httpx2.ConnectError):
         cause = _system_error(problem)
         if isinstance(cause, socket.gaierror):
