@@ -45,6 +45,31 @@ def test_a_text_that_begins_with_it_does_not_get_two_and_shows_what_was_sent(mod
     assert prompt.text == "<s>the cat" == b"".join(prompt.token_bytes).decode()
 
 
+@pytest.mark.parametrize("style", ["metaspace", "normalizer"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the cat",
+        " the cat",
+        "  ",
+        "<s>the",
+        "a</s>the cat",
+        "a</s> the",
+        "a </s>  b </s>",
+        " </s> ",
+        "</s></s>é",
+        "\n</s>",
+    ],
+)
+def test_the_spaces_that_the_vocabulary_adds_are_not_shown(style: str, text: str, tmp_path: Path) -> None:
+    """SentencePiece adds one to the first word, and old files of its models one after each special token."""
+    tokenizer = HuggingFaceTokenizer(save(sentencepiece(style), tmp_path))
+    (prompt,) = planned(ServedModel("spm", tokenizer, tokenizer.size, 2048, None), text).prompts
+    assert prompt.text == text == b"".join(prompt.token_bytes).decode()
+    full = b"".join(map(tokenizer.token_bytes, prompt.tokens))
+    assert len(full) > len(text.encode()) or style == "metaspace"
+
+
 def test_the_literal_alone_is_an_empty_document(model: ServedModel) -> None:
     for text in ("<s>", ""):
         assert planned(model, text).prompts[0].job.prompt == (START,)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from onward.completions.rejections import ContextExceeded
 from onward.engine.model import Tokenizer
 
@@ -35,6 +37,29 @@ def encode_beginning(text: str, tokenizer: Tokenizer, context_length: int) -> li
     """Return the token ids of a text of which only as many tokens as the context are needed. Those of a very long text
     may be fewer. Raises as `Tokenizer.encode` does."""
     return tokenizer.encode(_sample(text, context_length), add_special_tokens=False)[:context_length]
+
+
+def without_dummy_spaces(
+    tokens: Sequence[int], token_bytes: tuple[bytes, ...], text: str, tokenizer: Tokenizer
+) -> tuple[bytes, ...]:
+    """Return the bytes of a text's tokens without the spaces that SentencePiece vocabularies add to its first word and
+    to what follows a special token; unchanged where they differ from the text in other ways, too."""
+    raw, joined = text.encode("utf-8", "replace"), b"".join(token_bytes)
+    if joined == raw:
+        return token_bytes
+    if joined == b" " + raw and token_bytes[0].startswith(b" "):
+        return (token_bytes[0][1:], *token_bytes[1:])
+    kept = list(token_bytes)
+    begin = position = 0
+    for index, (token, each) in enumerate(zip((*tokens, -1), (*token_bytes, b""), strict=True)):
+        if token >= 0 and tokenizer.token_id(each.decode("utf-8", "replace")) != token:
+            continue
+        part = b"".join(kept[begin:index])  # the tokens between two special ones
+        if part.startswith(b" ") and not raw.startswith(part + each, position):
+            kept[begin], part = kept[begin][1:], part[1:]
+        position += len(part) + len(each)
+        begin = index + 1
+    return tuple(kept) if b"".join(kept) == raw else token_bytes
 
 
 def _min_tokens(text: str, tokenizer: Tokenizer) -> int:

@@ -10,7 +10,7 @@ from typing import Self
 from msgspec import structs
 
 from onward.completions.constraints import check_combination, check_total
-from onward.completions.encode import encode_beginning, encode_fitting
+from onward.completions.encode import encode_beginning, encode_fitting, without_dummy_spaces
 from onward.completions.features import check_features
 from onward.completions.infill import Infill, encode_files, find_infill, require_infill
 from onward.completions.limits import RequestLimits
@@ -171,7 +171,7 @@ def _plan_prompt(
     token_bytes = tuple(map(model.tokenizer.token_bytes, visible))
     if isinstance(prompt, str):
         text, pending = prompt, b""
-        token_bytes = _without_dummy_space(token_bytes, prompt)
+        token_bytes = without_dummy_spaces(visible, token_bytes, prompt, model.tokenizer)
         if b"".join(token_bytes) != prompt.encode("utf-8", "replace"):
             # The tokenizer normalises: offsets are those of the normalised text.
             text, pending = decode_tokens(token_bytes)
@@ -262,13 +262,6 @@ def _with_context(
     reserved = min(request.max_tokens, model.context_length // 4) if request.fill_context else request.max_tokens
     room = model.context_length - num_implicit - len(own) - len(beginning) - reserved
     return [*encode_files(context.files, infill, model.tokenizer, room), *own, *beginning]
-
-
-def _without_dummy_space(token_bytes: tuple[bytes, ...], prompt: str) -> tuple[bytes, ...]:
-    """Remove the space that SentencePiece vocabularies add to the first word of a text."""
-    if token_bytes and token_bytes[0].startswith(b" ") and b"".join(token_bytes) == b" " + prompt.encode():
-        return (token_bytes[0][1:], *token_bytes[1:])
-    return token_bytes
 
 
 def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedModel) -> tuple[list[int], int]:
