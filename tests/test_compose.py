@@ -20,7 +20,7 @@ from onward.compose import compose, engine, load_tokenizer, served
 from onward.engine.thread import EngineThread
 from onward.engines.child.supervised import SupervisedEngine
 from onward.errors import ModelFolderError, ModelNameError, ModelNotFound, SetupError
-from onward.kernels import executable_memory
+from onward.kernels import code, executable_memory
 from onward.models.resolve import ResolvedModel
 from onward.runtimes.toy.model import ToyModel
 from onward.sampling import kernels, self_test
@@ -196,6 +196,7 @@ def test_memory_that_cannot_be_executed_is_an_error_of_the_setup(monkeypatch: py
     for name in ("_posix_problem", "_windows_problem"):
         monkeypatch.setattr(executable_memory, name, lambda: "Permission denied")
     monkeypatch.setattr(kernels, "_loaded", [])
+    monkeypatch.setattr(code, "_shared", {})
     with pytest.raises(SetupError, match="memory cannot be made executable here"):
         compose(Settings(model=("toy",)))
 

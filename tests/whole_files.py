@@ -44,7 +44,6 @@ FIRST = (
     "journeys/test_hostile_constraints.py",
     "journeys/test_held_threads.py",
     "cli/batch/test_run.py",
-    "server/test_run_signals.py",
     "kernels/test_attention.py",
 )
 """Files that take more than a second, one for each worker in turn: the last of a run, they would leave processors

@@ -21,10 +21,11 @@ from benchmarks.simulate import (
 
 from benchmarks import measure
 from onward.engine import pacing
+from tests.examples import slow_but
 
 
 @pytest.mark.parametrize("never_again", [False, True])
-@pytest.mark.parametrize("clients", [32, 64])
+@pytest.mark.parametrize("clients", slow_but([32], [32, 64]))
 def test_many_clients_do_not_settle_in_a_state_where_few_decode_and_many_wait(
     clients: int, never_again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,7 +78,13 @@ def test_a_folder_that_was_removed_is_reported_in_one_message(arguments: tuple[s
             "The settings file {}/closed/x.toml cannot be read: Permission",
             marks=pytest.mark.slow,
         ),
-        ("closed", {}, 1, "onward: This user may not enter the current folder: change to another one."),
+        pytest.param(
+            "closed",
+            {},
+            1,
+            "onward: This user may not enter the current folder: change to another one.",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_folder_that_may_not_be_entered_has_no_settings(

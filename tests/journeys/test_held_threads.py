@@ -100,7 +100,7 @@ async def hold_sums(clients: Clients, held: Held) -> list[Call]:
 KINDS = [hold_checks, hold_reads, hold_validation, hold_sums]
 
 
-@pytest.mark.parametrize("hold", slow_but([hold_checks, hold_sums], KINDS))
+@pytest.mark.parametrize("hold", slow_but([hold_sums], KINDS))
 def test_no_kind_of_work_waits_for_threads_that_another_kind_holds(
     hold: Callable[[Clients, Held], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -328,6 +328,17 @@ def test_objects_lie_in_the_users_own_cache_folder(tmp_path: Path, monkeypatch: 
     assert ObjectCache(kernels_folder()).get(object_key(module_that_adds(3), host())) is not None
 
 
+def test_modules_that_were_loaded_together_are_not_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    one, two = (module_that_adds(number, f"add_{number}") for number in (1, 2))
+    places = [load(*modules).address("add_1") for modules in ((one, two), (two, one), (one,), (one,))]
+    assert places[0] == places[1] != places[2] == places[3]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    assert load(one).was_compiled, "what one folder has is not kept in another"
+
+
 def test_memory_that_cannot_be_executed_is_reported_in_one_sentence(
     cache: ObjectCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

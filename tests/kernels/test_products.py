@@ -264,10 +264,10 @@ def test_the_largest_sums_with_their_scales_are_exact(name: str, sign: int) -> N
 
 
 def test_bias_scale_and_addition_are_rounded_one_after_the_other() -> None:
-    kind = ProductKind("Q8_0", "int8")
-    stored = file_rows("Q8_0", 64)
-    product = Product(kind, "host", stored, 64)
-    x = inputs_of(3, 64)
+    kind, inputs = FAST_KINDS[0], 256
+    stored = file_rows(kind.weights, inputs)
+    product = Product(kind, "host", stored, inputs)
+    x = inputs_of(3, inputs)
     bias = np.random.default_rng(1).normal(size=80).astype(np.float32)
     plain = expected(kind, stored, x)
     scaled = (plain + bias[:OUTPUTS]) * np.float32(0.7)
@@ -276,9 +276,9 @@ def test_bias_scale_and_addition_are_rounded_one_after_the_other() -> None:
 
 
 def test_nan_values_become_the_largest_step() -> None:
-    kind = ProductKind("Q8_0", "int8")
-    product = Product(kind, "host", file_rows("Q8_0", 32), 32)
-    x = np.ones((1, 32), np.float32)
+    kind, inputs = FAST_KINDS[0], 256
+    product = Product(kind, "host", file_rows(kind.weights, inputs), inputs)
+    x = np.ones((1, inputs), np.float32)
     x[0, 3] = np.nan
     steps = product.activations(x)[0].view(np.int8)
     assert np.abs(steps[:32].astype(int)).max() == 127

@@ -20,6 +20,7 @@ from onward.settings import Settings
 from onward.values import Precision
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_architectures import log_softmax
+from tests.examples import slow_but
 from tests.narrowing import logprobs_of
 from tests.toy_backend import complete, running
 
@@ -80,16 +81,14 @@ def test_fast_log_probabilities_are_close_and_their_perplexity_agrees(reference:
     assert math.exp(abs(served.mean() - expected.mean())) < 1.005
 
 
-@pytest.mark.parametrize(
-    ("precision", "stride"), [("fast", 1), ("exact", 7), pytest.param("exact", 1, marks=pytest.mark.slow)]
-)
-def test_a_score_depends_only_on_the_tokens_before_it(precision: Precision, stride: int) -> None:
+@pytest.mark.parametrize("precision", slow_but(["fast"], ["fast", "exact"]))
+def test_a_score_depends_only_on_the_tokens_before_it(precision: Precision) -> None:
     async def every_prefix() -> list[list[float | None]]:
         async with running(compose(Settings(model=("storyteller",), precision=precision))) as backend:
             tokens = (await backend.tokenize(None, TEXT, True))[:70]
             asked = (
                 complete(backend, model="storyteller", prompt=tokens[:end], echo=True, logprobs=0, max_tokens=0)
-                for end in range(3, len(tokens), stride)
+                for end in range(3, len(tokens))
             )
             return [logprobs_of(answer.choices[0]).token_logprobs[1:] for answer in await asyncio.gather(*asked)]
 

@@ -80,6 +80,7 @@ def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, nu
     assert re.fullmatch(r"[-\d]+ [:,\d]+ INFO onward\.server: stopped\n", server.end())
 
 
+@pytest.mark.slow
 def test_the_end_of_a_drain_ends_running_requests_with_an_error_event(start: Start) -> None:
     server = start("drain=0.1")
     streams = [Streaming(server) for _ in range(4)]

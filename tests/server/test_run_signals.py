@@ -17,7 +17,7 @@ import pytest
 
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")]
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 ANY = (*ENDING, signal.SIGHUP)
@@ -84,7 +84,6 @@ def send_at_random(process: subprocess.Popen[str], rng: random.Random) -> None:
         time.sleep(rng.choice([0, 0.001, 0.01, 0.1]) * rng.random())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_any_sequence_of_signals_is_a_clean_end(seed: int) -> None:
     """While a stream runs or not, in a process or a thread: exit code 0, or that of the second signal."""
@@ -104,7 +103,6 @@ def test_any_sequence_of_signals_is_a_clean_end(seed: int) -> None:
     wait_until_gone(engines)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("process", ["on", "off"])
 def test_a_second_signal_ends_a_server_whose_engine_hangs(process: str, tmp_path: Path) -> None:
     program = tmp_path / "hanging.py"
@@ -126,7 +124,7 @@ def test_a_second_signal_ends_a_server_whose_engine_hangs(process: str, tmp_path
     wait_until_gone(engines)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", ENDING)
 def test_a_signal_while_the_model_loads_ends_the_server_at_once(number: signal.Signals, tmp_path: Path) -> None:
     program = tmp_path / "slow.py"
     program.write_text(
@@ -142,7 +140,6 @@ def test_a_signal_while_the_model_loads_ends_the_server_at_once(number: signal.S
     wait_until_gone(engines)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_the_signals_that_reopen_logs_elsewhere_do_nothing(number: signal.Signals) -> None:
     with server() as (process, _):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Protocol
 
 import llvmlite.binding as llvm
@@ -26,6 +27,9 @@ WAIT_SECONDS = 10.0
 """How long to wait for what another process compiles, many times what it takes: then it is compiled here, too."""
 _loaded: list[Any] = []
 """LLVM's engines: code stays as long as the process, because any thread may be in it."""
+_shared: dict[tuple[Path, frozenset[str]], Code] = {}
+"""By the user's folder of objects and the keys of modules: models that need the same kernels share their code, and one
+that is loaded again while a server runs takes no more memory each time."""
 _compiled_ahead: dict[str, bytes] = {}
 """Objects of modules that a later call of `load` is to find, by key."""
 
@@ -44,6 +48,10 @@ class Code:
         self.was_compiled = was_compiled
         self.remark = remark
         """Why it could not be kept for the next process, in a sentence; else ""."""
+
+    def again(self) -> Code:
+        """Return the same code, for somebody for whom nothing was compiled."""
+        return Code(self._engine, was_compiled=False)
 
     def address(self, name: str) -> int:
         """Return where an exported function is. Raises KeyError if there is none of this name."""
@@ -67,24 +75,33 @@ def load(
     """Return the code of modules, their texts (function.Module.text) or how they are written, for `target`, by default
     this machine. What two of them export has different names.
 
-    Objects that the package does not bring are kept in `cached_in`, by default the user's own cache folder. `notify` is
-    called before the first module is compiled, rather than found. `others`: modules that will be loaded later in this
-    process, compiled with these, which takes less time. Raises executable_memory.NoExecutableMemory.
+    Objects that the package does not bring are kept in `cached_in`; by default in the user's own cache folder, and then
+    modules that were loaded together before are not loaded again. `notify` is called before the first module is
+    compiled, rather than found. `others`: modules that will be loaded later in this process, compiled with these, which
+    takes less time. Raises executable_memory.NoExecutableMemory.
     """
     chosen = host() if target is None else target
-    objects = ObjectCache(kernels_folder()) if cached_in is None else cached_in
     sources: Sources = {}
     wanted = {module_key(module, chosen, sources): module for module in modules}
+    place = kernels_folder(), frozenset(wanted)
+    if cached_in is None and (shared := _shared.get(place)) is not None:
+        return shared
+    objects = ObjectCache(kernels_folder()) if cached_in is None else cached_in
     found = {key: data for key in wanted if (data := _found(key, objects)) is not None}
     missing = {key: module for key, module in wanted.items() if key not in found}
-    if not missing:
-        return link(found.values(), chosen, was_compiled=False)
-    ahead = {module_key(module, chosen, sources): module for module in others}
-    missing |= {key: module for key, module in ahead.items() if key not in found and _found(key, objects) is None}
-    done = _Compilation(missing, chosen, objects, notify)
-    found |= done.found
-    _compiled_ahead.update((key, done.found[key]) for key in ahead if key in done.found)  # the folder may not take it
-    return link([found[key] for key in wanted], chosen, was_compiled=done.has_compiled, remark=max(done.remarks))
+    has_compiled, remark = False, ""
+    if missing:
+        ahead = {module_key(module, chosen, sources): module for module in others}
+        missing |= {key: module for key, module in ahead.items() if key not in found and _found(key, objects) is None}
+        done = _Compilation(missing, chosen, objects, notify)
+        found |= done.found
+        # the folder may not take them
+        _compiled_ahead.update((key, done.found[key]) for key in ahead if key in done.found)
+        has_compiled, remark = done.has_compiled, max(done.remarks)
+    code = link([found[key] for key in wanted], chosen, was_compiled=has_compiled, remark=remark)
+    if cached_in is None:
+        _shared[place] = code.again()
+    return code
 
 
 def _found(key: str, objects: ObjectCache) -> bytes | None:

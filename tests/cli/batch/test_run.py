@@ -154,6 +154,7 @@ def _lines() -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_can_be_resumed() -> None:
     with scripted(
         answer(200, completion("x")), lambda server, connection: server.go_on.wait(PATIENCE_SECONDS)

@@ -12,7 +12,7 @@ import pytest
 
 from onward.cli.commands import doctor
 from onward.cli.output.findings import Finding
-from onward.kernels import executable_memory, self_test
+from onward.kernels import code, executable_memory, self_test
 from onward.machine import AvailableMemory, available_memory, bytes_in_words, cpu_quota
 from tests.checkpoints.float8 import LAYOUTS, convert, is_converted
 from tests.checkpoints.hugging_face import write_folder
@@ -155,6 +155,7 @@ def test_memory_that_cannot_be_executed_is_a_finding(root: Path, monkeypatch: py
     for name in ("_posix_problem", "_windows_problem"):
         monkeypatch.setattr(executable_memory, name, lambda: "Permission denied")
     self_test._digest_of_target.cache_clear()
+    monkeypatch.setattr(code, "_shared", {})
     found = finding("Kernels")
     assert found["state"] == "bad" and "cannot be made executable" in str(found["advice"])
 

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +51,7 @@ def test_tokens_are_coloured_on_a_terminal() -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_character_split_over_tokens_is_shown_whole() -> None:
     with Terminal("tokenize", "-m", "toy", os.fsdecode("ü".encode()), PYTHONIOENCODING="utf-8") as terminal:
         assert terminal.end() == 0

@@ -54,27 +54,14 @@ SCALES = {
 those that are expanded."""
 NAMES = [name for name in ARCHITECTURES if name not in OF_FOLDERS]
 FAST_NAMES = [
-    "llama",
-    "llama, rope factors",
-    "qwen3",
-    "gemma3",
-    "phi3",
-    "stablelm, parallel",
-    "gpt2",
-    "cohere2",
-    "qwen3moe",
-    "gpt-oss",
-    "gemma2",
-    "lfm2",
-    "gemma4",
-    "qwen35",
-    "granitehybrid",
-    "nemotron_h_moe",
+    "llama", "gemma3", "stablelm, parallel", "gpt2", "gpt-oss", "lfm2", "gemma4", "qwen35", "granitehybrid",
     "deepseek2",
-]
-"""Each differs from the others in a norm, positions, biases, activation, or the order of its blocks."""
+]  # fmt: skip
+"""Norms after blocks, blocks in parallel, learned positions and biases, experts and sinks, convolutions, layers that
+share keys, each kind of state, and latent attention."""
 DIFFERENT_NAMES = [
-    *FAST_NAMES, "gemma4, experts", "falcon-h1", "deepseek2, groups of sigmoids", "afmoe", "hunyuan-dense",
+    *FAST_NAMES, "llama, rope factors", "qwen3", "phi3", "cohere2", "qwen3moe", "gemma2", "nemotron_h_moe",
+    "gemma4, experts", "falcon-h1", "deepseek2, groups of sigmoids", "afmoe", "hunyuan-dense",
 ]  # fmt: skip
 """With all that the slow tests of each kernel's memory and bits need."""
 NUM_TOKENS = 70
