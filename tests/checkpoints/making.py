@@ -19,6 +19,8 @@ NUMBERS = {name: number for number, (name, *_) in TENSOR_TYPES.items()}
 STRING, ARRAY, BOOLEAN, UINT32, INT32, FLOAT32 = 8, 9, 7, 4, 5, 6
 Stored = tuple[str, tuple[int, ...], bytes]
 """A tensor's type, its shape in numpy's order, and its bytes."""
+Tensors = Mapping[str, Stored | NDArray[Any]]
+"""Arrays are stored as float32."""
 
 
 def text(value: str) -> bytes:
@@ -82,14 +84,13 @@ CODEBOOK_SCALES: dict[str, tuple[int, ...]] = {
 """The same for types that are read by llama.cpp's package."""
 
 
-def gguf_bytes(
-    metadata: Mapping[str, Any], tensors: Mapping[str, Stored], *, version: int = 3, alignment: int = 32
-) -> bytes:
+def gguf_bytes(metadata: Mapping[str, Any], tensors: Tensors, *, version: int = 3, alignment: int = 32) -> bytes:
     """The bytes of a file."""
     head = struct.pack("<4sIQQ", b"GGUF", version, len(tensors), len(metadata))
     head += b"".join(text(name) + value(given) for name, given in metadata.items())
     content, start = [], 0
-    for name, (kind, shape, data) in tensors.items():
+    for name, stored in tensors.items():
+        kind, shape, data = stored if isinstance(stored, tuple) else floats(stored)
         head += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
         head += struct.pack("<IQ", NUMBERS[kind], start)
         content += [data, bytes(-len(data) % alignment)]
@@ -97,7 +98,7 @@ def gguf_bytes(
     return b"".join([head, bytes(-len(head) % alignment), *content])
 
 
-def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Stored], **more: int) -> Path:
+def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Tensors, **more: int) -> Path:
     path.write_bytes(gguf_bytes(metadata, tensors, **more))
     return path
 

@@ -92,14 +92,50 @@ def _long_head_norm(path: Path) -> Path:
     return _long_norm(path, "command-r, head norms", "layers.0.self_attn.q_norm", **heads)
 
 
+def _long_texts(path: Path) -> Path:
+    """A file with texts of a megabyte of zeros, which take no space on the disk."""
+    _gguf(path, _array("x", STRINGS, 200))
+    with path.open("r+b") as file:
+        for _ in range(200):
+            file.seek(0, os.SEEK_END)
+            file.write(struct.pack("<Q", 1 << 20))
+            file.truncate(file.tell() + (1 << 20))
+    return path
+
+
+def _long_tensor(path: Path, name: str, kind: int, *axes: int) -> Path:
+    """A file with a tensor of zeros, which take no space on the disk, whose rows are as many as those of all heads."""
+    sizes = {
+        "block_count": 2, "embedding_length": 1, "context_length": 64, "attention.head_count": 1 << 20,
+        "attention.key_length": 64,
+    }  # fmt: skip
+    entries = [text("general.architecture") + value("llama")]
+    entries += [text(f"llama.{key}") + value(number) for key, number in sizes.items()]
+    stated = text(name) + struct.pack("<I", len(axes)) + b"".join(struct.pack("<Q", axis) for axis in axes)
+    head = struct.pack("<4sIQQ", b"GGUF", 3, 1, len(entries)) + b"".join(entries) + stated
+    with path.open("wb") as file:
+        file.write(head + struct.pack("<IQ", kind, 0))
+        file.truncate(-(-file.tell() // 32) * 32 + 4 * (1 << 26))
+    return path
+
+
 MODEL = {"model.safetensors": struct.pack("<Q", 2) + b"{}"}
 COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a number per layer": (
         lambda path: _gguf(path, *SIZES, _array(KV_HEADS, INTEGERS, 75_000_000), more=300_000_000),
-        "states 75000000 values as 'attention.head_count_kv', but has 2 layers",
+        "a list of 75000000 numbers",
     ),
+    "numbers of tokens that are never generated": (
+        lambda path: _gguf(path, _array("tokenizer.ggml.suppress_tokens", INTEGERS, 10**8), more=400_000_000),
+        "a list of 100000000 numbers",
+    ),
+    "a number for more layers than there are": (
+        lambda path: _gguf(path, *SIZES, _array(KV_HEADS, INTEGERS, 4_000_000), more=16_000_000),
+        "states 4000000 values as 'attention.head_count_kv', but has 2 layers",
+    ),
+    "long texts of zeros": (_long_texts, "more than 128 MB of text"),
     "more numbers than the file has": (
-        lambda path: _gguf(path, _array("x", INTEGERS, 2 * 10**9), more=100_000), "cut off",
+        lambda path: _gguf(path, _array("x", INTEGERS, 4_000_000), more=100_000), "cut off",
     ),
     "a list of empty texts": (
         lambda path: _gguf(path, _array("x", STRINGS, 4_000_000), more=32_000_000), "a list of 4000000 strings",
@@ -137,6 +173,12 @@ COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
             _safetensors(b'{"a":{"dtype":"F32","data_offsets":[0,0],"shape":[' + b"9," * 1_000_000 + b"1]}}"),
         ),
         "an impossible shape",
+    ),
+    "rows of one number, which are put in order": (
+        lambda path: _long_tensor(path, "blk.0.attn_q.weight", 1, 1, 1 << 26), "of the shape [67108864, 1], which no",
+    ),
+    "numbers of a bias, which are put in order": (
+        lambda path: _long_tensor(path, "blk.0.attn_q.bias", 0, 1 << 26), "of the shape [67108864], which no model",
     ),
     "numbers of a norm of each head": (_long_head_norm, "of the shape [33554432, 16], which no model has"),
     "numbers of a norm": (_long_norm, "of the shape [536870912], which no model has"),

@@ -12,18 +12,14 @@ import pytest
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.families import deepseek
 from onward.checkpoints.read import read_checkpoint
-from onward.checkpoints.tensor import Tensor, turned
+from onward.checkpoints.tensor import Tensor, transposed_heads
 from onward.checkpoints.types import TENSOR_TYPES
 from onward.model_files.gguf import GGUFFiles
 from tests.checkpoints.hugging_face import write_folder
-from tests.checkpoints.making import NUMBERS, floats, write_gguf
+from tests.checkpoints.making import NUMBERS, write_gguf
 from tests.checkpoints.test_architectures import check_logits
 from tests.checkpoints.tiny import tiny
 from tests.models.doors import refusal, scores
-
-
-def written(path: Path, metadata: dict[str, Any], tensors: dict[str, Any]) -> Path:
-    return write_gguf(path, metadata, {key: floats(array) for key, array in tensors.items()})
 
 
 def test_both_forms_of_files_have_the_same_bits(tmp_path: Path) -> None:
@@ -39,9 +35,9 @@ def test_both_forms_of_files_have_the_same_bits(tmp_path: Path) -> None:
     kept = {name: array for name, array in tensors.items() if "attn_kv_b" not in name}
     stated = {key: value for key, value in tiny("deepseek2")[0].items() if "attention." in key or "general" in key}
     prompt = [token * 7 % 25 for token in range(50)]
-    older = scores(written(tmp_path / "older.gguf", metadata, tensors), prompt, tmp_path, precision="exact")
+    older = scores(write_gguf(tmp_path / "older.gguf", metadata, tensors), prompt, tmp_path, precision="exact")
     newer = scores(
-        written(tmp_path / "newer.gguf", metadata | stated, kept | parts), prompt, tmp_path, precision="exact"
+        write_gguf(tmp_path / "newer.gguf", metadata | stated, kept | parts), prompt, tmp_path, precision="exact"
     )
     assert older == newer
 
@@ -51,13 +47,13 @@ def test_any_rows_of_a_matrix_that_is_turned_are_the_columns_of_what_is_stored(
     kind: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[heads, inputs, rows] as [heads * rows, inputs], a few inputs at a time."""
-    monkeypatch.setattr("onward.checkpoints.tensor._MAX_TURNED", 7 * columns)
+    monkeypatch.setattr("onward.checkpoints.tensor._MAX_TRANSPOSED", 7 * columns)
     heads, inputs, stored_as = 3, 40, TENSOR_TYPES[NUMBERS[kind]]
     size = heads * inputs * columns // stored_as.block_weights * stored_as.block_bytes
     data = np.random.default_rng(1).integers(0, 60, size, np.uint8)
     stored = Tensor("k", (heads, inputs, columns), stored_as, data)
     expected = stored.floats().reshape(heads, inputs, columns).swapaxes(1, 2).reshape(-1, inputs)
-    found = turned(stored)
+    found = transposed_heads(stored)
     assert (found.shape, found.type.name) == ((heads * columns, inputs), "F32")
     for start, stop in (
         (0, heads * columns),
@@ -70,7 +66,7 @@ def test_any_rows_of_a_matrix_that_is_turned_are_the_columns_of_what_is_stored(
 
 
 def test_yarn_raises_the_scale_of_attention_and_no_magnitude(tmp_path: Path) -> None:
-    found = architecture_of(read_checkpoint(written(tmp_path / "m.gguf", *tiny("deepseek2"))))
+    found = architecture_of(read_checkpoint(write_gguf(tmp_path / "m.gguf", *tiny("deepseek2"))))
     assert found.rope is not None and found.rope.magnitude == 1.0 and found.rope.size == 16
     assert found.attention_scale == pytest.approx(40**-0.5 * (0.0707 * np.log(8) + 1) ** 2)
     assert (found.heads_of(0).head_size, found.heads_of(0).value_size) == (40, 20)
@@ -80,7 +76,9 @@ def test_a_magnitude_of_positions_raises_the_scale_without_yarn_too(tmp_path: Pa
     """As in llama.cpp (src/models/deepseek2.cpp, kq_scale)."""
     metadata, tensors = tiny("deepseek2, dense")
     found = architecture_of(
-        read_checkpoint(written(tmp_path / "m.gguf", metadata | {"deepseek2.rope.scaling.attn_factor": 0.5}, tensors))
+        read_checkpoint(
+            write_gguf(tmp_path / "m.gguf", metadata | {"deepseek2.rope.scaling.attn_factor": 0.5}, tensors)
+        )
     )
     assert found.rope is not None and found.rope.magnitude == 0.5
     assert found.attention_scale == pytest.approx(40**-0.5 * 0.25)
@@ -90,11 +88,11 @@ def test_a_scale_of_attention_of_zero_is_not_the_usual_one(tmp_path: Path) -> No
     """Every position then counts as much as any other."""
     metadata, tensors = tiny("deepseek2, dense")
     prompt = [token * 7 % 25 for token in range(20)]
-    path = written(tmp_path / "m.gguf", metadata | {"deepseek2.rope.scaling.attn_factor": 0.0}, tensors)
+    path = write_gguf(tmp_path / "m.gguf", metadata | {"deepseek2.rope.scaling.attn_factor": 0.0}, tensors)
     for name in tensors:
         if name.endswith("attn_q.weight"):
             tensors[name] = np.zeros_like(tensors[name])
-    without = written(tmp_path / "n.gguf", metadata, tensors)
+    without = write_gguf(tmp_path / "n.gguf", metadata, tensors)
     assert scores(path, prompt, tmp_path) == scores(without, prompt, tmp_path)
 
 
@@ -142,7 +140,9 @@ def test_a_file_of_glm_that_does_not_say_how_experts_are_chosen_has_sigmoids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata, tensors = tiny("deepseek2, latent queries")
-    path = written(tmp_path / "m.gguf", {k: v for k, v in metadata.items() if not k.endswith("gating_func")}, tensors)
+    path = write_gguf(
+        tmp_path / "m.gguf", {k: v for k, v in metadata.items() if not k.endswith("gating_func")}, tensors
+    )
     monkeypatch.setattr(deepseek, "_GLM_TOKENS", len(metadata["tokenizer.ggml.tokens"]))
     monkeypatch.setattr(deepseek, "_GLM_LAYERS", (3,))
     check_logits(GGUFFiles(path), metadata, tensors, cache=tmp_path)

@@ -156,7 +156,9 @@ def test_merges_follow_scores_then_ids() -> None:
         ({"tokenizer.ggml.suppress_tokens": ["a"]}, "a list of something else.*suppress_tokens"),
         ({"tokenizer.ggml.suppress_tokens": np.arange(40)}, "suppresses all of its tokens"),
         ({"tokenizer.ggml.model": "llama"}, "no scores"),
+        ({"tokenizer.ggml.tokens": ["a" * 140_000] * 30}, "longer tokens than any model needs"),
         (merged_lines([("\n" * 9, 1)]), "a token of 9 line breaks, but none of 4"),
+        (merged_lines([("\n" * 65, 1)]), "a token of 65 line breaks, more than any model's"),
     ],
 )
 def test_a_tokenizer_that_cannot_be_built_is_reported_in_one_message(changed: dict[str, Any], words: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tests.checkpoints import gemma4, latent, ling, mamba2, qwen35
-from tests.checkpoints.making import letters_tokenizer
+from tests.checkpoints.making import letters_tokenizer, write_gguf
 
 HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, INNER, CONTEXT = 64, 4, 2, 96, 32, 512
 Checkpoint = tuple[dict[str, Any], dict[str, NDArray[np.float32]]]
@@ -225,6 +226,11 @@ def tiny(name: str, seed: int = 0) -> Checkpoint:
     """Metadata and tensors of a checkpoint of this architecture, which the caller may change."""
     metadata, tensors = _made(name, seed, LAYERS.get(name.partition(",")[0], 2))
     return copy.deepcopy(metadata), {key: array.copy() for key, array in tensors.items()}
+
+
+def write_tiny(path: Path, name: str) -> Path:
+    """A GGUF file with them."""
+    return write_gguf(path, *tiny(name))
 
 
 @cache

@@ -17,6 +17,11 @@ MAX_ARRAY_STRINGS = 1 << 20
 """Strings of one array: four times the largest known vocabulary, twice the longest known list of merges."""
 MAX_STRINGS = 1 << 21
 """Strings of all arrays of a file together."""
+MAX_TEXT_BYTES = 128_000_000
+"""Of all strings of a file's metadata together: ten times the largest known vocabulary with its merges. They are
+copied, while a file of zeros takes no space on the disk."""
+MAX_ARRAY_NUMBERS = 1 << 22
+"""Numbers of one array: 16 times the tokens of the largest known vocabulary."""
 _STRING, _ARRAY = 8, 9
 _NUMBERS: dict[int, str] = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
@@ -64,7 +69,7 @@ class Cursor:
     def __init__(self, data: memoryview, where: str) -> None:
         self.position = 0
         self._data = data
-        self._num_strings = 0
+        self._num_strings = self._num_text_bytes = 0
         self.where = where
 
     def number(self, code: str) -> int:
@@ -78,7 +83,7 @@ class Cursor:
         length = self.number("Q")
         if length > MAX_STRING_BYTES:
             raise self.broken(f"a string of {length} bytes")
-        return bytes(self._take(length)).decode("utf-8", "replace")
+        return bytes(self._take_text(length)).decode("utf-8", "replace")
 
     def value(self) -> MetadataValue:
         """Return the next metadata value, which begins with its type. Raises CheckpointError."""
@@ -92,6 +97,8 @@ class Cursor:
 
     def _array(self) -> MetadataValue:
         kind, count = self.number("I"), self.number("Q")
+        if kind != _STRING and count > MAX_ARRAY_NUMBERS:
+            raise self.broken(f"a list of {count} numbers")
         return self._strings(count) if kind == _STRING else self._numbers(kind, count)
 
     def _numbers(self, kind: int, count: int) -> NDArray[Any]:
@@ -112,12 +119,18 @@ class Cursor:
             if position > last:
                 raise self._ends_early()
             position += size + length_at(data, position)[0]
-        return Strings(self._take(position - self.position), count)
+        return Strings(self._take_text(position - self.position), count)
 
     @property
     def remaining(self) -> int:
         """Bytes after the position."""
         return len(self._data) - self.position
+
+    def _take_text(self, count: int) -> memoryview:
+        self._num_text_bytes += count
+        if self._num_text_bytes > MAX_TEXT_BYTES:
+            raise self.broken(f"more than {MAX_TEXT_BYTES // 1_000_000} MB of text")
+        return self._take(count)
 
     def _take(self, count: int) -> memoryview:
         if count > self.remaining:

@@ -27,7 +27,7 @@ from onward.checkpoints.quantised import Quantised, only_matrices, quantised_of,
 from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import read_safetensors
 from onward.checkpoints.table import declared
-from onward.checkpoints.tensor import Tensor, few_floats, vector
+from onward.checkpoints.tensor import Tensor, few_floats, require_possible_shapes, vector
 from onward.errors import CheckpointError
 
 MAX_TENSORS = 393_216
@@ -107,11 +107,10 @@ def read_folder(folder: Path) -> Folder:
         stored = {name: tensor for name, tensor in stored.items() if not name.startswith(OF_IMAGES)}
         notes = (f"{folder} reads images, too: that part is left out.",)
     stored = with_scales(stored, quantised, str(folder))
+    require_possible_shapes(stored.values(), str(folder))
     stored, predicting = _without_predictions(parameters, stored)
-    tensors, predictions = (
-        _named(parameters, _with_norms_together(stored, parameters.where)),
-        _named(parameters, predicting),
-    )
+    tensors = _named(parameters, _with_norms_together(stored, parameters.where))
+    predictions = _named(parameters, predicting)
     for name, factors in factor_lists(parameters).items():
         tensors[name] = vector(name, np.asarray(factors, np.float32))
     has_pairs = declared(parameters.architecture).has_pairs_in_folders

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.tensor import Tensor, split_name, turned
+from onward.checkpoints.tensor import Tensor, split_name, transposed_heads
 from onward.errors import CheckpointError
 
 _MAX_RANK = 1 << 14
@@ -140,7 +140,7 @@ def _parts(part: str, tensor: Tensor, sizes: LatentSizes) -> Iterator[tuple[str,
             yield "attn_k_b", of_heads(both, np.arange(sizes.unrotated))
             yield "attn_v_b", of_heads(both, sizes.unrotated + np.arange(sizes.values))
         case "attn_k_b" if of_heads_apart == (heads, sizes.rank, sizes.unrotated):
-            yield part, turned(replace(tensor, shape=of_heads_apart))
+            yield part, transposed_heads(replace(tensor, shape=of_heads_apart))
         case "attn_v_b" if of_heads_apart == (heads, sizes.values, sizes.rank):
             yield part, replace(tensor, shape=(heads * sizes.values, sizes.rank))
         case _:

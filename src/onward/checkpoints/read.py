@@ -16,7 +16,7 @@ from onward.checkpoints.metadata_keys import understood
 from onward.checkpoints.mixtures import joined_experts
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.table import declared
-from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.tensor import Tensor, require_possible_shapes
 
 _LAYER = re.compile(r"blk\.([0-9]{1,4})\.")
 
@@ -33,6 +33,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     file = read_gguf(path)
     metadata, notes = understood(file.metadata, str(path))
     parameters = Parameters(metadata, str(path))
+    require_possible_shapes(file.tensors.values(), str(path))
     own = declared(parameters.architecture)
     predicting = _predicting(parameters, own.predicting, file.tensors)
     if own.predicting is not None and own.predicting.are_numbered_on:

@@ -71,7 +71,7 @@ class SentencePieces:
         each = enumerate(zip(self.tokens, self.kinds, strict=True))
         return {text: token for token, (text, found) in each if found == kind}
 
-    def add(self, text: str, score: float, kind: int) -> None:
+    def add(self, text: str, kind: int, score: float = 0.0) -> None:
         """Append a token."""
         self.tokens.append(text)
         self.scores.append(score)
@@ -140,7 +140,7 @@ def _add_piece(model: SentencePieces, piece: dict[int, Field]) -> None:
     [number] = struct.unpack("<f", score)
     if not math.isfinite(number):
         raise ValueError("a token's score is not a number")
-    model.add(text.decode(), number, kind)
+    model.add(text.decode(), kind, number)
 
 
 def _rules(model: SentencePieces, where: str) -> Rules:

@@ -19,6 +19,7 @@ from typing import Protocol
 from onward.checkpoints.normalization import Normalizer, Rules, longest_of
 from onward.checkpoints.sentencepiece import SentencePieces
 from onward.checkpoints.types import BYTE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from onward.checkpoints.vocabulary import require_few_characters
 from onward.errors import CheckpointError
 from onward.offload import breathe
 
@@ -35,8 +36,6 @@ Cut = tuple[int, str]
 
 MAX_TOKEN_CHARACTERS = 512
 """Of a token of a unigram model: how far it is looked for at each character of a text."""
-MAX_CHARACTERS = 4_000_000
-"""Of all tokens of a unigram model, which take a hundred bytes each. The largest known one has 1.5 million."""
 
 
 class Segmenter(Protocol):
@@ -285,8 +284,8 @@ def _segmenter(model: SentencePieces, where: str) -> Segmenter:
     chosen = model.texts(USER_DEFINED)
     if not model.is_unigram:
         return BytePairs(normal, chosen, {text: model.scores[token] for text, token in model.texts(UNUSED).items()})
-    lengths = list(map(len, model.tokens))
-    if sum(lengths) > MAX_CHARACTERS or max(lengths) > MAX_TOKEN_CHARACTERS:
+    require_few_characters(model.tokens, where)
+    if max(map(len, model.tokens)) > MAX_TOKEN_CHARACTERS:
         raise CheckpointError(f"{where} has longer tokens than any model needs: download it again.")
     return Unigram(normal, chosen)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,11 +24,13 @@ from onward.checkpoints.blocks import (
 from onward.checkpoints.types import CODEBOOK_TYPES, FLOAT32, NVFP4, TensorType
 from onward.errors import CheckpointError
 
-_MAX_TURNED = 1 << 20
-"""Numbers that are turned at a time."""
+_MAX_TRANSPOSED = 1 << 20
+"""Numbers that are transposed at a time."""
 _MAX_CHANGED = 1 << 22
 """Numbers of a norm, of factors of positions, of a convolution of each number by itself, and the like: ten times those
 of any model."""
+_MANY_ROWS, _FEW_INPUTS = 1 << 16, 32
+"""No model has a matrix of more rows than the first and fewer inputs than the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Tensor:
     """Of NVFP4: what its weights are multiplied with, too, one number, or one per expert or head, whose rows follow
     each other."""
     stored: Tensor | None = None
-    """Of a matrix of several heads that a file has with inputs and rows exchanged: as it is there (see `turned`)."""
+    """Of a matrix of several heads that a file has transposed: as it is there (`transposed_heads`)."""
     scales: Scales | None = None
     """Of a matrix in FP8, whose `data` are its codes, uint8 [stored rows, inputs]; its `rows` are blocks of them
     (blocks.float8_blocks)."""
@@ -78,7 +82,7 @@ class Tensor:
     @property
     def num_rows(self) -> int:
         """Rows, counted over all dimensions but the last."""
-        return int(np.prod(self.shape[:-1], dtype=np.int64))
+        return math.prod(self.shape[:-1])
 
     def rows(self, start: int, stop: int) -> NDArray[np.uint8]:
         """Return the bytes of these rows, uint8 [rows, bytes per row]: a view where they are stored like that."""
@@ -87,7 +91,7 @@ class Tensor:
             join = nvfp4_blocks if self.type == NVFP4 else mxfp4_blocks
             return join(self.data[stored], self.block_scales[stored])
         if self.stored is not None:
-            return _turned_rows(self.stored, start, stop)
+            return _transposed_rows(self.stored, start, stop)
         if self.scales is not None:
             return float8_blocks(*self._codes(self.scales, start, stop))
         row_bytes = self.shape[-1] // self.type.block_weights * self.type.block_bytes
@@ -173,18 +177,18 @@ def split_name(name: str) -> tuple[str, str, str]:
     return block, part, kind
 
 
-def turned(stored: Tensor) -> Tensor:
+def transposed_heads(stored: Tensor) -> Tensor:
     """Return a tensor [heads, inputs, rows] as a matrix [heads * rows, inputs], in float32: blocks of quantised weights
     lie along its columns. No weights are read."""
     heads, inputs, rows = stored.shape
     return Tensor(stored.name, (heads * rows, inputs), FLOAT32, stored.data.reshape(1, -1), stored=stored)
 
 
-def _turned_rows(stored: Tensor, start: int, stop: int) -> NDArray[np.uint8]:
-    """Return rows of a tensor that is turned, from as many of the stored ones at a time as are small."""
+def _transposed_rows(stored: Tensor, start: int, stop: int) -> NDArray[np.uint8]:
+    """Return rows of transposed heads, computed from a bounded number of stored rows at a time."""
     _, inputs, rows = stored.shape
     found = np.empty((stop - start, inputs), "<f4")
-    step = max(1, _MAX_TURNED // rows)
+    step = max(1, _MAX_TRANSPOSED // rows)
     for head in range(start // rows, -(-stop // rows)):
         first, last = max(start, head * rows), min(stop, (head + 1) * rows)
         columns = slice(first - head * rows, last - head * rows)
@@ -199,10 +203,23 @@ def few_floats(tensor: Tensor, where: str) -> NDArray[np.float32]:
     """Return a tensor that is read before its size is checked, such as a norm of a folder, as float32 [rows, inputs].
     Raises CheckpointError, in which `where` names the folder or file, for one that is as large as no such tensor."""
     if tensor.num_rows * tensor.shape[-1] > _MAX_CHANGED:
-        raise CheckpointError(
-            f"{where} has a tensor {tensor.name[:80]!r} of the shape {list(tensor.shape)}, which no model has."
-        )
+        raise _impossible(tensor, where)
     return tensor.floats()
+
+
+def require_possible_shapes(tensors: Iterable[Tensor], where: str) -> None:
+    """Raise CheckpointError for a matrix of many short rows, and for a vector longer than any. Rows are put in order
+    before all sizes are checked, which takes 8 bytes per row: so it takes less than the file has."""
+    for tensor in tensors:
+        rows, inputs = max(tensor.shape[:-1], default=1), tensor.shape[-1]
+        if (rows > _MANY_ROWS and inputs < _FEW_INPUTS) or (rows == 1 and inputs > _MAX_CHANGED):
+            raise _impossible(tensor, where)
+
+
+def _impossible(tensor: Tensor, where: str) -> CheckpointError:
+    return CheckpointError(
+        f"{where} has a tensor {tensor.name[:80]!r} of the shape {list(tensor.shape)}, which no model has."
+    )
 
 
 def vector(name: str, values: NDArray[np.floating]) -> Tensor:

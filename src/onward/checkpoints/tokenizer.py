@@ -22,12 +22,10 @@ MAX_SPLIT_CHARACTERS = 512
 """Longer tokens are not split into pairs: no known vocabulary has one, and the work grows with the square."""
 MAX_RUN_CHARACTERS = 64
 """Of runs of equal scores, the longest of each character, all together. How longer ones are merged is not tried: the
-work grows with the cube. Those of Llama have 16, of Gemma 31."""
+work grows with the cube. Those of Llama have 16, of Gemma 31. Of tokens of line breaks, too."""
 
 MERGES = "tokenizer.ggml.merges"
 _SPACE = "▁"
-MAX_CHARACTERS = 4_000_000
-"""Of all tokens of a SentencePiece model, which are split at every place. The largest known one has two million."""
 _UNSTRIPPED = ("<unk>", "<s>", "<|endoftext|>")
 """Tokens of Phi 3 that do not absorb the white space after them."""
 INFILL_TOKENS = "onward_infill_tokens"
@@ -88,16 +86,23 @@ def merges_of_scores(tokens: list[Any], kinds: list[Any], scores: list[Any]) -> 
     equal = {text for is_equal, *both in by_score if is_equal and both[0] != both[1] for text in both}
     runs = {text[0]: text for text in sorted(equal, key=len)}
     are_runs = all(len(set(text)) == 1 for text in equal) and sum(map(len, runs.values())) <= MAX_RUN_CHARACTERS
-    are_alike = are_runs and all(_merges_alike(longest, pairs, usable, scores) for longest in runs.values())
-    return Merges(pairs, are_all and are_alike)
+    if not are_all or not are_runs:
+        return Merges(pairs, are_all=False)
+    ranked: dict[str, list[tuple[int, str, str]]] = {character: [] for character in runs}
+    for rank, (left, right) in enumerate(pairs):
+        for character in runs.keys() & {left[0], right[0]}:
+            ranked[character].append((rank, left, right))
+    are_alike = all(_merges_alike(longest, ranked[first], usable, scores) for first, longest in runs.items())
+    return Merges(pairs, are_alike)
 
 
-def _merges_alike(longest: str, pairs: list[list[str]], usable: dict[str, int], scores: list[Any]) -> bool:
+def _merges_alike(longest: str, ranked: list[tuple[int, str, str]], usable: dict[str, int], scores: list[Any]) -> bool:
     """Return whether runs of a character, of which tokens have equal scores, as Llama's runs of spaces do, are merged
-    alike in the order of the list and by their place, and with no other character."""
+    alike in the order of the list and by their place, and with no other character. `ranked`: the pairs of which one
+    begins with it, and their places in the list."""
     character = {longest[0]}
     ranks: dict[tuple[str, str], int] = {}
-    for rank, (left, right) in enumerate(pairs):
+    for rank, left, right in ranked:
         is_left, is_right = set(left) == character, set(right) == character
         if is_left and is_right:
             ranks[left, right] = rank
@@ -143,7 +148,7 @@ def tokenizer_files(parameters: Parameters, *, has_model: bool = True, is_gguf: 
     elif not has_model:
         pipeline = _words(vocabulary)
     else:
-        merges = _merges_of_scores(vocabulary)
+        merges = merges_of_scores(vocabulary.tokens, vocabulary.kinds, vocabulary.scores())
         needs_encoder = is_gguf and not merges.are_all
         pipeline = (
             _words(vocabulary)
@@ -282,12 +287,6 @@ def _words(vocabulary: VocabularyLists) -> dict[str, Any]:
     return {"normalizer": None, "pre_tokenizer": None, "decoder": _SENTENCE_PIECE_DECODER, "model": model}
 
 
-def _merges_of_scores(vocabulary: VocabularyLists) -> Merges:
-    if sum(map(len, vocabulary.tokens)) > MAX_CHARACTERS:
-        raise CheckpointError(f"{vocabulary.parameters.where} has longer tokens than any model needs.")
-    return merges_of_scores(vocabulary.tokens, vocabulary.kinds, vocabulary.scores())
-
-
 def sentence_piece_encoder(parameters: Parameters) -> Callable[[str], list[int]]:
     """Return what makes tokens of a text as llama.cpp does (`llm_tokenizer_spm` of src/llama-vocab.cpp), for a file
     that `tokenizer_files` has accepted."""
@@ -326,7 +325,13 @@ def _merged_lines(vocabulary: VocabularyLists) -> dict[str, Any]:
 def _with_line_breaks(vocabulary: VocabularyLists, pairs: list[list[str]]) -> list[list[str]]:
     """Return pairs, then merges that lead to each token of line breaks, which llama.cpp finds without merges."""
     ranks = {(left, right): rank for rank, (left, right) in enumerate(pairs) if left[:1] == right[:1] == "\n"}
-    for text in sorted((text for text in vocabulary.ids if text and not text.strip("\n")), key=len):
+    breaks = sorted((text for text in vocabulary.ids if text and not text.strip("\n")), key=len)
+    if breaks and len(breaks[-1]) > MAX_RUN_CHARACTERS:
+        raise CheckpointError(
+            f"{vocabulary.parameters.where} has a token of {len(breaks[-1])} line breaks, more than any model's: "
+            "download it again."
+        )
+    for text in breaks:
         left = _merged_by_rank([*text], ranks)
         while len(left) > 1:
             union = left[0] + left[1]

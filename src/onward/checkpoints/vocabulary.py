@@ -5,6 +5,7 @@ A file may say little about its special tokens. llama.cpp then goes by their tex
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,9 @@ from onward.errors import CheckpointError
 BYTE_LEVEL, SENTENCE_PIECE, MERGED_LINES = "gpt2", "llama", "gemma4"
 """Kinds of tokenizers that can be built (`tokenizer.ggml.model`)."""
 _TOKENS = "tokenizer.ggml.tokens"
+MAX_CHARACTERS = 4_000_000
+"""Of all tokens together: the largest known vocabulary has two million. What is built of them takes a hundred bytes for
+each, and tokens of SentencePiece are split at every place."""
 _DEFAULTS = {
     SENTENCE_PIECE: {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0},
     BYTE_LEVEL: {"bos_token_id": 11, "eos_token_id": 11},
@@ -62,6 +66,12 @@ _HARMONY = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"
 """Texts of tokens that are text, whatever else a file says about them."""
 
 
+def require_few_characters(tokens: Iterable[str], where: str) -> None:
+    """Raise CheckpointError for longer tokens than any model's. `where` names the file."""
+    if sum(map(len, tokens)) > MAX_CHARACTERS:
+        raise CheckpointError(f"{where} has longer tokens than any model needs: download it again.")
+
+
 class VocabularyLists:
     """The lists that a file has one entry per token in, checked against each other. `notes` are for the operator."""
 
@@ -86,8 +96,10 @@ class VocabularyLists:
 
     @cached_property
     def tokens(self) -> list[Any]:
-        """The text of each token, which a check does not need."""
-        return self.parameters.list_of(str, _TOKENS) or []
+        """The text of each token, which a check does not need. Raises CheckpointError."""
+        found = self.parameters.list_of(str, _TOKENS) or []
+        require_few_characters(found, self.parameters.where)
+        return found
 
     @cached_property
     def ids(self) -> dict[str, int]:

@@ -12,8 +12,9 @@ import msgspec
 
 from onward.checkpoints.cursor import MetadataValue
 from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
-from onward.checkpoints.tokenizer import MAX_CHARACTERS, merges_of_scores
+from onward.checkpoints.tokenizer import merges_of_scores
 from onward.checkpoints.types import CONTROL, NORMAL, USER_DEFINED
+from onward.checkpoints.vocabulary import require_few_characters
 from onward.errors import ModelFolderError
 from onward.model_files.files import MAX_TOKENIZER_BYTES, read_bounded
 from onward.model_files.token_bytes import byte_characters
@@ -68,8 +69,7 @@ def tekken_metadata(path: Path) -> dict[str, MetadataValue]:
 def ranked_metadata(tokens: list[str], kinds: list[int], rule: str, path: Path) -> dict[str, MetadataValue]:
     """Return a byte-level tokenizer by GGUF's names, of whose tokens those of lower ids are merged first. Slow: a
     second. Raises ModelFolderError."""
-    if sum(map(len, tokens)) > MAX_CHARACTERS:
-        raise ModelFolderError(f"{path} has longer tokens than any model needs.")
+    require_few_characters(tokens, str(path))
     merges = merges_of_scores(tokens, kinds, [-token for token in range(len(tokens))]).pairs
     return {
         "general.architecture": path.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
@@ -17,8 +18,13 @@ _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
+_MAX_GROWTH = 1000
+"""How many times as long a text or a token may become by being rewritten. Those of real tokenizers become three times
+as long, by the bytes of ▁."""
+
+
 class UnknownDecoder(Exception):
-    """The decoder is of a kind that does not define the bytes of single tokens. The message follows "PATH: "."""
+    """The tokenizer does not define the bytes of single tokens, or makes endless ones. The message follows "PATH: "."""
 
 
 class ModelPart(msgspec.Struct):
@@ -33,11 +39,15 @@ class Pipeline(msgspec.Struct):
     model: ModelPart
     decoder: dict[str, Any] | None = None
     pre_tokenizer: dict[str, Any] | None = None
+    normalizer: dict[str, Any] | None = None
 
 
 def bytes_function(pipeline: Pipeline) -> BytesOf:
     """Return the function from vocabulary entries, 262,000 of the largest, to their bytes. Raises UnknownDecoder."""
     steps = _steps(pipeline.decoder, "decoders")
+    for each in (steps, _steps(pipeline.normalizer, "normalizers")):
+        if math.prod(max(1, len(step["content"])) for step in each if step["type"] == "Replace") > _MAX_GROWTH:
+            raise UnknownDecoder("it makes texts more than a thousand times as long as they are")
     kinds = {step["type"] for step in steps}
     if not steps and any(step["type"] == "ByteLevel" for step in _steps(pipeline.pre_tokenizer, "pretokenizers")):
         kinds = {"ByteLevel"}

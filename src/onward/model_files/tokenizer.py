@@ -29,7 +29,7 @@ from onward.model_files.files import (
     read_tokenizer,
     tokenizer_source,
 )
-from onward.model_files.token_bytes import Pipeline, UnknownDecoder, bytes_function
+from onward.model_files.token_bytes import BytesOf, Pipeline, UnknownDecoder, bytes_function
 from onward.model_files.tokenizer_folder import made_tokenizer
 from onward.model_files.vocabulary import PackedVocabulary
 from onward.residency import trim_heap
@@ -85,6 +85,7 @@ class HuggingFaceTokenizer:
         path = content.path
         self._own_encode = content.encode
         with _reported(path):
+            bytes_of = None if content.packed else bytes_function(msgspec.json.decode(content.tokenizer, type=Pipeline))
             self._library = Library.from_buffer(content.tokenizer)
             self._library.no_truncation()
             self._library.no_padding()
@@ -92,14 +93,16 @@ class HuggingFaceTokenizer:
             self._added = {entry.content: token for token, entry in added.items()}
             self.special_literals = tuple(added[token].content for token in sorted(added) if added[token].special)
             self._read_names(content.names, content.configs)
-            self.packed = content.packed or self._read_vocabulary(content, added)
+            self.packed = content.packed or self._read_vocabulary(content, added, bytes_of)
             self.size = self.packed.size
             self.max_token_bytes = int(np.diff(self.packed.offsets).max(initial=0))
             self.infill_tokens: Mapping[str, int] = _infill_tokens(content.names.get(INFILL_TOKENS), self.size)
             self.suppressed_tokens = _suppressed_tokens(path.parent, content.configs, self.size)
 
-    def _read_vocabulary(self, content: TokenizerContent, added: Mapping[int, AddedToken]) -> PackedVocabulary:
-        bytes_of = bytes_function(msgspec.json.decode(content.tokenizer, type=Pipeline))
+    def _read_vocabulary(
+        self, content: TokenizerContent, added: Mapping[int, AddedToken], bytes_of: BytesOf | None
+    ) -> PackedVocabulary:
+        assert bytes_of is not None
         own = self._library.get_vocab(with_added_tokens=False)
         size = max([*own.values(), *added], default=-1) + 1
         if size > MAX_VOCABULARY_TOKENS:

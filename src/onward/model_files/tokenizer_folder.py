@@ -147,7 +147,7 @@ class _Tokens:
     tokens: list[str]
     kinds: list[int]
 
-    def add(self, text: str, score: float, kind: int) -> None:
+    def add(self, text: str, kind: int) -> None:
         self.tokens.append(text)
         self.kinds.append(kind)
 
@@ -185,7 +185,7 @@ def _add(folder: Path, found: SentencePieces | _Tokens, name: str) -> None:
     the others. Raises ModelFolderError."""
     for token, (text, kind) in sorted(_added(folder).items()):
         if token == len(found.tokens):
-            found.add(text, 0.0, kind)
+            found.add(text, kind)
         elif token > len(found.tokens) or found.tokens[token] != text:
             raise CheckpointError(
                 f"{folder} adds the token {text[:40]!r} as {token}, where {name} has another one, or none "
