@@ -42,8 +42,8 @@ def test_a_loop_counts_up_to_its_end_by_its_step() -> None:
 def test_an_endless_loop_is_left_and_begun_again_by_conditions() -> None:
     def steps(f: Function, n: Value) -> Value:
         value, count, even = f.var(I64, n), f.var(I64, 0), f.var(I64, 0)
-        with f.forever() as turn:
-            turn.leave(value.value.eq(1))
+        with f.forever() as loop:
+            loop.break_if(value.value.eq(1))
             count.value += 1
             with f.otherwise((value.value & 1).eq(0)) as (halve, triple):
                 with halve:
@@ -51,7 +51,7 @@ def test_an_endless_loop_is_left_and_begun_again_by_conditions() -> None:
                     even.value += 1
                 with triple:
                     value.value = value.value * 3 + 1
-            turn.again(count.value < 5)
+            loop.continue_if(count.value < 5)
         return count.value * 1000 + even.value
 
     assert called(steps, 6) == 8 * 1000 + 6

@@ -56,13 +56,13 @@ that are floats, floats without and with a scale. Models in tests/runtimes/nativ
 types of weights."""
 FAST_KINDS = [ProductKind("Q6_K", "int8"), ProductKind("F16", "float32")]
 """Those of the fast suite; its tests of models have the bits of other types."""
-MAIN_FORMS = ("avx2", "avx512-vnni", "neon-dot")
-"""In which the slow tests compare every kind; in the other forms they compare representatives, and the rest are
-companions."""
+MAIN_FORMS = ("avx2", "avx512-vnni", "avx512-vnni-zen", "neon-dot")
+"""In which the slow tests compare every kind: one for each way in which products are cut (`tile_of`, `few_rows`). In
+the other forms they compare representatives, and the rest are companions."""
 
 
 def write(kind: ProductKind, module: Module, isa: Isa) -> None:
-    emit_interleave(module, kind.type)
+    emit_interleave(module, kind.weights)
     writers = Writers(module, {kind.activations})
     f = Function(module, "activate", [I64, PTR, PTR, I64], exported=True)
     form, source, target, blocks = f.args

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from onward.kernels.values import F32, I8, I16, Value
-from onward.kernels.weight_types import F32X16, GROUP
+from onward.kernels.function import Function
+from onward.kernels.values import F32, F32X16, I8, I16, Value
+from onward.kernels.weight_types import GROUP
 
 ActivationName = Literal["int8", "float32"]
 TINY = 1e-30
@@ -30,14 +31,14 @@ class Activations:
 
     name: ActivationName
     block_bytes: int
-    write: Callable[[Any, tuple[Value, Value], Value], None]
+    write: Callable[[Function, tuple[Value, Value], Value], None]
 
     def row_bytes(self, inputs: int) -> int:
         """Return the bytes of a row; the values beyond its end, up to a multiple of 32, are zero."""
         return -(-inputs // GROUP) * self.block_bytes
 
 
-def _steps(f: Any, values: tuple[Value, Value]) -> tuple[Value, list[Value]]:
+def _steps(f: Function, values: tuple[Value, Value]) -> tuple[Value, list[Value]]:
     """Return the scale, float32, and the steps, int32, of 32 values."""
     largest = f.hmax(f.max(f.fabs(values[0]), f.fabs(values[1])))
     inverse = f.select(largest > TINY, f.f32(float(STEPS)) / largest, f.f32(0.0))
@@ -49,7 +50,7 @@ def _steps(f: Any, values: tuple[Value, Value]) -> tuple[Value, list[Value]]:
     return largest * (1.0 / STEPS), found
 
 
-def _write_int8(f: Any, values: tuple[Value, Value], target: Value) -> None:
+def _write_int8(f: Function, values: tuple[Value, Value], target: Value) -> None:
     scale, steps = _steps(f, values)
     sums = []
     for half, step in enumerate(steps):
@@ -62,7 +63,7 @@ def _write_int8(f: Any, values: tuple[Value, Value], target: Value) -> None:
     f.store(total, target, INT8_SUM)
 
 
-def _write_float32(f: Any, values: tuple[Value, Value], target: Value) -> None:
+def _write_float32(f: Function, values: tuple[Value, Value], target: Value) -> None:
     for half, value in enumerate(values):
         f.store(value, target, half * 4 * _HALF_PANEL)
 
@@ -78,7 +79,7 @@ ACTIVATION_NAMES = tuple(ACTIVATIONS)
 """By number in records."""
 
 
-def write_blocks(f: Any, kind: Activations, source: Value, target: Value, first: Value, last: Value) -> None:
+def write_blocks(f: Function, kind: Activations, source: Value, target: Value, first: Value, last: Value) -> None:
     """Emit a loop that writes blocks `first` to `last` of a row. `source`: float32, `target`: the row's first block."""
     with f.loop(first, last) as block:
         values = f.at(source, block * (4 * GROUP))
@@ -86,6 +87,6 @@ def write_blocks(f: Any, kind: Activations, source: Value, target: Value, first:
         kind.write(f, both, f.at(target, block * kind.block_bytes))
 
 
-def broadcast_float(f: Any, pointer: Value, offset: Value | int, num_lanes: int = 16) -> Value:
+def broadcast_float(f: Function, pointer: Value, offset: Value | int, num_lanes: int = 16) -> Value:
     """Return a float32 in every lane."""
-    return f.splat(f.load(pointer, F32, offset), num_lanes)  # type: ignore[no-any-return]
+    return f.splat(f.load(pointer, F32, offset), num_lanes)

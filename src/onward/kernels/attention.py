@@ -28,9 +28,8 @@ from onward.kernels.attention_shape import BLOCK_TOKENS, SEGMENT_KEYS, STEP_KEYS
 from onward.kernels.function import Function
 from onward.kernels.maths import LOG2_E, exp2
 from onward.kernels.records import ALL_SEGMENTS, ATTEND, CONTEXT, TILE
-from onward.kernels.values import F32, I32, I64, LANES, VECTOR_BYTES, Value, vec
+from onward.kernels.values import F32, F32X16, I32, I64, LANES, VECTOR_BYTES, Value, vec
 
-V16 = vec(F32, LANES)
 MASKED = -3e38
 """A masked score."""
 FLOOR = -1e30
@@ -47,7 +46,7 @@ class Grid:
 
     def __init__(self, f: Function, lines: int, vectors: int, initial: Callable[[int, int], Value]) -> None:
         self.f, self.lines, self.vectors = f, range(lines), range(vectors)
-        self._sums = [[f.var(V16, initial(i, j)) for j in self.vectors] for i in self.lines]
+        self._sums = [[f.var(F32X16, initial(i, j)) for j in self.vectors] for i in self.lines]
 
     def add(
         self,
@@ -90,8 +89,8 @@ class Softmax:
     def begin_segment(self, lines: Value) -> None:
         f = self.f
         with self._vectors(lines) as at:
-            f.store(f.const(V16, FLOOR), self.maximum, at)
-            f.store(f.const(V16, 0.0), self.sum, at)
+            f.store(f.const(F32X16, FLOOR), self.maximum, at)
+            f.store(f.const(F32X16, 0.0), self.sum, at)
 
     def _vectors(self, lines: Value) -> Any:
         return self.f.loop(0, lines * 4, VECTOR_BYTES)
@@ -100,8 +99,8 @@ class Softmax:
         """With the largest scores of a step in `spare`: raise the maxima, and store what sums are multiplied by."""
         f = self.f
         with self._vectors(lines) as at:
-            old = f.load(self.maximum, V16, at)
-            new = f.max(old, f.load(self.spare, V16, at))
+            old = f.load(self.maximum, F32X16, at)
+            new = f.max(old, f.load(self.spare, F32X16, at))
             f.store(new, self.maximum, at)
             f.store(exp2(f, old - new), self.scale, at)
 
@@ -109,20 +108,20 @@ class Softmax:
         """With the sums of a step's weights in `spare`."""
         f = self.f
         with self._vectors(lines) as at:
-            new = f.fma(f.load(self.sum, V16, at), f.load(self.scale, V16, at), f.load(self.spare, V16, at))
+            new = f.fma(f.load(self.sum, F32X16, at), f.load(self.scale, F32X16, at), f.load(self.spare, F32X16, at))
             f.store(new, self.sum, at)
 
     def merge(self, lines: Value) -> None:
         """End a segment: `scale` and `spare` become the factors of what was before it and of its own."""
         f = self.f
         with self._vectors(lines) as at:
-            old, own = f.load(self.all_maximum, V16, at), f.load(self.maximum, V16, at)
+            old, own = f.load(self.all_maximum, F32X16, at), f.load(self.maximum, F32X16, at)
             new = f.max(old, own)
             before, within = exp2(f, old - new), exp2(f, own - new)
             f.store(new, self.all_maximum, at)
             f.store(before, self.scale, at)
             f.store(within, self.spare, at)
-            total = f.fma(f.load(self.sum, V16, at), within, f.load(self.all_sum, V16, at) * before)
+            total = f.fma(f.load(self.sum, F32X16, at), within, f.load(self.all_sum, F32X16, at) * before)
             f.store(total, self.all_sum, at)
 
 
@@ -203,7 +202,7 @@ class Attention:
         f, shape = self.f, self.shape
 
         def line(i: Value) -> list[Value]:
-            return [f.load(scores, V16, i * STEP_BYTES + j * VECTOR_BYTES) for j in range(STEP_VECTORS)]
+            return [f.load(scores, F32X16, i * STEP_BYTES + j * VECTOR_BYTES) for j in range(STEP_VECTORS)]
 
         def put(i: Value, values: Sequence[Value]) -> None:
             for j, value in enumerate(values):
@@ -241,9 +240,9 @@ class Attention:
         """Return cap * tanh(score / cap), in units of log2(e)."""
         f = self.f
         cap = f.splat(ATTEND.load(f, self.record, "cap"), LANES) * LOG2_E
-        double = f.const(V16, 2 * LOG2_E) / cap
+        double = f.const(F32X16, 2 * LOG2_E) / cap
         powers = [exp2(f, f.min(value * double, 126.0)) for value in values]
-        return [cap * (1.0 - f.const(V16, 2.0) / (power + 1.0)) for power in powers]
+        return [cap * (1.0 - f.const(F32X16, 2.0) / (power + 1.0)) for power in powers]
 
     def _masked(self, values: list[Value], position: Value) -> list[Value]:
         """Return scores without those of keys after `position` of the step, or before the window."""
@@ -254,7 +253,7 @@ class Attention:
             is_seen = lane <= last
             if self.shape.has_window:
                 is_seen = is_seen & (lane > last - f.splat(ATTEND.load(f, self.record, "window").trunc(I32), LANES))
-            found.append(f.select(is_seen, value, f.const(V16, MASKED)))
+            found.append(f.select(is_seen, value, f.const(F32X16, MASKED)))
         return found
 
     def write(self, sums: Value, total: Value, target: Value) -> None:
@@ -262,7 +261,7 @@ class Attention:
         f, size = self.f, self.shape.value_size
         inverse = f.f32(1.0) / total
         with f.loop(0, size // LANES * VECTOR_BYTES, VECTOR_BYTES) as at:
-            f.store(f.load(sums, V16, at) * inverse + 0.0, target, at)
+            f.store(f.load(sums, F32X16, at) * inverse + 0.0, target, at)
         if size % LANES:
             with f.loop(size // LANES * LANES, size) as d:
                 f.store(f.load(sums, F32, d * 4) * inverse + 0.0, target, d * 4)
@@ -332,18 +331,18 @@ class Lines:
         f, memory = self.f, self.memory
         memory.softmax.merge(self.lines)
         with f.loop(0, self.lines) as i:
-            before, own = (f.load(each, F32, i * 4) for each in (memory.softmax.scale, memory.softmax.spare))
-            before, own = f.splat(before, LANES), f.splat(own, LANES)
+            factors = [f.load(each, F32, i * 4) for each in (memory.softmax.scale, memory.softmax.spare)]
+            before, within = (f.splat(factor, LANES) for factor in factors)
             with f.loop(i * self.row_bytes, (i + 1) * self.row_bytes, VECTOR_BYTES) as at:
-                merged = scaled_sum(f, f.load(memory.all_sums, V16, at), before, f.load(memory.sums, V16, at), own)
-                f.store(merged, memory.all_sums, at)
+                total, own = f.load(memory.all_sums, F32X16, at), f.load(memory.sums, F32X16, at)
+                f.store(f.fma(own, within, total * before), memory.all_sums, at)
 
     def _keep(self, segment: Value) -> None:
         f = self.f
         with f.loop(0, self.lines) as i:
             kept = self.attention.partial(*self.rows_and_heads(i), segment)
             with f.loop(0, self.row_bytes, VECTOR_BYTES) as at:
-                f.store(f.load(self.memory.sums, V16, i * self.row_bytes + at), kept, at)
+                f.store(f.load(self.memory.sums, F32X16, i * self.row_bytes + at), kept, at)
             for place, array in self._numbers():
                 f.store(f.load(array, F32, i * 4), kept, place)
 
@@ -352,7 +351,7 @@ class Lines:
         with f.loop(0, self.lines) as i:
             kept = self.attention.partial(*self.rows_and_heads(i), segment)
             with f.loop(0, self.row_bytes, VECTOR_BYTES) as at:
-                f.store(f.load(kept, V16, at), self.memory.sums, i * self.row_bytes + at)
+                f.store(f.load(kept, F32X16, at), self.memory.sums, i * self.row_bytes + at)
             for place, array in self._numbers():
                 f.store(f.load(kept, F32, place), array, i * 4)
 
@@ -362,9 +361,4 @@ class Lines:
 
     def clear(self, buffer: Value, num_bytes: Value) -> None:
         with self.f.loop(0, num_bytes, VECTOR_BYTES) as at:
-            self.f.store(self.f.const(V16, 0.0), buffer, at)
-
-
-def scaled_sum(f: Function, old: Value, factor: Value, own: Value, own_factor: Value) -> Value:
-    """Return own * own_factor + old * factor, as segments are merged."""
-    return f.fma(own, own_factor, old * factor)
+            self.f.store(self.f.const(F32X16, 0.0), buffer, at)

@@ -8,7 +8,6 @@ from typing import Any
 from onward.kernels.attention import (
     STEP_BLOCKS,
     STEP_BYTES,
-    V16,
     Attention,
     Grid,
     Lines,
@@ -19,7 +18,7 @@ from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.operations import Operation, claim
 from onward.kernels.records import TILE, TILE_BYTES
-from onward.kernels.values import F32, I64, LANES, PTR, VECTOR_BYTES, Value
+from onward.kernels.values import F32, F32X16, I64, LANES, PTR, VECTOR_BYTES, Value
 
 BLOCK_VECTORS = BLOCK_TOKENS // LANES
 
@@ -100,7 +99,7 @@ class _Tile(Lines):
         for buffer, size in ((memory.queries, self.query_bytes), (memory.all_sums, self.row_bytes)):
             self.clear(buffer, self.groups * (self.registers.lines * size))
         with f.loop(0, self.rows) as i, f.loop(0, group * self.query_bytes, VECTOR_BYTES) as at:
-            query = f.load(self.attention.queries, V16, i * self.shape.query_stride + at)
+            query = f.load(self.attention.queries, F32X16, i * self.shape.query_stride + at)
             f.store(query, memory.queries, i * (group * self.query_bytes) + at)
         with f.loop(0, self.groups * self.registers.lines) as i:
             memory.softmax.begin(i, self.attention.sink(i % group))
@@ -159,7 +158,7 @@ class _Tile(Lines):
         with f.loop(early, self.groups) as group, f.loop(0, BLOCK_VECTORS, width) as vector:
             queries = f.at(self.memory.queries, group * (per * self.query_bytes))
             columns = f.at(keys, vector * VECTOR_BYTES)
-            grid = Grid(f, per, width, lambda i, w: f.const(V16, 0.0))
+            grid = Grid(f, per, width, lambda i, w: f.const(F32X16, 0.0))
             with f.loop(0, self.shape.padded, 2) as first:
                 for d in (first, first + 1):
                     query, column = f.at(queries, d * 4), f.at(columns, d * (BLOCK_TOKENS * 4))
@@ -178,7 +177,7 @@ class _Tile(Lines):
             f,
             per,
             self.strip_vectors,
-            lambda i, w: f.load(sums, V16, i * self.row_bytes + w * VECTOR_BYTES) * f.load(scales, F32, i * 4),
+            lambda i, w: f.load(sums, F32X16, i * self.row_bytes + w * VECTOR_BYTES) * f.load(scales, F32, i * 4),
         )
 
         def position(i: int) -> Value:
@@ -192,14 +191,14 @@ class _Tile(Lines):
             at = t
             grid.add(
                 lambda i: f.load(weights, F32, at * 4 + i * STEP_BYTES),
-                lambda w: f.load(values, V16, at * strip_bytes + w * VECTOR_BYTES),
+                lambda w: f.load(values, F32X16, at * strip_bytes + w * VECTOR_BYTES),
                 lambda i: at <= position(i),
             )
         _store(f, grid, sums, self.row_bytes)
 
 
 def _add(f: Function, grid: Grid, scalars: Value, stride: int, vectors: Value) -> None:
-    grid.add(lambda i: f.load(scalars, F32, i * stride), lambda w: f.load(vectors, V16, w * VECTOR_BYTES))
+    grid.add(lambda i: f.load(scalars, F32, i * stride), lambda w: f.load(vectors, F32X16, w * VECTOR_BYTES))
 
 
 def _store(f: Function, grid: Grid, place: Value, stride: int) -> None:
@@ -264,7 +263,7 @@ class _Row(Lines):
         keys = [f.at(self._block(first + i)[0], at) for i in blocks]
         coming = [f.at(self._block(first + STEP_BLOCKS + i)[0], head * shape.head_bytes) for i in blocks]
         queries = f.at(self.attention.queries, head * (group * self.query_bytes))
-        grid = Grid(f, group, width, lambda i, w: f.const(V16, 0.0))
+        grid = Grid(f, group, width, lambda i, w: f.const(F32X16, 0.0))
         with f.loop(0, shape.padded, 2) as start:
             for d in (start, start + 1):
                 row = d * (BLOCK_TOKENS * shape.kv_size)
@@ -288,7 +287,7 @@ class _Row(Lines):
             f,
             group,
             width,
-            lambda i, w: f.load(sums, V16, i * self.row_bytes + w * VECTOR_BYTES) * f.load(scales, F32, i * 4),
+            lambda i, w: f.load(sums, F32X16, i * self.row_bytes + w * VECTOR_BYTES) * f.load(scales, F32, i * 4),
         )
         with f.loop(0, (keys + (BLOCK_TOKENS - 1)) // BLOCK_TOKENS) as j:
             block = step * STEP_BLOCKS + j

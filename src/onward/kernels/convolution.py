@@ -19,7 +19,7 @@ from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
 from onward.kernels.function import Function, Module
 from onward.kernels.operations import Operation, Writers, blocks_of, narrowed
 from onward.kernels.records import CONVOLVE, KEEP
-from onward.kernels.values import F32, I32, I64, LANES, VECTOR_BYTES, Type, Value, vec
+from onward.kernels.values import F32, F32X16, I32, I64, LANES, VECTOR_BYTES, Type, Value, vec
 from onward.kernels.weight_types import GROUP
 
 
@@ -51,7 +51,7 @@ def emit_convolve(module: Module, shape: AttentionShape, writers: Writers) -> An
         first = f.load(op.shared("positions"), I64, row * 8) - length + 1
         kept = _Kept(op, CONVOLVE, shape, row)
         with f.loop(0, blocks * GROUP * 4, VECTOR_BYTES) as at:
-            f.store(f.const(vec(F32, LANES), 0.0), sums, at)
+            f.store(f.const(F32X16, 0.0), sums, at)
         with f.loop(f.max(f.i64(0) - first, 0), length) as tap:
             place = kept.at(first + tap)
             weights = f.at(op.field(CONVOLVE, "weights"), tap * width * 4)
@@ -89,6 +89,6 @@ class _Kept:
 def _each(f: Function, width: Value, use: Callable[[Type, Value], None]) -> None:
     """Emit `use(type, index)` for the numbers of a row: whole vectors, then the others one by one."""
     whole = width // LANES * LANES
-    for t, start, stop, step in ((vec(F32, LANES), 0, whole, LANES), (F32, whole, width, 1)):
+    for t, start, stop, step in ((F32X16, 0, whole, LANES), (F32, whole, width, 1)):
         with f.loop(start, stop, step) as d:
             use(t, d)

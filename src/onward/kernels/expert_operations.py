@@ -28,16 +28,15 @@ from onward.kernels.records import (
     ROUTE,
     ROUTING,
 )
-from onward.kernels.values import F32, I32, I64, LANES, VECTOR_BYTES, Value, vec
-from onward.kernels.weight_types import F32X16
+from onward.kernels.values import F32, F32X16, I32, I64, LANES, VECTOR_BYTES, Value, vec
 
 _TAKEN = -(2**31)
 _MAGNITUDE = 2**31 - 1
 _NAN = 0x7FC00000
 MAX_EXPERTS = 1024
 """Of a layer, as `checkpoints.mixtures` accepts them."""
-ROUTE_SCRATCH_BYTES = 4 * (MAX_EXPERTS + MAX_EXPERTS)
-"""Numbers of all experts, and of all groups."""
+ROUTE_SCRATCH_BYTES = 4 * 2 * MAX_EXPERTS
+"""A number for each expert, and one for each group."""
 LEAST_SUM = 2.0**-14
 """Of sigmoids, or of shares that a bias chose, which weights are divided by, as in llama.cpp
 (llm_graph_context::build_moe_ffn): they may all be 0."""
@@ -202,9 +201,9 @@ def _emit_begins(op: Operation, routing: Value, begins: Value, active: Value) ->
             f.store(expert, active, num_active.value * 8)
             num_active.value += 1
             num_missing.value += f.load_pointer(experts, expert * 8).is_null().zext(I64)
-            for name, number in (("steps", OWN.load(f, op.counter, "step")), ("uses", None)):
-                place = f.at(op.field(GROUP, name), expert * 8)
-                f.store(f.load(place, I64) + 1 if number is None else number, place)
+            f.store(OWN.load(f, op.counter, "step"), op.field(GROUP, "steps"), expert * 8)
+            uses = f.at(op.field(GROUP, "uses"), expert * 8)
+            f.store(f.load(uses, I64) + 1, uses)
     ROUTING.store(f, routing, "num_active", num_active.value)
     with f.when(num_missing.value > 0):
         f.call_address(op.field(GROUP, "fetch"), [op.field(GROUP, "layer")])
@@ -244,14 +243,15 @@ def emit_expert_product(module: Module, isa: Isa, kind: ProductKind) -> Any:
             begin.set(f.load(begins, I64, f.load(active, I64, number * 8 - 8) * 8))
         weights = f.load_pointer(op.field(EXPERT_PRODUCT, "experts"), expert * 8)
         with f.when(weights.is_null().eq(0)):
-            _emit_own_record(op, f, own, expert, begin.value, weights)
+            _emit_own_record(op, own, expert, begin.value, weights)
             first = piece % pieces * step
             f.call(product, [own, first, f.min(first + step, panels), end - begin.value, op.scratch()])
     return f.ret()
 
 
-def _emit_own_record(op: Operation, f: Function, own: Value, expert: Value, begin: Value, weights: Value) -> None:
+def _emit_own_record(op: Operation, own: Value, expert: Value, begin: Value, weights: Value) -> None:
     """Write the PRODUCT record of one expert."""
+    f = op.f
     values: dict[str, Value | float] = {
         name: op.field(EXPERT_PRODUCT, name) for name in ("panel_bytes", "blocks", "source_stride", "target_stride")
     }

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from onward.kernels.activations import broadcast_float
-from onward.kernels.function import Variable
+from onward.kernels.function import Function, Variable
 from onward.kernels.isa import Isa
-from onward.kernels.values import VECTOR_BYTES, Value
-from onward.kernels.weight_types import F32X16, GROUP, PREFETCH_BYTES, BlockReader, FloatType, WeightType
+from onward.kernels.values import F32X16, VECTOR_BYTES, Value
+from onward.kernels.weight_types import GROUP, PREFETCH_BYTES, BlockReader, FloatType, Head, WeightType
 
 _TOGETHER = 2
-"""Unpacked weights of each row in a turn of a loop."""
+"""Unpacked weights of each row per iteration."""
 _UNROLLED = 4
-"""Weights of a panel that lies as in the file, in a turn of a loop."""
+"""Weights of a panel in the order of the file per iteration."""
 Use = Callable[..., None]
 """(k, *weights): the k-th weight of every row, a vector for each panel; then those of k + 1, if there are more."""
 
@@ -35,7 +34,7 @@ class FloatBlock:
 class Float32:
     """float32 activations. Unpacked weights are float32."""
 
-    def __init__(self, f: Any, isa: Isa, kind: WeightType | FloatType) -> None:
+    def __init__(self, f: Function, isa: Isa, kind: WeightType | FloatType) -> None:
         self.f, self.isa, self.kind = f, isa, kind
 
     @staticmethod
@@ -89,7 +88,7 @@ class Float32:
             with f.loop(0, kind.groups // kind.step_groups) as step:
                 steps(step)
 
-    def _tables(self, head: Any) -> tuple[Value, Value]:
+    def _tables(self, head: Head) -> tuple[Value, Value]:
         """Store factor * scale, and what is added, for each scale; return where."""
         f, kind = self.f, self.kind
         assert isinstance(kind, WeightType)
@@ -115,8 +114,8 @@ class Float32:
         assert isinstance(kind, WeightType)
         factor = f.load(factors, F32X16, index * VECTOR_BYTES, VECTOR_BYTES)
         if kind.has_minima or kind.offset:
-            return f.fma(integer, factor, f.load(additions, F32X16, index * VECTOR_BYTES, VECTOR_BYTES))  # type: ignore[no-any-return]
-        return integer * factor  # type: ignore[no-any-return]
+            return f.fma(integer, factor, f.load(additions, F32X16, index * VECTOR_BYTES, VECTOR_BYTES))
+        return integer * factor
 
     def unpack(self, block: Value, target: Value, ahead: Value) -> None:
         """Emit the unpacking of a block into memory."""
@@ -128,14 +127,14 @@ class Float32:
 
         def each(use: Use) -> None:
             with f.loop(0, self.kind.block_weights, _TOGETHER) as first:
-                turn = [
+                weights_of = [
                     [self._unpacked_weight(target, (first + index) * VECTOR_BYTES) for target in targets]
                     for index in range(_TOGETHER)
                 ]
                 if self.isa.width == 64:  # there are registers for all, so each row's place is computed once
-                    use(first, *chain.from_iterable(turn))
+                    use(first, *chain.from_iterable(weights_of))
                 else:
-                    for index, weights in enumerate(turn):
+                    for index, weights in enumerate(weights_of):
                         use(first + index, *weights)
 
         return FloatBlock(each)
@@ -144,7 +143,7 @@ class Float32:
         f, is_panel = self.f, self.is_unpacked(self.kind)
         if is_panel:
             f.prefetch(target, at + PREFETCH_BYTES)
-        return f.load(target, F32X16, at, 1 if is_panel else VECTOR_BYTES)  # type: ignore[no-any-return]
+        return f.load(target, F32X16, at, 1 if is_panel else VECTOR_BYTES)
 
     def add(self, block: FloatBlock, rows: Sequence[Value], results: Sequence[Variable]) -> None:
         """Emit the sums of one block. `rows`: pointers to its first activation; `results`: float32 x 16, those of the

@@ -77,18 +77,18 @@ class Variable:
         return self
 
 
-class Endless:
-    """The body of `Function.forever`."""
+class LoopBody:
+    """What may be written in the body of `Function.forever`."""
 
     def __init__(self, f: Function, start: Any, end: Any) -> None:
         self._f, self._start, self._end = f, start, end
 
-    def leave(self, condition: Value) -> None:
+    def break_if(self, condition: Value) -> None:
         """Leave the loop if this is true."""
         self._branch(condition, self._end)
 
-    def again(self, condition: Value) -> None:
-        """Begin the loop's next turn if this is true."""
+    def continue_if(self, condition: Value) -> None:
+        """Start the next iteration if this is true."""
         self._branch(condition, self._start)
 
     def _branch(self, condition: Value, target: Any) -> None:
@@ -325,12 +325,12 @@ class Function:
         self.b.position_at_end(done)
 
     @contextmanager
-    def forever(self) -> Iterator[Endless]:
-        """Repeat the body until its `leave`."""
+    def forever(self) -> Iterator[LoopBody]:
+        """Repeat the body until its `break_if`."""
         body, done = self.fn.append_basic_block(), self.fn.append_basic_block()
         self.b.branch(body)
         self.b.position_at_end(body)
-        yield Endless(self, body, done)
+        yield LoopBody(self, body, done)
         self.b.branch(body)
         self.b.position_at_end(done)
 

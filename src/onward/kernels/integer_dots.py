@@ -20,12 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from onward.kernels.activations import INT8_PAIR, INT8_SCALE, INT8_SCALED_SUM, INT8_SUM, broadcast_float
-from onward.kernels.function import Variable
+from onward.kernels.function import Function, Variable
 from onward.kernels.isa import Isa, joined
-from onward.kernels.values import F32, I8, I16, I32, VECTOR_BYTES, Value, vec
+from onward.kernels.values import F32, I8, I16, I32, VECTOR_BYTES, Type, Value, vec
 from onward.kernels.weight_types import PANEL_ROWS, BlockReader, Head, WeightType
 
 WORDS = 8
@@ -58,11 +57,6 @@ def as_pairs(scale: Value) -> Value:
     return (scale & 0xFFFF) | (scale << 16)
 
 
-def concatenated(vectors: Sequence[Any]) -> Value:
-    """Return the lanes of one or two vectors."""
-    return vectors[0] if len(vectors) == 1 else joined(*vectors)
-
-
 class Int8:
     """int8 activations. Unpacked weights are bytes, as they are multiplied. `f`: the function that is being written.
 
@@ -77,7 +71,7 @@ class Int8:
     group_bytes = WORDS * VECTOR_BYTES
     """Of 32 unpacked weights of each row."""
 
-    def __init__(self, f: Any, isa: Isa, kind: WeightType, panels: int = 1) -> None:
+    def __init__(self, f: Function, isa: Isa, kind: WeightType, panels: int = 1) -> None:
         """`panels`: that are multiplied together."""
         self.f, self.isa, self.kind = f, isa, kind
         self.lanes = panels * PANEL_ROWS
@@ -139,8 +133,9 @@ class Int8:
         kept = [f.stack(vec(F32, PANEL_ROWS), self.head_bytes(kind) // VECTOR_BYTES) for _ in heads]
         for head, target in zip(heads, kept, strict=True):
             self._store_head(head, target)
-        min_factor = concatenated([head.min_factor for head in heads]) if kind.has_minima else None
-        return self._block(kept, readers, concatenated([head.factor for head in heads]), min_factor)
+        min_factors = [head.min_factor for head in heads if head.min_factor is not None]
+        min_factor = joined(min_factors) if min_factors else None
+        return self._block(kept, readers, joined(head.factor for head in heads), min_factor)
 
     def half_packed(self, heads: Sequence[Value], blocks: Sequence[Value], ahead: Value) -> Block:
         """Return the blocks of panels that are multiplied together, whose heads were unpacked."""
@@ -151,15 +146,14 @@ class Int8:
         """Return the blocks that `unpack` wrote, of panels that are multiplied together."""
         return self._block(targets, [], *self._factors(targets))
 
-    def _loaded(self, places: Sequence[Value], at: Value | int, t: Any) -> Value:
+    def _loaded(self, places: Sequence[Value], at: Value | int, t: Type) -> Value:
         """Return vectors of each panel."""
-        return concatenated([self.f.load(place, vec(t, PANEL_ROWS), at, VECTOR_BYTES) for place in places])
+        return joined(self.f.load(place, vec(t, PANEL_ROWS), at, VECTOR_BYTES) for place in places)
 
     def _factors(self, heads: Sequence[Value]) -> tuple[Value, Value | None]:
         _, at = self._head_offsets(self.kind)
-        return self._loaded(heads, at, F32), self._loaded(
-            heads, at + VECTOR_BYTES, F32
-        ) if self.kind.has_minima else None
+        factor = self._loaded(heads, at, F32)
+        return factor, self._loaded(heads, at + VECTOR_BYTES, F32) if self.kind.has_minima else None
 
     def _block(
         self, heads: Sequence[Value], readers: Sequence[BlockReader], factor: Value, min_factor: Value | None
@@ -169,7 +163,7 @@ class Int8:
 
         def read(step: Value) -> Words:
             each_words = [kind.words(reader, step) for reader in readers]
-            return lambda e, i: self._as_multiplied(concatenated([words(e, i) for words in each_words]))
+            return lambda e, i: self._as_multiplied(joined(words(e, i) for words in each_words))
 
         def load(step: Value) -> Words:
             at = step * self.group_bytes + self.head_bytes(kind)
@@ -202,7 +196,7 @@ class Int8:
         panels = self.lanes // PANEL_ROWS
         for row, total in enumerate(totals):
             of_row = results[row * panels : (row + 1) * panels]
-            value = self.f.fma(factor, total.value, concatenated([each.value for each in of_row]))
+            value = self.f.fma(factor, total.value, joined(each.value for each in of_row))
             for panel, result in enumerate(of_row):
                 result.set(value.shuffle(range(panel * PANEL_ROWS, (panel + 1) * PANEL_ROWS)) if panels > 1 else value)
 
@@ -241,7 +235,7 @@ class Int8:
 
     def _word(self, row: Value, at: int) -> Value:
         """Return 4 bytes in every lane, int32."""
-        return self.f.splat(self.f.load(row, I32, at), self.lanes)  # type: ignore[no-any-return]
+        return self.f.splat(self.f.load(row, I32, at), self.lanes)
 
     def _halves_term(self, low: Value, high: Value, row: Value, at: int = 0) -> Value:
         """Return the exact sum of two numbers within int16 times the sums of 16 activations of a block, int32."""
@@ -296,7 +290,7 @@ class Int8:
     ) -> dict[tuple[int, int], Value]:
         def scale(e: int, start: int) -> Value:
             if not self.kind.scale_weights:
-                return self.f.const(self.i16, 1)  # type: ignore[no-any-return]
+                return self.f.const(self.i16, 1)
             half = start // 4 if self.kind.scale_weights == 16 else 0
             return self._scale_of(block, step, e, half).as_(self.i16)
 
@@ -374,17 +368,17 @@ class Int8:
         """Return what sums of fours begin with: -offset * the sum of the activations that have a scale of weights."""
         f, at = self.f, e * self.block_bytes
         if not self._offset:
-            return f.const(self.i32, 0)  # type: ignore[no-any-return]
+            return f.const(self.i32, 0)
         if self.kind.scale_weights != 16:
-            return f.splat(f.load(row, I32, at + INT8_SUM) * -self._offset, self.lanes)  # type: ignore[no-any-return]
+            return f.splat(f.load(row, I32, at + INT8_SUM) * -self._offset, self.lanes)
         sixteen = f.load(row, I16, at + INT8_PAIR + 2 * half).sext(I32)
-        return f.splat(sixteen * -self._offset, self.lanes)  # type: ignore[no-any-return]
+        return f.splat(sixteen * -self._offset, self.lanes)
 
     def _offset_term(self, block: Block, step: Value, e: int, row: Value) -> Value:
         """Return offset * scale * sum of activations, int32."""
         f, at = self.f, e * self.block_bytes
         if not self.kind.scale_weights:
-            return f.splat(f.load(row, I32, at + INT8_SUM) * self._offset, self.lanes)  # type: ignore[no-any-return]
+            return f.splat(f.load(row, I32, at + INT8_SUM) * self._offset, self.lanes)
         assert self.kind.scale_weights == 16, "no type with an offset has a scale per 32"
         low, high = (self._scale_of(block, step, e, half) for half in range(2))
         return self._halves_term(low, high, row, at) * self._offset

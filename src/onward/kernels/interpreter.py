@@ -56,7 +56,6 @@ from onward.kernels.records import (
 )
 from onward.kernels.recurrence import DeltaShape, emit_delta, emit_scan
 from onward.kernels.state_space import emit_state_space
-from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.values import I64, PTR, Value
 from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
 
@@ -168,55 +167,49 @@ class Kernels:
         operations."""
         forms = tuple(sorted(self.forms()))
         # those that take longest to compile first: the last ones decide how long several processes wait for each other
-        parts: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(_emit_products, (kind,)) for kind in self.products]
-        parts += [(_emit_attention, (shape,)) for shape in dict.fromkeys(shape.unrotated for shape in self.attention)]
-        parts += [(_emit_rows, (forms,)), (_emit_interpreter, ())]
-        parts += [(emit_embed, (name,)) for name in self.embeddings]
-        parts += [(_emit_interleave, (name,)) for name in sorted({kind.weights for kind in self.products})]
-        parts += [(_emit_norm_heads, (size,)) for size in self._norm_sizes()]
-        parts += [(_emit_rotate, (shape,)) for shape in self.attention]
+        parts: list[tuple[Any, ...]] = [(_emit_products, isa, kind) for kind in self.products]
+        parts += [(_emit_attention, isa, shape) for shape in dict.fromkeys(shape.unrotated for shape in self.attention)]
+        parts += [(_emit_rows, forms), (_emit_interpreter, isa)]
+        parts += [(emit_embed, isa, name) for name in self.embeddings]
+        parts += [(emit_interleave, name) for name in sorted({kind.weights for kind in self.products})]
+        parts += [(emit_norm_heads, size) for size in self._norm_sizes()]
+        parts += [(emit_rotate, shape) for shape in self.attention]
         if self.has_experts:
-            parts.append((_emit_experts, ()))
+            parts.append((_emit_experts,))
         if self.has_logit_cap:
-            parts.append((_emit_cap, ()))
+            parts.append((emit_cap,))
         if self.has_convolutions:
-            parts.append((_emit_convolutions, (self.attention[0], forms)))
+            parts.append((_emit_convolutions, self.attention[0], forms))
         if self.has_states:
-            parts.append((_emit_scan, ()))
+            parts.append((emit_scan,))
         if self.delta is not None:
-            parts.append((_emit_delta, (self.delta,)))
+            parts.append((emit_delta, self.delta))
         if self.has_state_spaces:
-            parts.append((_emit_state_space, ()))
-        return [_recipe(emit, isa, *facts) for emit, facts in parts]
+            parts.append((emit_state_space,))
+        return [_recipe(isa, *part) for part in parts]
 
 
 def product_recipes(kind: ProductKind, isa: Isa) -> list[Recipe]:
     """Return how the modules of a product and of its panels are written."""
-    return [_recipe(_emit_products, isa, kind), _recipe(_emit_interleave, isa, kind.weights)]
+    return [_recipe(isa, _emit_products, isa, kind), _recipe(isa, emit_interleave, kind.weights)]
 
 
-def _recipe(emit: Callable[..., Any], isa: Isa, *facts: Any) -> Recipe:
-    return Recipe(partial(_text, emit, isa, facts), (emit.__name__, isa.name, *facts), (kernels,))
+def _recipe(isa: Isa, emit: Callable[..., Any], *facts: Any) -> Recipe:
+    """Return how `emit(module, *facts)` writes a module. Where an Isa decides more than `soft`, it is a fact."""
+    soft = tuple(sorted(isa.soft))
+    return Recipe(partial(_text, emit, soft, facts), (emit.__name__, soft, *facts), (kernels,))
 
 
-def _text(emit: Callable[..., Any], isa: Isa, facts: tuple[Any, ...]) -> str:
-    module = Module("kernels", isa.soft)
-    emit(module, isa, *facts)
+def _text(emit: Callable[..., Any], soft: tuple[str, ...], facts: tuple[Any, ...]) -> str:
+    module = Module("kernels", soft)
+    emit(module, *facts)
     return module.text()
 
 
-def _emit_rows(module: Module, isa: Isa, forms: Iterable[ActivationName]) -> None:
+def _emit_rows(module: Module, forms: Iterable[ActivationName]) -> None:
     writers = Writers(module, forms)
     for emit in (emit_norm, emit_quantise, emit_unit):
         emit(module, writers)
-
-
-def _emit_interleave(module: Module, isa: Isa, name: str) -> None:
-    emit_interleave(module, WEIGHT_TYPES[name])
-
-
-def _emit_norm_heads(module: Module, isa: Isa, size: int) -> None:
-    emit_norm_heads(module, size)
 
 
 def _emit_products(module: Module, isa: Isa, kind: ProductKind) -> None:
@@ -224,39 +217,19 @@ def _emit_products(module: Module, isa: Isa, kind: ProductKind) -> None:
     emit_expert_product(module, isa, kind)
 
 
-def _emit_rotate(module: Module, isa: Isa, shape: AttentionShape) -> None:
-    emit_rotate(module, shape)
-
-
 def _emit_attention(module: Module, isa: Isa, shape: AttentionShape) -> None:
     emit_attention(module, isa, shape)
     emit_merge(module, isa, shape)
 
 
-def _emit_experts(module: Module, isa: Isa) -> None:
+def _emit_experts(module: Module) -> None:
     for emit in (emit_route, emit_group, emit_gather, emit_combine):
         emit(module)
 
 
-def _emit_cap(module: Module, isa: Isa) -> None:
-    emit_cap(module)
-
-
-def _emit_convolutions(module: Module, isa: Isa, shape: AttentionShape, forms: Iterable[ActivationName]) -> None:
+def _emit_convolutions(module: Module, shape: AttentionShape, forms: Iterable[ActivationName]) -> None:
     emit_keep(module, shape)
     emit_convolve(module, shape, Writers(module, forms))
-
-
-def _emit_scan(module: Module, isa: Isa) -> None:
-    emit_scan(module)
-
-
-def _emit_state_space(module: Module, isa: Isa) -> None:
-    emit_state_space(module)
-
-
-def _emit_delta(module: Module, isa: Isa, shape: DeltaShape) -> None:
-    emit_delta(module, shape)
 
 
 def _emit_interpreter(module: Module, isa: Isa) -> None:
@@ -275,12 +248,12 @@ def _emit_wait(module: Module, isa: Isa) -> Any:
         _leave_if_changed(f, address, old, done)
         isa.pause(f)
     function, number = CONTEXT.load(f, context, "wait"), CONTEXT.load(f, context, "wait_number")
-    with f.forever() as turns:
+    with f.forever() as loop:
         f.fetch_add(address, 1, SLEEPERS_OFFSET)
         with f.when(f.fetch_add(address, 0).eq(old)):
             f.call_address(function, [number, address, f.i64(FUTEX_WAIT), old, f.i64(0), f.i64(0)])
         f.fetch_add(address, -1, SLEEPERS_OFFSET)
-        turns.leave(f.load_acquire(address).ne(old))
+        loop.break_if(f.load_acquire(address).ne(old))
     f.b.branch(done)
     f.b.position_at_end(done)
     return f.ret()
@@ -308,10 +281,10 @@ def _emit_finish(module: Module, wait: Any) -> Any:
     f = Function(module, "finish", [PTR, PTR, I64, I64], inline=False)
     context, counter, total, step = f.args
     completion = CONTEXT.load(f, context, "completion")
-    with f.forever() as turns:
+    with f.forever() as loop:
         before = f.load_acquire(completion)
-        turns.leave((f.load_acquire(counter) >> STEP_SHIFT).ne(step))
-        turns.leave(f.load_acquire(counter, COMPLETED_OFFSET) >= total)
+        loop.break_if((f.load_acquire(counter) >> STEP_SHIFT).ne(step))
+        loop.break_if(f.load_acquire(counter, COMPLETED_OFFSET) >= total)
         f.call(wait, [context, completion, before, f.i64(BARRIER_SPINS)])
     return f.ret()
 
@@ -328,7 +301,7 @@ def _emit_walk(module: Module, finish: Any, wake: Any) -> Any:
     with f.forever() as records:
         record = f.at(tape, index.value * RECORD_BYTES)
         code = HEADER.load(f, record, "operation")
-        records.leave(code.eq(END))
+        records.break_if(code.eq(END))
         counters = CONTEXT.load(f, context, "counters")
         counter = f.at(counters, index.value * COUNTER_BYTES)
         OWN.store(f, own, "counter", counter)
@@ -345,7 +318,7 @@ def _emit_walk(module: Module, finish: Any, wake: Any) -> Any:
                 total = f.load(totals, I64, (each - first.value) * 8, 8)
                 f.call(finish, [context, f.at(counters, each * COUNTER_BYTES), total, step])
             first.set(index.value + 1)
-        records.leave((f.load_acquire(counter) >> STEP_SHIFT).ne(step))
+        records.break_if((f.load_acquire(counter) >> STEP_SHIFT).ne(step))
         index.value += 1
     return f.ret()
 
@@ -379,6 +352,6 @@ def _emit_work(module: Module, walk: Any, wait: Any) -> None:
     with f.forever() as steps:
         f.call(wait, [context, control, seen.value, f.i64(IDLE_SPINS)])
         seen.set(f.load_acquire(control))
-        steps.leave(f.load(control, I64, CONTROL_QUIT, 8).ne(0))
+        steps.break_if(f.load(control, I64, CONTROL_QUIT, 8).ne(0))
         f.call(walk, [f.load_pointer(control, CONTROL_TAPE), context, thread, seen.value & PIECE_MASK])
     f.ret()

@@ -35,6 +35,9 @@ class Isa:
         self.soft = frozenset(soft)
         self.name = name
 
+    def __repr__(self) -> str:
+        return self.name
+
     def maddubs(self, f: Function, u: Value, s: Value) -> Value:
         """Return the sums of pairs of products u8[2n] * i8[2n], as i16[n]."""
         return pair_sums(u.zext(I16) * s.sext(I16))
@@ -173,14 +176,16 @@ def in_parts(operation: Operation, size: int | tuple[int, ...], *operands: Value
         operation(*(x.shuffle(range(n * k, n * k + n)) for x, n in zip(operands, sizes, strict=True)))
         for k in range(count // register)
     ]
+    return joined(parts)
+
+
+def joined(vectors: Iterable[Value]) -> Value:
+    """Return the lanes of all these vectors: one, or a power of two of equally long ones."""
+    parts = list(vectors)
     while len(parts) > 1:
-        parts = [joined(parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
+        count = 2 * lanes(parts[0].t)
+        parts = [low.shuffle(range(count), high) for low, high in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
-
-
-def joined(low: Value, high: Value) -> Value:
-    """Return the lanes of both."""
-    return low.shuffle(range(lanes(low.t) + lanes(high.t)), high)
 
 
 _CHOICES = ("width", "has_dot", "signed_dot", "has_spare_units")

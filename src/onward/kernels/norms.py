@@ -9,8 +9,8 @@ from typing import Any
 from onward.kernels.function import Module
 from onward.kernels.operations import Operation, Writers, blocks_of, claim
 from onward.kernels.records import NORM, NORM_HEADS
-from onward.kernels.values import F32, I32, LANES, VECTOR_BYTES, Value, vec
-from onward.kernels.weight_types import F32X16, GROUP
+from onward.kernels.values import F32, F32X16, I32, LANES, VECTOR_BYTES, Value, vec
+from onward.kernels.weight_types import GROUP
 
 
 def emit_norm(module: Module, writers: Writers) -> Any:

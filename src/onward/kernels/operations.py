@@ -32,9 +32,10 @@ from onward.kernels.records import (
     STEP_SHIFT,
     UNIT,
 )
+from onward.kernels.structures import Structure
 from onward.kernels.type_table import WEIGHT_TYPES
-from onward.kernels.values import F32, I32, I64, LANES, PTR, VECTOR_BYTES, Value, vec
-from onward.kernels.weight_types import F32X16, GROUP, FloatType, RowReader, WeightType
+from onward.kernels.values import F32, F32X16, I32, I64, LANES, PTR, VECTOR_BYTES, Value, vec
+from onward.kernels.weight_types import GROUP, FloatType, RowReader, WeightType
 
 MAX_FLOAT16 = 65504.0
 SHARES, MAX_PIECES = 8, 32
@@ -48,8 +49,8 @@ class Operation:
         self.f = Function(module, f"operation_{name}", [PTR, PTR, I64, PTR], exported=True)
         self.record, self.context, self.thread, self.counter = self.f.args
 
-    def field(self, layout: Any, name: str) -> Value:
-        return layout.load(self.f, self.record, name)  # type: ignore[no-any-return]
+    def field(self, layout: Structure, name: str) -> Value:
+        return layout.load(self.f, self.record, name)
 
     def shared(self, name: str) -> Value:
         """Return a field of the context."""
@@ -99,12 +100,12 @@ def claim(
     counter, step = OWN.load(f, own, "counter"), OWN.load(f, own, "step")
     f.acquire()
     completed = f.var(I64, 0)
-    with f.forever() as turns:
+    with f.forever() as loop:
         word = f.load_acquire(counter)
         first = word & PIECE_MASK
-        turns.leave((first >= total) | (word >> STEP_SHIFT).ne(step))
+        loop.break_if((first >= total) | (word >> STEP_SHIFT).ne(step))
         taken = chunk(first) if callable(chunk) else chunk
-        turns.again(f.compare_and_swap(counter, word, word + taken).eq(0))
+        loop.continue_if(f.compare_and_swap(counter, word, word + taken).eq(0))
         last = f.min(first + taken, total)
         yield first, last
         completed.value += last - first
@@ -295,7 +296,7 @@ class _Rotation:
         with self.f.when(growth.is_null().eq(0)):
             scale.value *= self.f.load(growth, F32, position * 4)
         self.scale = scale.value
-        self.turned = op.scratch()
+        self.rotated_key = op.scratch()
 
     def emit(self, block: Value, slot: Value) -> None:
         f, op, shape = self.f, self.op, self.shape
@@ -307,21 +308,21 @@ class _Rotation:
         )
         has_queries = op.field(ROTATE, "queries").is_null().eq(0)
         with f.when(has_queries), f.loop(0, shape.num_heads) as head:
-            self._turn(f.at(queries, head * (4 * size)), f.at(rotated, head * (4 * padded)), self.scale)
+            self._rotate(f.at(queries, head * (4 * size)), f.at(rotated, head * (4 * padded)), self.scale)
         has_keys = op.field(ROTATE, "keys").is_null().eq(0)
         if shape.has_common_part:
             with f.when(has_keys):
                 common = f.at(op.field(ROTATE, "common"), self.row * op.field(ROTATE, "common_stride"))
-                self._turn_first(common, self.turned, None)
+                self._rotate_first(common, self.rotated_key, None)
         with f.when(has_keys), f.loop(0, shape.num_kv_heads) as head:
             own, rotated_bytes = f.at(keys, head * (4 * shape.own_key_size)), 4 * shape.rotated
             if shape.has_common_part:
-                self._keep_rest(f.at(own, -rotated_bytes), self.turned, None)
+                self._keep_rest(f.at(own, -rotated_bytes), self.rotated_key, None)
             else:
-                self._turn(own, self.turned, None)
+                self._rotate(own, self.rotated_key, None)
             column = f.at(block, head * shape.head_bytes + slot * shape.kv_size)
             with f.loop(0, size) as d:
-                f.store(self._cached(self.turned, F32, d), column, d * (BLOCK_TOKENS * shape.kv_size))
+                f.store(self._cached(self.rotated_key, F32, d), column, d * (BLOCK_TOKENS * shape.kv_size))
             width = shape.value_size
             first = head * shape.value_bytes + slot * (shape.padded_values * shape.kv_size) + shape.values_offset
             source, place = f.at(values, head * (4 * width)), f.at(block, first)
@@ -330,12 +331,12 @@ class _Rotation:
                 with f.loop(begin, end, step) as d:
                     f.store(self._cached(source, t, d), place, d * shape.kv_size)
 
-    def _turn(self, source: Value, target: Value, scale: Value | None) -> None:
+    def _rotate(self, source: Value, target: Value, scale: Value | None) -> None:
         """Write a head with its first dimensions rotated: those of a pair are half of them apart."""
-        self._turn_first(source, target, scale)
+        self._rotate_first(source, target, scale)
         self._keep_rest(source, target, scale)
 
-    def _turn_first(self, source: Value, target: Value, scale: Value | None) -> None:
+    def _rotate_first(self, source: Value, target: Value, scale: Value | None) -> None:
         f, half = self.f, self.half
         lanes = math.gcd(half, LANES)
         t = vec(F32, lanes) if lanes > 1 else F32

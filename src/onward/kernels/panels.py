@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from onward.kernels.function import Function, Module
+from onward.kernels.type_table import WEIGHT_TYPES
 from onward.kernels.values import I8, I16, I32, I64, PTR, Value
-from onward.kernels.weight_types import PANEL_ROWS, FloatType, WeightType
+from onward.kernels.weight_types import PANEL_ROWS, WeightType
 
 WORD_TYPES = {1: I8, 2: I16, 4: I32}
 
@@ -16,12 +17,13 @@ def panel_count(rows: int) -> int:
     return -(-rows // PANEL_ROWS)
 
 
-def emit_interleave(module: Module, kind: WeightType | FloatType) -> Any:
+def emit_interleave(module: Module, weights: str) -> Any:
     """Emit interleave_TYPE(rows, blocks, target, first panel, last panel).
 
     `rows`: pointers to 16 rows of each panel, those of panel `first` first; `target`: the matrix's panels.
     """
-    f = Function(module, f"interleave_{kind.name}", [PTR, I64, PTR, I64, I64], exported=True)
+    kind = WEIGHT_TYPES[weights]
+    f = Function(module, f"interleave_{weights}", [PTR, I64, PTR, I64, I64], exported=True)
     rows, blocks, target, first, last = f.args
     with f.loop(first, last) as panel:
         sources = [f.load_pointer(rows, (panel - first) * (8 * PANEL_ROWS) + 8 * row) for row in range(PANEL_ROWS)]

@@ -25,7 +25,7 @@ Written = list[tuple[int | None, list[NDArray[np.int64]]]]
 """Records that are no part yet, with what they need."""
 
 
-def joined(*written: Written) -> list[Part]:
+def tape_of(*written: Written) -> list[Part]:
     """Return a tape of records in their order. A part ends when its last record is complete."""
     found: Written = []
     for needs, records in chain.from_iterable(written):

@@ -26,8 +26,8 @@ from onward.kernels.integer_dots import Int8
 from onward.kernels.isa import Isa
 from onward.kernels.records import PRODUCT
 from onward.kernels.type_table import WEIGHT_TYPES
-from onward.kernels.values import I64, PTR, Value
-from onward.kernels.weight_types import F32X16, GROUP, PANEL_ROWS, FloatType, WeightType
+from onward.kernels.values import F32X16, I64, PTR, Value
+from onward.kernels.weight_types import GROUP, PANEL_ROWS, FloatType, WeightType
 
 OUT_BYTES = 4 * PANEL_ROWS
 AHEAD_BYTES = 4096
@@ -138,7 +138,7 @@ class ProductKind:
         """Whether the heads of blocks are unpacked once for all rows where their weights are not: large ones."""
         return self.type.block_weights > GROUP
 
-    def arithmetic(self, f: Any, isa: Isa, panels: int = 1) -> Dots:
+    def arithmetic(self, f: Function, isa: Isa, panels: int = 1) -> Dots:
         """Return how to multiply so many panels together."""
         if isinstance(self.type, FloatType) or self.activations == "float32":
             return Float32(f, isa, self.type)

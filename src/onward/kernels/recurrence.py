@@ -40,8 +40,7 @@ from onward.kernels.function import Module, Variable
 from onward.kernels.maths import exp, rsqrt, sigmoid, softplus
 from onward.kernels.operations import Operation, claim
 from onward.kernels.records import DELTA, RUN, RUN_BYTES, SCAN
-from onward.kernels.values import F32, I64, LANES, VECTOR_BYTES, Value
-from onward.kernels.weight_types import F32X16
+from onward.kernels.values import F32, F32X16, I64, LANES, VECTOR_BYTES, Value
 
 EPSILON = 1e-6
 """Added to the squared length of queries and keys (modeling_qwen3_next.py)."""

@@ -25,8 +25,8 @@ from onward.kernels.recipe import Recipe
 from onward.kernels.records import PRODUCT
 from onward.kernels.self_test_result import SelfTest
 from onward.kernels.targets import Target, host
-from onward.kernels.values import I64, PTR, Value
-from onward.kernels.weight_types import F32X16, PANEL_ROWS
+from onward.kernels.values import F32X16, I64, PTR, Value
+from onward.kernels.weight_types import PANEL_ROWS
 
 EXPECTED = "d25501a32be1ce03ad79170c8a447356ed8cac282ec89fbcdb8daf0373c18e5d"
 """The digest that every machine finds. Changes only with what kernels compute."""

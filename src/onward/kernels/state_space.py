@@ -23,8 +23,7 @@ from onward.kernels.maths import exp, softplus
 from onward.kernels.operations import Operation, claim
 from onward.kernels.records import STATE_SPACE
 from onward.kernels.recurrence import Run
-from onward.kernels.values import F32, LANES, VECTOR_BYTES, Value
-from onward.kernels.weight_types import F32X16
+from onward.kernels.values import F32, F32X16, LANES, VECTOR_BYTES, Value
 
 _MANY_VECTORS = 4
 """Columns of a state that are computed together, where there are so many: their sums wait for nothing."""

@@ -25,7 +25,7 @@ from onward.kernels.interpreter import (
 from onward.kernels.memory import Rows, Vector, address
 from onward.kernels.operations import UNITS
 from onward.kernels.panels import panel_count
-from onward.kernels.parts import Part, Written, joined
+from onward.kernels.parts import Part, Written, tape_of
 from onward.kernels.products import OUT_BYTES, ProductKind
 from onward.kernels.records import (
     ATTEND,
@@ -138,7 +138,7 @@ class TapeBuilder:
 
     def finish(self) -> list[Part]:
         """Return what was written since the last call of `take` as a tape."""
-        return joined(self.take())
+        return tape_of(self.take())
 
     def _append(self, record: NDArray[np.int64], *used: object, row: int = 0) -> None:
         self._parts[-1][1].append(record)

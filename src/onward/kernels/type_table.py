@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onward.kernels.values import I16, I32, Value
+from onward.kernels.values import F32X16, I16, I32, Value
 from onward.kernels.weight_types import (
     F16X16,
-    F32X16,
     I32X16,
     PANEL_ROWS,
     WORD_BYTES,
@@ -91,7 +90,7 @@ def _q5_k_words(r: BlockReader, step: Value) -> WordReader:
 
 
 def _in_lanes(r: BlockReader, count: Value) -> Value:
-    return r.f.splat(count.trunc(I32), PANEL_ROWS)  # type: ignore[no-any-return]
+    return r.f.splat(count.trunc(I32), PANEL_ROWS)
 
 
 def _q2_k_head(r: BlockReader) -> Head:

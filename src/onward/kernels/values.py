@@ -32,6 +32,9 @@ def vec(element_type: Type, num_lanes: int) -> Type:
     return ir.VectorType(element_type, num_lanes)
 
 
+F32X16 = vec(F32, LANES)
+
+
 def element(t: Type) -> Type:
     """Return the type of a vector's lanes, of a scalar itself."""
     return t.element if isinstance(t, ir.VectorType) else t

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
+from onward.kernels.function import Function
 from onward.kernels.isa import Isa
-from onward.kernels.values import F16, F32, I8, I16, I32, Value, vec
+from onward.kernels.values import F16, I8, I16, I32, Value, vec
 
 PANEL_ROWS = 16
 GROUP = 32
@@ -20,7 +20,7 @@ GROUP = 32
 WORD_BYTES = 4 * PANEL_ROWS
 PREFETCH_BYTES = 1024
 """How far ahead of the weights in use others are fetched, where panels of F32 are multiplied with many rows."""
-I32X16, F32X16, F16X16, I16X16, I8X16 = (vec(each, PANEL_ROWS) for each in (I32, F32, F16, I16, I8))
+I32X16, F16X16, I16X16, I8X16 = (vec(each, PANEL_ROWS) for each in (I32, F16, I16, I8))
 _I8X4, _I8X64 = vec(I8, 4), vec(I8, 4 * PANEL_ROWS)
 
 
@@ -28,33 +28,33 @@ class BlockReader:
     """Reads one block of a panel, in the function that is being written. `ahead`: how many bytes further to prefetch
     with each line that is read for the first time, None for no prefetches; `level`: to which cache."""
 
-    def __init__(self, f: Any, isa: Isa, block: Value, ahead: Value | int | None = None, level: int = 1) -> None:
+    def __init__(self, f: Function, isa: Isa, block: Value, ahead: Value | int | None = None, level: int = 1) -> None:
         self.f, self.isa, self.block, self._ahead, self._level = f, isa, block, ahead, level
         self._seen: set[tuple[str, int]] = set()
 
     def at(self, offset: Value | int) -> Value:
         """Return a pointer into the block."""
-        return self.f.at(self.block, offset)  # type: ignore[no-any-return]
+        return self.f.at(self.block, offset)
 
     def words(self, pointer: Value, offset: int) -> Value:
         """Return 4 bytes of every row, int32 x 16. The offset is one of the panel's, in bytes."""
         self._prefetch(pointer, offset, WORD_BYTES)
-        return self.f.load(pointer, I32X16, offset)  # type: ignore[no-any-return]
+        return self.f.load(pointer, I32X16, offset)
 
     def halves(self, pointer: Value, offset: int) -> Value:
         """Return a float16 of every row as float32 x 16."""
         self._prefetch(pointer, offset, WORD_BYTES // 2)
-        return self.f.load(pointer, F16X16, offset).fpext()  # type: ignore[no-any-return]
+        return self.f.load(pointer, F16X16, offset).fpext()
 
     def shorts(self, pointer: Value, offset: int) -> Value:
         """Return 16 bits of every row as int32 x 16."""
         self._prefetch(pointer, offset, WORD_BYTES // 2)
-        return self.f.load(pointer, I16X16, offset).zext(I32)  # type: ignore[no-any-return]
+        return self.f.load(pointer, I16X16, offset).zext(I32)
 
     def octets(self, pointer: Value, offset: int) -> Value:
         """Return 8 bits of every row as int32 x 16."""
         self._prefetch(pointer, offset, WORD_BYTES // 4)
-        return self.f.load(pointer, I8X16, offset).zext(I32)  # type: ignore[no-any-return]
+        return self.f.load(pointer, I8X16, offset).zext(I32)
 
     def lookup(self, table: Sequence[int], codes: Value) -> Value:
         """Return words whose bytes are those of a table of 16."""
@@ -72,23 +72,23 @@ class RowReader(BlockReader):
     """Reads one block of one row, its words in the panel's order: what is read is in every lane."""
 
     def at(self, offset: Value | int) -> Value:
-        return self.f.at(self.block, offset // PANEL_ROWS if isinstance(offset, int) else offset >> 4)  # type: ignore[no-any-return]
+        return self.f.at(self.block, offset // PANEL_ROWS if isinstance(offset, int) else offset >> 4)
 
     def words(self, pointer: Value, offset: int) -> Value:
-        return self.f.splat(self.f.load(pointer, I32, offset // PANEL_ROWS), PANEL_ROWS)  # type: ignore[no-any-return]
+        return self.f.splat(self.f.load(pointer, I32, offset // PANEL_ROWS), PANEL_ROWS)
 
     def halves(self, pointer: Value, offset: int) -> Value:
-        return self.f.splat(self.f.load(pointer, F16, offset // PANEL_ROWS).fpext(), PANEL_ROWS)  # type: ignore[no-any-return]
+        return self.f.splat(self.f.load(pointer, F16, offset // PANEL_ROWS).fpext(), PANEL_ROWS)
 
     def shorts(self, pointer: Value, offset: int) -> Value:
-        return self.f.splat(self.f.load(pointer, I16, offset // PANEL_ROWS).zext(I32), PANEL_ROWS)  # type: ignore[no-any-return]
+        return self.f.splat(self.f.load(pointer, I16, offset // PANEL_ROWS).zext(I32), PANEL_ROWS)
 
     def lookup(self, table: Sequence[int], codes: Value) -> Value:
         # of one lane, and not by an instruction: LLVM takes minutes for shuffles of lanes that are all the same
-        return self.f.splat(Isa().lookup(self.f, table, codes.lane(0).as_(_I8X4)).as_(I32), PANEL_ROWS)  # type: ignore[no-any-return]
+        return self.f.splat(Isa().lookup(self.f, table, codes.lane(0).as_(_I8X4)).as_(I32), PANEL_ROWS)
 
     def octets(self, pointer: Value, offset: int) -> Value:
-        return self.f.splat(self.f.load(pointer, I8, offset // PANEL_ROWS).zext(I32), PANEL_ROWS)  # type: ignore[no-any-return]
+        return self.f.splat(self.f.load(pointer, I8, offset // PANEL_ROWS).zext(I32), PANEL_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class WeightType:
     """Groups of 32 weights that share bytes, and that `words` reads together."""
     few_rows: int | None = None
     """Up to how many rows their products hide that each reads its words again; None: any number."""
-    few_rows_without_spare_units: int | None = 4
+    few_rows_without_spare_units: int = 4
     """The same where reading words takes the units that multiply (`Isa.has_spare_units`). Beyond 19 rows, groups have
     five or six of them: fewer functions to compile."""
 

@@ -81,13 +81,13 @@ def sample_token(f: Function, pointer: Value, item_pointer: Value, step_pointer:
         masses.value = own_masses
         total.value = masses_above(f, pointer, value.value, token.value, scale, own_masses)
     target, attempt, chosen = item.top_p * total.value, f.var(I64, 0), f.var(I64, 0)
-    with f.forever() as turn:
+    with f.forever() as loop:
         goal = uniform_of(f, item, attempt.value) * total.value
         chosen.value = pick_token(f, pointer, value.value, token.value, scale, masses.value, goal, step.weights)
-        turn.leave(item.top_p >= 1.0)
+        loop.break_if(item.top_p >= 1.0)
         value.value, token.value = logit_at(f, row, chosen.value), chosen.value
         masses.value = own_masses
         total.value = masses_above(f, pointer, value.value, token.value, scale, own_masses)
-        turn.leave(total.value < target)
+        loop.break_if(total.value < target)
         attempt.value += 1
     return chosen.value

@@ -5,15 +5,15 @@ from __future__ import annotations
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
 from onward.kernels.structures import View
-from onward.kernels.values import F32, F64, I32, I64, PTR, Value, vec
-from onward.sampling.layouts import BLOCK_TOKENS
-from onward.sampling.rows import BLOCK_SHIFT, ITEM, LANES, STEP, block_at, block_maximum_at, lanes_of, row_at
+from onward.kernels.values import F32, F32X16, F64, I32, I64, PTR, Value, vec
+from onward.sampling.layouts import BLOCK_LOGITS
+from onward.sampling.rows import BLOCK_SHIFT, ITEM, STEP, block_at, block_maximum_at, lanes_of, row_at
 from onward.sampling.vocab_blocks import NEGATIVE_INFINITY, block_maximum, copy_logits, largest_of_blocks
 
 _MAX_LOGIT = 3.4028234663852886e38
 _UNKNOWN = float("nan")
 """The maximum of a block whose logits have changed."""
-_BLOCK_WORDS = BLOCK_TOKENS // 32
+_BLOCK_WORDS = BLOCK_LOGITS // 32
 _WORDS = vec(I32, 16)
 
 
@@ -56,7 +56,7 @@ def copy_masked(f: Function, source: Value, target: Value, words: Value, num_wor
 
 
 def _copy_allowed(f: Function, source: Value, target: Value, words: Value, num_words: Value) -> None:
-    impossible = f.const(LANES, NEGATIVE_INFINITY)
+    impossible = f.const(F32X16, NEGATIVE_INFINITY)
     with f.loop(0, _BLOCK_WORDS) as w:
         bits = f.var(I32, 0)
         with f.when(w < num_words):

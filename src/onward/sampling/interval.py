@@ -145,9 +145,9 @@ class Interval:
         """Return the token at a place: of equal logits, the lower ids come first."""
         f, rank = self.f, self.start.value + place
         value, first = f.load(self._sorted, F32, rank * 4), f.var(I64, rank)
-        with f.forever() as turn:
-            turn.leave(first.value <= 0)
-            turn.leave(f.load(self._sorted, F32, first.value * 4 - 4).ne(value))
+        with f.forever() as loop:
+            loop.break_if(first.value <= 0)
+            loop.break_if(f.load(self._sorted, F32, first.value * 4 - 4).ne(value))
             first.value -= 1
         return nth_token_with(f, row_pointer, value, rank - first.value)
 
@@ -155,8 +155,8 @@ class Interval:
 def _count_of_equal(f: Function, size: Value, share: Value) -> Value:
     """Return how many of 1 / size, 2 / size, … are ≤ share."""
     count = f.var(I64, 0)
-    with f.forever() as turn:
-        turn.leave(count.value >= size)
-        turn.leave((count.value + 1).to_f64() / size.to_f64() > share)
+    with f.forever() as loop:
+        loop.break_if(count.value >= size)
+        loop.break_if((count.value + 1).to_f64() / size.to_f64() > share)
         count.value += 1
     return count.value

@@ -6,8 +6,8 @@ import ctypes
 
 import numpy as np
 
-BLOCK_TOKENS = 512
-"""Tokens per block: 256 to 1024 measure the same at 151,936 logits."""
+BLOCK_LOGITS = 512
+"""Logits per block of a row: 256 to 1024 measure the same at 151,936 logits."""
 PADDING = 16
 """Numbers after the end of an array, which kernels read and overwrite because they move 16 at a time."""
 
@@ -29,11 +29,11 @@ class Step(ctypes.Structure):
 
     The rest is scratch, of this thread alone:
 
-    tail          float32 [BLOCK_TOKENS]
-    edited        float32 [B * BLOCK_TOKENS]
+    tail          float32 [BLOCK_LOGITS]
+    edited        float32 [B * BLOCK_LOGITS]
     maxima        float32 [2, B + PADDING]   of the row, and of its edited copy
     masses        float64 [2, B]           of the row, and of what is being sampled from
-    weights       float32 [BLOCK_TOKENS]
+    weights       float32 [BLOCK_LOGITS]
     sorted        float32 [vocab_size + PADDING], as are spare (uint32) and sorted_weights; of chains only
     counts        uint32 [3, NUM_BUCKETS]    of chains only
     """

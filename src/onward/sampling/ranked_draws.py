@@ -43,8 +43,8 @@ def draw_from_chain(
     count = sort_row(f, row_pointer, step_pointer, floor, chain.num_sorted)
     left = Interval(f, View(f, step_pointer, STEP), item, count)
     order = f.var(I64, chain.order)
-    with f.forever() as turn:
-        turn.leave(order.value.eq(0))
+    with f.forever() as loop:
+        loop.break_if(order.value.eq(0))
         for number, each in enumerate(FILTERS.values(), 1):
             with f.when((order.value & ((1 << ORDER_BITS) - 1)).eq(number)):
                 each.kernel(left, *(getattr(chain, one.name) for one in each.parameters))

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
-from onward.kernels.values import F32, F64, I32, I64, PTR, Value, vec
-from onward.sampling.rows import LANES
+from onward.kernels.values import F32, F32X16, F64, I32, I64, PTR, Value, vec
 from onward.sampling.vocab_blocks import places, weights_of
 
 _DOUBLES = vec(F64, 16)
@@ -33,13 +32,13 @@ def write_weights(f: Function, logits: Value, size: Value, scale: Value, weights
     """Write the weight of each logit, relative to the first."""
     first = f.load(logits, F32)
     with f.loop(0, size * 4, 64) as i:
-        f.store(weights_of(f, f.load(logits, LANES, i), first, scale), weights, i)
+        f.store(weights_of(f, f.load(logits, F32X16, i), first, scale), weights, i)
 
 
 @kernel([PTR, I64], F64)
 def mass_of(f: Function, weights: Value, size: Value) -> Value:
     """Return the sum of the weights."""
-    return sum_of(f, size, lambda i: f.load(weights, LANES, i))
+    return sum_of(f, size, lambda i: f.load(weights, F32X16, i))
 
 
 @kernel([PTR, PTR, I64, F32], F64)
@@ -48,9 +47,9 @@ def weighted_distance(f: Function, logits: Value, weights: Value, size: Value, s
     first = f.load(logits, F32)
 
     def term(i: Value) -> Value:
-        weight = f.load(weights, LANES, i)
-        product = weight * ((first - f.load(logits, LANES, i)) * scale)
-        return f.select(weight > 0.0, product, f.const(LANES, 0))  # not 0 times infinity
+        weight = f.load(weights, F32X16, i)
+        product = weight * ((first - f.load(logits, F32X16, i)) * scale)
+        return f.select(weight > 0.0, product, f.const(F32X16, 0))  # not 0 times infinity
 
     return sum_of(f, size, term)
 
@@ -59,10 +58,10 @@ def weighted_distance(f: Function, logits: Value, weights: Value, size: Value, s
 def deviation_of(f: Function, logits: Value, size: Value) -> Value:
     """Return the standard deviation."""
     count = size.to_f64()
-    mean = sum_of(f, size, lambda i: f.load(logits, LANES, i)) / count
+    mean = sum_of(f, size, lambda i: f.load(logits, F32X16, i)) / count
 
     def square(i: Value) -> Value:
-        difference = f.load(logits, LANES, i).to_f64() - mean
+        difference = f.load(logits, F32X16, i).to_f64() - mean
         return difference * difference
 
     return f.sqrt(sum_of(f, size, square) / count)
@@ -72,8 +71,8 @@ def deviation_of(f: Function, logits: Value, size: Value) -> Value:
 def count_at_least(f: Function, numbers: Value, size: Value, bound: Value) -> Value:
     """Return how many numbers, which never ascend, are ≥ bound."""
     low, high = f.var(I64, 0), f.var(I64, size)
-    with f.forever() as turn:
-        turn.leave(low.value >= high.value)
+    with f.forever() as loop:
+        loop.break_if(low.value >= high.value)
         middle = (low.value + high.value) >> 1
         with f.otherwise(f.load(numbers, F32, middle * 4).to_f64() >= bound) as (at_least, below):
             with at_least:
@@ -86,10 +85,10 @@ def count_at_least(f: Function, numbers: Value, size: Value, bound: Value) -> Va
 def _count_sums(f: Function, size: Value, term: Callable[[Value], Value], goal: Value, includes_goal: bool) -> Value:
     """Return how many of the sums of the first 1, 2, … terms are < goal, or ≤ goal; nothing after that is read."""
     total, i = f.var(F64, 0), f.var(I64, 0)
-    with f.forever() as turn:
-        turn.leave(i.value >= size)
+    with f.forever() as loop:
+        loop.break_if(i.value >= size)
         total.value += term(i.value).to_f64()
-        turn.leave(total.value > goal if includes_goal else total.value >= goal)
+        loop.break_if(total.value > goal if includes_goal else total.value >= goal)
         i.value += 1
     return i.value
 
@@ -141,8 +140,8 @@ def find_nearest(
 
     low, high, total = f.var(I64, _first_above(f, size, distance)), f.var(I64, 0), f.var(F64, 0)
     high.value = low.value
-    with f.forever() as turn:
-        turn.leave((low.value <= 0) & (high.value >= size))
+    with f.forever() as loop:
+        loop.break_if((low.value <= 0) & (high.value >= size))
         before, after = f.max(low.value - 1, 0), f.min(high.value, size - 1)
         is_closer = -distance(before) <= distance(after)
         is_lower = (high.value >= size) | ((low.value > 0) & is_closer)
@@ -153,7 +152,7 @@ def find_nearest(
             with higher:
                 total.value += f.load(weights, F32, after * 4).to_f64()
                 high.value += 1
-        turn.leave(total.value > goal)
+        loop.break_if(total.value > goal)
     f.store(low.value, result)
     f.store(high.value, result, 8)
 
@@ -161,8 +160,8 @@ def find_nearest(
 def _first_above(f: Function, size: Value, distance: Callable[[Value], Value]) -> Value:
     """Return how many of the distances, which never descend, are negative."""
     low, high = f.var(I64, 0), f.var(I64, size)
-    with f.forever() as turn:
-        turn.leave(low.value >= high.value)
+    with f.forever() as loop:
+        loop.break_if(low.value >= high.value)
         middle = (low.value + high.value) >> 1
         with f.otherwise(distance(middle) < 0.0) as (negative, others):
             with negative:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from onward.sampling.chains import CHAIN_DTYPE
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.kernels import load_kernels
-from onward.sampling.layouts import BLOCK_TOKENS, PADDING, WORK_ITEM_DTYPE, Step
+from onward.sampling.layouts import BLOCK_LOGITS, PADDING, WORK_ITEM_DTYPE, Step
 from onward.sampling.masks import Mask, stack_masks
 from onward.sampling.outputs import Sampled
 from onward.sampling.reference import most_likely
@@ -65,17 +65,17 @@ class ThreadStep:
     """The record of a step for one thread, with the scratch that the kernels overwrite; shapes as in layouts.Step."""
 
     def __init__(self, vocab_size: int) -> None:
-        num_blocks = -(-vocab_size // BLOCK_TOKENS)
+        num_blocks = -(-vocab_size // BLOCK_LOGITS)
         self.step = Step(vocab_size=vocab_size, num_blocks=num_blocks, top_width=MAX_KERNEL_TOP)
         self.address = ctypes.addressof(self.step)
         self._vocab_size = vocab_size
         self.arrays: dict[str, NDArray[Any]] = {}
         """The scratch, by its name in the step."""
-        self._allocate("tail", BLOCK_TOKENS, np.float32)
-        self._allocate("edited", num_blocks * BLOCK_TOKENS, np.float32)
+        self._allocate("tail", BLOCK_LOGITS, np.float32)
+        self._allocate("edited", num_blocks * BLOCK_LOGITS, np.float32)
         self._allocate("maxima", 2 * (num_blocks + PADDING), np.float32)
         self._allocate("masses", 2 * num_blocks, np.float64)
-        self._allocate("weights", BLOCK_TOKENS, np.float32)
+        self._allocate("weights", BLOCK_LOGITS, np.float32)
 
     def allocate_for_chains(self) -> None:
         """Allocate what chains of samplers need, once."""

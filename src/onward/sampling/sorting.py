@@ -5,9 +5,9 @@ from __future__ import annotations
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
 from onward.kernels.structures import View
-from onward.kernels.values import F32, I32, I64, PTR, Value
-from onward.sampling.layouts import BLOCK_TOKENS, PADDING
-from onward.sampling.rows import BLOCK_SHIFT, LANES, STEP, block_maximum_at, logit_at, row_at
+from onward.kernels.values import F32, F32X16, I32, I64, PTR, Value
+from onward.sampling.layouts import BLOCK_LOGITS, PADDING
+from onward.sampling.rows import BLOCK_SHIFT, STEP, block_maximum_at, logit_at, row_at
 from onward.sampling.top_k import BOUND, find_top_k_bound, order_key
 from onward.sampling.vocab_blocks import NEGATIVE_INFINITY
 
@@ -25,7 +25,7 @@ def collect_keys(f: Function, pointer: Value, floor: Value, keys: Value) -> Valu
     row, found = row_at(f, pointer), f.var(I64, 0)
     with f.loop(0, row.num_blocks) as k, f.when(block_maximum_at(f, row, k) >= floor):
         start = k << BLOCK_SHIFT
-        with f.loop(start, f.min(start + BLOCK_TOKENS, row.size)) as token:
+        with f.loop(start, f.min(start + BLOCK_LOGITS, row.size)) as token:
             logit = logit_at(f, row, token)
             f.store(order_key(logit.as_(I32)) ^ (_SIGN - 1), keys, found.value * 4)  # kept only if counted
             found.value += ((logit >= floor) & (logit > NEGATIVE_INFINITY)).zext(I64)
@@ -36,7 +36,7 @@ def collect_keys(f: Function, pointer: Value, floor: Value, keys: Value) -> Valu
 def count_digits(f: Function, keys: Value, size: Value, counts: Value) -> None:
     """Write how many keys have each digit to `counts`: uint32 [NUM_DIGITS, NUM_BUCKETS]."""
     with f.loop(0, NUM_DIGITS * NUM_BUCKETS * 4, 64) as i:
-        f.store(f.const(LANES, 0), counts, i)
+        f.store(f.const(F32X16, 0), counts, i)
     with f.loop(0, size) as i:
         key = f.load(keys, I32, i * 4)
         for digit in range(NUM_DIGITS):

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
 from onward.kernels.structures import Structure, View
-from onward.kernels.values import F32, I32, I64, PTR, Value, vec
-from onward.sampling.layouts import BLOCK_TOKENS
-from onward.sampling.rows import BLOCK_BYTES, BLOCK_SHIFT, LANES, block_at, block_maximum_at, lanes_of, logit_at, row_at
+from onward.kernels.values import F32, F32X16, I32, I64, PTR, Value, vec
+from onward.sampling.layouts import BLOCK_LOGITS
+from onward.sampling.rows import BLOCK_BYTES, BLOCK_SHIFT, block_at, block_maximum_at, lanes_of, logit_at, row_at
 from onward.sampling.vocab_blocks import NEGATIVE_INFINITY, is_above, places
 
 BOUND = Structure.of_words(value=F32, token=I64)
@@ -29,12 +29,12 @@ def order_key(bits: Value) -> Value:
 def first_token_with_maximum(f: Function, pointer: Value) -> Value:
     """Return the lowest id whose logit is the maximum of the row."""
     row, k = row_at(f, pointer), f.var(I64, 0)
-    with f.forever() as turn:
-        turn.leave(block_maximum_at(f, row, k.value).eq(row.maximum))
+    with f.forever() as loop:
+        loop.break_if(block_maximum_at(f, row, k.value).eq(row.maximum))
         k.value += 1
     token = f.var(I64, k.value << BLOCK_SHIFT)
-    with f.forever() as turn:
-        turn.leave(logit_at(f, row, token.value).eq(row.maximum))
+    with f.forever() as loop:
+        loop.break_if(logit_at(f, row, token.value).eq(row.maximum))
         token.value += 1
     return token.value
 
@@ -56,7 +56,7 @@ def count_from(f: Function, block: Value, value: Value) -> Value:
 @kernel([PTR, F32, I64], I64)
 def count_above(f: Function, block: Value, value: Value, place: Value) -> Value:
     """Return how many tokens of a block rank above (value, the token at `place` of the block, which may be outside)."""
-    inside = f.max(f.min(place, BLOCK_TOKENS), 0)
+    inside = f.max(f.min(place, BLOCK_LOGITS), 0)
     return _count(f, block, lambda logits, at: is_above(f, logits, places(f, at), value, inside))
 
 
@@ -64,11 +64,11 @@ def count_above(f: Function, block: Value, value: Value, place: Value) -> Value:
 def count_at_or_above(f: Function, pointer: Value, value: Value, limit: Value) -> Value:
     """Return how many logits of a row are ≥ value, which is above -inf. Stops after the block that reaches `limit`."""
     row, total, k = row_at(f, pointer), f.var(I64, 0), f.var(I64, 0)
-    with f.forever() as turn:
-        turn.leave(k.value >= row.num_blocks)
+    with f.forever() as loop:
+        loop.break_if(k.value >= row.num_blocks)
         with f.when(block_maximum_at(f, row, k.value) >= value):
             total.value += count_from(f, block_at(f, row, k.value), value)
-        turn.leave(total.value >= limit)
+        loop.break_if(total.value >= limit)
         k.value += 1
     return total.value
 
@@ -91,12 +91,12 @@ def key_below_most(f: Function, pointer: Value, count: Value) -> Value:
     low = f.var(I64, order_key(f.const(F32, NEGATIVE_INFINITY).as_(I32)).sext(I64))
     with f.when(row.num_blocks >= count):
         high = f.var(I64, order_key(row.maximum.as_(I32)).sext(I64) + 1)
-        with f.forever() as turn:
-            turn.leave(high.value - low.value <= 1)
+        with f.forever() as loop:
+            loop.break_if(high.value - low.value <= 1)
             middle = (low.value + high.value).sar(1)
             value, counts = order_key(middle.trunc(I32)).as_(F32), f.var(_COUNTS, 0)
             with f.loop(0, row.num_blocks * 4, 64) as i:
-                counts.value -= (f.load(row.maxima, LANES, i) >= value).sext(I32)
+                counts.value -= (f.load(row.maxima, F32X16, i) >= value).sext(I32)
             with f.otherwise(f.hsum(counts.value).sext(I64) >= count) as (enough, too_few):
                 with enough:
                     low.value = middle
@@ -116,15 +116,15 @@ def find_top_k_bound(f: Function, pointer: Value, count: Value, result: Value) -
     low = f.var(I64, key_below_most(f, pointer, count))
     high = f.var(I64, order_key(row.maximum.as_(I32)).sext(I64) + 1)
     is_exact = f.var(I64, 0)
-    with f.forever() as turn:
-        turn.leave(high.value - low.value <= 1)
+    with f.forever() as loop:
+        loop.break_if(high.value - low.value <= 1)
         middle = (low.value + high.value).sar(1)
         value = order_key(middle.trunc(I32)).as_(F32)
         found = count_at_or_above(f, pointer, value, count + 1)
         with f.when(found.eq(count)):
             bound.set(value=value, token=row.size)
             is_exact.value = 1
-        turn.leave(found.eq(count))
+        loop.break_if(found.eq(count))
         with f.otherwise(found > count) as (many, few):
             with many:
                 low.value = middle
@@ -141,17 +141,17 @@ def find_top_k_bound(f: Function, pointer: Value, count: Value, result: Value) -
 def nth_token_with(f: Function, pointer: Value, value: Value, n: Value) -> Value:
     """Return the token with this logit before which `n` others have it. There must be one."""
     row, left, k = row_at(f, pointer), f.var(I64, n), f.var(I64, 0)
-    with f.forever() as turn:
+    with f.forever() as loop:
         found = f.var(I64, 0)
         with f.when(block_maximum_at(f, row, k.value) >= value):
             found.value = _count(f, block_at(f, row, k.value), lambda logits, _: logits.eq(value))
-        turn.leave(found.value > left.value)
+        loop.break_if(found.value > left.value)
         left.value -= found.value
         k.value += 1
     token = f.var(I64, k.value << BLOCK_SHIFT)
-    with f.forever() as turn:
+    with f.forever() as loop:
         is_equal = logit_at(f, row, token.value).eq(value)
-        turn.leave(is_equal & left.value.eq(0))
+        loop.break_if(is_equal & left.value.eq(0))
         left.value -= is_equal.zext(I64)
         token.value += 1
     return token.value
@@ -165,10 +165,10 @@ def insert(f: Function, ids: Value, values: Value, size: Value, filled: Value, t
     are full, the last entry is dropped; `value` must then be greater than it.
     """
     j = f.var(I64, f.min(filled, size - 1))
-    with f.forever() as turn:
-        turn.leave(j.value <= 0)
+    with f.forever() as loop:
+        loop.break_if(j.value <= 0)
         previous = j.value - 1
-        turn.leave(f.load(values, F32, previous * 4) >= value)
+        loop.break_if(f.load(values, F32, previous * 4) >= value)
         f.store(f.load(values, F32, previous * 4), values, j.value * 4)
         f.store(f.load(ids, I64, previous * 8), ids, j.value * 8)
         j.value = previous
@@ -196,7 +196,7 @@ def find_top_k(f: Function, pointer: Value, count: Value, ids: Value, values: Va
         highest, is_full = block_maximum_at(f, row, k), filled.value.eq(count)
         with f.when((highest >= bound) & ~(is_full & (highest <= f.load(values, F32, last)))):
             start = k << BLOCK_SHIFT
-            end = f.min(start + BLOCK_TOKENS, row.size)
+            end = f.min(start + BLOCK_LOGITS, row.size)
             with f.loop(start, end) as token:
                 logit = logit_at(f, row, token)
                 with f.when((filled.value < count) | (logit > f.load(values, F32, last))):

@@ -73,7 +73,7 @@ def test_an_image_has_objects_of_its_architecture_only(
 def test_what_was_compiled_for_the_package_is_found_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By a user whose cache is empty: nothing is compiled, and nothing is written."""
     target, kernels = host(), Kernels((ProductKind("Q8_0", "int8"),), (), ())
-    few = [each for each in kernels.recipes(target.isa) if each.facts[0] in ("_emit_interleave", "_emit_interpreter")]
+    few = [each for each in kernels.recipes(target.isa) if each.facts[0] in ("emit_interleave", "_emit_interpreter")]
     monkeypatch.setattr(packaged, "recipes", lambda isa: few)
     monkeypatch.setattr(object_cache, "PACKAGED", tmp_path / "objects")
     packaged.write_objects(tmp_path / "objects", [target])
